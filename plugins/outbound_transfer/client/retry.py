@@ -1,0 +1,99 @@
+"""How often and how long: the one retry policy, over tenacity. Whether at all is decided in protocol/repeats."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
+
+from outbound_transfer.protocol.errors import ServiceError
+from outbound_transfer.protocol.exchange import Call
+from outbound_transfer.protocol.repeats import Decision, decide
+
+log = logging.getLogger(__name__)
+
+#: Never repeat at once: "Retry-After: 0", nonsense or an unlucky draw of the jitter must not make a hot loop.
+SHORTEST_WAIT: Final = 0.5
+
+#: The service's window is not ours to the millisecond; also spreads out the tasks that wait for one window.
+POLITENESS: Final = 0.25
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Bounds of one call's repeats.
+
+    :ivar attempts: tries that may fail unclearly (5xx, broken connections, timeouts) before the call is given up.
+    :ivar longest_backoff: seconds at most between two such tries; each wait is drawn from below it (full jitter).
+    :ivar patience: seconds in all that a call may spend in waits, rate limits included.
+    :ivar limit_patience: seconds in all that a send may wait for a slot (409 transfer_limit_reached).
+    :ivar slot_interval: seconds between two tries for a slot.
+    """
+
+    attempts: int = 8
+    longest_backoff: float = 60.0
+    patience: float = 3_600.0
+    limit_patience: float = 3_600.0
+    slot_interval: float = 60.0
+
+    def options(self, call: Call[Any], clock: Callable[[], float]) -> dict[str, Any]:
+        """The arguments of ``tenacity.Retrying`` and ``AsyncRetrying`` for one call; ``clock`` is monotonic."""
+        budget = _Budget(self, call, clock)
+        return {
+            "retry": retry_if_exception(lambda error: decide(call, error) is not Decision.FAIL),
+            "wait": budget.wait,
+            "stop": budget.is_spent,
+            "before_sleep": budget.say,
+            "reraise": True,
+        }
+
+
+class _Budget:
+    """One call's bookkeeping: failures counted, time spent."""
+
+    def __init__(self, policy: RetryPolicy, call: Call[Any], clock: Callable[[], float]) -> None:
+        self.policy, self.call, self.clock = policy, call, clock
+        self.started = clock()
+        self.failures = 0
+        self.backoff = wait_random_exponential(multiplier=1, max=policy.longest_backoff)
+
+    def _decision(self, state: RetryCallState) -> Decision:
+        return decide(self.call, _error(state))
+
+    def wait(self, state: RetryCallState) -> float:
+        error, decision = _error(state), self._decision(state)
+        if decision is Decision.WAIT_FOR_SLOT:
+            return self.policy.slot_interval + self._jitter(state)
+        asked = error.retry_after if isinstance(error, ServiceError) else None
+        if asked is not None:
+            return max(asked, SHORTEST_WAIT) + self._jitter(state)
+        return max(self.backoff(state), SHORTEST_WAIT)
+
+    def is_spent(self, state: RetryCallState) -> bool:
+        decision = self._decision(state)
+        self.failures += decision is Decision.BACK_OFF
+        patience = self.policy.limit_patience if decision is Decision.WAIT_FOR_SLOT else self.policy.patience
+        waited = self.clock() - self.started
+        return self.failures >= self.policy.attempts or waited + state.upcoming_sleep > patience
+
+    def say(self, state: RetryCallState) -> None:
+        log.warning(
+            "%s: %s; repeated in %.1f s (try %d)",
+            self.call.operation.value,
+            _error(state),
+            state.upcoming_sleep,
+            state.attempt_number + 1,
+        )
+
+    @staticmethod
+    def _jitter(state: RetryCallState) -> float:
+        return wait_random_exponential(multiplier=POLITENESS, max=POLITENESS)(state)
+
+
+def _error(state: RetryCallState) -> BaseException:
+    error = state.outcome.exception() if state.outcome else None
+    assert error is not None, "tenacity asks only after a failure"
+    return error

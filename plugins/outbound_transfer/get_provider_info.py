@@ -1,0 +1,88 @@
+"""What Airflow reads of this provider at start: keep it free of imports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TEXT = {"type": ["string", "null"]}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's description (Airflow's provider_info schema)."""
+    return {
+        "package-name": "airflow-provider-outbound-transfer",
+        "name": "Outbound Transfer",
+        "description": "Deliver files through the Outbound Transfer Service and land its event feed in a warehouse.",
+        "integrations": [
+            {
+                "integration-name": "Outbound Transfer Service",
+                "external-doc-url": "https://account.example.com/",
+                "tags": ["service"],
+            }
+        ],
+        "connection-types": [
+            {
+                "connection-type": "outbound_transfer",
+                "hook-class-name": "outbound_transfer.hooks.outbound_transfer.OutboundTransferHook",
+                "hook-name": "Outbound Transfer",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["schema", "login", "port"],
+                    "relabeling": {"host": "Service address", "password": "Transfer API key"},
+                    "placeholders": {"host": "https://account.example.com"},
+                },
+                "conn-fields": {
+                    "event_api_key": {
+                        "label": "Event API key",
+                        "description": "Only for reading the event feed; begins with obs_.",
+                        "schema": _TEXT | {"format": "password"},
+                    },
+                    "timeout": {
+                        "label": "Timeout (seconds)",
+                        "description": "How long the service may take over each step of a call.",
+                        "schema": {"type": ["integer", "null"], "default": 60, "minimum": 1, "maximum": 3600},
+                    },
+                    "verify": {
+                        "label": "Verify TLS",
+                        "description": "Check the service's certificate. Switch off only against a test service.",
+                        "schema": {"type": "boolean", "default": True},
+                    },
+                    "web_url": {
+                        "label": "Web application",
+                        "description": "Address of the account's web application, for links.",
+                        "schema": _TEXT,
+                    },
+                },
+            }
+        ],
+        "hooks": [
+            {
+                "integration-name": "Outbound Transfer Service",
+                "python-modules": ["outbound_transfer.hooks.outbound_transfer"],
+            }
+        ],
+        "operators": [
+            {
+                "integration-name": "Outbound Transfer Service",
+                "python-modules": ["outbound_transfer.operators.transfer"],
+            }
+        ],
+        "sensors": [
+            {
+                "integration-name": "Outbound Transfer Service",
+                "python-modules": ["outbound_transfer.sensors.transfer"],
+            }
+        ],
+        "triggers": [
+            {
+                "integration-name": "Outbound Transfer Service",
+                "python-modules": ["outbound_transfer.triggers.transfer"],
+            }
+        ],
+        "transfers": [
+            {
+                "source-integration-name": "Outbound Transfer Service",
+                "target-integration-name": "Common SQL",
+                "python-module": "outbound_transfer.transfers.event_feed_to_sql",
+            }
+        ],
+    }

@@ -1,0 +1,196 @@
+"""The Airflow connection, and every endpoint of the service as a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from airflow.sdk import BaseHook
+
+from outbound_transfer.protocol import calls
+from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferError, RateLimited
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from outbound_transfer.client import AsyncClient, Client, RetryPolicy, Settings
+    from outbound_transfer.protocol.exchange import Call, Flow, Upload
+    from outbound_transfer.protocol.feed import Page
+    from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage
+
+T = TypeVar("T")
+
+
+class OutboundTransferHook(BaseHook):
+    """Talks to the Outbound Transfer Service.
+
+    Every method repeats its call as the retry policy allows, so each may take as long as that policy is patient.
+
+    :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
+        extra fields ``event_api_key``, ``timeout`` (seconds), ``verify`` (TLS) and ``web_url`` are optional.
+    :param policy: bounds of the repeats.
+    :param sleep: waits between two tries; an operator passes one that defers.
+    """
+
+    conn_name_attr = "outbound_transfer_conn_id"
+    default_conn_name = "outbound_transfer_default"
+    conn_type = "outbound_transfer"
+    hook_name = "Outbound Transfer"
+
+    def __init__(
+        self,
+        outbound_transfer_conn_id: str = default_conn_name,
+        *,
+        policy: RetryPolicy | None = None,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.outbound_transfer_conn_id = outbound_transfer_conn_id
+        self._options: dict[str, Any] = {"policy": policy, **({"sleep": sleep} if sleep else {})}
+        self._client: Client | None = None
+
+    def get_conn(self) -> Client:
+        """The client, made at first use and kept; :meth:`close` it, or use the hook as a context manager."""
+        if self._client is None:
+            from outbound_transfer.client import Client
+
+            self._client = Client(settings_of(self.get_connection(self.outbound_transfer_conn_id)), **self._options)
+        return self._client
+
+    async def get_async_conn(self) -> AsyncClient:
+        """A new client for the triggerer; the caller closes it."""
+        from outbound_transfer.client import AsyncClient
+
+        connection = await BaseHook.aget_connection(self.outbound_transfer_conn_id)
+        return AsyncClient(settings_of(connection), policy=self._options["policy"])
+
+    def perform(self, call: Call[T]) -> T:
+        """Any call of :mod:`outbound_transfer.protocol.calls`."""
+        return self.get_conn().perform(call)
+
+    def run(self, flow: Flow[T]) -> T:
+        """Any conversation of :mod:`outbound_transfer.protocol.flows`."""
+        return self.get_conn().run(flow)
+
+    def create_transfer(self, new: NewTransfer) -> Transfer:
+        """Create a draft of what :func:`outbound_transfer.protocol.models.new_transfer` checked."""
+        return self.perform(calls.create_transfer(new))
+
+    def list_transfers(
+        self, *, status: str = "all", limit: int = calls.MAX_PAGE, cursor: str | None = None
+    ) -> TransferPage:
+        """One page of sent transfers, newest first; ``limit`` is 1 to 100."""
+        return self.perform(calls.list_transfers(limit=limit, status=status, cursor=cursor))
+
+    def iter_transfers(self, *, status: str = "all", page_size: int = calls.MAX_PAGE) -> Iterator[Transfer]:
+        """Every sent transfer, newest first. A status other than ``all`` may skip rows that change while paging."""
+        cursor: str | None = None
+        while True:
+            page = self.list_transfers(status=status, limit=page_size, cursor=cursor)
+            yield from page.data
+            if page.next_cursor is None or page.next_cursor == cursor:
+                return
+            cursor = page.next_cursor
+
+    def get_transfer(self, transfer_id: str) -> Transfer:
+        """One transfer, draft or sent, with its files and each recipient's ``picked_up_at``."""
+        return self.perform(calls.get_transfer(transfer_id))
+
+    def attach_file(self, transfer_id: str, upload: Upload) -> File:
+        """Attach a file to a draft; where the name is attached already, the existing file."""
+        return self.perform(calls.attach_file(transfer_id, upload)).file
+
+    def list_files(self, transfer_id: str) -> tuple[File, ...]:
+        """The files of a transfer, draft or sent."""
+        return self.perform(calls.list_files(transfer_id))
+
+    def get_file(self, transfer_id: str, file_id: str) -> File:
+        """One file's record."""
+        return self.perform(calls.get_file(transfer_id, file_id))
+
+    def remove_file(self, transfer_id: str, file_id: str) -> None:
+        """Remove a file from a draft."""
+        self.perform(calls.remove_file(transfer_id, file_id))
+
+    def discard_transfer(self, transfer_id: str) -> None:
+        """Remove a draft; a sent transfer is refused with ``InvalidState``."""
+        self.perform(calls.discard_transfer(transfer_id))
+
+    def send_transfer(self, transfer_id: str) -> Transfer:
+        """Send a draft, once: where it was sent already, the sent transfer."""
+        return self.perform(calls.send_transfer(transfer_id))
+
+    def read_events(self, *, cursor: int = 0, limit: int = calls.MAX_EVENTS) -> Page:
+        """One page of the event feed; a success spends the account's one request a minute."""
+        return self.perform(calls.read_events(cursor=cursor, limit=limit))
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the keys are accepted. Never spends the feed's minute: its key is probed with a refused request."""
+        from outbound_transfer.client import Client, RetryPolicy
+
+        try:
+            settings = settings_of(self.get_connection(self.outbound_transfer_conn_id))
+            with Client(settings, policy=RetryPolicy(attempts=2, patience=5)) as client:
+                client.perform(calls.list_transfers(limit=1))
+                if not settings.event_api_key:
+                    return True, "The transfer key is accepted. No event_api_key is set, so the feed cannot be read."
+                _probe(client)
+        except (OutboundTransferError, ValueError) as error:
+            return False, str(error)
+        return True, "The transfer key and the event key are accepted."
+
+    def close(self) -> None:
+        """Close the client's connections."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def __enter__(self) -> OutboundTransferHook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _probe(client: Client) -> None:
+    try:
+        client.perform(calls.probe_feed())
+    except (InvalidRequest, RateLimited):
+        return  # the key passed; the request was refused for its cursor, or for the minute that another spent
+
+
+def settings_of(connection: Connection) -> Settings:
+    """The settings of an Airflow connection.
+
+    :raises InvalidSettings: naming the field to correct.
+    """
+    from outbound_transfer.client.settings import DEFAULT_TIMEOUT, InvalidSettings, Settings
+
+    extra = connection.extra_dejson
+    try:
+        timeout = float(extra.get("timeout") or DEFAULT_TIMEOUT)
+    except (TypeError, ValueError):
+        raise InvalidSettings("the extra field timeout must be a number of seconds") from None
+    return Settings(
+        base_url=base_url(connection.host or "", connection.schema or "", connection.port),
+        transfer_api_key=connection.password or "",
+        event_api_key=extra.get("event_api_key") or "",
+        timeout=timeout,
+        verify=_as_bool(extra.get("verify"), default=True),
+        web_url=extra.get("web_url") or "",
+    )
+
+
+def base_url(host: str, schema: str = "", port: int | None = None) -> str:
+    """The address of a connection's fields; https where no scheme is given, port 0 the same as none."""
+    url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")
+    netloc = f"{url.netloc}:{port}" if port and ":" not in url.netloc.rpartition("]")[2] else url.netloc
+    return urlunsplit(url._replace(netloc=netloc, path=url.path.rstrip("/") + "/"))
+
+
+def _as_bool(value: object, *, default: bool) -> bool:
+    if value is None or value == "":
+        return default
+    # A connection made from the environment carries text; only a plain no switches the check off.
+    return str(value).strip().lower() not in ("false", "0", "no", "off")

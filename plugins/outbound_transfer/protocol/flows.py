@@ -1,0 +1,112 @@
+"""Conversations of several calls, each written once and driven by :mod:`outbound_transfer.client.drive`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from outbound_transfer.protocol import calls
+from outbound_transfer.protocol.errors import CallError, FileConflict, InvalidState, NotFound, SourceChanged
+from outbound_transfer.protocol.exchange import Answer, Call, Flow, Settlement, Upload, result_of
+from outbound_transfer.protocol.models import File, Transfer
+from outbound_transfer.protocol.repeats import EFFECTS, Effect
+
+T = TypeVar("T")
+
+
+class Tries(Generic[T]):
+    """One call, tried until it is answered: ``tries()`` is the flow of the next try, over bare answers.
+
+    Remembers whether an earlier try may have taken effect, and then asks before it repeats what must not happen
+    twice. So no caller of a call can send twice, whatever fails in between.
+    """
+
+    def __init__(self, call: Call[T]) -> None:
+        self.call = call
+        self.unclear = False
+
+    def __call__(self) -> Flow[T]:
+        if self.unclear and self.call.settle and (landed := (yield from _ask(self.call.settle))) is not None:
+            return landed
+        try:
+            return (yield from _answered(self.call, self.unclear))
+        except InvalidState:
+            # One code for two causes (POST .../send, rule 2): only a read tells "already sent" from "no files".
+            if self.call.settle is None or (landed := (yield from _ask(self.call.settle))) is None:
+                raise
+            return landed
+        except NotFound:
+            if self.unclear and EFFECTS[self.call.operation] is Effect.GONE:
+                return None  # type: ignore[return-value]  # these calls have no result
+            raise
+        except CallError as error:
+            self.unclear = self.unclear or error.unclear
+            raise
+
+
+def _answered(call: Call[T], after_unclear: bool = False) -> Flow[T]:
+    answer: Answer = yield call
+    return result_of(call, Answer(answer.status, answer.headers, answer.body, after_unclear))
+
+
+def _ask(settle: Settlement[T]) -> Flow[T | None]:
+    return settle.landed((yield from _answered(settle.question)))
+
+
+def attach(transfer_id: str, upload: Upload, *, unchanged: Callable[[], None], stale: File | None = None) -> Flow[File]:
+    """Attach one file to a draft so that the draft holds just its bytes.
+
+    :param unchanged: raises :class:`SourceChanged` where the source is no longer what ``upload`` describes.
+    :param stale: a file of this name that the draft is known to hold and that must go first.
+    :raises FileConflict: the draft holds another file of the same name and size.
+    :raises SourceChanged: after the file's record was removed from the draft.
+    """
+    if stale is not None:
+        yield calls.remove_file(transfer_id, stale.id)
+    attached: calls.Attached = yield calls.attach_file(transfer_id, upload)
+    if attached.file.size != upload.size:
+        # The service kept an earlier file of this name and answered 200 (POST .../files): it is stale.
+        yield calls.remove_file(transfer_id, attached.file.id)
+        attached = yield calls.attach_file(transfer_id, upload)
+    yield from _verify(transfer_id, attached, upload, unchanged)
+    return attached.file
+
+
+def _verify(transfer_id: str, attached: calls.Attached, upload: Upload, unchanged: Callable[[], None]) -> Flow[None]:
+    file, ours = attached
+    if not ours:
+        raise FileConflict(
+            f"{upload.name!r}: the draft {transfer_id} already holds a file of this name that this delivery did not "
+            "attach. Remove it, or deliver in a draft of its own."
+        )
+    try:
+        unchanged()
+        if (file.name, file.size) != (upload.name, upload.size):
+            raise SourceChanged(
+                f"{upload.name!r} of {upload.size} bytes is not what the service stored: "
+                f"{file.name!r} of {file.size} bytes"
+            )
+    except SourceChanged:
+        # The service stores just the bytes declared and reports success, so the record is wrong: it must go.
+        yield calls.remove_file(transfer_id, file.id)
+        raise
+
+
+def discard_draft(transfer_id: str) -> Flow[bool]:
+    """Remove a draft; a sent transfer is left alone. True where the draft is gone, False where it was sent."""
+    try:
+        yield calls.discard_transfer(transfer_id)
+    except InvalidState:
+        return False
+    except NotFound:
+        return True
+    return True
+
+
+def find_transfer(transfer_id: str) -> Flow[Transfer | None]:
+    """The transfer, or None where the service knows it no more (a discarded draft)."""
+    try:
+        transfer: Transfer = yield calls.get_transfer(transfer_id)
+    except NotFound:
+        return None
+    return transfer

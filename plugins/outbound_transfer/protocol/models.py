@@ -1,0 +1,186 @@
+"""The service's resources (service.md, Resources and their fields) and what a delivery asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from email_validator import EmailNotValidError, validate_email
+
+from outbound_transfer.protocol.errors import InvalidDelivery
+
+DRAFT: Final = "draft"
+PENDING: Final = "pending"
+PARTIAL: Final = "partial"
+COMPLETE: Final = "complete"
+CANCELED: Final = "canceled"
+EXPIRED: Final = "expired"
+
+#: Values of the listing's status filter (service.md, GET /v1/transfers).
+FILTERS: Final = ("all", PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
+
+MAX_RECIPIENTS: Final = 250
+MAX_MESSAGE: Final = 2_000
+
+
+class Recipient(msgspec.Struct, frozen=True):
+    """One recipient of a transfer. ``picked_up_at`` is ISO 8601, None until that recipient downloads."""
+
+    email: str
+    name: str | None = None
+    picked_up_at: str | None = None
+
+
+class File(msgspec.Struct, frozen=True):
+    """One attached file. ``size`` in bytes; ``name`` identifies it within its transfer."""
+
+    id: str
+    name: str
+    size: int
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """A transfer. ``status`` is an open set (service.md, Versioning); ``files`` is absent from listings (None)."""
+
+    id: str
+    status: str
+    subject: str
+    expires_at: str | None = None
+    message: str | None = None
+    recipients: tuple[Recipient, ...] = ()
+    files: tuple[File, ...] | None = None
+    sent_at: str | None = None
+
+    @property
+    def is_draft(self) -> bool:
+        return self.status == DRAFT
+
+    @property
+    def picked_up(self) -> int:
+        """How many recipients have collected it."""
+        return sum(recipient.picked_up_at is not None for recipient in self.recipients)
+
+
+class TransferPage(msgspec.Struct, frozen=True):
+    """One page of the listing. ``next_cursor`` is None on the last page."""
+
+    data: tuple[Transfer, ...]
+    next_cursor: str | None = None
+
+
+class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A recipient as asked for. ``phone`` is secret: it appears in no text made of this object."""
+
+    email: str
+    name: str | None = None
+    phone: str | None = None
+
+    def __repr__(self) -> str:
+        return f"NewRecipient({self.email!r})"
+
+
+#: Each security option with what it asks of the transfer (service.md, Authentication / Recipient authentication).
+SECURITY_OPTIONS: Final = ("none", "email", "email_code", "question", "sms", "login")
+
+
+class NewTransfer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What POST /v1/transfers is asked to create. Made by :func:`new_transfer`, which checks it."""
+
+    subject: str
+    recipients: tuple[NewRecipient, ...]
+    message: str | None = None
+    security: str | None = None
+    security_question: str | None = None
+    security_answer: str | None = None
+
+    def __repr__(self) -> str:
+        return f"NewTransfer({self.subject!r}, {len(self.recipients)} recipients)"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must appear in no log, error or rendered field."""
+        phones = [recipient.phone for recipient in self.recipients if recipient.phone]
+        return (*phones, *filter(None, [self.security_answer]))
+
+
+def new_transfer(
+    *,
+    subject: str,
+    recipients: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]],
+    message: str | None = None,
+    security: str | None = None,
+    security_question: str | None = None,
+    security_answer: str | None = None,
+) -> NewTransfer:
+    """A checked request for a draft (service.md, POST /v1/transfers).
+
+    :param recipients: one or many addresses, or mappings with ``email`` and optionally ``name`` and ``phone``.
+    :raises InvalidDelivery: naming every rule that is broken, one a line; secrets are not quoted.
+    """
+    new = NewTransfer(
+        subject,
+        tuple(_recipients(recipients)),
+        message or None,
+        security or None,
+        security_question or None,
+        security_answer or None,
+    )
+    if problems := list(_problems(new)):
+        raise InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(problems))
+    return new
+
+
+def _recipients(given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> Iterator[NewRecipient]:
+    many: Iterable[str | Mapping[str, Any]] = [given] if isinstance(given, str | Mapping) else given
+    if not isinstance(many, Iterable):
+        raise InvalidDelivery("recipients must be addresses, or mappings with email, name and phone")
+    for position, one in enumerate(many, 1):
+        try:
+            yield msgspec.convert({"email": one} if isinstance(one, str) else one, NewRecipient)
+        except msgspec.ValidationError as error:
+            # The library's text names fields and types, never values.
+            raise InvalidDelivery(f"recipient {position}: {error}") from None
+
+
+def _problems(new: NewTransfer) -> Iterator[str]:
+    if not isinstance(new.subject, str) or not new.subject.strip():
+        yield "subject must not be empty"
+    if new.message is not None and len(new.message) > MAX_MESSAGE:
+        yield f"message has {len(new.message):,} characters; {MAX_MESSAGE:,} are allowed"
+    if not 1 <= len(new.recipients) <= MAX_RECIPIENTS:
+        yield f"recipients must be 1 to {MAX_RECIPIENTS}, not {len(new.recipients)}"
+    for recipient in new.recipients:
+        yield from _address_problems(recipient.email)
+    yield from _security_problems(new)
+
+
+def _address_problems(address: str) -> Iterator[str]:
+    try:
+        # Deliverability is the service's to judge; here only the form counts (POST /v1/transfers, rule 1).
+        validate_email(address, check_deliverability=False, allow_smtputf8=True, test_environment=True)
+    except EmailNotValidError as error:
+        yield f"recipient {address!r} is not an address: {error}"
+
+
+def _security_problems(new: NewTransfer) -> Iterator[str]:
+    if new.security is not None and new.security not in SECURITY_OPTIONS:
+        yield f"security must be one of {', '.join(SECURITY_OPTIONS)}, not {new.security!r}"
+    # Without a security the account's default applies, which may be any: the service judges then.
+    for field in ("security_question", "security_answer"):
+        given = getattr(new, field) is not None
+        if new.security == "question" and not given:
+            yield f"security 'question' needs {field}"
+        elif given and new.security not in (None, "question"):
+            yield f"{field} is not used with security {new.security!r}"
+    if new.security == "sms":
+        yield from _phone_problems(new.recipients)
+
+
+def _phone_problems(recipients: tuple[NewRecipient, ...]) -> Iterator[str]:
+    for recipient in recipients:
+        if not recipient.phone:
+            yield f"security 'sms' needs the phone of {recipient.email}"
+        elif not re.fullmatch("[0-9]+", re.sub(r"[\W_]", "", recipient.phone)):
+            yield f"the phone of {recipient.email} must be digits, with spaces and punctuation between them at most"
