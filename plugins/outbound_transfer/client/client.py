@@ -11,7 +11,7 @@ import httpx
 from tenacity import AsyncRetrying, Retrying
 
 from outbound_transfer.client.drive import drive, drive_async
-from outbound_transfer.client.retry import RetryPolicy
+from outbound_transfer.client.retry import OnWait, RetryPolicy, log_wait
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, exchange, exchange_async
 from outbound_transfer.protocol.exchange import Answer, Call, Flow
@@ -20,22 +20,37 @@ from outbound_transfer.protocol.flows import Tries
 T = TypeVar("T")
 
 
-class Client:
-    """For workers. Use as a context manager, or :meth:`close` it.
-
-    :param sleep: waits so many seconds between two tries; may raise to wait elsewhere (a deferral).
-    :param clock: monotonic seconds.
-    """
+class _Base:
+    """What both clients keep."""
 
     def __init__(
         self,
         settings: Settings,
         *,
         policy: RetryPolicy | None = None,
-        sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        on_wait: OnWait = log_wait,
+        waited: float = 0.0,
     ) -> None:
-        self.settings, self.policy, self._sleep, self._clock = settings, policy or RetryPolicy(), sleep, clock
+        """
+        :param clock: monotonic seconds.
+        :param on_wait: told of every wait before it begins; may raise to wait elsewhere (a deferral).
+        :param waited: seconds that the first call has waited before this client was made.
+        """
+        self.settings, self.policy = settings, policy or RetryPolicy()
+        self._clock, self._on_wait, self._waited = clock, on_wait, waited
+
+    def _retry_options(self, call: Call[T]) -> dict[str, Any]:
+        waited, self._waited = self._waited, 0.0
+        return self.policy.options(call, self._clock, self._on_wait, waited)
+
+
+class Client(_Base):
+    """For workers. Use as a context manager, or :meth:`close` it."""
+
+    def __init__(self, settings: Settings, *, sleep: Callable[[float], None] = time.sleep, **options: Any) -> None:
+        super().__init__(settings, **options)
+        self._sleep = sleep
         self._http = httpx.Client(**client_options(settings))
 
     def perform(self, call: Call[T]) -> T:
@@ -44,7 +59,7 @@ class Client:
         :raises CallError: the last try's error.
         """
         tries = Tries(call)
-        retrying = Retrying(sleep=self._sleep, **self.policy.options(call, self._clock))
+        retrying = Retrying(sleep=self._sleep, **self._retry_options(call))
         return retrying(lambda: drive(tries(), self._exchange))
 
     def run(self, flow: Flow[T]) -> T:
@@ -64,18 +79,14 @@ class Client:
         self.close()
 
 
-class AsyncClient:
+class AsyncClient(_Base):
     """For the triggerer: the same over ``httpx.AsyncClient``."""
 
     def __init__(
-        self,
-        settings: Settings,
-        *,
-        policy: RetryPolicy | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: Settings, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, **options: Any
     ) -> None:
-        self.settings, self.policy, self._sleep, self._clock = settings, policy or RetryPolicy(), sleep, clock
+        super().__init__(settings, **options)
+        self._sleep = sleep
         self._http = httpx.AsyncClient(**client_options(settings))
 
     async def perform(self, call: Call[T]) -> T:
@@ -84,7 +95,7 @@ class AsyncClient:
         :raises CallError: the last try's error.
         """
         tries = Tries(call)
-        retrying = AsyncRetrying(sleep=self._sleep, **self.policy.options(call, self._clock))
+        retrying = AsyncRetrying(sleep=self._sleep, **self._retry_options(call))
         return await retrying(lambda: drive_async(tries(), self._exchange))
 
     async def run(self, flow: Flow[T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
@@ -20,6 +20,29 @@ SHORTEST_WAIT: Final = 0.5
 
 #: The service's window is not ours to the millisecond; also spreads out the tasks that wait for one window.
 POLITENESS: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A wait between two tries, about to begin.
+
+    :ivar seconds: how long it will take.
+    :ivar waited: seconds that this call has spent before it, those before an earlier deferral included.
+    """
+
+    call: Call[Any]
+    error: BaseException
+    seconds: float
+    waited: float
+
+
+#: Told of every wait before it begins; may raise to wait elsewhere (a deferral).
+OnWait: TypeAlias = Callable[[Wait], None]
+
+
+def log_wait(wait: Wait) -> None:
+    """Say why nothing happens for a while."""
+    log.warning("%s: %s Repeated in %.1f s.", wait.call.operation.value, wait.error, wait.seconds)
 
 
 @dataclass(frozen=True)
@@ -39,14 +62,20 @@ class RetryPolicy:
     limit_patience: float = 3_600.0
     slot_interval: float = 60.0
 
-    def options(self, call: Call[Any], clock: Callable[[], float]) -> dict[str, Any]:
-        """The arguments of ``tenacity.Retrying`` and ``AsyncRetrying`` for one call; ``clock`` is monotonic."""
-        budget = _Budget(self, call, clock)
+    def options(
+        self, call: Call[Any], clock: Callable[[], float], on_wait: OnWait = log_wait, waited: float = 0.0
+    ) -> dict[str, Any]:
+        """The arguments of ``tenacity.Retrying`` and ``AsyncRetrying`` for one call.
+
+        :param clock: monotonic seconds.
+        :param waited: seconds that this very call has waited in an earlier process.
+        """
+        budget = _Budget(self, call, clock, on_wait, waited)
         return {
             "retry": retry_if_exception(lambda error: decide(call, error) is not Decision.FAIL),
             "wait": budget.wait,
             "stop": budget.is_spent,
-            "before_sleep": budget.say,
+            "before_sleep": budget.announce,
             "reraise": True,
         }
 
@@ -54,9 +83,11 @@ class RetryPolicy:
 class _Budget:
     """One call's bookkeeping: failures counted, time spent."""
 
-    def __init__(self, policy: RetryPolicy, call: Call[Any], clock: Callable[[], float]) -> None:
-        self.policy, self.call, self.clock = policy, call, clock
-        self.started = clock()
+    def __init__(
+        self, policy: RetryPolicy, call: Call[Any], clock: Callable[[], float], on_wait: OnWait, waited: float
+    ) -> None:
+        self.policy, self.call, self.clock, self.on_wait = policy, call, clock, on_wait
+        self.started = clock() - waited
         self.failures = 0
         self.backoff = wait_random_exponential(multiplier=1, max=policy.longest_backoff)
 
@@ -76,17 +107,13 @@ class _Budget:
         decision = self._decision(state)
         self.failures += decision is Decision.BACK_OFF
         patience = self.policy.limit_patience if decision is Decision.WAIT_FOR_SLOT else self.policy.patience
-        waited = self.clock() - self.started
-        return self.failures >= self.policy.attempts or waited + state.upcoming_sleep > patience
+        return self.failures >= self.policy.attempts or self._waited() + state.upcoming_sleep > patience
 
-    def say(self, state: RetryCallState) -> None:
-        log.warning(
-            "%s: %s; repeated in %.1f s (try %d)",
-            self.call.operation.value,
-            _error(state),
-            state.upcoming_sleep,
-            state.attempt_number + 1,
-        )
+    def announce(self, state: RetryCallState) -> None:
+        self.on_wait(Wait(self.call, _error(state), state.upcoming_sleep, self._waited()))
+
+    def _waited(self) -> float:
+        return self.clock() - self.started
 
     @staticmethod
     def _jitter(state: RetryCallState) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -14,7 +14,7 @@ from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferEr
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from outbound_transfer.client import AsyncClient, Client, RetryPolicy, Settings
+    from outbound_transfer.client import AsyncClient, Client, Settings
     from outbound_transfer.protocol.exchange import Call, Flow, Upload
     from outbound_transfer.protocol.feed import Page
     from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage
@@ -29,8 +29,8 @@ class OutboundTransferHook(BaseHook):
 
     :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
         extra fields ``event_api_key``, ``timeout`` (seconds), ``verify`` (TLS) and ``web_url`` are optional.
-    :param policy: bounds of the repeats.
-    :param sleep: waits between two tries; an operator passes one that defers.
+    :param client_options: further arguments of :class:`outbound_transfer.client.Client`: the retry policy, what is
+        told of waits, the clock and the sleep.
     """
 
     conn_name_attr = "outbound_transfer_conn_id"
@@ -41,13 +41,11 @@ class OutboundTransferHook(BaseHook):
     def __init__(
         self,
         outbound_transfer_conn_id: str = default_conn_name,
-        *,
-        policy: RetryPolicy | None = None,
-        sleep: Callable[[float], None] | None = None,
+        **client_options: Any,
     ) -> None:
         super().__init__()
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
-        self._options: dict[str, Any] = {"policy": policy, **({"sleep": sleep} if sleep else {})}
+        self._options = client_options
         self._client: Client | None = None
 
     def get_conn(self) -> Client:
@@ -63,7 +61,7 @@ class OutboundTransferHook(BaseHook):
         from outbound_transfer.client import AsyncClient
 
         connection = await BaseHook.aget_connection(self.outbound_transfer_conn_id)
-        return AsyncClient(settings_of(connection), policy=self._options["policy"])
+        return AsyncClient(settings_of(connection), **self._options)
 
     def perform(self, call: Call[T]) -> T:
         """Any call of :mod:`outbound_transfer.protocol.calls`."""

@@ -62,31 +62,38 @@ class FileConflict(OutboundTransferError):
 
 
 class CallError(OutboundTransferError):
-    """A call failed. ``unclear`` says that it may have taken effect all the same."""
+    """A call failed.
+
+    :cvar unclear: it may have taken effect all the same.
+    :cvar passes: the same call may well succeed later.
+    """
 
     unclear: ClassVar[bool] = False
+    passes: ClassVar[bool] = False
 
 
 class NotConnected(CallError):
     """No connection came about, so the service was asked nothing."""
 
+    passes = True
+
 
 class ConnectionLost(CallError):
     """The connection broke before the answer was complete."""
 
-    unclear = True
+    unclear = passes = True
 
 
 class TimedOut(CallError):
     """The service did not answer in time."""
 
-    unclear = True
+    unclear = passes = True
 
 
 class MalformedAnswer(CallError):
     """The answer is not what service.md describes."""
 
-    unclear = True
+    unclear = passes = True
 
 
 class ServiceError(CallError):
@@ -189,6 +196,7 @@ class InvalidState(Conflict):
 
 class TransferLimitReached(Conflict):
     codes = ("transfer_limit_reached",)
+    passes = True
     advice = "The account has as many outstanding transfers as it may; the draft can be sent when one has ended."
 
 
@@ -209,10 +217,11 @@ class FileTooLarge(ServiceError):
 
 class RateLimited(ServiceError):
     codes, statuses = ("rate_limited",), (429,)
+    passes = True
     advice = "The key's allowance is used up; the call is repeated after the wait that the service asks for."
 
 
 class ServerFault(ServiceError):
     codes, statuses = ("internal_error", "service_unavailable"), (500, 502, 503, 504)
     advice = "The service is in trouble; try again later."
-    unclear = True
+    unclear = passes = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final
 
-from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited, TransferLimitReached
+from outbound_transfer.protocol.errors import CallError, RateLimited, TransferLimitReached
 from outbound_transfer.protocol.exchange import Call, Operation
 
 
@@ -52,6 +52,6 @@ def decide(call: Call[Any], error: BaseException) -> Decision:
         return Decision.WAIT_AS_TOLD
     if isinstance(error, TransferLimitReached) and call.operation is Operation.SEND:
         return Decision.WAIT_FOR_SLOT
-    if isinstance(error, NotConnected) or (isinstance(error, CallError) and error.unclear):
+    if isinstance(error, CallError) and error.passes:
         return Decision.BACK_OFF
     return Decision.FAIL

@@ -1,0 +1,212 @@
+"""A delivery in a task: a draft that is made once, filled with just the right files, and sent once.
+
+What makes it survive a crash is the order of things: the draft's id is stored before anything else happens to it,
+a file's plan before its first byte, the intention to send before the send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outbound_transfer import state as states
+from outbound_transfer.logs import Log
+from outbound_transfer.progress import Progress
+from outbound_transfer.protocol import calls, flows
+from outbound_transfer.protocol.errors import FileConflict, OutboundTransferError, ServiceError
+from outbound_transfer.protocol.models import DRAFT, File, Transfer
+from outbound_transfer.state import DeliveryState, PlannedFile, StateStore
+
+if TYPE_CHECKING:
+    from outbound_transfer.client import Client
+    from outbound_transfer.protocol.models import NewTransfer
+    from outbound_transfer.sources import Source
+
+Named = TypeVar("Named", "File", "Source")
+
+
+class AlreadyDelivered(OutboundTransferError):
+    """This run has sent a transfer, and may not send what it is asked for now."""
+
+
+@dataclass
+class Draft:
+    """A draft, or what became of it, with what this task knows of it.
+
+    :ivar held: the files that the service holds for it, by name.
+    """
+
+    state: DeliveryState
+    transfer: Transfer
+    held: dict[str, File]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds every file that this task planned."""
+        return bool(self.state.files) and self.state.files.keys() <= self.held.keys()
+
+
+class Delivery:
+    """The steps of one delivery, each of which goes on from where an earlier try of the task stopped.
+
+    :param clears: how often the task was cleared, in any measure that only a clear changes.
+    :param try_number: of the task.
+    """
+
+    def __init__(self, client: Client, store: StateStore, log: Log, *, clears: int, try_number: int) -> None:
+        self.client, self.store, self.log = client, store, log
+        self.clears, self.try_number = clears, try_number
+
+    def earlier(self, new: NewTransfer, files: Any, *, resend: bool = False) -> Draft | None:
+        """What an earlier try of just this delivery made, a draft or a sent transfer; None where there is none.
+
+        A draft that was made from something else is discarded.
+
+        :raises AlreadyDelivered: something else was sent in this run, or what became of the draft cannot be known.
+        """
+        state = states.load(self.store)
+        if state is None:
+            return None
+        transfer = self.client.run(flows.find_transfer(state.transfer_id))
+        if resend and state.clears != self.clears and (transfer is None or not transfer.is_draft):
+            self.log.warning("Sending again on purpose (resend=True): %s was this run's delivery", state.transfer_id)
+            return None
+        if transfer is None:
+            self._refuse_lost(state)
+            return None
+        if state.is_of(new, files):
+            self.log.info("Going on with transfer %s (%s) of an earlier try", transfer.id, transfer.status)
+            return Draft(state, transfer, _by_name(transfer.files))
+        self._drop(transfer)
+        return None
+
+    def paused(self, new: NewTransfer, files: Any) -> Draft | None:
+        """The draft that this very try was busy with when it deferred, without asking the service again."""
+        state = states.load(self.store)
+        if state is None or state.try_number != self.try_number or not state.is_of(new, files):
+            return None
+        held = {name: File("", name, file.size) for name, file in state.files.items() if file.attached}
+        return Draft(state, Transfer(state.transfer_id, DRAFT, new.subject), held)
+
+    def draft(self, transfer_id: str) -> Draft:
+        """A draft that another task made, with what this task has attached to it so far."""
+        state = states.load(self.store)
+        if state is None or state.transfer_id != transfer_id:
+            state = DeliveryState(transfer_id)
+        transfer = self.client.perform(calls.get_transfer(transfer_id))
+        return Draft(state, transfer, _by_name(transfer.files))
+
+    def _refuse_lost(self, state: DeliveryState) -> None:
+        if state.sending:
+            raise AlreadyDelivered(
+                f"Transfer {state.transfer_id} may have been sent by an earlier try, and this key cannot see it any "
+                "more. Look in the service's web application. If it was not sent, clear the task with resend=True."
+            )
+        self.log.info("Draft %s of an earlier try is gone (discarded or too old); making a new one", state.transfer_id)
+
+    def _drop(self, transfer: Transfer) -> None:
+        if not self.client.run(flows.discard_draft(transfer.id)):
+            raise AlreadyDelivered(
+                f"This run has already delivered transfer {transfer.id}, made from other input than it has now. "
+                "Trigger a new DAG run to deliver this, or set resend=True and clear the task."
+            )
+        self.log.info("Draft %s was made from other input: discarded", transfer.id)
+
+    def create(self, new: NewTransfer, files: Any, sources: Sequence[Source] = ()) -> Draft:
+        """A new draft, its id stored before anything is done with it."""
+        transfer = self.client.perform(calls.create_transfer(new))
+        salt = states.new_salt()
+        state = DeliveryState(
+            transfer_id=transfer.id,
+            salt=salt,
+            fingerprint=states.fingerprint(new, files, salt),
+            clears=self.clears,
+            try_number=self.try_number,
+            files=_plan(sources, {}),
+        )
+        states.save(self.store, state)
+        self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
+        return Draft(state, transfer, {})
+
+    def attach(self, draft: Draft, sources: Sequence[Source], *, only_ours: bool) -> list[File]:
+        """Make the draft hold just ``sources``, and send no byte that it already holds.
+
+        :param only_ours: refuse files on the draft that this delivery did not plan.
+        :return: the service's record of each source.
+        :raises FileConflict: a file that this delivery did not put there is in the way.
+        :raises SourceChanged: a file changed while it was read; its record is removed.
+        """
+        state, held = draft.state, draft.held
+        for file in _stale(state.files, held, _by_name(sources), only_ours=only_ours):
+            self.client.perform(calls.remove_file(state.transfer_id, file.id))
+            self.log.info("Removed %s from the draft: it is not what is delivered now", file.name)
+            del held[file.name]
+        # Written only now: until a stale file is gone, the plan must go on saying what it is.
+        state.files, state.try_number = _plan(sources, held), self.try_number
+        states.save(self.store, state)
+        try:
+            return [held.get(source.name) or self._attach_one(state, source) for source in sources]
+        finally:
+            # A deferral in between goes on from here without asking the service what the draft holds.
+            states.save(self.store, state)
+
+    def _attach_one(self, state: DeliveryState, source: Source) -> File:
+        progress = Progress(source.name, source.size, self.log)
+        flow = flows.attach(state.transfer_id, source.upload(progress), unchanged=source.check_unchanged)
+        file = self.client.run(flow)
+        state.files[source.name].attached = True
+        progress.done()
+        return file
+
+    def send(self, state: DeliveryState) -> Transfer:
+        """Send the draft, or learn that it was sent."""
+        if not state.sending:
+            state.sending = True
+            states.save(self.store, state)
+        try:
+            transfer = self.client.perform(calls.send_transfer(state.transfer_id))
+        except ServiceError as error:
+            if not error.unclear:
+                # Refused, so nothing was sent: the draft may be discarded and made anew.
+                state.sending = False
+                states.save(self.store, state)
+            raise
+        self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
+        return transfer
+
+
+def _plan(sources: Sequence[Source], held: Mapping[str, File]) -> dict[str, PlannedFile]:
+    return {source.name: PlannedFile(source.size, source.version, source.name in held) for source in sources}
+
+
+def _by_name(things: Iterable[Named] | None) -> dict[str, Named]:
+    return {thing.name: thing for thing in things or ()}
+
+
+def _stale(
+    planned: Mapping[str, PlannedFile], held: Mapping[str, File], sources: Mapping[str, Source], *, only_ours: bool
+) -> list[File]:
+    """The files on the draft that must go before it can hold just ``sources``.
+
+    :raises FileConflict: one that this delivery did not put there is in the way.
+    """
+    stale = []
+    for name, file in held.items():
+        plan, source = planned.get(name), sources.get(name)
+        if plan is None:
+            if _is_foreign(file, source, only_ours=only_ours):
+                raise FileConflict(
+                    f"The draft holds {name!r} ({file.size} bytes), which this delivery did not attach. "
+                    "Remove it, or deliver in a draft of its own."
+                )
+            if source is not None:
+                stale.append(file)
+        elif source is None or (file.size, plan.size, plan.version) != (source.size, source.size, source.version):
+            stale.append(file)
+    return stale
+
+
+def _is_foreign(file: File, source: Source | None, *, only_ours: bool) -> bool:
+    # Another size is plainly an earlier state of the file; the same size might be anything, and is not guessed at.
+    return only_ours if source is None else file.size == source.size

@@ -1,0 +1,121 @@
+"""What all operators of this provider share: the connection, long waits without a slot, errors that end at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from airflow.sdk import BaseOperator, conf, timezone
+from airflow.sdk.exceptions import AirflowFailException
+
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.client.retry import RetryPolicy, Wait
+
+#: A wait longer than this many seconds frees the worker slot.
+LONGEST_HELD_WAIT: Final = 5.0
+
+
+class LongWait(Exception):
+    """A wait that should not hold a worker slot: no error, it carries the wait to where the task can defer."""
+
+    def __init__(self, wait: Wait) -> None:
+        super().__init__(f"waiting {wait.seconds:.0f} s")
+        self.wait = wait
+
+
+class OutboundTransferOperator(BaseOperator):
+    """An operator that talks to the service in :meth:`work`, which may be run again from its beginning.
+
+    :param outbound_transfer_conn_id: the Airflow connection.
+    :param deferrable: whether waits over a few seconds (rate limits, backoff) free the worker slot.
+    """
+
+    template_fields: Sequence[str] = ("outbound_transfer_conn_id",)
+
+    def __init__(
+        self,
+        *,
+        outbound_transfer_conn_id: str = OutboundTransferHook.default_conn_name,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.outbound_transfer_conn_id = outbound_transfer_conn_id
+        self.deferrable = deferrable
+
+    @abstractmethod
+    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> Any:
+        """Do the task's work.
+
+        :param resumed: this try got here before, and nothing was unclear when it deferred for the service's limits.
+        """
+
+    def retry_policy_of_calls(self) -> RetryPolicy:
+        """Bounds of the repeats of one call."""
+        from outbound_transfer.client.retry import RetryPolicy
+
+        return RetryPolicy()
+
+    def execute(self, context: Context) -> Any:
+        return self._work(context, waited=0.0, resumed=False)
+
+    def resume(self, context: Context, event: Any = None, *, waited: float, unclear: bool) -> Any:  # noqa: ARG002
+        """Go on after a wait.
+
+        :param waited: seconds that the awaited call has spent in waits so far.
+        :param unclear: the call that failed before the wait may have taken effect.
+        """
+        return self._work(context, waited=float(waited), resumed=not unclear)
+
+    def _work(self, context: Context, *, waited: float, resumed: bool) -> Any:
+        hook = OutboundTransferHook(
+            self.outbound_transfer_conn_id, policy=self.retry_policy_of_calls(), on_wait=self._on_wait, waited=waited
+        )
+        try:
+            with hook, failing_at_once():
+                return self.work(hook, context, resumed=resumed)
+        except LongWait as long:
+            self._defer_for(long.wait)
+
+    def _on_wait(self, wait: Wait) -> None:
+        from outbound_transfer.client.retry import log_wait
+
+        log_wait(wait)
+        if self.deferrable and wait.seconds > LONGEST_HELD_WAIT:
+            raise LongWait(wait)
+
+    def _defer_for(self, wait: Wait) -> NoReturn:
+        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+        moment = timezone.utcnow() + timedelta(seconds=wait.seconds)
+        self.defer(
+            trigger=DateTimeTrigger(moment=moment),
+            method_name="resume",
+            kwargs={"waited": wait.waited + wait.seconds, "unclear": getattr(wait.error, "unclear", True)},
+        )
+
+
+@contextmanager
+def failing_at_once() -> Iterator[None]:
+    """End the task without a retry where a retry would fail alike (design: promise 5.1).
+
+    :raises AirflowFailException: in the place of such an error, with its text.
+    """
+    from outbound_transfer.delivery import AlreadyDelivered
+    from outbound_transfer.protocol.errors import FileConflict, InvalidDelivery, NameRefused, ServiceError
+
+    try:
+        yield
+    except (InvalidDelivery, NameRefused, FileConflict, AlreadyDelivered) as error:
+        raise AirflowFailException(str(error)) from error
+    except ServiceError as error:
+        if error.passes:
+            raise
+        raise AirflowFailException(str(error)) from error

@@ -1,0 +1,297 @@
+"""Deliver files: create a draft, attach each file, send it (service.md, What the service does)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from outbound_transfer import waiting
+from outbound_transfer.hidden import hide, hide_phones, reveal
+from outbound_transfer.operators.base import OutboundTransferOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.client.retry import RetryPolicy
+    from outbound_transfer.delivery import Delivery
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.protocol.models import NewTransfer, Transfer
+
+
+class _DescribesDraft(OutboundTransferOperator):
+    """Arguments that describe a draft."""
+
+    template_fields: Sequence[str] = (
+        *OutboundTransferOperator.template_fields,
+        "subject",
+        "recipients",
+        "message",
+        "security",
+        "security_question",
+        "security_answer",
+    )
+
+    def __init__(
+        self,
+        *,
+        subject: str,
+        recipients: Any,
+        message: str | None = None,
+        security: str | None = None,
+        security_question: str | None = None,
+        security_answer: str | None = None,
+        resend: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.subject = subject
+        self.recipients = recipients
+        self.message = message
+        self.security = security
+        self.security_question = security_question
+        self.security_answer = security_answer
+        self.resend = resend
+
+    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
+        # Airflow stores and shows rendered fields; the secrets among them are hidden before it does.
+        super()._do_render_template_fields(*args, **kwargs)
+        self.security_answer = hide(self.security_answer)
+        self.recipients = hide_phones(self.recipients)
+
+    def new_transfer(self) -> NewTransfer:
+        """The draft to create, checked."""
+        from outbound_transfer.protocol.models import new_transfer
+
+        return new_transfer(
+            subject=self.subject,
+            recipients=reveal(self.recipients),
+            message=self.message,
+            security=self.security,
+            security_question=self.security_question,
+            security_answer=reveal(self.security_answer),
+        )
+
+
+class CreateTransferOperator(_DescribesDraft):
+    """Create a draft. Nothing is delivered or billed until it is sent; a draft lives 30 days.
+
+    A retry or a clear goes on with the draft of the earlier try.
+
+    :param subject: not empty.
+    :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``.
+    :param message: up to 2,000 characters.
+    :param security: one of none, email, email_code, question, sms, login; the account's default where not given.
+    :param security_question: with ``security="question"`` only.
+    :param security_answer: with ``security="question"`` only; shown nowhere.
+    :param resend: make a new draft when the task is cleared after its transfer was sent.
+    :return: the transfer's id.
+    """
+
+    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> str:  # noqa: ARG002
+        new = self.new_transfer()
+        delivery = _delivery(hook, context)
+        earlier = delivery.earlier(new, None, resend=self.resend)
+        return (earlier or delivery.create(new, None)).state.transfer_id
+
+
+class AttachFilesOperator(OutboundTransferOperator):
+    """Attach files to a draft. A retry attaches what is missing.
+
+    :param transfer_id: the draft.
+    :param files: one or many paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file.
+    :return: the service's file records: ``id``, ``name`` and ``size`` in bytes.
+    """
+
+    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "files")
+
+    def __init__(self, *, transfer_id: str, files: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.transfer_id = transfer_id
+        self.files = files
+
+    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> list[dict[str, Any]]:  # noqa: ARG002
+        import msgspec
+
+        from outbound_transfer.sources import find_sources
+
+        delivery = _delivery(hook, context)
+        draft = delivery.draft(self.transfer_id)
+        if draft.transfer.is_draft or not draft.is_whole:
+            records = delivery.attach(draft, find_sources(self.files), only_ours=False)
+        else:
+            self.log.info("Transfer %s was sent with these files; nothing is attached again", self.transfer_id)
+            records = [draft.held[name] for name in draft.state.files]
+        result: list[dict[str, Any]] = msgspec.to_builtins(records)
+        return result
+
+
+class SendTransferOperator(OutboundTransferOperator):
+    """Send a draft: bills it, emails the recipients, starts the expiration clock. Never sends twice.
+
+    :param transfer_id: the draft; one that was sent already is returned as it is.
+    :param limit_timeout: how long to wait for a slot when the account has as many outstanding transfers as it may
+        (409 ``transfer_limit_reached``), in seconds or as a timedelta.
+    :return: the sent transfer, as a mapping of service.md's fields.
+    """
+
+    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "limit_timeout")
+
+    def __init__(
+        self, *, transfer_id: str, limit_timeout: float | timedelta = timedelta(hours=1), **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.transfer_id = transfer_id
+        self.limit_timeout = limit_timeout
+
+    def retry_policy_of_calls(self) -> RetryPolicy:
+        return _patient_for_slot(self.limit_timeout)
+
+    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:  # noqa: ARG002
+        import msgspec
+
+        transfer = hook.send_transfer(self.transfer_id)
+        self.log.info("Transfer %s is %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
+        result: dict[str, Any] = msgspec.to_builtins(transfer)
+        return result
+
+
+class DiscardTransferOperator(OutboundTransferOperator):
+    """Remove a draft that its run will not send; made for a teardown task. A sent transfer is left alone.
+
+    :param transfer_id: the draft; nothing is done where there is none (its task never made one).
+    :return: whether the draft is gone; False where it was sent.
+    """
+
+    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
+
+    def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.transfer_id = transfer_id
+
+    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> bool:  # noqa: ARG002
+        from outbound_transfer.protocol.flows import discard_draft
+
+        if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
+            self.log.info("No draft was made; nothing to discard")
+            return True
+        gone = hook.run(discard_draft(self.transfer_id))
+        self.log.info("Transfer %s %s", self.transfer_id, "is no draft any more" if gone else "was sent; left alone")
+        return gone
+
+
+class DeliverFilesOperator(_DescribesDraft):
+    """Create, attach and send in one task, and wait for the end where asked to.
+
+    A retry goes on where the earlier try stopped; a clear after the send returns the same transfer.
+    Pushes the XCom ``transfer_id`` as soon as the draft exists.
+
+    :param files: as of :class:`AttachFilesOperator`.
+    :param limit_timeout: as of :class:`SendTransferOperator`.
+    :param wait: whether to wait until every recipient has collected, or the transfer has expired or is canceled.
+    :param on_expired, on_canceled, accept_partial: as of :class:`~outbound_transfer.sensors.transfer.TransferSensor`.
+    :param poke_interval: seconds between two looks at the transfer.
+    :param timeout: how long to wait at most, in seconds or as a timedelta; seven days where not given.
+    :return: the transfer as last seen, sent or final, as a mapping of service.md's fields.
+    """
+
+    template_fields: Sequence[str] = (
+        *_DescribesDraft.template_fields,
+        "files",
+        "limit_timeout",
+        "on_expired",
+        "on_canceled",
+        "poke_interval",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        *,
+        files: Any,
+        limit_timeout: float | timedelta = timedelta(hours=1),
+        wait: bool = False,
+        on_expired: str = "fail",
+        on_canceled: str = "fail",
+        accept_partial: bool = False,
+        poke_interval: float | timedelta = 60,
+        timeout: float | timedelta = timedelta(days=7),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        waiting.check_choices(on_expired=on_expired, on_canceled=on_canceled)
+        self.files = files
+        self.limit_timeout = limit_timeout
+        self.wait = wait
+        self.on_expired = on_expired
+        self.on_canceled = on_canceled
+        self.accept_partial = accept_partial
+        self.poke_interval = poke_interval
+        self.timeout = timeout
+
+    def retry_policy_of_calls(self) -> RetryPolicy:
+        return _patient_for_slot(self.limit_timeout)
+
+    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
+        import msgspec
+
+        delivery = _delivery(hook, context)
+        transfer = self._sent(delivery, context, resumed=resumed)
+        result: dict[str, Any] = self._wait_for(hook, transfer) if self.wait else msgspec.to_builtins(transfer)
+        return result
+
+    def _sent(self, delivery: Delivery, context: Context, *, resumed: bool) -> Transfer:
+        from outbound_transfer.sources import find_sources
+
+        new = self.new_transfer()
+        earlier = delivery.paused(new, self.files) if resumed else None
+        earlier = earlier or delivery.earlier(new, self.files, resend=self.resend)
+        if earlier and not earlier.transfer.is_draft:
+            return earlier.transfer
+        # Found before anything is created: a missing file must leave nothing behind.
+        sources = find_sources(self.files)
+        draft = earlier or delivery.create(new, self.files, sources)
+        context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
+        delivery.attach(draft, sources, only_ours=True)
+        return delivery.send(draft.state)
+
+    def _wait_for(self, hook: OutboundTransferHook, transfer: Transfer) -> dict[str, Any]:
+        rules = waiting.rules(self.on_expired, self.on_canceled, accept_partial=self.accept_partial)
+        deadline = waiting.deadline(self.timeout)
+        while (result := waiting.conclude(transfer, rules, self.log)) is None:
+            if self.deferrable:
+                self.defer(
+                    trigger=waiting.trigger(
+                        transfer.id,
+                        self.outbound_transfer_conn_id,
+                        poke_interval=self.poke_interval,
+                        deadline=deadline,
+                        accept_partial=self.accept_partial,
+                    ),
+                    method_name="waited_for",
+                )
+            waiting.check_deadline(transfer, deadline)
+            time.sleep(waiting.seconds(self.poke_interval))
+            transfer = waiting.look(hook, transfer.id, self.log) or transfer
+        return result
+
+    def waited_for(self, context: Context, event: Any) -> dict[str, Any]:  # noqa: ARG002  # Airflow passes it
+        """End with what the trigger saw."""
+        rules = waiting.rules(self.on_expired, self.on_canceled, accept_partial=self.accept_partial)
+        return waiting.conclude_event(event, rules, self.log)
+
+
+def _patient_for_slot(limit_timeout: float | timedelta) -> RetryPolicy:
+    from outbound_transfer.client.retry import RetryPolicy
+
+    return RetryPolicy(limit_patience=waiting.seconds(limit_timeout))
+
+
+def _delivery(hook: OutboundTransferHook, context: Context) -> Delivery:
+    from outbound_transfer.delivery import Delivery
+
+    ti = context["ti"]
+    return Delivery(
+        hook.get_conn(), context["task_state_store"], hook.log, clears=ti.max_tries, try_number=ti.try_number
+    )

@@ -1,0 +1,203 @@
+"""The files of a delivery: found by path, URI or glob, read in chunks, and watched for change."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from outbound_transfer.protocol.content_disposition import check_name
+from outbound_transfer.protocol.errors import InvalidDelivery, SourceChanged, SourceUnreadable
+from outbound_transfer.protocol.exchange import Upload
+
+if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath
+
+#: A path, a URI or a glob of either, or a mapping ``{"path": …, "name": …}`` that renames one file.
+FileSpec: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
+
+CHUNK: Final = 1024 * 1024
+
+_MAGIC: Final = frozenset("*?[")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file to deliver.
+
+    :ivar location: where it is, as a person would name it.
+    :ivar name: the name that it is attached under.
+    :ivar size: bytes.
+    :ivar version: another one when the content may be another.
+    """
+
+    location: str
+    name: str
+    size: int
+    version: str
+    _backend: Local | Remote
+
+    def check_unchanged(self) -> None:
+        """Compare the file with what it was when it was found.
+
+        :raises SourceChanged: it is another size or version now, or gone.
+        """
+        try:
+            now = self._backend.identity()
+        except SourceUnreadable as error:
+            raise SourceChanged(f"{self.location} vanished while it was delivered: {error}") from error
+        if now != (self.size, self.version):
+            raise SourceChanged(
+                f"{self.location} changed while it was delivered: {self.size} bytes before, {now[0]} now. "
+                "Deliver files that nothing writes to any more."
+            )
+
+    def upload(self, on_progress: Callable[[int], object] = int) -> Upload:
+        """The file as the body of a call; ``on_progress`` is told the bytes read so far."""
+        return Upload(self.name, self.size, lambda: self._chunks(on_progress))
+
+    def _chunks(self, on_progress: Callable[[int], object]) -> Iterator[bytes]:
+        self.check_unchanged()
+        left = self.size
+        with self._backend.open() as file:
+            while left:
+                chunk = file.read(min(CHUNK, left))
+                if not chunk:
+                    raise SourceChanged(f"{self.location} shrank while it was read: {left} bytes are missing")
+                left -= len(chunk)
+                yield chunk
+                on_progress(self.size - left)
+
+
+@dataclass(frozen=True)
+class Local:
+    """A file of this machine."""
+
+    path: Path
+
+    def identity(self) -> tuple[int, str]:
+        with _readable(self.path):
+            found = self.path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise SourceUnreadable(f"{self.path} is not a file")
+        return found.st_size, f"{found.st_ino}-{found.st_mtime_ns}"
+
+    def open(self) -> BinaryIO:
+        with _readable(self.path):
+            return self.path.open("rb", buffering=0)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An object that Airflow's ObjectStoragePath reaches; read in place, without a temporary copy."""
+
+    path: ObjectStoragePath
+
+    def identity(self) -> tuple[int, str]:
+        with _readable(self.path):
+            self.path.fs.invalidate_cache()
+            if not self.path.is_file():
+                raise SourceUnreadable(f"{self.path} is missing, or not a file")
+            return int(self.path.stat().st_size), str(self.path.checksum())
+
+    def open(self) -> BinaryIO:
+        with _readable(self.path):
+            return self.path.open("rb")  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _readable(path: object) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise SourceUnreadable(f"{path} cannot be read: {error}") from error
+
+
+def find_sources(files: FileSpec | Iterable[FileSpec]) -> list[Source]:
+    """Every file that ``files`` names, each opened once to see that it can be read.
+
+    :raises InvalidDelivery: nothing was named, a glob matched nothing, or two files would have one name.
+    :raises SourceUnreadable: a file is missing or may not be read.
+    :raises NameRefused: the service could not keep a name.
+    """
+    specs = [files] if isinstance(files, str | os.PathLike | Mapping) else list(files or ())
+    sources = [source for spec in specs for source in _sources_of(spec)]
+    if not sources:
+        raise InvalidDelivery("files is empty: a transfer without files cannot be sent")
+    _refuse_twins(sources)
+    return sources
+
+
+def _sources_of(spec: FileSpec) -> Iterator[Source]:
+    path, name = _path_and_name(spec)
+    backends = _find(path)
+    if name and len(backends) > 1:
+        raise InvalidDelivery(f"{path!r} matches {len(backends)} files, which cannot all be named {name!r}")
+    for backend in backends:
+        source_name = name or backend.path.name
+        check_name(source_name)
+        size, version = backend.identity()
+        backend.open().close()
+        yield Source(str(backend.path), source_name, size, version, backend)
+
+
+def _path_and_name(spec: FileSpec) -> tuple[str, str | None]:
+    if isinstance(spec, Mapping):
+        if not spec.get("path") or not set(spec) <= {"path", "name"}:
+            raise InvalidDelivery('a file given as a mapping needs "path", and may have "name"')
+        return os.fspath(spec["path"]), spec.get("name")
+    if not isinstance(spec, str | os.PathLike):
+        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {type(spec).__name__}")
+    return os.fspath(spec), None
+
+
+def _find(path: str) -> list[Local] | list[Remote]:
+    url = urlsplit(path)
+    if url.scheme == "file":
+        path = unquote(url.path)
+    elif "://" in path:
+        return [Remote(found) for found in _find_remote(path)]
+    return [Local(Path(found)) for found in _find_local(path)]
+
+
+def _find_local(pattern: str) -> list[str]:
+    # A name that exists is meant, even where it could be read as a pattern.
+    if not _MAGIC & set(pattern) or Path(pattern).exists():
+        return [pattern]
+    # glob takes absolute, relative and recursive patterns alike; Path.glob does not.
+    return _matched(pattern, filter(os.path.isfile, glob.glob(pattern, recursive=True)))  # noqa: PTH207
+
+
+def _find_remote(uri: str) -> list[ObjectStoragePath]:
+    from airflow.sdk import ObjectStoragePath
+
+    path = ObjectStoragePath(uri)
+    if not _MAGIC & set(uri) or path.exists():
+        return [path]
+    parts = path.parts
+    first = next(index for index, part in enumerate(parts) if _MAGIC & set(part))
+    root = ObjectStoragePath(path.anchor or f"{path.protocol}://{path.bucket}", *parts[1:first])
+    return _matched(uri, (found for found in root.glob("/".join(parts[first:])) if found.is_file()))
+
+
+def _matched(pattern: str, found: Iterable[Any]) -> list[Any]:
+    if not (matches := sorted(found, key=str)):
+        raise InvalidDelivery(f"no file matches {pattern!r}")
+    return matches
+
+
+def _refuse_twins(sources: list[Source]) -> None:
+    # The service keeps the first file of a name and answers 200 to the second (POST .../files, Rules).
+    twins = {name for name, count in Counter(source.name for source in sources).items() if count > 1}
+    if twins:
+        where = "; ".join(f"{source.name}: {source.location}" for source in sources if source.name in twins)
+        raise InvalidDelivery(
+            f'two files have one name, and the service would keep only the first: {where}. Give one a "name".'
+        )

@@ -1,0 +1,76 @@
+"""What a delivery remembers across retries and clears, in the task's state store."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from outbound_transfer.protocol.models import NewTransfer
+
+
+class StateStore(Protocol):
+    """The part of Airflow's task state store that is used."""
+
+    def get(self, key: str, default: Any = None) -> Any: ...
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None: ...
+
+
+class PlannedFile(msgspec.Struct):
+    """A file that this delivery attaches, or has attached: written before its first byte goes out."""
+
+    size: int
+    version: str
+    attached: bool = False
+
+
+class DeliveryState(msgspec.Struct):
+    """One draft and what was made of it. Holds no secret in clear.
+
+    :ivar fingerprint: of what the draft was made from, with ``salt``.
+    :ivar clears: tells an automatic retry from a clear: a clear raises the task's ``max_tries``.
+    :ivar try_number: the try of the task that last compared this with the service.
+    :ivar files: by name.
+    :ivar sending: a send was begun and its end is not known to have failed.
+    """
+
+    transfer_id: str
+    salt: str = ""
+    fingerprint: str = ""
+    clears: int = 0
+    try_number: int = 0
+    files: dict[str, PlannedFile] = {}
+    sending: bool = False
+
+    def is_of(self, new: NewTransfer, files: Any) -> bool:
+        """Whether the draft was made from just this."""
+        return fingerprint(new, files, self.salt) == self.fingerprint
+
+
+def fingerprint(new: NewTransfer, files: Any, salt: str) -> str:
+    """A digest of a delivery. Slow and salted, since answers and phone numbers are easily guessed."""
+    made_from = msgspec.json.encode([new, files], enc_hook=str, order="deterministic")
+    return hashlib.scrypt(made_from, salt=bytes.fromhex(salt), n=2**14, r=8, p=1, dklen=16).hex()
+
+
+def new_salt() -> str:
+    return secrets.token_hex(16)
+
+
+_KEY: Final = "outbound_transfer_delivery"
+
+
+def load(store: StateStore) -> DeliveryState | None:
+    """What an earlier try stored; None in the first."""
+    saved = store.get(_KEY, default=None)
+    return None if saved is None else msgspec.convert(saved, DeliveryState)
+
+
+def save(store: StateStore, state: DeliveryState) -> None:
+    """Store for as long as the DAG run exists: forgetting a draft could mean sending it twice."""
+    from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # exported, but not in its type stub
+
+    store.set(_KEY, msgspec.to_builtins(state), retention=NEVER_EXPIRE)
