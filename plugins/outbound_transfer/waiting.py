@@ -78,8 +78,7 @@ def conclude(transfer: Transfer, rules: OutcomeRules, log: Log) -> dict[str, Any
     :raises AirflowFailException: its status means failure by the user's choice.
     :raises AirflowSkipException: its status means to skip.
     """
-    import msgspec
-
+    from outbound_transfer.protocol.models import as_json
     from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, Outcome, story
 
     if transfer.status not in KNOWN_STATUSES:
@@ -92,7 +91,7 @@ def conclude(transfer: Transfer, rules: OutcomeRules, log: Log) -> dict[str, Any
             raise AirflowFailException(f"Not delivered to all: {story(transfer)}")
         case Outcome.SKIP:
             raise AirflowSkipException(f"Skipped as asked for: {story(transfer)}")
-    final: dict[str, Any] = msgspec.to_builtins(transfer)
+    final: dict[str, Any] = as_json(transfer)
     return final
 
 

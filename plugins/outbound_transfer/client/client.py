@@ -96,7 +96,11 @@ class AsyncClient(_Base):
         """
         tries = Tries(call)
         retrying = AsyncRetrying(sleep=self._sleep, **self._retry_options(call))
-        return await retrying(lambda: drive_async(tries(), self._exchange))
+
+        async def once() -> T:
+            return await drive_async(tries(), self._exchange)
+
+        return await retrying(once)
 
     async def run(self, flow: Flow[T]) -> T:
         """A conversation, each of its calls under the policy."""

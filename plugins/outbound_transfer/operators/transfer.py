@@ -112,8 +112,7 @@ class AttachFilesOperator(OutboundTransferOperator):
         self.files = files
 
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> list[dict[str, Any]]:  # noqa: ARG002
-        import msgspec
-
+        from outbound_transfer.protocol.models import as_json
         from outbound_transfer.sources import find_sources
 
         delivery = _delivery(hook, context)
@@ -123,7 +122,7 @@ class AttachFilesOperator(OutboundTransferOperator):
         else:
             self.log.info("Transfer %s was sent with these files; nothing is attached again", self.transfer_id)
             records = [draft.held[name] for name in draft.state.files]
-        result: list[dict[str, Any]] = msgspec.to_builtins(records)
+        result: list[dict[str, Any]] = as_json(records)
         return result
 
 
@@ -149,11 +148,11 @@ class SendTransferOperator(OutboundTransferOperator):
         return _patient_for_slot(self.limit_timeout)
 
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:  # noqa: ARG002
-        import msgspec
+        from outbound_transfer.protocol.models import as_json
 
         transfer = hook.send_transfer(self.transfer_id)
         self.log.info("Transfer %s is %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
-        result: dict[str, Any] = msgspec.to_builtins(transfer)
+        result: dict[str, Any] = as_json(transfer)
         return result
 
 
@@ -234,11 +233,11 @@ class DeliverFilesOperator(_DescribesDraft):
         return _patient_for_slot(self.limit_timeout)
 
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
-        import msgspec
+        from outbound_transfer.protocol.models import as_json
 
         delivery = _delivery(hook, context)
         transfer = self._sent(delivery, context, resumed=resumed)
-        result: dict[str, Any] = self._wait_for(hook, transfer) if self.wait else msgspec.to_builtins(transfer)
+        result: dict[str, Any] = self._wait_for(hook, transfer) if self.wait else as_json(transfer)
         return result
 
     def _sent(self, delivery: Delivery, context: Context, *, resumed: bool) -> Transfer:

@@ -70,6 +70,11 @@ class TransferPage(msgspec.Struct, frozen=True):
     next_cursor: str | None = None
 
 
+def as_json(resource: Any) -> Any:
+    """A resource, or a list of them, as mappings and lists: what an XCom or a trigger's event can carry unharmed."""
+    return msgspec.json.decode(msgspec.json.encode(resource))
+
+
 class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A recipient as asked for. ``phone`` is secret: it appears in no text made of this object."""
 

@@ -69,8 +69,7 @@ class TransferTrigger(BaseTrigger):
             yield TriggerEvent({"ending": "failed", "transfer": None, "message": str(error)})
 
     async def _end(self, client: AsyncClient) -> TriggerEvent:
-        import msgspec
-
+        from outbound_transfer.protocol.models import as_json
         from outbound_transfer.protocol.outcomes import OutcomeRules
 
         rules = OutcomeRules(accept_partial=self.accept_partial)
@@ -80,9 +79,9 @@ class TransferTrigger(BaseTrigger):
             left = (deadline - timezone.utcnow()).total_seconds()
             seen = await self._look(client, max(left, LAST_LOOK)) or seen
             if seen is not None and rules.of(seen) is not None:
-                return TriggerEvent({"ending": "ended", "transfer": msgspec.to_builtins(seen), "message": ""})
+                return TriggerEvent({"ending": "ended", "transfer": as_json(seen), "message": ""})
             if left <= 0:
-                return TriggerEvent({"ending": "timed out", "transfer": msgspec.to_builtins(seen), "message": ""})
+                return TriggerEvent({"ending": "timed out", "transfer": as_json(seen), "message": ""})
             await asyncio.sleep(min(self.poke_interval, left))
 
     async def _look(self, client: AsyncClient, timeout: float) -> Transfer | None:

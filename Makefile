@@ -1,0 +1,44 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench-upload sandbox constraints clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+# The tests that start a real Airflow or a real PostgreSQL share the machine's cores with it.
+WORKERS ?= 2
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.complete ## Make .venv with everything in it (the targets below call it)
+
+.venv/.complete: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert (3, 10) <= sys.version_info[:2] < (3, 14), "Python 3.10 to 3.13 is needed, this is " + sys.version; import ensurepip'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
+		--build-constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (KEEP=1 leaves it running)
+	$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
+
+test: setup ## Run the tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+lint: setup ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
+	$(BIN)/python tests/benchmarks/bench_upload.py
+
+sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
+	$(BIN)/outbound-transfer-sandbox --data .sandbox
+
+constraints: setup ## Pin the newest versions of everything that set-up installs
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --all-extras --upgrade --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --output-file constraints.txt pyproject.toml
+
+clean: ## Remove what the targets above made
+	rm -rf .venv .demo .sandbox .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -1,0 +1,137 @@
+"""Deliver files to recipients, one transfer for each delivery that the run is asked for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Param, dag, task, task_group
+
+from outbound_transfer.operators.transfer import DeliverFilesOperator, DiscardTransferOperator
+from outbound_transfer.sensors.transfer import TransferSensor
+
+RECIPIENT = {
+    "oneOf": [
+        {"type": "string", "minLength": 1},
+        {
+            "type": "object",
+            "required": ["email"],
+            "properties": {
+                "email": {"type": "string", "minLength": 1},
+                "name": {"type": "string"},
+                "phone": {"type": "string", "description": "Needed with security sms."},
+            },
+            "additionalProperties": False,
+        },
+    ]
+}
+
+FILE = {
+    "oneOf": [
+        {"type": "string", "minLength": 1},
+        {
+            "type": "object",
+            "required": ["path"],
+            "properties": {"path": {"type": "string", "minLength": 1}, "name": {"type": "string", "minLength": 1}},
+            "additionalProperties": False,
+        },
+    ]
+}
+
+DELIVERY = {
+    "type": "object",
+    "required": ["files", "subject", "recipients"],
+    "properties": {
+        "files": {"type": "array", "minItems": 1, "items": FILE},
+        "subject": {"type": "string", "minLength": 1},
+        "message": {"type": ["string", "null"], "maxLength": 2000},
+        "recipients": {"type": "array", "minItems": 1, "maxItems": 250, "items": RECIPIENT},
+        "security": {"enum": [None, "none", "email", "email_code", "question", "sms", "login"]},
+        "security_question": {"type": ["string", "null"]},
+        "security_answer_variable": {
+            "type": ["string", "null"],
+            "description": "The name of the Airflow Variable that holds the answer, so that no run shows it.",
+        },
+    },
+    "additionalProperties": False,
+}
+
+EXAMPLE = {
+    "files": ["/data/reports/*.pdf"],
+    "subject": "Your reports",
+    "message": "Please collect them within the week.",
+    "recipients": ["ann@example.com"],
+}
+
+
+def of_delivery(field: str) -> Any:
+    """A template field taken from the mapped task's own delivery.
+
+    The run's parameters are read where they are used, so that no phone number passes through an XCom.
+    """
+
+    def render(context: Any, jinja_env: Any) -> Any:  # noqa: ARG001  # Airflow passes it
+        return context["params"]["deliveries"][context["ti"].map_index].get(field)
+
+    return render
+
+
+def security_answer(context: Any, jinja_env: Any) -> str | None:
+    variable = of_delivery("security_answer_variable")(context, jinja_env)
+    return context["var"]["value"].get(variable) if variable else None
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    tags=["outbound transfer"],
+    doc_md=__doc__,
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=30)},
+    params={
+        "deliveries": Param(
+            [EXAMPLE],
+            title="Deliveries",
+            description_md="One transfer each. **files**: paths, URIs (`s3://…`) or globs.",
+            type="array",
+            minItems=1,
+            items=DELIVERY,
+        ),
+    },
+)
+def deliver_files() -> None:
+    @task
+    def deliveries(params: dict[str, Any]) -> list[str]:
+        """What the run delivers: one mapped index for each delivery, shown by its subject."""
+        return [delivery["subject"] for delivery in params["deliveries"]]
+
+    @task_group
+    def delivery(subject: str) -> None:
+        deliver = DeliverFilesOperator(
+            task_id="deliver",
+            files=of_delivery("files"),
+            subject=subject,
+            message=of_delivery("message"),
+            recipients=of_delivery("recipients"),
+            security=of_delivery("security"),
+            security_question=of_delivery("security_question"),
+            security_answer=security_answer,
+            deferrable=True,
+            map_index_template="{{ task.subject }}",
+        )
+        wait = TransferSensor(
+            task_id="wait_for_pickup",
+            transfer_id="{{ ti.xcom_pull(task_ids='delivery.deliver', key='transfer_id', map_indexes=ti.map_index) }}",
+            deferrable=True,
+            timeout=timedelta(days=30),
+        )
+        discard = DiscardTransferOperator(
+            task_id="discard_draft",
+            transfer_id="{{ ti.xcom_pull(task_ids='delivery.deliver', key='transfer_id', map_indexes=ti.map_index) }}",
+        )
+        deliver >> wait
+        deliver >> discard.as_teardown(setups=deliver)
+
+    delivery.expand(subject=deliveries())
+
+
+deliver_files()

@@ -1,0 +1,78 @@
+"""A home of its own for Airflow, set before anything imports it."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+_home = Path(tempfile.mkdtemp(prefix="airflow-home-"))
+atexit.register(shutil.rmtree, _home, ignore_errors=True)
+(_home / "dags").mkdir()
+
+for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
+    del os.environ[name]
+os.environ |= {
+    "AIRFLOW_HOME": str(_home),
+    "AIRFLOW__CORE__DAGS_FOLDER": str(_home / "dags"),
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_home}/airflow.db",
+    "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+}
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    """An empty service on a free port."""
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture
+def connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The sandbox as Airflow's default connection; its id."""
+    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", connection_json(sandbox))
+    return "outbound_transfer_default"
+
+
+def connection_json(sandbox: Sandbox, **extra: object) -> str:
+    """The sandbox as the value of an ``AIRFLOW_CONN_…`` variable."""
+    return json.dumps(
+        {
+            "conn_type": "outbound_transfer",
+            "host": sandbox.base_url,
+            "password": sandbox.transfer_api_key,
+            "extra": {"event_api_key": sandbox.event_api_key, **extra},
+        }
+    )
+
+
+@pytest.fixture
+def recipients_pick_up(sandbox: Sandbox) -> Iterator[None]:
+    """Every recipient of every transfer that is sent collects it within moments."""
+    done = threading.Event()
+
+    def pick_up() -> None:
+        while not done.wait(0.2):
+            for row in sandbox.ledger():
+                if row["kind"] == "emailed":
+                    sandbox.pickup(row["transfer_id"], row["recipient"])
+
+    thread = threading.Thread(target=pick_up)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
