@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,9 @@ from airflow.sdk import Param, dag, task, task_group
 
 from outbound_transfer.operators.transfer import DeliverFilesOperator, DiscardTransferOperator
 from outbound_transfer.sensors.transfer import TransferSensor
+
+#: Seconds between two looks at a transfer that waits for pickup.
+POKE_INTERVAL = float(os.environ.get("OUTBOUND_TRANSFER_POKE_INTERVAL", "60"))
 
 RECIPIENT = {
     "oneOf": [
@@ -122,6 +126,7 @@ def deliver_files() -> None:
             task_id="wait_for_pickup",
             transfer_id="{{ ti.xcom_pull(task_ids='delivery.deliver', key='transfer_id', map_indexes=ti.map_index) }}",
             deferrable=True,
+            poke_interval=POKE_INTERVAL,
             timeout=timedelta(days=30),
         )
         discard = DiscardTransferOperator(

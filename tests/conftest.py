@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
@@ -44,6 +45,15 @@ def connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> str:
     """The sandbox as Airflow's default connection; its id."""
     monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", connection_json(sandbox))
     return "outbound_transfer_default"
+
+
+@pytest.fixture
+def hook(connection: str) -> Iterator[Any]:
+    """The sandbox through the hook."""
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+
+    with OutboundTransferHook(connection) as hook:
+        yield hook
 
 
 def connection_json(sandbox: Sandbox, **extra: object) -> str:

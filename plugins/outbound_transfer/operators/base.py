@@ -57,6 +57,10 @@ class OutboundTransferOperator(BaseOperator):
         :param resumed: this try got here before, and nothing was unclear when it deferred for the service's limits.
         """
 
+    def hook(self, **client_options: Any) -> OutboundTransferHook:
+        """The connection; ``client_options`` as of :class:`outbound_transfer.client.Client`."""
+        return OutboundTransferHook(self.outbound_transfer_conn_id, **client_options)
+
     def retry_policy_of_calls(self) -> RetryPolicy:
         """Bounds of the repeats of one call."""
         from outbound_transfer.client.retry import RetryPolicy
@@ -75,11 +79,9 @@ class OutboundTransferOperator(BaseOperator):
         return self._work(context, waited=float(waited), resumed=not unclear)
 
     def _work(self, context: Context, *, waited: float, resumed: bool) -> Any:
-        hook = OutboundTransferHook(
-            self.outbound_transfer_conn_id, policy=self.retry_policy_of_calls(), on_wait=self._on_wait, waited=waited
-        )
+        options = {"policy": self.retry_policy_of_calls(), "on_wait": self._on_wait, "waited": waited}
         try:
-            with hook, failing_at_once():
+            with failing_at_once(), self.hook(**options) as hook:
                 return self.work(hook, context, resumed=resumed)
         except LongWait as long:
             self._defer_for(long.wait)

@@ -1,0 +1,134 @@
+"""Upload 1 GiB with the hook and with curl, in turn, to one sandbox: speed of both, and the memory that ours takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+
+MIB = 1024 * 1024
+ROUNDS = 5
+
+
+def main() -> int:
+    if not shutil.which("curl"):
+        print("curl is needed for the comparison", file=sys.stderr)
+        return 2
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--upload", nargs=4, metavar=("URL", "KEY", "TRANSFER", "FILE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.upload:
+        print(json.dumps(upload(*arguments.upload)))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="bench-upload-") as folder:
+        compare(Path(folder), arguments.mib)
+    return 0
+
+
+def compare(folder: Path, mib: int) -> None:
+    """Run both in turn and print the medians."""
+    file = folder / "payload.bin"
+    with file.open("wb") as out:
+        for _ in range(mib):
+            out.write(bytes(MIB))
+    server, service = start_sandbox(folder)
+    try:
+        ours, curls, grown = [], [], []
+        for number in range(1, ROUNDS + 1):
+            run = run_ours(service, new_draft(service), file)
+            ours.append(mib / run["seconds"])
+            grown.append(run["grown_mib"])
+            curls.append(mib / run_curl(service, new_draft(service), file))
+            speeds = f"ours {ours[-1]:,.0f} MiB/s, curl {curls[-1]:,.0f} MiB/s"
+            print(f"round {number}: {speeds}, memory +{grown[-1]:.1f} MiB")
+    finally:
+        server.terminate()
+        server.wait()
+    ratio = statistics.median(one / other for one, other in zip(ours, curls, strict=True))
+    print(
+        f"\n{mib} MiB, median of {ROUNDS}: ours {statistics.median(ours):,.0f} MiB/s, "
+        f"curl {statistics.median(curls):,.0f} MiB/s, ours/curl {ratio:.2f} (claim: at least 0.8); "
+        f"memory grown by at most {max(grown):.1f} MiB (claim: under 32)"
+    )
+
+
+def start_sandbox(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+    ready = folder / "ready.json"
+    command = [str(Path(sys.executable).with_name("outbound-transfer-sandbox")), "--port", "0"]
+    server = subprocess.Popen(
+        [*command, "--data", str(folder / "data"), "--ready-file", str(ready)], stdout=subprocess.DEVNULL
+    )
+    while not ready.exists():
+        if server.poll() is not None:
+            raise SystemExit("the sandbox did not start")
+        time.sleep(0.05)
+    service: dict[str, str] = json.loads(ready.read_text())
+    account = {"per_file_limit_mb": 1_000_000, "requests_per_window": 1_000_000}
+    httpx.patch(f"{service['base_url']}/_sandbox/account", json=account).raise_for_status()
+    return server, service
+
+
+def new_draft(service: dict[str, str]) -> str:
+    answer = httpx.post(
+        f"{service['base_url']}/v1/transfers",
+        headers={"Authorization": f"Bearer {service['transfer_api_key']}"},
+        json={"subject": "Benchmark", "recipients": [{"email": "ann@example.com"}]},
+    )
+    return str(answer.raise_for_status().json()["id"])
+
+
+def run_ours(service: dict[str, str], transfer_id: str, file: Path) -> dict[str, float]:
+    command = [sys.executable, __file__, "--upload", service["base_url"], service["transfer_api_key"]]
+    done = subprocess.run([*command, transfer_id, str(file)], check=True, capture_output=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def upload(url: str, key: str, transfer_id: str, file: str) -> dict[str, float]:
+    """One upload in a process of its own: seconds, and MiB that its peak memory grew by."""
+    from outbound_transfer.client import Client, Settings
+    from outbound_transfer.protocol import calls
+    from outbound_transfer.sources import find_sources
+
+    (source,) = find_sources(file)
+    with Client(Settings(url, key)) as client:
+        client.perform(calls.get_transfer(transfer_id))  # connect, import and warm up outside the measured part
+        before, started = peak_mib(), time.perf_counter()
+        attached = client.perform(calls.attach_file(transfer_id, source.upload()))
+        seconds = time.perf_counter() - started
+    assert attached.file.size == source.size
+    return {"seconds": seconds, "grown_mib": peak_mib() - before}
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def run_curl(service: dict[str, str], transfer_id: str, file: Path) -> float:
+    """Seconds, by curl's own account."""
+    done = subprocess.run(
+        [
+            *("curl", "--silent", "--show-error", "--fail", "--output", "/dev/null", "--write-out", "%{time_total}"),
+            *("--request", "POST", "--upload-file", str(file), "--header", "Expect:"),
+            *("--header", f"Authorization: Bearer {service['transfer_api_key']}"),
+            *("--header", 'Content-Disposition: attachment; filename="payload.bin"'),
+            f"{service['base_url']}/v1/transfers/{transfer_id}/files",
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return float(done.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""A task instance as Airflow runs it, in this process and with time injected: tries, deferrals, clears."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+from airflow.sdk import timezone
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from outbound_transfer_sandbox.testing import Sandbox
+
+
+class Time:
+    """One clock for the client and the service; a wait takes no time here and all of it there."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.now = 0.0
+        self.waits: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+        self.sandbox.advance_clock(seconds)
+
+    def clock(self) -> float:
+        return self.now
+
+
+@dataclass
+class Store:
+    """The task state store: JSON in, JSON out, as through Airflow's API."""
+
+    values: dict[str, str] = field(default_factory=dict)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return json.loads(self.values[key]) if key in self.values else default
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        self.values[key] = json.dumps(value)
+
+
+@dataclass
+class TaskInstance:
+    """One task of one DAG run.
+
+    :ivar make: makes the operator anew for each process that runs a piece of the task.
+    """
+
+    make: Callable[[], Any]
+    time: Time
+    retries: int = 0
+    try_number: int = 0
+    max_tries: int = 0
+    store: Store = field(default_factory=Store)
+    xcoms: dict[str, Any] = field(default_factory=dict)
+    deferrals: int = 0
+
+    def __post_init__(self) -> None:
+        self.max_tries = self.retries
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = value
+
+    def run(self) -> Any:
+        """Tries until success, or until no retry is left; the result, or the last try's error raised."""
+        while True:
+            self.try_number += 1
+            try:
+                return self.run_once()
+            except (AirflowFailException, AirflowSkipException):
+                raise
+            except Exception:
+                if self.try_number > self.max_tries:
+                    raise
+
+    def clear(self) -> None:
+        """As a user clears the task: a new set of retries, the state store kept."""
+        self.max_tries = self.try_number + self.retries
+
+    def run_once(self) -> Any:
+        """One try, its deferrals included."""
+        method, kwargs = "execute", {}
+        while True:
+            try:
+                return getattr(self._operator(), method)(self.context(), **kwargs)
+            except TaskDeferred as deferred:
+                self.deferrals += 1
+                event = self._fire(deferred.trigger)
+                method, kwargs = deferred.method_name, {**(deferred.kwargs or {}), "event": event}
+
+    def context(self) -> dict[str, Any]:
+        return {"ti": self, "task_state_store": self.store}
+
+    def _operator(self) -> Any:
+        operator = self.make()
+        hook = operator.hook
+        operator.hook = lambda **options: hook(sleep=self.time.sleep, clock=self.time.clock, **options)
+        return operator
+
+    def _fire(self, trigger: Any) -> Any:
+        if isinstance(trigger, DateTimeTrigger):
+            self.time.sleep(max((trigger.moment - timezone.utcnow()).total_seconds(), 0.0))
+            return trigger.moment
+        return asyncio.run(_first_event(trigger)).payload
+
+
+async def _first_event(trigger: Any) -> Any:
+    return await anext(trigger.run())
