@@ -86,7 +86,7 @@ class Delivery:
         state = states.load(self.store)
         if state is None or state.try_number != self.try_number or not state.is_of(new, files):
             return None
-        held = {name: File("", name, file.size) for name, file in state.files.items() if file.attached}
+        held = {name: File(file.file_id, name, file.size) for name, file in state.files.items() if file.file_id}
         return Draft(state, Transfer(state.transfer_id, DRAFT, new.subject), held)
 
     def draft(self, transfer_id: str) -> Draft:
@@ -155,15 +155,15 @@ class Delivery:
         progress = Progress(source.name, source.size, self.log)
         flow = flows.attach(state.transfer_id, source.upload(progress), unchanged=source.check_unchanged)
         file = self.client.run(flow)
-        state.files[source.name].attached = True
+        state.files[source.name].file_id = file.id
         progress.done()
         return file
 
     def send(self, state: DeliveryState) -> Transfer:
         """Send the draft, or learn that it was sent."""
-        if not state.sending:
-            state.sending = True
-            states.save(self.store, state)
+        state.sending = True
+        # A try that Airflow has given up can no longer write its state, so it stops here and cannot send.
+        states.save(self.store, state)
         try:
             transfer = self.client.perform(calls.send_transfer(state.transfer_id))
         except ServiceError as error:
@@ -177,7 +177,8 @@ class Delivery:
 
 
 def _plan(sources: Sequence[Source], held: Mapping[str, File]) -> dict[str, PlannedFile]:
-    return {source.name: PlannedFile(source.size, source.version, source.name in held) for source in sources}
+    ids = {name: file.id for name, file in held.items()}
+    return {source.name: PlannedFile(source.size, source.version, ids.get(source.name, "")) for source in sources}
 
 
 def _by_name(things: Iterable[Named] | None) -> dict[str, Named]:

@@ -20,11 +20,14 @@ class StateStore(Protocol):
 
 
 class PlannedFile(msgspec.Struct):
-    """A file that this delivery attaches, or has attached: written before its first byte goes out."""
+    """A file that this delivery attaches, or has attached: written before its first byte goes out.
+
+    :ivar file_id: the service's, once it is attached.
+    """
 
     size: int
     version: str
-    attached: bool = False
+    file_id: str = ""
 
 
 class DeliveryState(msgspec.Struct):
