@@ -1,0 +1,1 @@
+"""HTTP: reads requests, calls the service, renders answers. Decides nothing."""

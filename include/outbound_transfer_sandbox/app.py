@@ -1,0 +1,28 @@
+"""The ASGI application: routes, error shapes and the layers around them."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from . import control
+from .api import events, files, http, transfers
+from .api.middleware import Contained, EarlyAnswers, RequestLog
+from .errors import ApiError
+from .service.sandbox import Sandbox
+
+
+def create_app(sandbox: Sandbox) -> ASGIApp:
+    """The sandbox as an ASGI application. It does not close `sandbox`."""
+    app = Starlette(
+        routes=[*transfers.routes, *files.routes, *events.routes, control.mount],
+        exception_handlers={
+            ApiError: http.on_api_error,
+            HTTPException: http.on_http_exception,
+            Exception: http.on_exception,
+        },
+    )
+    app.router.redirect_slashes = False
+    app.state.sandbox = sandbox
+    return EarlyAnswers(RequestLog(Contained(app), sandbox))

@@ -1,0 +1,33 @@
+"""The service's time: the machine's clock plus an offset that only grows. Instants are microseconds since 1970."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Clock:
+    """Virtual time. `offset` is what has been added to real time so far, in microseconds."""
+
+    def __init__(self, offset: int = 0, real_time: Callable[[], float] = time.time) -> None:
+        self.offset = offset
+        self._real_time = real_time
+
+    def now(self) -> int:
+        return int(self._real_time() * SECOND) + self.offset
+
+
+def iso(instant: int) -> str:
+    """ISO 8601 in UTC with microseconds and `Z`, the form of every time that the service shows."""
+    moment = _EPOCH + timedelta(microseconds=instant)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def iso_or_none(instant: int | None) -> str | None:
+    return None if instant is None else iso(instant)

@@ -1,0 +1,242 @@
+"""The control API under `/_sandbox`: what only an administrator, a recipient or time could do. JSON, loopback only.
+
+Errors have the Transfer interface's shape, with 403 forbidden for anybody who is not on this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct, field
+from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from . import unspecified
+from .api import render
+from .api.http import answer, read_json, sandbox_of
+from .clock import iso
+from .errors import ApiError, invalid_request, not_found
+from .models import Account, File, User
+from .service.drafts import Text
+
+
+class LocalOnly:
+    """Answers only clients of this machine that mean it: the peer, Host and Origin must all be loopback.
+
+    Host keeps out web pages that rebind their name to 127.0.0.1, Origin those that post across sites.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = HTTPConnection(scope)
+        peer = connection.client.host if connection.client else ""
+        host = urlsplit(f"//{connection.headers.get('host', '')}").hostname
+        origin = connection.headers.get("origin")
+        if not (_loopback(peer) and _loopback(host) and (origin is None or _loopback(urlsplit(origin).hostname))):
+            raise ApiError(403, "forbidden", "The control API answers this machine only.")
+        await self._app(scope, receive, send)
+
+
+def _loopback(host: str | None) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host or "")
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+async def state(request: Request) -> Response:
+    sandbox = sandbox_of(request)
+    return answer(
+        {
+            "clock": iso(sandbox.context.clock.now()),
+            "user": unspecified.FIRST_USER,
+            "outstanding_transfers": sandbox.transfers.outstanding(),
+            "account": sandbox.context.account,
+        }
+    )
+
+
+async def patch_account(request: Request) -> Response:
+    context = sandbox_of(request).context
+    changes = await read_json(request, dict[str, Any])
+    context.change_account(_merged(context.account, changes))
+    return answer(context.account)
+
+
+def _merged(account: Account, changes: dict[str, Any]) -> Account:
+    try:
+        return msgspec.convert({**msgspec.to_builtins(account), **changes}, Account)
+    except msgspec.ValidationError as error:
+        raise invalid_request(str(error)) from None
+
+
+class Advance(Struct, forbid_unknown_fields=True):
+    advance_seconds: Annotated[float, Meta(ge=0)]
+
+
+async def advance_clock(request: Request) -> Response:
+    sandbox = sandbox_of(request)
+    sandbox.advance_clock((await read_json(request, Advance)).advance_seconds)
+    return answer({"clock": iso(sandbox.context.clock.now())})
+
+
+class UserChange(Struct, forbid_unknown_fields=True):
+    """Grants that are left out stay as they are; a new user has them all."""
+
+    active: bool | None = None
+    api_permitted: bool | None = None
+    sending_permitted: bool | None = None
+
+    def applied(self, user: User) -> User:
+        grants = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return msgspec.structs.replace(user, **grants)
+
+
+class NewKey(Struct, forbid_unknown_fields=True):
+    user: Annotated[Text, Meta(min_length=1)] = unspecified.FIRST_USER
+    api_permitted: bool | None = None
+    sending_permitted: bool | None = None
+
+
+async def new_key(request: Request) -> Response:
+    sandbox, body = sandbox_of(request), await read_json(request, NewKey)
+    accounts = sandbox.context.accounts
+    user = accounts.user(body.user) or User(body.user, active=True, api_permitted=True, sending_permitted=True)
+    change = UserChange(api_permitted=body.api_permitted, sending_permitted=body.sending_permitted)
+    accounts.save_user(change.applied(user))
+    return answer({"key": sandbox.access.new_transfer_key(body.user)}, 201)
+
+
+class Key(Struct, forbid_unknown_fields=True):
+    key: str
+
+
+async def revoke_key(request: Request) -> Response:
+    if not sandbox_of(request).access.revoke_transfer_key((await read_json(request, Key)).key):
+        raise not_found("key")
+    return Response(status_code=204)
+
+
+async def patch_user(request: Request) -> Response:
+    accounts = sandbox_of(request).context.accounts
+    user = accounts.user(request.path_params["user"])
+    if user is None:
+        raise not_found("user")
+    user = (await read_json(request, UserChange)).applied(user)
+    accounts.save_user(user)
+    return answer(user)
+
+
+async def new_event_key(request: Request) -> Response:
+    return answer({"key": sandbox_of(request).access.new_event_key()}, 201)
+
+
+class PickUp(Struct, forbid_unknown_fields=True):
+    email: str
+
+
+async def pick_up(request: Request) -> Response:
+    email = (await read_json(request, PickUp)).email
+    return answer(render.transfer(sandbox_of(request).delivery.pick_up(request.path_params["transfer_id"], email)))
+
+
+async def cancel(request: Request) -> Response:
+    return answer(render.transfer(sandbox_of(request).delivery.cancel(request.path_params["transfer_id"])))
+
+
+class StoredStatus(Struct, forbid_unknown_fields=True):
+    stored_status: Annotated[Text, Meta(min_length=1)]
+
+
+async def patch_transfer(request: Request) -> Response:
+    status = (await read_json(request, StoredStatus)).stored_status
+    transfer = sandbox_of(request).delivery.rewrite_status(request.path_params["transfer_id"], status)
+    return answer(render.transfer(transfer))
+
+
+class NewEvents(Struct, forbid_unknown_fields=True):
+    count: Annotated[int, Meta(ge=1, le=unspecified.SYNTHETIC_EVENTS_PER_CALL)] = 1
+    type: str = "transfer_sent"
+    data: dict[str, Any] = field(default_factory=lambda: {"synthetic": True})
+
+
+async def add_events(request: Request) -> Response:
+    body, context = await read_json(request, NewEvents), sandbox_of(request).context
+    context.journal.add_events(body.count, body.type, context.clock.now(), msgspec.json.encode(body.data).decode())
+    return answer({"count": body.count, "last_event_id": context.journal.last_event_id()}, 201)
+
+
+def _dated(rows: list[dict[str, Any]]) -> Response:
+    return answer([{**row, "at": iso(row["at"])} for row in rows])
+
+
+async def ledger(request: Request) -> Response:
+    return _dated(sandbox_of(request).context.journal.ledger())
+
+
+async def requests(request: Request) -> Response:
+    return _dated(sandbox_of(request).context.journal.requests())
+
+
+async def feed_calls(request: Request) -> Response:
+    return _dated(sandbox_of(request).context.journal.feed_calls())
+
+
+def _stored_file(request: Request) -> File:
+    transfer = sandbox_of(request).transfers.find(request.path_params["transfer_id"])
+    for file in transfer.files:
+        if file.id == request.path_params["file_id"]:
+            return file
+    raise not_found("file")
+
+
+async def stored_file(request: Request) -> Response:
+    """The record of a file with its stored type and the SHA-256 of its bytes, computed now."""
+    file = _stored_file(request)
+    path = sandbox_of(request).context.blobs.path(file.id)
+    with path.open("rb") as stream:
+        digest = hashlib.sha256()
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return answer({**msgspec.to_builtins(file), "stored_size": path.stat().st_size, "sha256": digest.hexdigest()})
+
+
+async def stored_content(request: Request) -> Response:
+    file = _stored_file(request)
+    return FileResponse(sandbox_of(request).context.blobs.path(file.id), media_type="application/octet-stream")
+
+
+mount = Mount(
+    "/_sandbox",
+    routes=[
+        Route("/state", state),
+        Route("/account", patch_account, methods=["PATCH"]),
+        Route("/clock", advance_clock, methods=["POST"]),
+        Route("/keys", new_key, methods=["POST"]),
+        Route("/keys/revoke", revoke_key, methods=["POST"]),
+        Route("/users/{user}", patch_user, methods=["PATCH"]),
+        Route("/event-key", new_event_key, methods=["POST"]),
+        Route("/transfers/{transfer_id}", patch_transfer, methods=["PATCH"]),
+        Route("/transfers/{transfer_id}/pickup", pick_up, methods=["POST"]),
+        Route("/transfers/{transfer_id}/cancel", cancel, methods=["POST"]),
+        Route("/transfers/{transfer_id}/files/{file_id}", stored_file),
+        Route("/transfers/{transfer_id}/files/{file_id}/content", stored_content),
+        Route("/events", add_events, methods=["POST"]),
+        Route("/ledger", ledger),
+        Route("/requests", requests),
+        Route("/feed-calls", feed_calls),
+    ],
+    middleware=[Middleware(LocalOnly)],
+)

@@ -1,0 +1,1 @@
+"""The rules of service.md. Nothing here knows HTTP or SQL."""

@@ -1,0 +1,113 @@
+"""Who may call, and how often (service.md, Authentication, Limits)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import defaultdict, deque
+
+from outbound_transfer_sandbox import limits, unspecified
+from outbound_transfer_sandbox.clock import SECOND
+from outbound_transfer_sandbox.errors import ApiError, invalid_api_key, rate_limited
+from outbound_transfer_sandbox.models import Caller, User
+
+from .context import Context
+
+
+class Access:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._accounts = context.accounts
+        self._windows: defaultdict[int, deque[int]] = defaultdict(deque)
+        for key, at in context.journal.counted_requests(context.clock.now() - self._window):
+            self._windows[key].append(at)
+
+    @property
+    def _window(self) -> int:
+        return int(self._context.account.window_seconds * SECOND)
+
+    def transfer_caller(self, authorization: list[str]) -> Caller:
+        """The caller of the Transfer interface, whose request is counted from here on.
+
+        Raises 401 invalid_api_key, 403 api_not_enabled, api_not_permitted or sending_not_permitted, 429 rate_limited,
+        in this order (service.md, Authentication, Transfer interface, rules 4 and 5).
+        """
+        caller = self._accounts.caller(_digest(_bearer(authorization)))
+        user = self._accounts.user(caller.user) if caller else None
+        if caller is None or user is None or not user.active:
+            raise invalid_api_key("The API key is unknown or revoked, or its user is deactivated.")
+        self._check_grants(user)
+        self._count(caller.key)
+        return caller
+
+    def _check_grants(self, user: User) -> None:
+        account = self._context.account
+        if not (account.api_enabled and account.outgoing_enabled):
+            raise ApiError(403, "api_not_enabled", "The interface or outgoing transfers are off for this account.")
+        if not user.api_permitted:
+            raise ApiError(403, "api_not_permitted", "The user may not use this interface.")
+        if not user.sending_permitted:
+            raise ApiError(403, "sending_not_permitted", "The user may not send files.")
+
+    def _count(self, key: int) -> None:
+        account, now, window = self._context.account, self._context.clock.now(), self._windows[key]
+        while window and window[0] <= now - self._window:
+            window.popleft()
+        wait = limits.retry_after(window, now, account.requests_per_window, account.window_seconds)
+        if wait is not None:
+            raise rate_limited(wait)
+        window.append(now)
+        self._accounts.set_last_used(key, now)
+
+    def check_feed_key(self, authorization: list[str]) -> None:
+        """Raises 401 unless the header carries the account's active event key."""
+        active = self._accounts.event_key()
+        if active is None or not hmac.compare_digest(active, _digest(_bearer(authorization))):
+            raise invalid_api_key("The event key is missing or invalid.")
+
+    def new_transfer_key(self, user: str) -> str:
+        key = self._derived(unspecified.TRANSFER_KEY_PREFIX, self._accounts.transfer_key_count() + 1)
+        self.admit_transfer_key(key, user)
+        return key
+
+    def admit_transfer_key(self, key: str, user: str) -> None:
+        self._accounts.add_transfer_key(_digest(key), user, self._context.clock.now())
+
+    def revoke_transfer_key(self, key: str) -> bool:
+        """True when there was such a key."""
+        return self._accounts.revoke_transfer_key(_digest(key), self._context.clock.now())
+
+    def new_event_key(self) -> str:
+        key = self._derived(unspecified.EVENT_KEY_PREFIX, self._accounts.event_key_count() + 1)
+        self.admit_event_key(key)
+        return key
+
+    def admit_event_key(self, key: str) -> None:
+        if self._accounts.event_key() != _digest(key):
+            self._accounts.replace_event_key(_digest(key), self._context.clock.now())
+
+    def standing_transfer_key(self) -> str | None:
+        """The first generated transfer key, if it is valid."""
+        key = self._derived(unspecified.TRANSFER_KEY_PREFIX, 1)
+        return key if self._accounts.caller(_digest(key)) else None
+
+    def standing_event_key(self) -> str | None:
+        """The active event key, if it was generated."""
+        key = self._derived(unspecified.EVENT_KEY_PREFIX, self._accounts.event_key_count())
+        return key if self._accounts.event_key() == _digest(key) else None
+
+    def _derived(self, prefix: str, number: int) -> str:
+        mac = hmac.new(self._context.seed, f"{prefix}{number}".encode(), hashlib.sha256)
+        return prefix + mac.hexdigest()[:40]
+
+
+def _bearer(authorization: list[str]) -> str:
+    """The key in `Authorization: Bearer <key>`, of which there must be exactly one."""
+    scheme, _, key = authorization[0].partition(" ") if len(authorization) == 1 else ("", "", "")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise invalid_api_key("The header Authorization: Bearer <API_KEY> is missing or malformed.")
+    return key.strip()
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()

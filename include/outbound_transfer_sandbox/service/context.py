@@ -1,0 +1,53 @@
+"""What every part of the service works with: the stores, the time, the account's settings."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from outbound_transfer_sandbox import unspecified
+from outbound_transfer_sandbox.clock import Clock
+from outbound_transfer_sandbox.models import Account
+from outbound_transfer_sandbox.store.accounts import Accounts
+from outbound_transfer_sandbox.store.blobs import Blobs
+from outbound_transfer_sandbox.store.database import Database
+from outbound_transfer_sandbox.store.journal import Journal
+from outbound_transfer_sandbox.store.transfers import Transfers
+
+
+class Context:
+    """The state kept under `data_dir`. Raises DataInUse when another process holds it."""
+
+    def __init__(self, data_dir: Path) -> None:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.db = Database(data_dir / "sandbox.sqlite")
+        self.accounts = Accounts(self.db)
+        self.transfers = Transfers(self.db)
+        self.journal = Journal(self.db, unspecified.KEPT_REQUESTS)
+        self.blobs = Blobs(data_dir)
+        self.clock = Clock(self.accounts.clock_offset())
+        self.seed = _seed(data_dir / "seed")
+        self._account = self.accounts.settings()
+
+    @property
+    def account(self) -> Account:
+        return self._account
+
+    def change_account(self, account: Account) -> None:
+        self.accounts.save_settings(account)
+        self._account = account
+
+
+def _seed(path: Path) -> bytes:
+    """The secret that generated keys are derived from, so that a restart can print them though only hashes are kept."""
+    if not path.exists():
+        temporary = path.with_suffix(".new")
+        temporary.touch(mode=0o600)
+        temporary.write_bytes(secrets.token_bytes(32))
+        temporary.rename(path)
+    return path.read_bytes()
+
+
+def new_id(prefix: str) -> str:
+    """An opaque id."""
+    return f"{prefix}_{secrets.token_hex(12)}"

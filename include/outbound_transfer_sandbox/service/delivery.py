@@ -1,0 +1,69 @@
+"""What recipients, administrators and time do to a sent transfer (service.md, States and transitions)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from outbound_transfer_sandbox.errors import invalid_state, not_found
+from outbound_transfer_sandbox.models import Recipient, Transfer
+
+from .context import Context
+from .transfers import TransferService
+
+
+class Delivery:
+    def __init__(self, context: Context, transfers: TransferService) -> None:
+        self._context = context
+        self._transfers = transfers
+
+    def pick_up(self, transfer_id: str, email: str) -> Transfer:
+        """A recipient downloads every file. Raises 404 for an unknown recipient, 409 when nothing can be collected."""
+        transfer = self._transfers.find(transfer_id)
+        if transfer.status not in {"pending", "partial", "complete"}:
+            raise invalid_state(f"Nothing can be collected: the transfer is {transfer.status}.")
+        recipient, now = _recipient(transfer, email), self._context.clock.now()
+        with self._context.db.transaction():
+            if recipient.picked_up_at is None:
+                self._collect(transfer, recipient, now)
+            self._record(transfer, recipient, now)
+        return self._transfers.find(transfer_id)
+
+    def _collect(self, transfer: Transfer, recipient: Recipient, now: int) -> None:
+        waiting = sum(other.picked_up_at is None for other in transfer.recipients) - 1
+        self._context.transfers.set_picked_up(recipient.pk, now)
+        self._context.transfers.set_status(transfer.pk, "partial" if waiting else "complete")
+
+    def _record(self, transfer: Transfer, recipient: Recipient, now: int) -> None:
+        for file in transfer.files:
+            data = {
+                "transfer_id": transfer.id,
+                "recipient": recipient.email,
+                "file_id": file.id,
+                "file_name": file.name,
+                "file_size": file.size,
+            }
+            self._context.journal.add_event("file_downloaded", now, msgspec.json.encode(data).decode())
+
+    def cancel(self, transfer_id: str) -> Transfer:
+        """Cancels in the web application. Raises 409 invalid_state unless pending or partial."""
+        transfer = self._transfers.find(transfer_id)
+        if transfer.status not in {"pending", "partial"}:
+            raise invalid_state(f"Only a pending or partial transfer can be canceled; this one is {transfer.status}.")
+        self._context.transfers.set_status(transfer.pk, "canceled")
+        return self._transfers.find(transfer_id)
+
+    def rewrite_status(self, transfer_id: str, stored_status: str) -> Transfer:
+        """Makes a sent transfer an old record with any stored status; raises 409 invalid_state for a draft."""
+        transfer = self._transfers.find(transfer_id)
+        if transfer.sent_at is None or stored_status == "draft":
+            raise invalid_state("Only a sent transfer can have another stored status, and draft is none of them.")
+        self._context.transfers.set_status(transfer.pk, stored_status)
+        return self._transfers.find(transfer_id)
+
+
+def _recipient(transfer: Transfer, email: str) -> Recipient:
+    """The recipient with this address; of several, the first that has not collected."""
+    matching = [recipient for recipient in transfer.recipients if recipient.email == email]
+    if not matching:
+        raise not_found("recipient")
+    return next((recipient for recipient in matching if recipient.picked_up_at is None), matching[0])

@@ -1,0 +1,87 @@
+"""The account: settings, the clock's offset, users and keys. Of a key only its SHA-256 is kept."""
+
+from __future__ import annotations
+
+import msgspec
+
+from outbound_transfer_sandbox.models import Account, Caller, User
+
+from .database import Database
+
+
+class Accounts:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def settings(self) -> Account:
+        stored = self._setting("account")
+        return msgspec.json.decode(stored, type=Account) if stored else Account()
+
+    def save_settings(self, account: Account) -> None:
+        self._save("account", msgspec.json.encode(account).decode())
+
+    def clock_offset(self) -> int:
+        return int(self._setting("clock_offset") or 0)
+
+    def save_clock_offset(self, offset: int) -> None:
+        self._save("clock_offset", str(offset))
+
+    def _setting(self, name: str) -> str | None:
+        value: str | None = self._db.value("SELECT value FROM settings WHERE name = ?", name)
+        return value
+
+    def _save(self, name: str, value: str) -> None:
+        self._db.run("INSERT OR REPLACE INTO settings VALUES (?, ?)", name, value)
+
+    def user(self, name: str) -> User | None:
+        row = self._db.one("SELECT name, active, api_permitted, sending_permitted FROM users WHERE name = ?", name)
+        return User(row[0], *map(bool, row[1:])) if row else None
+
+    def save_user(self, user: User) -> None:
+        upsert = (
+            "INSERT INTO users VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET active = excluded.active,"
+            " api_permitted = excluded.api_permitted, sending_permitted = excluded.sending_permitted"
+        )
+        self._db.run(upsert, user.name, user.active, user.api_permitted, user.sending_permitted)
+
+    def add_transfer_key(self, digest: bytes, user: str, now: int) -> None:
+        """Stores a key, or makes one that was revoked valid again."""
+        self._db.run(
+            "INSERT INTO transfer_keys (hash, user, created_at) VALUES (?, ?, ?)"
+            " ON CONFLICT (hash) DO UPDATE SET revoked_at = NULL, user = excluded.user",
+            *(digest, user, now),
+        )
+
+    def caller(self, digest: bytes) -> Caller | None:
+        """Whom a key that is not revoked belongs to."""
+        row = self._db.one("SELECT pk, user FROM transfer_keys WHERE hash = ? AND revoked_at IS NULL", digest)
+        return Caller(*row) if row else None
+
+    def set_last_used(self, key: int, at: int) -> None:
+        self._db.run("UPDATE transfer_keys SET last_used_at = ? WHERE pk = ?", at, key)
+
+    def revoke_transfer_key(self, digest: bytes, now: int) -> bool:
+        """True when there was such a key."""
+        revoke = "UPDATE transfer_keys SET revoked_at = coalesce(revoked_at, ?) WHERE hash = ? RETURNING pk"
+        return bool(self._db.all(revoke, now, digest))
+
+    def transfer_key_count(self) -> int:
+        return int(self._db.value("SELECT count(*) FROM transfer_keys"))
+
+    def replace_event_key(self, digest: bytes, now: int) -> None:
+        """Makes this the one active event key (service.md, Authentication, Event feed, rule 2)."""
+        with self._db.transaction():
+            self._db.run("UPDATE event_keys SET revoked_at = ? WHERE revoked_at IS NULL", now)
+            self._db.run(
+                "INSERT INTO event_keys (hash, created_at) VALUES (?, ?)"
+                " ON CONFLICT (hash) DO UPDATE SET revoked_at = NULL",
+                *(digest, now),
+            )
+
+    def event_key(self) -> bytes | None:
+        """The digest of the active event key."""
+        digest: bytes | None = self._db.value("SELECT hash FROM event_keys WHERE revoked_at IS NULL")
+        return digest
+
+    def event_key_count(self) -> int:
+        return int(self._db.value("SELECT count(*) FROM event_keys"))

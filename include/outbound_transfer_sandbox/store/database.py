@@ -1,0 +1,105 @@
+"""The SQLite database: schema, connection, transactions.
+
+Everything runs on the server's event loop: the statements take microseconds, less than a hop to a thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS users (
+    name TEXT PRIMARY KEY, active INTEGER NOT NULL, api_permitted INTEGER NOT NULL, sending_permitted INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS transfer_keys (
+    pk INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, user TEXT NOT NULL REFERENCES users, created_at INTEGER NOT NULL,
+    last_used_at INTEGER, revoked_at INTEGER);
+CREATE TABLE IF NOT EXISTS event_keys (
+    pk INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, created_at INTEGER NOT NULL, revoked_at INTEGER);
+CREATE TABLE IF NOT EXISTS transfers (
+    pk INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, user TEXT NOT NULL REFERENCES users, stored_status TEXT NOT NULL,
+    subject TEXT NOT NULL, message TEXT, security TEXT NOT NULL, security_question TEXT, security_answer TEXT,
+    created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, sent_at INTEGER UNIQUE);
+CREATE INDEX IF NOT EXISTS sent ON transfers (user, sent_at) WHERE sent_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS waiting ON transfers (stored_status, expires_at);
+CREATE TABLE IF NOT EXISTS recipients (
+    pk INTEGER PRIMARY KEY, transfer INTEGER NOT NULL REFERENCES transfers ON DELETE CASCADE,
+    email TEXT NOT NULL, name TEXT NOT NULL, phone TEXT, picked_up_at INTEGER);
+CREATE INDEX IF NOT EXISTS recipients_of ON recipients (transfer);
+CREATE TABLE IF NOT EXISTS files (
+    pk INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, transfer INTEGER NOT NULL REFERENCES transfers ON DELETE CASCADE,
+    name TEXT NOT NULL, size INTEGER NOT NULL, content_type TEXT NOT NULL, UNIQUE (transfer, name));
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY, type TEXT NOT NULL, at INTEGER NOT NULL, data TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS ledger (
+    pk INTEGER PRIMARY KEY, kind TEXT NOT NULL, transfer_id TEXT NOT NULL, recipient TEXT, at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS requests (
+    pk INTEGER PRIMARY KEY, at INTEGER NOT NULL, method TEXT NOT NULL, path TEXT NOT NULL, query TEXT NOT NULL,
+    status INTEGER NOT NULL, counted_for INTEGER);
+CREATE TABLE IF NOT EXISTS feed_calls (
+    pk INTEGER PRIMARY KEY, at INTEGER NOT NULL, status INTEGER NOT NULL, events INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS feed_successes ON feed_calls (at) WHERE status = 200;
+"""
+
+
+class DataInUse(Exception):
+    """Another process has the data directory open."""
+
+
+class Database:
+    """One connection that nobody else shares. Raises DataInUse when another process holds the file."""
+
+    def __init__(self, path: Path) -> None:
+        # The creating thread may differ from the event loop's, but only one of them ever runs at a time.
+        self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        self._connection.row_factory = sqlite3.Row
+        try:
+            self._prepare()
+        except sqlite3.OperationalError as error:
+            self._connection.close()
+            if "locked" in str(error):
+                raise DataInUse(f"{path.parent} is in use by another process") from None
+            raise
+
+    def _prepare(self) -> None:
+        # Exclusive: a second process would not see the rate windows that this one holds in memory.
+        for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            self.run(f"PRAGMA {pragma}")
+        self._connection.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} COMMIT;")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing. Transactions do not nest, and no `await` belongs inside one."""
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.run("ROLLBACK")
+            raise
+        self.run("COMMIT")
+
+    def run(self, sql: str, *parameters: Any) -> int:
+        """Executes one statement; the rowid of the row it inserted, if it did."""
+        return self._connection.execute(sql, parameters).lastrowid or 0
+
+    def run_many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        self._connection.executemany(sql, rows)
+
+    def all(self, sql: str, *parameters: Any) -> list[sqlite3.Row]:
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def one(self, sql: str, *parameters: Any) -> sqlite3.Row | None:
+        row: sqlite3.Row | None = self._connection.execute(sql, parameters).fetchone()
+        return row
+
+    def value(self, sql: str, *parameters: Any) -> Any:
+        """The first column of the first row, or None."""
+        row = self.one(sql, *parameters)
+        return row[0] if row else None

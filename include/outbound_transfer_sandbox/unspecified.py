@@ -1,0 +1,57 @@
+"""What service.md leaves open, decided in one place. Everything here may differ on a real account.
+
+Numbers are the constants below. The rest, by subject:
+
+Order of checks
+    Transfer interface: HTTP framing (411 for an unreadable Content-Length, 400 otherwise), key (401), account feature
+    (403 api_not_enabled), the user's grants (403 api_not_permitted, then sending_not_permitted), rate (429), then the
+    transfer (404), its state (409), the request itself (411, 400, 413). Event feed: key, parameters, rate.
+    Send: state, files, recipient limit, outstanding-transfer limit, credit.
+Rates
+    A request counts once it has passed the key and grant checks, whatever its answer; a 401, a 403 of the grants and a
+    429 do not count, or a client that keeps asking would never get in again. Feed calls count on their own limit only.
+Lifetimes
+    A draft past its 30 days is gone: every call answers 404 and its files are removed.
+Listing
+    A transfer sent while a client pages is listed after the older ones, on a page of its own, so that "appears on a
+    later page" holds; a client that follows next_cursor to null meets it. `all` includes canceled transfers.
+Input
+    Unknown or repeated JSON fields and repeated query parameters are refused: a stand-in should find typing errors.
+    null in an optional field is the same as leaving it out. Lengths count Unicode code points. NUL is refused.
+    A recipient's `phone` is contact data, no security field: it is accepted with every security option.
+    An address needs a dot in its domain; names reserved for tests (`.test`, example.com) pass.
+    Names of files are compared code point by code point; control characters make one unusable; a backslash separates
+    directories also where quoted-string grammar would drop it, since that is what such clients mean.
+    An upload of zero bytes is a file of zero bytes.
+    A disposition other than attachment is refused; a filename* that cannot be decoded gives way to filename.
+Feed
+    Event ids are the integers of the cursor. Errors have the Transfer interface's body. A cursor beyond the end is
+    valid and comes back as it went out. Pickup makes one `file_downloaded` per file, at every download.
+Recipients
+    Where one address stands twice, each pickup counts for the next of them that has not collected.
+"""
+
+from __future__ import annotations
+
+from .clock import DAY
+
+TRANSFER_KEY_PREFIX = "obt_"  # "a fixed service-specific prefix"; read beside the documented obs_
+EVENT_KEY_PREFIX = "obs_"  # documented; here so that both stand together
+
+FIRST_USER = "sender@example.com"  # users are people who send; RFC 2606 keeps the domain for examples
+
+PER_FILE_LIMIT_MB = 2048  # roomy enough for tests of large files, small enough to be met
+DELIVERY_WINDOW_DAYS = 14  # shorter than a draft's 30 days, so that "recalculated at send" is visible
+OUTSTANDING_TRANSFER_LIMIT = 1000  # out of the way until a test lowers it
+CREDITS = 10  # used only with per_transfer billing
+DEFAULT_SECURITY = "none"  # the only option that needs nothing of the recipient
+
+DRAFT_LIFETIME = 30 * DAY  # documented; kept with the other lifetimes
+MAX_JSON_BYTES = 1_048_576  # 250 recipients with long names fit ten times over
+SEND_SECONDS = 0.005  # how long a send takes: what overlaps it is "truly concurrent", and no two calls in a row do
+UPLOAD_STALL_SECONDS = 60.0  # an upload that goes silent for this long counts as cut off
+MAX_CLOCK_OFFSET = 200 * 365 * DAY  # keeps every date within ISO 8601's four-digit years
+KEPT_REQUESTS = 100_000  # of the request and feed logs; far more than any rate window needs
+SYNTHETIC_EVENTS_PER_CALL = 10_000_000  # what one control call may append
+
+FOREVER = 2**63 - 1  # later than any instant; the largest integer that SQLite keeps

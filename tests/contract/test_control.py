@@ -1,0 +1,133 @@
+"""The control API: its settings, its logs, and who may use it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+ANN = {"email": "ann@example.com"}
+
+
+def when(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def test_state(api: Any, control: Any) -> None:
+    api.sent()
+    state = control.state()
+    assert set(state) == {"clock", "user", "outstanding_transfers", "account"}
+    assert state["outstanding_transfers"] == 1
+    assert state["account"]["requests_per_window"] == 60
+    assert state["account"]["window_seconds"] == 60
+    assert state["account"]["feed_interval_seconds"] == 60
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"api_enabled": False, "outgoing_enabled": False},
+        {"plan": "free", "recipients_per_transfer": 9},
+        {"per_file_limit_mb": 1, "delivery_window_days": 7, "outstanding_transfer_limit": 0},
+        {"billing": "per_transfer", "credits": 3},
+        {"security_options": ["email"], "default_security": "email"},
+        {"requests_per_window": 5, "window_seconds": 2.5, "feed_interval_seconds": 0},
+    ],
+)
+def test_every_setting_can_be_changed(control: Any, settings: dict[str, Any]) -> None:
+    before = control.state()["account"]
+    assert control.patch_account(**settings) == {**before, **settings}
+    assert control.state()["account"] == {**before, **settings}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"plan": "gold"},
+        {"recipients_per_transfer": 251},
+        {"recipients_per_transfer": 0},
+        {"per_file_limit_mb": "100"},
+        {"window_seconds": 0},
+        {"requests_per_window": 0},
+        {"feed_interval_seconds": -1},
+        {"security_options": ["email"]},
+        {"default_security": "fax"},
+        {"colour": "blue"},
+        {"api_enabled": None},
+    ],
+)
+def test_wrong_settings_change_nothing(control: Any, settings: dict[str, Any]) -> None:
+    before = control.state()["account"]
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.patch_account(**settings)
+    assert control.state()["account"] == before
+
+
+def test_the_clock_goes_forward_only(control: Any) -> None:
+    before = when(control.state()["clock"])
+    assert timedelta(hours=1) <= when(control.advance_clock(3600)) - before < timedelta(hours=1, minutes=1)
+    for body in ({"advance_seconds": -1}, {"advance_seconds": "1"}, {"advance_seconds": 1e15}, {}):
+        with pytest.raises(httpx.HTTPStatusError, match="400"):
+            control.call("POST", "clock", body)
+    assert when(control.state()["clock"]) - before < timedelta(hours=1, minutes=1)
+
+
+def test_requests(api: Any, control: Any) -> None:
+    transfer = api.draft()["id"]
+    api.http.get("/v1/transfers", params={"limit": 3})
+    api.http.get("/v1/none")
+    api.http.get("/v1/transfers", headers={"Authorization": ""})
+    api.events()
+    rows = [(row["method"], row["path"], row["query"], row["status"]) for row in control.requests()]
+    assert rows == [
+        ("POST", "/v1/transfers", "", 201),
+        ("GET", "/v1/transfers", "limit=3", 200),
+        ("GET", "/v1/none", "", 404),
+        ("GET", "/v1/transfers", "", 401),
+        ("GET", "/v1/events", "", 200),
+    ]
+    assert control.requests()[0]["at"] <= control.state()["clock"]
+    assert transfer
+
+
+def test_revoking_and_patching_what_is_not_there(control: Any) -> None:
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        control.revoke_key("obt_none")
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        control.patch_user("nobody", active=False)
+    for call in (
+        control.cancel,
+        lambda i: control.pickup(i, "ann@example.com"),
+        lambda i: control.set_stored_status(i, "x"),
+    ):
+        with pytest.raises(httpx.HTTPStatusError, match="404"):
+            call("none")
+
+
+def test_a_draft_keeps_its_status(api: Any, control: Any) -> None:
+    for transfer, status in ((api.draft(), "pending"), (api.sent(), "draft")):
+        with pytest.raises(httpx.HTTPStatusError, match="409"):
+            control.set_stored_status(transfer["id"], status)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]", "0.0.0.0", ""])
+def test_another_host_name_is_refused(service: Any, host: str, refused: Any) -> None:
+    refused(httpx.get(f"{service.base_url}/_sandbox/state", headers={"Host": host}), 403, "forbidden")
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:99", "127.0.0.1", "127.9.9.9:1", "[::1]:80"])
+def test_loopback_host_names_are_served(service: Any, host: str) -> None:
+    assert httpx.get(f"{service.base_url}/_sandbox/state", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "file://"])
+def test_another_origin_is_refused(service: Any, origin: str, refused: Any) -> None:
+    response = httpx.post(f"{service.base_url}/_sandbox/event-key", headers={"Origin": origin})
+    refused(response, 403, "forbidden")
+
+
+def test_forwarded_headers_are_not_believed(service: Any) -> None:
+    headers = {"X-Forwarded-For": "10.0.0.1", "Forwarded": "for=10.0.0.1"}
+    assert httpx.get(f"{service.base_url}/_sandbox/state", headers=headers).status_code == 200

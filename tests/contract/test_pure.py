@@ -1,0 +1,157 @@
+"""The parts without I/O: windows, sizes, names, cursors, overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from outbound_transfer_sandbox import limits, unspecified
+from outbound_transfer_sandbox.clock import DAY, SECOND, Clock, iso
+from outbound_transfer_sandbox.errors import ApiError
+from outbound_transfer_sandbox.headers import filename
+from outbound_transfer_sandbox.models import Caller
+from outbound_transfer_sandbox.service.drafts import NewRecipient, NewTransfer
+from outbound_transfer_sandbox.service.files import content_length
+from outbound_transfer_sandbox.service.overlap import Overlaps
+from outbound_transfer_sandbox.service.sandbox import Sandbox
+from outbound_transfer_sandbox.service.transfers import Position, decode_position
+
+MB = 1_048_576
+T = TypeVar("T")
+
+
+def answer_or_refusal(read: Callable[[str], T], text: str, status: int) -> T | None:
+    """What `read` makes of any text; None when it refuses with `status`, the only error that it may raise."""
+    try:
+        return read(text)
+    except ApiError as error:
+        if error.status != status:
+            raise
+        return None
+
+
+instants = st.lists(st.integers(0, 200 * SECOND), max_size=30).map(sorted)
+
+
+@given(counted=instants, later=st.integers(0, 100 * SECOND), limit=st.integers(1, 10), window=st.integers(1, 90))
+def test_window(counted: list[int], later: int, limit: int, window: int) -> None:
+    """The definition: fewer than `limit` requests in the last `window` seconds; the wait is the shortest in seconds."""
+    now = (counted[-1] if counted else 0) + later
+
+    def inside(at: int) -> int:
+        return sum(at - window * SECOND < instant <= at for instant in counted)
+
+    wait = limits.retry_after(counted, now, limit, window)
+    assert (wait is None) == (inside(now) < limit)
+    if wait is not None:
+        assert 1 <= wait <= window
+        assert inside(now + wait * SECOND) < limit
+        assert wait == 1 or inside(now + (wait - 1) * SECOND) >= limit
+
+
+def test_window_edges() -> None:
+    assert limits.retry_after([0], 60 * SECOND - 1, 1, 60) == 1
+    assert limits.retry_after([0], 60 * SECOND, 1, 60) is None
+    assert limits.retry_after([0], 0, 1, 60) == 60
+    assert limits.retry_after([0, 1, 2], 2, 1, 60) == 60
+    assert limits.retry_after([], 0, 1, 60) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "rounded"),
+    [(0, 0), (1, 1), (MB, 1), (MB + 1, 2), (100 * MB, 100), (100 * MB + 1, 101), (104_962_458, 101)],
+)
+def test_megabytes(size: int, rounded: int) -> None:
+    assert limits.megabytes(size) == rounded
+
+
+@given(st.integers(0, 10**15))
+def test_megabytes_round_up(size: int) -> None:
+    assert (limits.megabytes(size) - 1) * MB < size <= limits.megabytes(size) * MB
+
+
+names = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1).filter(
+    lambda name: name.strip() not in {"", ".", ".."}
+)
+
+
+@given(name=names, directory=st.sampled_from(["", "a/", "/a/b/", "C:\\", "..\\", "../"]))
+def test_any_name_survives_its_encodings(name: str, directory: str) -> None:
+    octets = (directory + name).encode()
+    extended = "".join(f"%{octet:02X}" for octet in octets)
+    assert filename(f"attachment; filename*=UTF-8''{extended}") == name
+    quoted = octets.decode("latin-1").replace("\\", "\\\\").replace('"', '\\"')
+    assert filename(f'attachment; filename="{quoted}"') == name
+
+
+@given(st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00"), max_size=60))
+def test_any_header_is_a_name_or_a_refusal(rest: str) -> None:
+    for disposition in (rest, f"attachment; {rest}", f"attachment; filename={rest}", f"attachment; filename*={rest}"):
+        name = answer_or_refusal(filename, disposition, 400)
+        assert name is None or (name and not set(name) & set("/\\\x00\r\n"))
+
+
+@given(st.text() | st.integers().map(str))
+def test_content_length(value: str) -> None:
+    usable = value.isascii() and value.isdigit() and len(value) <= 18
+    assert answer_or_refusal(content_length, value, 411) == (int(value) if usable else None)
+
+
+@given(st.builds(Position, *[st.integers(-(2**63), 2**63 - 1)] * 3))
+def test_cursors_come_back_as_they_went(position: Position) -> None:
+    assert decode_position(position.encode()) == position
+
+
+@given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
+def test_any_other_cursor_is_refused(cursor: str) -> None:
+    position = answer_or_refusal(decode_position, cursor, 400)
+    assert position is None or position.encode() == cursor
+
+
+def test_clock() -> None:
+    clock = Clock(offset=DAY, real_time=lambda: 1.5)
+    assert clock.now() == DAY + 1_500_000
+    assert iso(clock.now()) == "1970-01-02T00:00:01.500000Z"
+
+
+def test_a_draft_is_gone_when_its_time_is_up_though_nothing_removed_it(tmp_path: Path) -> None:
+    with closing(Sandbox(tmp_path)) as sandbox:
+        sandbox.open_keys(None, None)
+        caller = Caller(key=1, user=unspecified.FIRST_USER)
+        transfer = sandbox.transfers.create(caller, NewTransfer("x", [NewRecipient("ann@example.com")]))
+        sandbox.context.clock.offset += 30 * DAY - SECOND
+        assert sandbox.transfers.retrieve(caller, transfer.id).status == "draft"
+        sandbox.context.clock.offset += 2 * SECOND
+        with pytest.raises(ApiError, match="No such transfer"):
+            sandbox.transfers.retrieve(caller, transfer.id)
+
+
+def test_overlap_is_between_arrival_and_answer() -> None:
+    overlaps = Overlaps()
+    with overlaps.span("a") as first:
+        with overlaps.span("a") as second, overlaps.span("b") as other:
+            first.sent = True
+            assert second.sent_meanwhile
+            assert not other.sent_meanwhile
+        with overlaps.span("a") as third:
+            assert third.sent_meanwhile
+    with overlaps.span("a") as late:
+        assert not late.sent_meanwhile
+    assert not overlaps._open
+
+
+def test_overlap_is_not_handed_on() -> None:
+    """The second overlaps the first and the third the second, but the third came after the first was answered."""
+    overlaps = Overlaps()
+    with overlaps.span("a") as first:
+        first.sent = True
+        second = overlaps.span("a")
+        second.__enter__()
+    with overlaps.span("a") as third:
+        assert not third.sent_meanwhile
+    second.__exit__(None, None, None)
