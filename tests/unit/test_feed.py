@@ -1,0 +1,223 @@
+"""Reading a page of the event feed (service.md, GET /v1/events)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from outbound_transfer.protocol.errors import MalformedAnswer
+from outbound_transfer.protocol.exchange import Answer
+from outbound_transfer.protocol.feed import MAX_CURSOR, MAX_EVENT_ID, Page, read_page
+
+EVENT = {"event_id": "e1", "type": "transfer_sent", "timestamp": "2026-01-01T00:00:00Z", "data": {"a": 1}}
+
+
+def page(body: bytes, *, cursor: int = 0, **headers: str | None) -> Page:
+    given = {"content_type": "application/x-ndjson", "x_next_cursor": "5", "x_has_more": "false", **headers}
+    named = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
+    return read_page(Answer(200, named, body), cursor=cursor)
+
+
+def line(**fields: Any) -> bytes:
+    return json.dumps(EVENT | fields).encode()
+
+
+def reason(body: bytes) -> str:
+    read = page(body + b"\n")
+    assert not read.events
+    (rejected,) = read.rejected
+    assert rejected.raw == body
+    return rejected.reason
+
+
+# ------------------------------------------------------------------------------------------------------ round trip
+
+# Text with everything that JSON text may hold, Unicode's other line separators above all.
+texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
+    ["a\u2028b", "\u2029", "\x85", "\r\n", "\0"]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+storable = texts.filter(lambda text: "\0" not in text)
+ids = storable.filter(lambda text: 0 < len(text.encode()) <= MAX_EVENT_ID)
+events = st.fixed_dictionaries(
+    {"event_id": ids, "type": storable, "timestamp": storable, "data": values},
+    optional={"actor": values, "x\u2028": values},
+)
+
+
+@given(st.lists(events, max_size=8), st.booleans(), st.sampled_from([b"\n", b"\r\n"]), st.booleans())
+def test_any_events_round_trip(written: list[dict[str, Any]], ascii_only: bool, end: bytes, last_ended: bool) -> None:
+    lines = [json.dumps(event, ensure_ascii=ascii_only).encode() for event in written]
+    body = end.join(lines) + (end if last_ended and lines else b"")
+    read = page(body)
+    assert not read.rejected
+    assert [event.line for event in read.events] == list(range(1, len(written) + 1))
+    for event, came in zip(read.events, written, strict=True):
+        assert (event.event_id, event.type, event.timestamp) == (came["event_id"], came["type"], came["timestamp"])
+        assert event.data == json.dumps(came["data"], ensure_ascii=ascii_only)
+        unnamed = {name: value for name, value in came.items() if name not in EVENT}
+        assert json.loads(event.other or "{}") == unnamed
+
+
+@given(st.lists(st.binary(max_size=30) | events.map(lambda event: json.dumps(event).encode()), max_size=8))
+def test_any_bytes_are_landed_rejected_or_refused_and_no_line_is_lost(lines: list[bytes]) -> None:
+    body = b"\n".join(lines)
+    try:
+        read = page(body)
+    except MalformedAnswer:
+        assert not body.endswith(b"\n")
+        return
+    seen = {event.line for event in read.events} | {line.line for line in read.rejected}
+    whole = body.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    assert seen == {position for position, line in enumerate(whole, 1) if line.strip(b" \t\r")}
+    assert all(rejected.raw == whole[rejected.line - 1] for rejected in read.rejected)
+
+
+@given(st.lists(events, min_size=1, max_size=4), st.data())
+def test_a_page_cut_anywhere_is_refused_unless_cut_between_lines(written: list[dict[str, Any]], data: Any) -> None:
+    body = b"".join(json.dumps(event).encode() + b"\n" for event in written)
+    cut = data.draw(st.integers(0, len(body)))
+    if cut == 0 or b"\n" in (body[cut - 1 : cut], body[cut : cut + 1]):
+        assert len(page(body[:cut]).events) == body[: cut + 1].count(b"\n")
+    else:
+        with pytest.raises(MalformedAnswer, match="cut off"):
+            page(body[:cut])
+
+
+def test_what_came_is_kept_to_the_byte() -> None:
+    data = '{ "b" : 1.00, "a":1e999, "a":"\\u0000 \\ud800 \\u00e9", "n":' + "9" * 5_000 + " }"
+    body = '{"data" : ' + data + ' ,"event_id":"e","type":"t","timestamp":1700000000.50, "x":[ 1 ],"\\ud800":null}'
+    (event,) = page(body.encode()).events
+    assert event.data == data
+    assert event.timestamp == "1700000000.50"
+    assert event.other == '{"x": [ 1 ], "\\ud800": null}'
+
+
+@pytest.mark.parametrize(
+    ("came", "kept"),
+    [("1", "1"), ("12345678901234567890123", "12345678901234567890123"), ('"1"', "1"), ("1.50", "1.50")],
+)
+def test_an_event_id_is_text_or_a_number_as_it_was_written(came: str, kept: str) -> None:
+    assert page(f'{{"event_id":{came},"type":"t"}}'.encode()).events[0].event_id == kept
+
+
+def test_absent_and_null_are_told_apart_where_it_matters() -> None:
+    bare, nulls = page(b'{"event_id":"a","type":"t"}\n{"event_id":"b","type":"t","timestamp":null,"data":null}').events
+    assert (bare.timestamp, bare.data, bare.other) == (None, None, None)
+    assert (nulls.timestamp, nulls.data, nulls.other) == (None, "null", None)
+
+
+# ---------------------------------------------------------------------------------------------------------- frames
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_only_a_line_feed_ends_a_line(separator: str) -> None:
+    if separator < " ":  # raw, these are not JSON: the line must stay whole all the same
+        assert page(b'{"a": "' + separator.encode() + b'"}\n').rejected[0].raw.count(separator.encode()) == 1
+        return
+    (event,) = page(json.dumps(EVENT | {"type": f"a{separator}b"}, ensure_ascii=False).encode() + b"\n").events
+    assert event.type == f"a{separator}b"
+
+
+def test_blank_lines_line_ends_and_a_byte_order_mark_are_no_events() -> None:
+    read = page(b"\xef\xbb\xbf" + line() + b"\r\n\r\n  \t\n\n" + line(event_id="e2"))
+    assert [(event.event_id, event.line) for event in read.events] == [("e1", 1), ("e2", 5)]
+    assert not read.rejected
+
+
+def test_an_empty_page_is_a_page() -> None:
+    assert page(b"", cursor=5) == Page(5, 5, False, (), ())
+
+
+def test_a_malformed_line_is_kept_raw_beside_the_good_ones() -> None:
+    read = page(line() + b'\n{"event_id": \xff}\r\n' + line(event_id="e2"))
+    assert [event.event_id for event in read.events] == ["e1", "e2"]
+    assert [(rejected.line, rejected.raw) for rejected in read.rejected] == [(2, b'{"event_id": \xff}\r')]
+
+
+@pytest.mark.parametrize("tail", [b"<html>", b'{"event_id":"e', b'[1, {"a":', b'"abc', b"\xe2\x82", b"{}x", b"tru"])
+def test_a_last_line_that_is_cut_off_refuses_the_page(tail: bytes) -> None:
+    with pytest.raises(MalformedAnswer, match="cut off"):
+        page(line() + b"\n" + tail)
+
+
+def test_a_last_line_that_is_whole_but_no_event_is_rejected() -> None:
+    assert page(line() + b'\n{"a":1}').rejected[0].line == 2
+
+
+# ---------------------------------------------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<html><body>502</body></html>", "Expecting value"),
+        (b"[]", "not an object"),
+        (b"12", "not an object"),
+        (b'{"type":"t"}', "no event_id"),
+        (b'{"event_id":null,"type":"t"}', "no event_id"),
+        (b'{"event_id":"","type":"t"}', "no event_id"),
+        (b'{"event_id":"\\u0000","type":"t"}', "event_id holds a NUL"),
+        (b'{"event_id":"\\ud800","type":"t"}', "event_id holds an unpaired surrogate"),
+        (b'{"event_id":{},"type":"t"}', "event_id is neither"),
+        (b'{"event_id":true,"type":"t"}', "event_id is neither"),
+        (b'{"event_id":"' + b"x" * (MAX_EVENT_ID + 1) + b'","type":"t"}', "over 1,000 bytes"),
+        (b'{"event_id":"e"}', "no type"),
+        (b'{"event_id":"e","type":7}', "no type"),
+        (b'{"event_id":"e","type":"a\\u0000"}', "type holds a NUL"),
+        (b'{"event_id":"e","type":"t","timestamp":"\\udfff"}', "timestamp holds an unpaired"),
+        (b'{"event_id":"e","type":"t","data":1,"data":2}', 'field "data" twice'),
+        (b'{"event_id":"e","type":"t","data":NaN}', "NaN is not JSON"),
+        (b'{"event_id":"e","type":"t","data":"\x01"}', "control character"),
+        (b'{"event_id":"e","type":"t","data":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+    ],
+)
+def test_a_line_that_is_no_event_is_rejected_with_the_reason(body: bytes, said: str) -> None:
+    assert said in reason(body)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x_next_cursor": None},
+        {"x_next_cursor": ""},
+        {"x_next_cursor": "4.0"},
+        {"x_next_cursor": "-6"},
+        {"x_next_cursor": "+6"},
+        {"x_next_cursor": "0x6"},
+        {"x_next_cursor": "\u0666"},
+        {"x_next_cursor": "6, 6"},
+        {"x_next_cursor": "2"},
+        {"x_next_cursor": str(MAX_CURSOR + 1)},
+        {"x_next_cursor": "9" * 5_000},
+        {"x_has_more": None},
+        {"x_has_more": "maybe"},
+        {"x_has_more": "1"},
+        {"content_type": None},
+        {"content_type": "text/html"},
+        {"content_type": "application/json"},
+    ],
+)
+def test_a_page_with_wrong_headers_is_refused(headers: dict[str, str | None]) -> None:
+    with pytest.raises(MalformedAnswer):
+        page(line(), cursor=3, **headers)
+
+
+@pytest.mark.parametrize(("body", "more"), [(line(), "false"), (b"{}\n", "false"), (b"", "true")])
+def test_a_page_that_has_something_advances_the_cursor(body: bytes, more: str) -> None:
+    with pytest.raises(MalformedAnswer, match="did not advance"):
+        page(body, cursor=5, x_has_more=more)
+
+
+def test_the_largest_cursor_and_headers_in_other_spellings() -> None:
+    read = page(
+        line(), x_next_cursor=str(MAX_CURSOR), x_has_more="True", content_type="Application/X-NDJSON; charset=utf-8"
+    )
+    assert (read.next_cursor, read.has_more) == (MAX_CURSOR, True)

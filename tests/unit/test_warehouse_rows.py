@@ -1,0 +1,142 @@
+"""From pages to rows, counts, names: what needs no database."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from outbound_transfer.protocol.feed import Event, Page, RejectedLine
+from outbound_transfer.warehouse.dialects import POSTGRESQL, SQLITE, dialect_of
+from outbound_transfer.warehouse.errors import UnsupportedWarehouse
+from outbound_transfer.warehouse.progress import (
+    MAX_TYPE_LENGTH,
+    MAX_TYPES,
+    OTHER_TYPES,
+    Progress,
+    feed_name,
+    progress_of,
+)
+from outbound_transfer.warehouse.rows import event_rows, instant, occurred_at, rejected_rows
+from outbound_transfer.warehouse.tables import EVENTS, REJECTED_LINES
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "moment"),
+    [
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000000Z"),
+        ("2026-01-01T00:00:00.5+02:00", "2025-12-31T22:00:00.500000Z"),
+        ("2026-01-01T00:00:00.123456789Z", "2026-01-01T00:00:00.123456Z"),
+        ("2026-01-01 00:00:00", "2026-01-01T00:00:00.000000Z"),
+        ("20260101T000000Z", "2026-01-01T00:00:00.000000Z"),
+        (None, None),
+        ("", None),
+        ("now", None),
+        ("12:00", None),
+        ("2026-01-01", None),
+        ("1767225600", None),
+        ("1767225600.5", None),
+        ("P1D", None),
+        ("2026-01-01T00:00:00/2026-01-02T00:00:00", None),
+        ("2026-02-30T00:00:00Z", None),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("9999-12-31T23:59:59-14:00", None),
+        ("{}", None),
+        ("yesterday", None),
+    ],
+)
+def test_a_timestamp_is_an_instant_only_where_it_says_one(timestamp: str | None, moment: str | None) -> None:
+    assert occurred_at(timestamp) == moment
+
+
+@given(st.text() | st.from_regex(r"[0-9]{4}-?[0-9W]{2}-?[0-9]{2}[T ]?[0-9:]{0,8}[.]?[0-9]{0,9}(Z|[+-][0-9:]{0,6})?"))
+def test_no_timestamp_makes_an_error(timestamp: str) -> None:
+    moment = occurred_at(timestamp)
+    assert moment is None or len(moment) == 27
+
+
+@given(st.datetimes(timezones=st.just(timezone.utc)), st.datetimes(timezones=st.just(timezone.utc)))
+def test_instants_sort_as_time_does(one: datetime, other: datetime) -> None:
+    assert (instant(one) < instant(other)) == (one < other)
+
+
+def test_rows_are_as_wide_as_their_tables() -> None:
+    event = Event("e", "t", "2026-01-01T00:00:00+01:00", "{}", None, 3)
+    page = Page(10, 20, False, (event,), (RejectedLine(4, b"\xff", "why"),))
+    (row,) = event_rows("acme", page, NOW)
+    names = [column.name for column in EVENTS.columns]
+    assert dict(zip(names, row, strict=True)) == {
+        "feed": "acme",
+        "event_id": "e",
+        "type": "t",
+        "timestamp": "2026-01-01T00:00:00+01:00",
+        "occurred_at": "2025-12-31T23:00:00.000000Z",
+        "data": "{}",
+        "other": None,
+        "cursor_from": 10,
+        "line": 3,
+        "landed_at": "2026-01-02T03:04:05.000678Z",
+    }
+    (row,) = rejected_rows("acme", page, NOW.astimezone(timezone(timedelta(hours=2))))
+    assert len(row) == len(REJECTED_LINES.columns)
+    assert row == ("acme", 10, 4, b"\xff", "why", "2026-01-02T03:04:05.000678Z")
+
+
+@pytest.mark.parametrize(
+    ("base_url", "feed"),
+    [
+        ("https://Acme.Example.com/", "acme.example.com"),
+        ("https://acme.example.com:443", "acme.example.com"),
+        ("http://acme.example.com:80/", "acme.example.com"),
+        ("http://127.0.0.1:8085/", "127.0.0.1:8085"),
+        ("https://proxy.example.com/acme/", "proxy.example.com/acme"),
+        ("http://[::1]:8085/", "[::1]:8085"),
+    ],
+)
+def test_a_feed_is_named_by_its_account(base_url: str, feed: str) -> None:
+    assert feed_name(base_url) == feed
+
+
+def _page(cursor: int, types: list[str], *, has_more: bool = True) -> Page:
+    events = tuple(Event(str(i), kind, None, None, None, i) for i, kind in enumerate(types, 1))
+    return Page(cursor, cursor + 10, has_more, events, (RejectedLine(9, b"x", "y"),))
+
+
+def test_progress_counts_and_survives_a_deferral() -> None:
+    first = Progress().after(_page(7, ["a", "b", "a"]), new_events=2)
+    second = progress_of(first.as_kwargs()["progress"]).after(_page(17, ["a"], has_more=False), new_events=1)
+    assert second.summary() == {
+        "pages": 2,
+        "events": 4,
+        "new_events": 3,
+        "rejected": 2,
+        "cursor_from": 7,
+        "cursor_to": 27,
+        "has_more": False,
+        "types": {"a": 3, "b": 1},
+    }
+
+
+def test_types_cannot_swell_the_counts() -> None:
+    counts = Progress().after(_page(0, [f"{i}{'x' * 1_000}" for i in range(200)]), 200).types
+    assert len(counts) == MAX_TYPES + 1
+    assert counts[OTHER_TYPES] == 200 - MAX_TYPES
+    assert max(map(len, counts)) == MAX_TYPE_LENGTH
+
+
+@pytest.mark.parametrize(
+    "brought", [None, [], {"pages": -1}, {"pages": "1"}, {"cursor": 5}, {"types": {"a": -1}}, {"waited": -1}]
+)
+def test_what_a_deferral_brings_back_is_checked(brought: object) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        progress_of(brought)
+
+
+def test_a_database_without_sql_here_is_named_with_those_that_have() -> None:
+    assert (dialect_of("sqlite"), dialect_of("postgresql")) == (SQLITE, POSTGRESQL)
+    with pytest.raises(UnsupportedWarehouse, match="'mysql'; supported are: postgresql, sqlite"):
+        dialect_of("mysql")
