@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pendulum
 from airflow.sdk import DAG, DeltaTriggerTimetable
+
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 
 with DAG(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -35,7 +35,8 @@ def hide_phones(recipients: Any) -> Any:
     """Recipients with every ``phone`` wrapped."""
     if isinstance(recipients, Mapping):
         return {key: hide(value) if key == "phone" else value for key, value in recipients.items()}
-    if isinstance(recipients, list | tuple):
+    # Any iterable, as the protocol takes it: the XComs of mapped tasks come as a sequence of Airflow's own.
+    if isinstance(recipients, Iterable) and not isinstance(recipients, str | bytes):
         return [hide_phones(recipient) for recipient in recipients]
     return recipients
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from outbound_transfer.protocol.content_disposition import check_name
 from outbound_transfer.protocol.errors import InvalidDelivery, SourceChanged, SourceUnreadable
@@ -26,6 +28,9 @@ FileSpec: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 CHUNK: Final = 1024 * 1024
 
 _MAGIC: Final = frozenset("*?[")
+
+_FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
+_URI: Final = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,8 @@ class Source:
         left = self.size
         with self._backend.open() as file:
             while left:
-                chunk = file.read(min(CHUNK, left))
+                with _readable(self.location):
+                    chunk = file.read(min(CHUNK, left))
                 if not chunk:
                     raise SourceChanged(f"{self.location} shrank while it was read: {left} bytes are missing")
                 left -= len(chunk)
@@ -103,9 +109,11 @@ class Remote:
     def identity(self) -> tuple[int, str]:
         with _readable(self.path):
             self.path.fs.invalidate_cache()
-            if not self.path.is_file():
-                raise SourceUnreadable(f"{self.path} is missing, or not a file")
-            return int(self.path.stat().st_size), str(self.path.checksum())
+            # Asked of the file system that Airflow attached; the path's own methods may ask another, without its keys.
+            found = self.path.fs.info(self.path.path)
+            if found["type"] != "file" or found["size"] is None:
+                raise SourceUnreadable(f"{self.path} is not a file, or one of unknown size")
+            return int(found["size"]), str(self.path.checksum())
 
     def open(self) -> BinaryIO:
         with _readable(self.path):
@@ -127,7 +135,8 @@ def find_sources(files: FileSpec | Iterable[FileSpec]) -> list[Source]:
     :raises SourceUnreadable: a file is missing or may not be read.
     :raises NameRefused: the service could not keep a name.
     """
-    specs = [files] if isinstance(files, str | os.PathLike | Mapping) else list(files or ())
+    one = isinstance(files, str | os.PathLike | Mapping) or not isinstance(files, Iterable | None)
+    specs: list[Any] = [files] if one else list(files or ())
     sources = [source for spec in specs for source in _sources_of(spec)]
     if not sources:
         raise InvalidDelivery("files is empty: a transfer without files cannot be sent")
@@ -152,17 +161,23 @@ def _path_and_name(spec: FileSpec) -> tuple[str, str | None]:
     if isinstance(spec, Mapping):
         if not spec.get("path") or not set(spec) <= {"path", "name"}:
             raise InvalidDelivery('a file given as a mapping needs "path", and may have "name"')
-        return os.fspath(spec["path"]), spec.get("name")
-    if not isinstance(spec, str | os.PathLike):
-        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {type(spec).__name__}")
-    return os.fspath(spec), None
+        if not isinstance(spec.get("name"), str | None):
+            raise InvalidDelivery(f"the name of a file is text, not {type(spec['name']).__name__}")
+        return _path(spec["path"]), spec.get("name")
+    return _path(spec), None
+
+
+def _path(given: object) -> str:
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not path or not isinstance(path, str) or "\0" in path:
+        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {given!r}")
+    return path
 
 
 def _find(path: str) -> list[Local] | list[Remote]:
-    url = urlsplit(path)
-    if url.scheme == "file":
-        path = unquote(url.path)
-    elif "://" in path:
+    if file_uri := _FILE_URI.match(path):
+        path = unquote(path[file_uri.end() :])
+    elif _URI.match(path):
         return [Remote(found) for found in _find_remote(path)]
     return [Local(Path(found)) for found in _find_local(path)]
 
@@ -171,20 +186,24 @@ def _find_local(pattern: str) -> list[str]:
     # A name that exists is meant, even where it could be read as a pattern.
     if not _MAGIC & set(pattern) or Path(pattern).exists():
         return [pattern]
-    # glob takes absolute, relative and recursive patterns alike; Path.glob does not.
-    return _matched(pattern, filter(os.path.isfile, glob.glob(pattern, recursive=True)))  # noqa: PTH207
+    # glob takes absolute, relative and recursive patterns alike; Path.glob does not. Only directories are passed over:
+    # a dangling link is a file that somebody meant to be there.
+    return _matched(pattern, itertools.filterfalse(os.path.isdir, glob.glob(pattern, recursive=True)))  # noqa: PTH207
 
 
 def _find_remote(uri: str) -> list[ObjectStoragePath]:
     from airflow.sdk import ObjectStoragePath
 
-    path = ObjectStoragePath(uri)
-    if not _MAGIC & set(uri) or path.exists():
-        return [path]
-    parts = path.parts
-    first = next(index for index, part in enumerate(parts) if _MAGIC & set(part))
-    root = ObjectStoragePath(path.anchor or f"{path.protocol}://{path.bucket}", *parts[1:first])
-    return _matched(uri, (found for found in root.glob("/".join(parts[first:])) if found.is_file()))
+    with _readable(uri):
+        path = ObjectStoragePath(uri)
+        if not _MAGIC & set(uri) or path.fs.exists(path.path):
+            return [path]
+        found = path.fs.glob(path.path, detail=True)
+    root = next((parent for parent in path.parents if not _MAGIC & set(parent.path)), None)
+    if root is None:
+        raise InvalidDelivery(f"{uri!r}: only what follows the first / may be a pattern")
+    matches = (name.removeprefix(root.path).lstrip("/") for name, info in found.items() if info["type"] == "file")
+    return _matched(uri, (root / match for match in matches))
 
 
 def _matched(pattern: str, found: Iterable[Any]) -> list[Any]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,3 +90,45 @@ def test_the_sensor_ends_alike_in_every_mode(run_dag, connection, sandbox, repor
     final = run.xcom("wait")
     assert final["status"] == "complete"
     assert final["recipients"][0]["picked_up_at"]
+
+
+SECRETIVE = """
+    from airflow.sdk import DAG
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+    with DAG("secretive", schedule=None):
+        DeliverFilesOperator(
+            task_id="question", subject="Report", files={files!r}, recipients=["ann@example.com"],
+            security="question", security_question="Which colour?", security_answer="{{{{ var.value.colour }}}}",
+        )
+        DeliverFilesOperator(
+            task_id="sms", subject="Report", files={files!r}, security="sms",
+            recipients=[{{"email": "ann@example.com", "phone": "{{{{ var.value.telephone }}}}"}}],
+        )
+"""
+
+
+def test_no_secret_is_kept_anywhere_by_airflow(run_dag, connection, sandbox, report, monkeypatch, capfd) -> None:
+    # Four letters: shorter than what Airflow's own masking would hide.
+    secrets = {"colour": "puce", "telephone": "+44 7700 900123"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(f"AIRFLOW_VAR_{name.upper()}", value)
+
+    run = run_dag(SECRETIVE.format(files=str(report)))
+
+    assert run.states() == {"question": "success", "sms": "success"}
+    kept = dump_of_database() + "".join(capfd.readouterr()) + logs_of_airflow()
+    assert "Which colour?" in kept, "the dump holds the rendered fields"
+    for secret in [*secrets.values(), sandbox.transfer_api_key, sandbox.event_api_key]:
+        assert secret not in kept
+
+
+def dump_of_database() -> str:
+    address = os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].removeprefix("sqlite:///")
+    with closing(sqlite3.connect(address)) as database:
+        return "\n".join(database.iterdump())
+
+
+def logs_of_airflow() -> str:
+    files = Path(os.environ["AIRFLOW_HOME"], "logs").rglob("*.log")
+    return "".join(file.read_text(errors="replace") for file in files)

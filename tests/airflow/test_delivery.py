@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,

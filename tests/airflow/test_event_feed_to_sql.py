@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
 from outbound_transfer.protocol.errors import ConnectionLost, MalformedAnswer, RateLimited, ServerFault
 from outbound_transfer.transfers import event_feed_to_sql
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator

@@ -11,6 +11,7 @@ from typing import Any
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import timezone
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+
 from outbound_transfer_sandbox.testing import Sandbox
 
 

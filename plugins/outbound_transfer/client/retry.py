@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
 from outbound_transfer.protocol.errors import ServiceError
-from outbound_transfer.protocol.exchange import Call
+from outbound_transfer.protocol.exchange import Call, Operation
 from outbound_transfer.protocol.repeats import Decision, decide
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class RetryPolicy:
 
     :ivar attempts: tries that may fail unclearly (5xx, broken connections, timeouts) before the call is given up.
     :ivar longest_backoff: seconds at most between two such tries; each wait is drawn from below it (full jitter).
-    :ivar patience: seconds in all that a call may spend in waits, rate limits included.
+    :ivar patience: seconds in all that a call may take with its waits, rate limits included, a slot's aside.
     :ivar limit_patience: seconds in all that a send may wait for a slot (409 transfer_limit_reached).
     :ivar slot_interval: seconds between two tries for a slot.
     """
@@ -96,18 +96,27 @@ class _Budget:
 
     def wait(self, state: RetryCallState) -> float:
         error, decision = _error(state), self._decision(state)
-        if decision is Decision.WAIT_FOR_SLOT:
-            return self.policy.slot_interval + self._jitter(state)
         asked = error.retry_after if isinstance(error, ServiceError) else None
+        if decision is Decision.WAIT_FOR_SLOT:
+            return max(self.policy.slot_interval, asked or 0.0) + self._jitter(state)
         if asked is not None:
             return max(asked, SHORTEST_WAIT) + self._jitter(state)
         return max(self.backoff(state), SHORTEST_WAIT)
 
     def is_spent(self, state: RetryCallState) -> bool:
         decision = self._decision(state)
+        if decision is Decision.WAIT_FOR_SLOT:
+            self.failures = 0  # the service is well, it is the account that is full
         self.failures += decision is Decision.BACK_OFF
-        patience = self.policy.limit_patience if decision is Decision.WAIT_FOR_SLOT else self.policy.patience
-        return self.failures >= self.policy.attempts or self._waited() + state.upcoming_sleep > patience
+        too_long = self._waited() + state.upcoming_sleep > self._patience(decision)
+        return self.failures >= self.policy.attempts or too_long
+
+    def _patience(self, decision: Decision) -> float:
+        if decision is Decision.WAIT_FOR_SLOT:
+            return self.policy.limit_patience
+        # A send that has waited for a slot until now is as patient with a passing failure as any other call.
+        for_slot = self.policy.limit_patience if self.call.operation is Operation.SEND else 0.0
+        return self.policy.patience + for_slot
 
     def announce(self, state: RetryCallState) -> None:
         self.on_wait(Wait(self.call, _error(state), state.upcoming_sleep, self._waited()))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+
+import httpx
 
 from outbound_transfer.protocol.exchange import Api
 
 DEFAULT_TIMEOUT: Final = 60.0
+
+#: As the connection form has it; a system's clock cannot count much longer.
+LONGEST_TIMEOUT: Final = 3_600.0
 
 
 class InvalidSettings(ValueError):
@@ -33,13 +38,13 @@ class Settings:
     web_url: str = ""
 
     def __post_init__(self) -> None:
-        url = urlsplit(self.base_url)
+        url = _split(self.base_url)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise InvalidSettings(f"the host must be an http or https address, not {url.hostname or 'empty'!r}")
         if url.username or url.password or url.query or url.fragment:
             raise InvalidSettings("the host must hold no user, password, query or fragment")
-        if not self.timeout > 0:
-            raise InvalidSettings(f"timeout must be over 0 seconds, not {self.timeout}")
+        if not 0 < self.timeout <= LONGEST_TIMEOUT:
+            raise InvalidSettings(f"timeout must be over 0 and at most {LONGEST_TIMEOUT:g} seconds, not {self.timeout}")
 
     def key(self, api: Api) -> str:
         """The key of an interface.
@@ -55,3 +60,15 @@ class Settings:
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise InvalidSettings(f"{where} has characters that no key has, a line break or a space perhaps")
         return key
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        url = urlsplit(address)
+        # What the HTTP library, the resolver or the socket would refuse at first use is refused here.
+        httpx.URL(address).raw_host.decode().encode("idna")
+        if url.port == 0:
+            raise ValueError("nothing can listen there")
+    except (ValueError, httpx.InvalidURL):
+        raise InvalidSettings("the host is not an address: check its name, its brackets and its port") from None
+    return url

@@ -39,13 +39,13 @@ def exchange(client: httpx.Client, settings: Settings, call: Call[Any]) -> Answe
 
     :raises CallError: no whole answer came.
     """
-    content = call.upload.chunks() if call.upload else call.body
+    content = call.upload.body() if call.upload else call.body
     with _errors_of(call), client.stream(content=content, **_request(settings, call)) as response:
         _check_encoding(response)
         body = bytearray()
         for chunk in response.iter_raw():
             _append(body, chunk, call)
-    return _answer(response, body)
+    return _answer(response, body, settings.key(call.api))
 
 
 async def exchange_async(client: httpx.AsyncClient, settings: Settings, call: Call[Any]) -> Answer:
@@ -57,7 +57,7 @@ async def exchange_async(client: httpx.AsyncClient, settings: Settings, call: Ca
             body = bytearray()
             async for chunk in response.aiter_raw():
                 _append(body, chunk, call)
-    return _answer(response, body)
+    return _answer(response, body, settings.key(call.api))
 
 
 def _request(settings: Settings, call: Call[Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _request(settings: Settings, call: Call[Any]) -> dict[str, Any]:
 
 
 async def _off_the_loop(upload: Upload) -> AsyncIterator[bytes]:
-    chunks = upload.chunks()
+    chunks = upload.body()
     while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
 
@@ -94,7 +94,8 @@ def _errors_of(call: Call[Any]) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__} {error}".strip()
+    # What is no HTTP is quoted in the error, however long it is.
+    return f"{type(error).__name__} {error}".strip()[:300]
 
 
 def _check_encoding(response: httpx.Response) -> None:
@@ -108,6 +109,6 @@ def _append(body: bytearray, chunk: bytes, call: Call[Any]) -> None:
         raise MalformedAnswer(f"{call.operation.value}: the answer is over {call.max_answer:,} bytes")
 
 
-def _answer(response: httpx.Response, body: bytearray) -> Answer:
+def _answer(response: httpx.Response, body: bytearray, key: str) -> Answer:
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, bytes(body))
+    return Answer(response.status_code, headers, bytes(body), secrets=(key,))

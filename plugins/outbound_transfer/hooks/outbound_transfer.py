@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from airflow.sdk import BaseHook
 
 from outbound_transfer.protocol import calls
-from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferError, RateLimited
+from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferError, RateLimited, ServiceError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -130,10 +131,10 @@ class OutboundTransferHook(BaseHook):
         try:
             settings = settings_of(self.get_connection(self.outbound_transfer_conn_id))
             with Client(settings, policy=RetryPolicy(attempts=2, patience=5)) as client:
-                client.perform(calls.list_transfers(limit=1))
+                _check_key(client, calls.list_transfers(limit=1), RateLimited)
                 if not settings.event_api_key:
                     return True, "The transfer key is accepted. No event_api_key is set, so the feed cannot be read."
-                _probe(client)
+                _check_key(client, calls.probe_feed(), RateLimited, InvalidRequest)
         except (OutboundTransferError, ValueError) as error:
             return False, str(error)
         return True, "The transfer key and the event key are accepted."
@@ -151,11 +152,10 @@ class OutboundTransferHook(BaseHook):
         self.close()
 
 
-def _probe(client: Client) -> None:
-    try:
-        client.perform(calls.probe_feed())
-    except (InvalidRequest, RateLimited):
-        return  # the key passed; the request was refused for its cursor, or for the minute that another spent
+def _check_key(client: Client, call: Call[Any], *refusals: type[ServiceError]) -> None:
+    # A request that is refused for its cursor, or for an allowance that others have used up, had a good key.
+    with suppress(*refusals):
+        client.perform(call)
 
 
 def settings_of(connection: Connection) -> Settings:
@@ -173,17 +173,24 @@ def settings_of(connection: Connection) -> Settings:
     return Settings(
         base_url=base_url(connection.host or "", connection.schema or "", connection.port),
         transfer_api_key=connection.password or "",
-        event_api_key=extra.get("event_api_key") or "",
+        event_api_key=str(extra.get("event_api_key") or ""),
         timeout=timeout,
         verify=_as_bool(extra.get("verify"), default=True),
-        web_url=extra.get("web_url") or "",
+        web_url=str(extra.get("web_url") or ""),
     )
 
 
 def base_url(host: str, schema: str = "", port: int | None = None) -> str:
     """The address of a connection's fields; https where no scheme is given, port 0 the same as none."""
-    url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")
-    netloc = f"{url.netloc}:{port}" if port and ":" not in url.netloc.rpartition("]")[2] else url.netloc
+    from outbound_transfer.client.settings import InvalidSettings
+
+    try:
+        url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")
+    except ValueError:
+        raise InvalidSettings("the host is not an address: check its brackets") from None
+    netloc = url.netloc.removesuffix(":0")
+    if port and ":" not in netloc.rpartition("]")[2]:
+        netloc = f"{netloc}:{port}"
     return urlunsplit(url._replace(netloc=netloc, path=url.path.rstrip("/") + "/"))
 
 

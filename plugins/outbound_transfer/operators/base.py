@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, conf, timezone
 from airflow.sdk.exceptions import AirflowFailException
@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 
 if TYPE_CHECKING:
+    from airflow.providers.standard.triggers.temporal import DateTimeTrigger
     from airflow.sdk import Context
 
     from outbound_transfer.client.retry import RetryPolicy, Wait
@@ -23,11 +24,22 @@ LONGEST_HELD_WAIT: Final = 5.0
 
 
 class LongWait(Exception):
-    """A wait that should not hold a worker slot: no error, it carries the wait to where the task can defer."""
+    """A wait that should not hold a worker slot: no error, it carries the wait to where the task can defer.
 
-    def __init__(self, wait: Wait) -> None:
-        super().__init__(f"waiting {wait.seconds:.0f} s")
-        self.wait = wait
+    :ivar seconds: how long it takes.
+    :ivar waited: seconds that the awaited call will have spent in waits when it ends.
+    :ivar unclear: the call that failed before the wait may have taken effect.
+    """
+
+    def __init__(self, seconds: float, waited: float = 0.0, *, unclear: bool = False) -> None:
+        super().__init__(f"waiting {seconds:.0f} s")
+        self.seconds, self.waited, self.unclear = seconds, waited, unclear
+
+    def trigger(self) -> DateTimeTrigger:
+        """Fires when it is over."""
+        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+        return DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=self.seconds))
 
 
 class OutboundTransferOperator(BaseOperator):
@@ -70,11 +82,10 @@ class OutboundTransferOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         return self._work(context, waited=0.0, resumed=False)
 
-    def resume(self, context: Context, event: Any = None, *, waited: float, unclear: bool) -> Any:  # noqa: ARG002
-        """Go on after a wait.
+    def resume(self, context: Context, event: Any = None, *, waited: float = 0.0, unclear: bool = True) -> Any:  # noqa: ARG002
+        """Go on after a wait; ``waited`` and ``unclear`` as of :class:`LongWait`.
 
-        :param waited: seconds that the awaited call has spent in waits so far.
-        :param unclear: the call that failed before the wait may have taken effect.
+        They have defaults because ``dag.test()`` of Airflow 3.3 brings back the event alone.
         """
         return self._work(context, waited=float(waited), resumed=not unclear)
 
@@ -84,24 +95,20 @@ class OutboundTransferOperator(BaseOperator):
             with failing_at_once(), self.hook(**options) as hook:
                 return self.work(hook, context, resumed=resumed)
         except LongWait as long:
-            self._defer_for(long.wait)
+            self.defer(
+                trigger=long.trigger(),
+                method_name="resume",
+                kwargs={"waited": long.waited, "unclear": long.unclear},
+            )
 
     def _on_wait(self, wait: Wait) -> None:
         from outbound_transfer.client.retry import log_wait
+        from outbound_transfer.protocol.errors import CallError
 
         log_wait(wait)
         if self.deferrable and wait.seconds > LONGEST_HELD_WAIT:
-            raise LongWait(wait)
-
-    def _defer_for(self, wait: Wait) -> NoReturn:
-        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-
-        moment = timezone.utcnow() + timedelta(seconds=wait.seconds)
-        self.defer(
-            trigger=DateTimeTrigger(moment=moment),
-            method_name="resume",
-            kwargs={"waited": wait.waited + wait.seconds, "unclear": getattr(wait.error, "unclear", True)},
-        )
+            unclear = not isinstance(wait.error, CallError) or wait.error.unclear
+            raise LongWait(wait.seconds, wait.waited + wait.seconds, unclear=unclear)
 
 
 @contextmanager
@@ -110,14 +117,15 @@ def failing_at_once() -> Iterator[None]:
 
     :raises AirflowFailException: in the place of such an error, with its text.
     """
+    from outbound_transfer.client.settings import InvalidSettings
     from outbound_transfer.delivery import AlreadyDelivered
-    from outbound_transfer.protocol.errors import FileConflict, InvalidDelivery, NameRefused, ServiceError
+    from outbound_transfer.protocol.errors import CallError, FileConflict, InvalidDelivery, NameRefused
 
     try:
         yield
-    except (InvalidDelivery, NameRefused, FileConflict, AlreadyDelivered) as error:
+    except (InvalidDelivery, NameRefused, FileConflict, AlreadyDelivered, InvalidSettings) as error:
         raise AirflowFailException(str(error)) from error
-    except ServiceError as error:
+    except CallError as error:
         if error.passes:
             raise
         raise AirflowFailException(str(error)) from error

@@ -106,7 +106,10 @@ def _path(*parts: str) -> str:
     # An id is opaque and may come from outside, so it is quoted whole: none may reach another path.
     if not all(isinstance(part, str) and part.strip(".") for part in parts):
         raise InvalidDelivery(f"not an id of the service: {parts!r}")
-    return "/".join(("/v1/transfers", *(quote(part, safe="") for part in parts)))
+    try:
+        return "/".join(("/v1/transfers", *(quote(part, safe="") for part in parts)))
+    except UnicodeEncodeError:
+        raise InvalidDelivery(f"not an id of the service: {parts!r}") from None
 
 
 def _json(kind: type[T]) -> Callable[[Answer], T]:

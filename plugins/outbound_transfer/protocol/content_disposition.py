@@ -22,8 +22,9 @@ def attachment(name: str) -> str:
     """
     check_name(name)
     nearest = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode() or "file"
-    # Quotes, backslashes and percent signs are read differently by different parsers, so the fallback has none.
-    fallback = re.sub(r'["\\%]', "_", nearest)
+    # Quotes, backslashes and percent signs are read differently by different parsers, so the fallback has none; nor
+    # a slash, which is the nearest to some characters of a name.
+    fallback = re.sub(r'["\\%/]', "_", nearest)
     return f"attachment; filename=\"{fallback}\"; filename*=UTF-8''{quote(name, safe=_ATTR_CHARS)}"
 
 
@@ -37,7 +38,7 @@ def check_name(name: str) -> None:
 
 
 def _reason_against(name: str) -> str:
-    if not name or not name.strip(" ."):
+    if not name.replace(".", "").strip():
         return "is empty, or nothing but dots and spaces"
     if "/" in name or "\\" in name:
         return "has a path separator, and the service strips directory parts"

@@ -64,11 +64,11 @@ class FileConflict(OutboundTransferError):
 class CallError(OutboundTransferError):
     """A call failed.
 
-    :cvar unclear: it may have taken effect all the same.
+    :ivar unclear: it, or an earlier try of the same call, may have taken effect all the same.
     :cvar passes: the same call may well succeed later.
     """
 
-    unclear: ClassVar[bool] = False
+    unclear: bool = False
     passes: ClassVar[bool] = False
 
 
@@ -122,8 +122,8 @@ class ServiceError(CallError):
         for status in cls.__dict__.get("statuses", ()):
             cls._by_status[status] = cls
 
-    def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str, str, float | None]]:
-        return type(self), (self.status, self.code, self.message, self.retry_after)
+    def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str, str, float | None], dict[str, bool]]:
+        return type(self), (self.status, self.code, self.message, self.retry_after), {"unclear": self.unclear}
 
     @classmethod
     def of(cls, status: int, code: str, message: str, retry_after: float | None = None) -> ServiceError:
@@ -132,6 +132,11 @@ class ServiceError(CallError):
         if by_code is None or not by_code.fits(status):
             by_code = cls._by_status.get(status) or cls._by_status.get(status // 100 * 100) or ServiceError
         return by_code(status, code, message, retry_after)
+
+    @classmethod
+    def knows(cls, code: str) -> bool:
+        """Whether ``code`` is one of service.md's, and so holds nothing of the request."""
+        return code in cls._by_code
 
     @classmethod
     def fits(cls, status: int) -> bool:

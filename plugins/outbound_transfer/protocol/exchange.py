@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from outbound_transfer.protocol.errors import CallError, MalformedAnswer, ServiceError
+from outbound_transfer.protocol.errors import CallError, MalformedAnswer, ServiceError, SourceChanged
 from outbound_transfer.protocol.retry_after import seconds_to_wait
 
 T = TypeVar("T")
@@ -48,12 +47,18 @@ class Operation(Enum):
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer. Header names are in lower case; ``after_unclear``: an earlier try may have taken effect."""
+    """An HTTP answer.
+
+    :ivar headers: their names are in lower case.
+    :ivar after_unclear: an earlier try may have taken effect.
+    :ivar secrets: texts that the request carried and that no error may quote: the key.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     after_unclear: bool = False
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,20 @@ class Upload:
     name: str
     size: int
     chunks: Callable[[], Iterator[bytes]]
+
+    def body(self) -> Iterator[bytes]:
+        """The chunks, none of them empty.
+
+        :raises SourceChanged: they are not ``size`` bytes, and the service would store another file than is meant.
+        """
+        left = self.size
+        for chunk in filter(None, self.chunks()):
+            left -= len(chunk)
+            if left < 0:
+                break
+            yield chunk
+        if left:
+            raise SourceChanged(f"{self.name!r} is not the {self.size} bytes that were declared")
 
 
 @dataclass(frozen=True)
@@ -106,13 +125,17 @@ def result_of(call: Call[T], answer: Answer) -> T:
         raise error_of(call, answer)
     try:
         return call.read(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise MalformedAnswer(f"{call.operation.value}: the answer is not as documented: {error}") from None
+
+
+#: What msgspec raises for bytes that are not the JSON that was expected; the last is for JSON nested without end.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _ErrorObject(msgspec.Struct):
     error: str = ""
-    message: str = ""
+    message: str | None = None
 
 
 def error_of(call: Call[Any], answer: Answer) -> CallError:
@@ -124,13 +147,18 @@ def error_of(call: Call[Any], answer: Answer) -> CallError:
         )
     try:
         said = msgspec.json.decode(answer.body, type=_ErrorObject)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         said = _ErrorObject()  # the feed's error bodies are "not shown", and proxies answer with HTML
     wait = seconds_to_wait(answer.headers.get("retry-after"), date=answer.headers.get("date"))
-    return ServiceError.of(answer.status, _clean(said.error, call), _clean(said.message, call), wait)
+    secrets = (*call.secrets, *answer.secrets)
+    # A word of a code may be somebody's answer; the code stays what it is.
+    code = said.error if ServiceError.knows(said.error) else _clean(said.error, secrets)
+    return ServiceError.of(answer.status, code, _clean(said.message or "", secrets), wait)
 
 
-def _clean(text: str, call: Call[Any]) -> str:
-    for secret in call.secrets:
+def _clean(text: str, secrets: Iterable[str]) -> str:
+    # The longest first: one secret may be the beginning of another.
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
-    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]+", " ", text)[:_MESSAGE_LENGTH]
+    shown = "".join(character if character.isprintable() else " " for character in text[:_MESSAGE_LENGTH])
+    return " ".join(shown.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from outbound_transfer.protocol import calls
@@ -26,31 +27,37 @@ class Tries(Generic[T]):
         self.unclear = False
 
     def __call__(self) -> Flow[T]:
-        if self.unclear and self.call.settle and (landed := (yield from _ask(self.call.settle))) is not None:
+        try:
+            return (yield from self._try())
+        except CallError as error:
+            self.unclear = error.unclear = self.unclear or error.unclear
+            raise
+
+    def _try(self) -> Flow[T]:
+        if self.unclear and self.call.settle and (landed := (yield from self._landed(self.call.settle))) is not None:
             return landed
         try:
             return (yield from _answered(self.call, self.unclear))
         except InvalidState:
             # One code for two causes (POST .../send, rule 2): only a read tells "already sent" from "no files".
-            if self.call.settle is None or (landed := (yield from _ask(self.call.settle))) is None:
+            if self.call.settle is None or (landed := (yield from self._landed(self.call.settle))) is None:
                 raise
             return landed
         except NotFound:
             if self.unclear and EFFECTS[self.call.operation] is Effect.GONE:
                 return None  # type: ignore[return-value]  # these calls have no result
             raise
-        except CallError as error:
-            self.unclear = self.unclear or error.unclear
-            raise
+
+    def _landed(self, settle: Settlement[T]) -> Flow[T | None]:
+        self.unclear = True  # until the question is answered
+        landed = settle.landed((yield from _answered(settle.question)))
+        self.unclear = False
+        return landed
 
 
 def _answered(call: Call[T], after_unclear: bool = False) -> Flow[T]:
     answer: Answer = yield call
-    return result_of(call, Answer(answer.status, answer.headers, answer.body, after_unclear))
-
-
-def _ask(settle: Settlement[T]) -> Flow[T | None]:
-    return settle.landed((yield from _answered(settle.question)))
+    return result_of(call, replace(answer, after_unclear=after_unclear))
 
 
 def attach(transfer_id: str, upload: Upload, *, unchanged: Callable[[], None], stale: File | None = None) -> Flow[File]:

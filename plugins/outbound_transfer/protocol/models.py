@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
-from email_validator import EmailNotValidError, validate_email
 
 from outbound_transfer.protocol.errors import InvalidDelivery
 
@@ -124,44 +123,71 @@ def new_transfer(
     :param recipients: one or many addresses, or mappings with ``email`` and optionally ``name`` and ``phone``.
     :raises InvalidDelivery: naming every rule that is broken, one a line; secrets are not quoted.
     """
+    asked = [_recipient(position, one) for position, one in enumerate(_listed(recipients), 1)]
     new = NewTransfer(
-        subject,
-        tuple(_recipients(recipients)),
+        subject or "",
+        tuple(one for one in asked if isinstance(one, NewRecipient)),
         message or None,
         security or None,
         security_question or None,
         security_answer or None,
     )
-    if problems := list(_problems(new)):
+    # Checks of meaning need texts that are texts.
+    problems = list(_type_problems(new)) or list(_problems(new))
+    if problems := [*_number_problems(len(asked)), *(one for one in asked if isinstance(one, str)), *problems]:
         raise InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(problems))
     return new
 
 
-def _recipients(given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> Iterator[NewRecipient]:
-    many: Iterable[str | Mapping[str, Any]] = [given] if isinstance(given, str | Mapping) else given
-    if not isinstance(many, Iterable):
-        raise InvalidDelivery("recipients must be addresses, or mappings with email, name and phone")
-    for position, one in enumerate(many, 1):
-        try:
-            yield msgspec.convert({"email": one} if isinstance(one, str) else one, NewRecipient)
-        except msgspec.ValidationError as error:
-            # The library's text names fields and types, never values.
-            raise InvalidDelivery(f"recipient {position}: {error}") from None
+def _listed(given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> list[str | Mapping[str, Any]]:
+    if isinstance(given, str | Mapping):
+        return [given]
+    return list(given) if isinstance(given, Iterable) else [given]
+
+
+def _recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipient | str:
+    """A recipient, or what is wrong with it."""
+    try:
+        recipient = msgspec.convert({"email": given} if isinstance(given, str) else given, NewRecipient)
+    except msgspec.ValidationError as error:
+        # The library's text names fields and types, never values.
+        return f"recipient {position}: {error}"
+    if not all(map(_is_unicode, filter(None, (recipient.name, recipient.phone)))):
+        return f"recipient {position}: not valid Unicode"
+    return recipient
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _number_problems(number: int) -> Iterator[str]:
+    if not 1 <= number <= MAX_RECIPIENTS:
+        yield f"recipients must be 1 to {MAX_RECIPIENTS}, not {number}"
+
+
+def _type_problems(new: NewTransfer) -> Iterator[str]:
+    for field in ("subject", "message", "security", "security_question", "security_answer"):
+        text = getattr(new, field)
+        if not isinstance(text, str | None):
+            yield f"{field} must be text, not {type(text).__name__}"
+        elif text and not _is_unicode(text):
+            yield f"{field} is not valid Unicode"
 
 
 def _problems(new: NewTransfer) -> Iterator[str]:
-    if not isinstance(new.subject, str) or not new.subject.strip():
+    if not new.subject.strip():
         yield "subject must not be empty"
     if new.message is not None and len(new.message) > MAX_MESSAGE:
         yield f"message has {len(new.message):,} characters; {MAX_MESSAGE:,} are allowed"
-    if not 1 <= len(new.recipients) <= MAX_RECIPIENTS:
-        yield f"recipients must be 1 to {MAX_RECIPIENTS}, not {len(new.recipients)}"
     for recipient in new.recipients:
         yield from _address_problems(recipient.email)
     yield from _security_problems(new)
 
 
 def _address_problems(address: str) -> Iterator[str]:
+    from email_validator import EmailNotValidError, validate_email
+
     try:
         # Deliverability is the service's to judge; here only the form counts (POST /v1/transfers, rule 1).
         validate_email(address, check_deliverability=False, allow_smtputf8=True, test_environment=True)

@@ -35,7 +35,8 @@ class OutcomeRules:
 
         A status that this list does not know ends no wait (Versioning: the set is open).
         """
-        if transfer.status == COMPLETE or (self.accept_partial and transfer.picked_up and transfer.status != CANCELED):
+        collected = transfer.status == PARTIAL or transfer.picked_up
+        if transfer.status == COMPLETE or (self.accept_partial and collected and transfer.status != CANCELED):
             return Outcome.SUCCEED
         return {EXPIRED: self.on_expired, CANCELED: self.on_canceled}.get(transfer.status)
 

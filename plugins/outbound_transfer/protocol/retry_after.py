@@ -20,7 +20,7 @@ def seconds_to_wait(value: str | None, *, date: str | None = None) -> float | No
     if value is None:
         return None
     if value.strip().isascii() and value.strip().isdecimal():
-        return float(min(int(value.strip()[:12]), FOREVER))
+        return float(min(int(value.strip().lstrip("0")[:12] or 0), FOREVER))
     until, now = _moment(value), _moment(date)
     if until is None or now is None:
         return None

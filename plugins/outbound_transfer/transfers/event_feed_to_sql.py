@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseHook, BaseOperator, conf, timezone
+from airflow.sdk import BaseHook, BaseOperator, conf
 from airflow.sdk.exceptions import AirflowFailException
+
+from outbound_transfer.operators.base import LONGEST_HELD_WAIT, LongWait, failing_at_once
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,16 +24,7 @@ if TYPE_CHECKING:
 #: Seconds from one successful answer to the next (service.md, Limits: one successful request per account per 60 s).
 FEED_INTERVAL: Final = 60.0
 
-#: A wait longer than this many seconds frees the worker slot.
-LONGEST_HELD_WAIT: Final = 5.0
-
 _sleep = time.sleep
-
-
-class _LongWait(Exception):  # no error: it carries a wait out of the client to where the task can defer
-    def __init__(self, seconds: float, waited: float) -> None:
-        super().__init__(f"waiting {seconds:.0f} s")
-        self.seconds, self.waited = seconds, waited
 
 
 class EventFeedToSqlOperator(BaseOperator):
@@ -122,7 +114,7 @@ class EventFeedToSqlOperator(BaseOperator):
                 "%s: another reader landed the page, or the cursor was set anew. This task stops; nothing is lost",
                 moved,
             )
-        except _LongWait as long:
+        except LongWait as long:
             self._defer(long, progress)
         return progress.summary()
 
@@ -178,14 +170,13 @@ class EventFeedToSqlOperator(BaseOperator):
 
     def _defer_if_long(self, seconds: float, waited: float) -> None:
         if self.deferrable and seconds > LONGEST_HELD_WAIT:
-            raise _LongWait(seconds, waited)
+            raise LongWait(seconds, waited)
 
-    def _defer(self, long: _LongWait, progress: Progress) -> None:
+    def _defer(self, long: LongWait, progress: Progress) -> None:
         import msgspec
-        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
         self.defer(
-            trigger=DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=long.seconds)),
+            trigger=long.trigger(),
             method_name="resume",
             kwargs=msgspec.structs.replace(progress, waited=long.waited).as_kwargs(),
         )
@@ -215,18 +206,13 @@ def _check_rejected(page: Page, max_rejected: int | None) -> None:
 
 @contextmanager
 def _failing_at_once() -> Iterator[None]:
-    """End the task without a retry where a retry would fail alike (design: promise 5.1)."""
-    from outbound_transfer.client.settings import InvalidSettings
-    from outbound_transfer.protocol.errors import CallError
+    """As for every operator; the warehouse's own refusals too, but not a cursor that another reader moved."""
     from outbound_transfer.warehouse.errors import CursorMoved, WarehouseError
 
     try:
-        yield
-    except CallError as error:
-        if error.passes:
-            raise
-        raise AirflowFailException(str(error)) from error
+        with failing_at_once():
+            yield
     except CursorMoved:
         raise
-    except (InvalidSettings, WarehouseError) as error:
+    except WarehouseError as error:
         raise AirflowFailException(str(error)) from error
