@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench-upload sandbox constraints clean
+.PHONY: help setup demo demo-stop test lint bench-upload bench-import sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +13,7 @@ setup: .venv/.complete ## Make .venv with everything in it (the targets below ca
 
 .venv/.complete: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert (3, 10) <= sys.version_info[:2] < (3, 14), "Python 3.10 to 3.13 is needed, this is " + sys.version; import ensurepip'
-	$(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
 		--build-constraint constraints.txt --editable '.[dev]'
@@ -21,6 +21,9 @@ setup: .venv/.complete ## Make .venv with everything in it (the targets below ca
 
 demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (KEEP=1 leaves it running)
 	$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
+
+demo-stop: setup ## Stop what `make demo KEEP=1` left running
+	$(BIN)/python scripts/demo.py --stop
 
 test: setup ## Run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
@@ -32,6 +35,9 @@ lint: setup ## Check style and types
 
 bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
 	$(BIN)/python tests/benchmarks/bench_upload.py
+
+bench-import: setup ## What importing the operators adds to importing Airflow
+	$(BIN)/python tests/benchmarks/bench_import.py
 
 sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox

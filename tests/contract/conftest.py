@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 
 ANN = {"email": "ann@example.com"}

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from outbound_transfer_sandbox.testing import Sandbox
 
 DISPOSITION = {"Content-Disposition": "attachment; filename=a.txt"}

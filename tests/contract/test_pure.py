@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from outbound_transfer_sandbox import limits, unspecified
 from outbound_transfer_sandbox.clock import DAY, SECOND, Clock, iso
 from outbound_transfer_sandbox.errors import ApiError

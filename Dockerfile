@@ -1,0 +1,16 @@
+# Airflow with this provider, in the very versions that it is tested with: the slim image brings Airflow's core only,
+# and everything else comes from constraints.txt. Not built on the machines where it is developed (no container engine).
+FROM apache/airflow:slim-3.3.2-python3.11
+
+# Named volumes take their owner from these folders.
+RUN mkdir -p /opt/airflow/auth /opt/airflow/sandbox
+
+COPY --chown=airflow:0 pyproject.toml README.md LICENSE constraints.txt /opt/airflow/package/
+COPY --chown=airflow:0 plugins /opt/airflow/package/plugins
+COPY --chown=airflow:0 include /opt/airflow/package/include
+RUN pip install --no-cache-dir --constraint /opt/airflow/package/constraints.txt \
+        "/opt/airflow/package[postgres,celery]" \
+    && pip check
+
+# The package is installed; only the DAGs go where Airflow looks for files.
+COPY --chown=airflow:0 dags /opt/airflow/dags
