@@ -61,7 +61,7 @@ DELIVERY = {
 }
 
 EXAMPLE = {
-    "files": ["/data/reports/*.pdf"],
+    "files": ["/path/to/reports/*.pdf"],
     "subject": "Your reports",
     "message": "Please collect them within the week.",
     "recipients": ["ann@example.com"],
@@ -95,7 +95,13 @@ def security_answer(context: Any, jinja_env: Any) -> str | None:
         "deliveries": Param(
             [EXAMPLE],
             title="Deliveries",
-            description_md="One transfer each. **files**: paths, URIs (`s3://…`) or globs.",
+            description_md=(
+                "One transfer each, with: **files** (paths, URIs such as `s3://…`, or globs; "
+                '`{"path": …, "name": …}` renames one), **subject**, **recipients** (addresses, or '
+                '`{"email": …, "name": …, "phone": …}`), and optionally **message**, **security** (`none`, `email`, '
+                "`email_code`, `question`, `sms`, `login`), **security_question** and **security_answer_variable** "
+                "(the name of the Airflow Variable that holds the answer)."
+            ),
             type="array",
             minItems=1,
             items=DELIVERY,
