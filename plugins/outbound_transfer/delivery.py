@@ -35,16 +35,13 @@ class Draft:
     """A draft, or what became of it, with what this task knows of it.
 
     :ivar held: the files that the service holds for it, by name.
+    :ivar is_done: an earlier try attached just what is asked for, and the transfer was sent since.
     """
 
     state: DeliveryState
     transfer: Transfer
     held: dict[str, File]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it holds every file that this task planned."""
-        return bool(self.state.files) and self.state.files.keys() <= self.held.keys()
+    is_done: bool = False
 
 
 class Delivery:
@@ -89,13 +86,17 @@ class Delivery:
         held = {name: File(file.file_id, name, file.size) for name, file in state.files.items() if file.file_id}
         return Draft(state, Transfer(state.transfer_id, DRAFT, new.subject), held)
 
-    def draft(self, transfer_id: str) -> Draft:
+    def draft(self, transfer_id: str, files: Any) -> Draft:
         """A draft that another task made, with what this task has attached to it so far."""
-        state = states.load(self.store)
-        if state is None or state.transfer_id != transfer_id:
-            state = DeliveryState(transfer_id)
+        saved = states.load(self.store)
+        if saved is None or saved.transfer_id != transfer_id:
+            saved = DeliveryState(transfer_id)
+        salt = states.new_salt()
+        state = DeliveryState(transfer_id, salt, states.fingerprint(None, files, salt), files=saved.files)
         transfer = self.client.perform(calls.get_transfer(transfer_id))
-        return Draft(state, transfer, _by_name(transfer.files))
+        held = _by_name(transfer.files)
+        is_done = not transfer.is_draft and saved.is_of(None, files) and saved.files.keys() <= held.keys()
+        return Draft(state, transfer, held, is_done)
 
     def _refuse_lost(self, state: DeliveryState) -> None:
         if state.sending:

@@ -48,12 +48,12 @@ class DeliveryState(msgspec.Struct):
     files: dict[str, PlannedFile] = {}
     sending: bool = False
 
-    def is_of(self, new: NewTransfer, files: Any) -> bool:
+    def is_of(self, new: NewTransfer | None, files: Any) -> bool:
         """Whether the draft was made from just this."""
         return fingerprint(new, files, self.salt) == self.fingerprint
 
 
-def fingerprint(new: NewTransfer, files: Any, salt: str) -> str:
+def fingerprint(new: NewTransfer | None, files: Any, salt: str) -> str:
     """A digest of a delivery. Slow and salted, since answers and phone numbers are easily guessed."""
     made_from = msgspec.json.encode([new, files], enc_hook=str, order="deterministic")
     return hashlib.scrypt(made_from, salt=bytes.fromhex(salt), n=2**14, r=8, p=1, dklen=16).hex()

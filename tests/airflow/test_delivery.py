@@ -269,6 +269,18 @@ def test_single_steps_survive_a_clear_of_the_whole_run(task, sandbox, files) -> 
     assert billed(sandbox) == 1
 
 
+def test_attaching_other_files_after_the_send_fails(task, sandbox, files) -> None:
+    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
+    attach = task(AttachFilesOperator, transfer_id=transfer_id, files=files[:1])
+    attach.run()
+    task(SendTransferOperator, transfer_id=transfer_id).run()
+    attach.make = task(AttachFilesOperator, transfer_id=transfer_id, files=files).make
+    attach.clear()
+
+    with pytest.raises(AirflowFailException, match="invalid_state"):
+        attach.run()
+
+
 def test_attaching_refuses_a_file_of_the_same_size_that_is_not_its_own(task, sandbox, files, hook) -> None:
     transfer_id = task(CreateTransferOperator, **DELIVERY).run()
     task(AttachFilesOperator, transfer_id=transfer_id, files=files[0]).run()

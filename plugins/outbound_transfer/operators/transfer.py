@@ -116,12 +116,12 @@ class AttachFilesOperator(OutboundTransferOperator):
         from outbound_transfer.sources import find_sources
 
         delivery = _delivery(hook, context)
-        draft = delivery.draft(self.transfer_id)
-        if draft.transfer.is_draft or not draft.is_whole:
-            records = delivery.attach(draft, find_sources(self.files), only_ours=False)
-        else:
+        draft = delivery.draft(self.transfer_id, self.files)
+        if draft.is_done:
             self.log.info("Transfer %s was sent with these files; nothing is attached again", self.transfer_id)
             records = [draft.held[name] for name in draft.state.files]
+        else:
+            records = delivery.attach(draft, find_sources(self.files), only_ours=False)
         result: list[dict[str, Any]] = as_json(records)
         return result
 
