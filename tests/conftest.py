@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -135,13 +135,17 @@ def find_sources(files: FileSpec | Iterable[FileSpec]) -> list[Source]:
     :raises SourceUnreadable: a file is missing or may not be read.
     :raises NameRefused: the service could not keep a name.
     """
-    one = isinstance(files, str | os.PathLike | Mapping) or not isinstance(files, Iterable | None)
-    specs: list[Any] = [files] if one else list(files or ())
-    sources = [source for spec in specs for source in _sources_of(spec)]
+    sources = [source for spec in _specs(files) for source in _sources_of(spec)]
     if not sources:
         raise InvalidDelivery("files is empty: a transfer without files cannot be sent")
     _refuse_twins(sources)
     return sources
+
+
+def _specs(files: FileSpec | Iterable[FileSpec]) -> list[FileSpec]:
+    if isinstance(files, str | Mapping) or not isinstance(files, Iterable):
+        return [files] if files else []
+    return list(files)
 
 
 def _sources_of(spec: FileSpec) -> Iterator[Source]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -55,8 +57,14 @@ class DeliveryState(msgspec.Struct):
 
 def fingerprint(new: NewTransfer | None, files: Any, salt: str) -> str:
     """A digest of a delivery. Slow and salted, since answers and phone numbers are easily guessed."""
-    made_from = msgspec.json.encode([new, files], enc_hook=str, order="deterministic")
-    return hashlib.scrypt(made_from, salt=bytes.fromhex(salt), n=2**14, r=8, p=1, dklen=16).hex()
+    # The standard library's JSON escapes what is no valid Unicode, such as a file name in another encoding.
+    made_from = json.dumps([msgspec.to_builtins(new), files], default=_plain, sort_keys=True)
+    return hashlib.scrypt(made_from.encode(), salt=bytes.fromhex(salt), n=2**14, r=8, p=1, dklen=16).hex()
+
+
+def _plain(value: Any) -> Any:
+    # The XComs of a mapped task come as a lazy sequence, whose text is not its content.
+    return list(value) if isinstance(value, Iterable) else str(value)
 
 
 def new_salt() -> str:

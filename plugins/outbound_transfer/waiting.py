@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import timezone
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
+from outbound_transfer.failures import failing_at_once
 from outbound_transfer.logs import Log
 
 if TYPE_CHECKING:
@@ -64,10 +65,9 @@ def look(hook: OutboundTransferHook, transfer_id: str, log: Log) -> Transfer | N
     from outbound_transfer.protocol.errors import CallError
 
     try:
-        return hook.get_transfer(transfer_id)
+        with failing_at_once():
+            return hook.get_transfer(transfer_id)
     except CallError as error:
-        if not error.passes:
-            raise AirflowFailException(str(error)) from error
         log.warning("Cannot see transfer %s just now; the wait goes on: %s", transfer_id, error)
         return None
 

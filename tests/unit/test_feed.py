@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from outbound_transfer.protocol.errors import MalformedAnswer
 from outbound_transfer.protocol.exchange import Answer
 from outbound_transfer.protocol.feed import MAX_CURSOR, MAX_EVENT_ID, Page, read_page

@@ -18,6 +18,7 @@ import psycopg2.extras
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from outbound_transfer.protocol.exchange import Answer
 from outbound_transfer.protocol.feed import Page, read_page
 from outbound_transfer.warehouse.database import Warehouse

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from outbound_transfer.protocol.feed import Event, Page, RejectedLine
 from outbound_transfer.warehouse.dialects import POSTGRESQL, SQLITE, dialect_of
 from outbound_transfer.warehouse.errors import UnsupportedWarehouse

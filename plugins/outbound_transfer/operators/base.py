@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, conf, timezone
-from airflow.sdk.exceptions import AirflowFailException
 
+from outbound_transfer.failures import failing_at_once
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 
 if TYPE_CHECKING:
@@ -109,23 +108,3 @@ class OutboundTransferOperator(BaseOperator):
         if self.deferrable and wait.seconds > LONGEST_HELD_WAIT:
             unclear = not isinstance(wait.error, CallError) or wait.error.unclear
             raise LongWait(wait.seconds, wait.waited + wait.seconds, unclear=unclear)
-
-
-@contextmanager
-def failing_at_once() -> Iterator[None]:
-    """End the task without a retry where a retry would fail alike (design: promise 5.1).
-
-    :raises AirflowFailException: in the place of such an error, with its text.
-    """
-    from outbound_transfer.client.settings import InvalidSettings
-    from outbound_transfer.delivery import AlreadyDelivered
-    from outbound_transfer.protocol.errors import CallError, FileConflict, InvalidDelivery, NameRefused
-
-    try:
-        yield
-    except (InvalidDelivery, NameRefused, FileConflict, AlreadyDelivered, InvalidSettings) as error:
-        raise AirflowFailException(str(error)) from error
-    except CallError as error:
-        if error.passes:
-            raise
-        raise AirflowFailException(str(error)) from error

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseHook, BaseOperator, conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from outbound_transfer.operators.base import LONGEST_HELD_WAIT, LongWait, failing_at_once
+from outbound_transfer.failures import failing_at_once
+from outbound_transfer.operators.base import LONGEST_HELD_WAIT, LongWait
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

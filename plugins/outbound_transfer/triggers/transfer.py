@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from outbound_transfer.protocol.models import Transfer
 
 
+#: Seconds between two looks, at the least: an interval of 0 must not make a hot loop.
+SHORTEST_INTERVAL: Final = 1.0
+
 #: Seconds that the look which precedes a timeout may take.
 LAST_LOOK: Final = 30.0
 
@@ -82,7 +85,7 @@ class TransferTrigger(BaseTrigger):
                 return TriggerEvent({"ending": "ended", "transfer": as_json(seen), "message": ""})
             if left <= 0:
                 return TriggerEvent({"ending": "timed out", "transfer": as_json(seen), "message": ""})
-            await asyncio.sleep(min(self.poke_interval, left))
+            await asyncio.sleep(min(max(self.poke_interval, SHORTEST_INTERVAL), left))
 
     async def _look(self, client: AsyncClient, timeout: float) -> Transfer | None:
         """One look, retries included; None where it failed in a way that passes: no such failure ends a wait."""

@@ -1,0 +1,198 @@
+"""Every documented error has its class; nothing hostile or secret gets into a message (service.md, Errors)."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer.protocol import errors
+from outbound_transfer.protocol.calls import create_transfer, get_transfer, send_transfer
+from outbound_transfer.protocol.errors import CallError, MalformedAnswer, ServiceError
+from outbound_transfer.protocol.exchange import Answer, Call, error_of, result_of
+from outbound_transfer.protocol.models import new_transfer
+
+#: service.md, Errors: (status, code) -> (class, may it have taken effect, may the same call succeed later).
+DOCUMENTED = {
+    (400, "invalid_request"): (errors.InvalidRequest, False, False),
+    (401, "invalid_api_key"): (errors.InvalidApiKey, False, False),
+    (403, "api_not_enabled"): (errors.ApiNotEnabled, False, False),
+    (403, "api_not_permitted"): (errors.ApiNotPermitted, False, False),
+    (403, "sending_not_permitted"): (errors.SendingNotPermitted, False, False),
+    (403, "auth_option_not_enabled"): (errors.AuthOptionNotEnabled, False, False),
+    (403, "no_credit"): (errors.NoCredit, False, False),
+    (404, "not_found"): (errors.NotFound, False, False),
+    (409, "invalid_state"): (errors.InvalidState, False, False),
+    (409, "transfer_limit_reached"): (errors.TransferLimitReached, False, True),
+    (409, "recipient_limit_exceeded"): (errors.RecipientLimitExceeded, False, False),
+    (411, "length_required"): (errors.LengthRequired, False, False),
+    (413, "file_too_large"): (errors.FileTooLarge, False, False),
+    (429, "rate_limited"): (errors.RateLimited, False, True),
+    (500, "internal_error"): (errors.ServerFault, True, True),
+    (502, "service_unavailable"): (errors.ServerFault, True, True),
+    (503, "service_unavailable"): (errors.ServerFault, True, True),
+    (504, "service_unavailable"): (errors.ServerFault, True, True),
+}
+
+FALLBACKS = [
+    (400, "new_code", errors.InvalidRequest),
+    (403, "new_code", errors.Forbidden),
+    (409, "new_code", errors.Conflict),
+    (500, "", errors.ServerFault),
+    (418, "teapot", errors.InvalidRequest),
+    (507, "", errors.ServerFault),
+    (599, "invalid_request", errors.ServerFault),
+    (600, "", ServiceError),
+    (199, "", ServiceError),
+]
+
+FOREIGN = [
+    (404, "rate_limited", errors.NotFound),
+    (200 + 300, "invalid_state", errors.ServerFault),
+    (403, "transfer_limit_reached", errors.Forbidden),
+    (409, "no_credit", errors.Conflict),
+    (403, "invalid_api_key", errors.Forbidden),
+    (429, "internal_error", errors.RateLimited),
+]
+
+CALL = get_transfer("t")
+
+
+def failed(status: int, body: bytes, call: Call[object] = CALL, **headers: str) -> CallError:
+    return error_of(call, Answer(status, {name.replace("_", "-"): value for name, value in headers.items()}, body))
+
+
+def said(code: str, message: str) -> bytes:
+    return json.dumps({"error": code, "message": message}).encode()
+
+
+@pytest.mark.parametrize(("status", "code"), DOCUMENTED)
+def test_every_documented_error_has_its_class(status: int, code: str) -> None:
+    kind, unclear, passes = DOCUMENTED[status, code]
+    error = failed(status, said(code, "words"))
+    assert type(error) is kind
+    assert (error.unclear, error.passes) == (unclear, passes)
+    assert (error.status, error.code, error.message, error.retry_after) == (status, code, "words", None)
+    assert error.advice in str(error), "every error says what to do"
+
+
+def test_every_code_is_documented_and_every_documented_code_has_a_class() -> None:
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServiceError)]
+    codes = {code for kind in classes for code in kind.codes}
+    statuses = {status for kind in classes for status in kind.statuses}
+    assert codes == {code for _, code in DOCUMENTED}
+    assert statuses == {status for status, _ in DOCUMENTED}
+    assert all(kind.advice != ServiceError.advice for kind, _, _ in DOCUMENTED.values())
+
+
+@pytest.mark.parametrize(("status", "code", "kind"), FALLBACKS + FOREIGN)
+def test_other_codes_fall_back_to_the_status_then_to_its_hundred(
+    status: int, code: str, kind: type[ServiceError]
+) -> None:
+    assert type(failed(status, said(code, "words"))) is kind
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>503</html>", b"[]", b"null", b"\xff\xfe", b'{"error": 7}', b"[" * 200_000, b'{"x":' * 200_000],
+    ids=lambda body: repr(body[:12]),
+)
+def test_a_body_that_is_no_error_object_leaves_the_status(body: bytes) -> None:
+    error = failed(503, body)
+    assert isinstance(error, errors.ServerFault)
+    assert (error.code, error.message) == ("", "")
+
+
+@pytest.mark.parametrize("rest", ['"message": null', '"message": "m", "new": {"a": [1]}', '"details": []'])
+def test_a_code_counts_whatever_stands_beside_it(rest: str) -> None:
+    error = failed(409, f'{{"error": "transfer_limit_reached", {rest}}}'.encode())
+    assert isinstance(error, errors.TransferLimitReached)
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 304, 307, 308])
+def test_a_redirect_is_no_answer(status: int) -> None:
+    error = failed(status, b"", location="https://elsewhere.example/")
+    assert isinstance(error, MalformedAnswer)
+    assert "not followed" in str(error)
+
+
+@pytest.mark.parametrize(("status", "code"), DOCUMENTED)
+def test_service_errors_survive_pickling(status: int, code: str) -> None:
+    error = failed(status, said(code, "words"), retry_after="7")
+    error.unclear = True
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CallError.__subclasses__() if kind is not ServiceError])
+def test_other_errors_survive_pickling(kind: type[CallError]) -> None:
+    assert str(pickle.loads(pickle.dumps(kind("words")))) == "words"
+
+
+# ---------------------------------------------------------------------------------------------------------- secrets
+
+ASKED = new_transfer(
+    subject="S",
+    recipients=[{"email": "a@example.com", "phone": "5551"}, {"email": "b@example.com", "phone": "55512345"}],
+    security="question",
+    security_question="Option?",
+    security_answer="option",
+)
+
+
+def test_no_message_repeats_a_secret_of_the_call() -> None:
+    error = failed(400, said("invalid_request", "bad: option, 5551 and 55512345"), create_transfer(ASKED))
+    assert error.message == "bad: ***, *** and ***"
+
+
+def test_no_message_repeats_the_key() -> None:
+    answer = Answer(401, {}, said("invalid_api_key", "the key obt_123 is revoked"), secrets=("obt_123",))
+    assert error_of(send_transfer("t"), answer).message == "the key *** is revoked"
+    assert "obt_123" not in repr(replace(answer, body=b""))
+
+
+def test_a_secret_that_is_a_word_of_a_code_does_not_change_the_error() -> None:
+    error = failed(403, said("auth_option_not_enabled", "no such option"), create_transfer(ASKED))
+    assert type(error) is errors.AuthOptionNotEnabled
+    assert (error.code, error.message) == ("auth_option_not_enabled", "no such ***")
+
+
+def test_a_code_that_is_not_documented_is_cleaned_too() -> None:
+    error = failed(400, said("option\n55512345" + "x" * 1_000, ""), create_transfer(ASKED))
+    assert error.code.startswith("*** ***x")
+    assert len(error.code) <= 500
+
+
+@given(st.text(), st.text())
+def test_messages_are_one_short_printable_line(code: str, message: str) -> None:
+    error = failed(400, said(code, message) if code.isprintable() else b"{}")
+    text = str(error)
+    assert text.isprintable()
+    assert len(text) < 1_200
+
+
+@pytest.mark.parametrize(
+    "character", ["\n", "\r", "\x1b[31m", "\x00", "\x7f", "\x85", "\u2028", "\u202e", "\u200b", "\t"]
+)
+def test_control_characters_become_spaces(character: str) -> None:
+    assert failed(400, said("invalid_request", f"a{character}b")).message in ("a b", "a [31mb")
+
+
+def test_a_message_of_megabytes_is_cut() -> None:
+    assert len(failed(400, said("invalid_request", "m" * 5_000_000)).message) == 500
+
+
+# ---------------------------------------------------------------------------------------------------- good statuses
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b"{}", b'{"id": 1}', b"\xff", b"[" * 200_000, b'{"x":' * 200_000]
+)
+def test_a_success_that_cannot_be_read_is_malformed(body: bytes) -> None:
+    with pytest.raises(MalformedAnswer, match="get: the answer is not as documented"):
+        result_of(CALL, Answer(200, {}, body))
