@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.connections import connection_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -55,18 +55,6 @@ def hook(connection: str) -> Iterator[Any]:
 
     with OutboundTransferHook(connection) as hook:
         yield hook
-
-
-def connection_json(sandbox: Sandbox, **extra: object) -> str:
-    """The sandbox as the value of an ``AIRFLOW_CONN_…`` variable."""
-    return json.dumps(
-        {
-            "conn_type": "outbound_transfer",
-            "host": sandbox.base_url,
-            "password": sandbox.transfer_api_key,
-            "extra": {"event_api_key": sandbox.event_api_key, **extra},
-        }
-    )
 
 
 @pytest.fixture

@@ -235,7 +235,7 @@ def test_prefix_and_schema(task, sandbox, warehouse) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"conn_type": "http", "host": "localhost"}, "no SQL database"),
+        ({"conn_type": "outbound_transfer", "host": "localhost"}, "no SQL database"),
         ({"conn_type": "mysql", "host": "localhost"}, "supported are: postgresql, sqlite"),
     ],
 )

@@ -16,7 +16,6 @@ import jsonschema
 import pytest
 
 import airflow
-from conftest import connection_json
 from outbound_transfer.client import RetryPolicy
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
@@ -25,6 +24,7 @@ from outbound_transfer.protocol.exchange import Upload
 from outbound_transfer.protocol.flows import discard_draft
 from outbound_transfer.protocol.models import Transfer, new_transfer
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.connections import connection_json
 
 NEW = new_transfer(subject="Report", recipients=["ann@example.com", {"email": "bob@example.com", "name": "Bob"}])
 VARIABLE = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
