@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
+
+# How long an example takes says nothing on a machine that others share.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -124,7 +124,7 @@ class Delivery:
             fingerprint=states.fingerprint(new, files, salt),
             clears=self.clears,
             try_number=self.try_number,
-            files=_plan(sources, {}),
+            files=_plan(sources, {}, {}),
         )
         states.save(self.store, state)
         self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
@@ -144,7 +144,7 @@ class Delivery:
             self.log.info("Removed %s from the draft: it is not what is delivered now", file.name)
             del held[file.name]
         # Written only now: until a stale file is gone, the plan must go on saying what it is.
-        state.files, state.try_number = _plan(sources, held), self.try_number
+        state.files, state.try_number = _plan(sources, held, state.files), self.try_number
         states.save(self.store, state)
         try:
             return [held.get(source.name) or self._attach_one(state, source) for source in sources]
@@ -177,9 +177,16 @@ class Delivery:
         return transfer
 
 
-def _plan(sources: Sequence[Source], held: Mapping[str, File]) -> dict[str, PlannedFile]:
-    ids = {name: file.id for name, file in held.items()}
-    return {source.name: PlannedFile(source.size, source.version, ids.get(source.name, "")) for source in sources}
+def _plan(
+    sources: Sequence[Source], held: Mapping[str, File], before: Mapping[str, PlannedFile]
+) -> dict[str, PlannedFile]:
+    """What will be attached; ``before`` is the plan of the earlier try."""
+    plan = {}
+    for source in sources:
+        file, old = held.get(source.name), before.get(source.name)
+        sole = old is None or (old.sole and (old.size, old.version) == (source.size, source.version))
+        plan[source.name] = PlannedFile(source.size, source.version, file.id if file else "", sole)
+    return plan
 
 
 def _by_name(things: Iterable[Named] | None) -> dict[str, Named]:
@@ -204,7 +211,11 @@ def _stale(
                 )
             if source is not None:
                 stale.append(file)
-        elif source is None or (file.size, plan.size, plan.version) != (source.size, source.size, source.version):
+        elif (
+            source is None
+            or (plan.size, plan.version) != (source.size, source.version)
+            or not plan.is_attached_as(file)
+        ):
             stale.append(file)
     return stale
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from outbound_transfer.protocol.models import NewTransfer
+from outbound_transfer.protocol.models import File, NewTransfer
 
 
 class StateStore(Protocol):
@@ -25,11 +25,18 @@ class PlannedFile(msgspec.Struct):
     """A file that this delivery attaches, or has attached: written before its first byte goes out.
 
     :ivar file_id: the service's, once it is attached.
+    :ivar sole: no other version of it was ever planned for this draft, so what the draft holds by this name is this
+        one. Otherwise an upload of another version, given up long ago, may still land: only ``file_id`` tells then.
     """
 
     size: int
     version: str
     file_id: str = ""
+    sole: bool = True
+
+    def is_attached_as(self, file: File) -> bool:
+        """Whether ``file`` of the draft is surely this."""
+        return file.size == self.size and (self.sole or file.id == self.file_id)
 
 
 class DeliveryState(msgspec.Struct):

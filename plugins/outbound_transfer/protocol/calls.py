@@ -80,7 +80,11 @@ def send_transfer(transfer_id: str) -> Call[Transfer]:
 
     A failed send is settled by reading the transfer (rule 2): any status but draft means that it landed.
     """
-    settle = Settlement(get_transfer(transfer_id), lambda transfer: None if transfer.is_draft else transfer)
+    settle = Settlement(
+        get_transfer(transfer_id),
+        lambda transfer: None if transfer.is_draft else transfer,
+        doubt=f"Transfer {transfer_id} may have been sent all the same; the next try looks before it sends.",
+    )
     return Call(Operation.SEND, "POST", _path(transfer_id, "send"), _json(Transfer), settle=settle)
 
 

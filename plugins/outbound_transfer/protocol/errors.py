@@ -30,7 +30,7 @@ An error code that this file does not know falls back to the class of its status
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class OutboundTransferError(Exception):
@@ -65,11 +65,16 @@ class CallError(OutboundTransferError):
     """A call failed.
 
     :ivar unclear: it, or an earlier try of the same call, may have taken effect all the same.
+    :ivar doubt: what may have happened, for a call whose effect cannot be taken back; "" where nothing is in doubt.
     :cvar passes: the same call may well succeed later.
     """
 
     unclear: bool = False
+    doubt: str = ""
     passes: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} {self.doubt}".rstrip()
 
 
 class NotConnected(CallError):
@@ -122,8 +127,8 @@ class ServiceError(CallError):
         for status in cls.__dict__.get("statuses", ()):
             cls._by_status[status] = cls
 
-    def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str, str, float | None], dict[str, bool]]:
-        return type(self), (self.status, self.code, self.message, self.retry_after), {"unclear": self.unclear}
+    def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str, str, float | None], dict[str, Any]]:
+        return type(self), (self.status, self.code, self.message, self.retry_after), dict(vars(self))
 
     @classmethod
     def of(cls, status: int, code: str, message: str, retry_after: float | None = None) -> ServiceError:

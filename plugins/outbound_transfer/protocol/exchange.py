@@ -86,10 +86,16 @@ class Upload:
 
 @dataclass(frozen=True)
 class Settlement(Generic[T]):
-    """How to learn what an unclear call did: ask ``question``; ``landed`` gives the call's result, or None."""
+    """How to learn what an unclear call did.
+
+    :ivar question: the call to ask.
+    :ivar landed: gives the unclear call's result of the answer, or None where it had no effect.
+    :ivar doubt: what to tell a person where the question cannot be asked.
+    """
 
     question: Call[Any]
     landed: Callable[[Any], T | None]
+    doubt: str
 
 
 @dataclass(frozen=True)

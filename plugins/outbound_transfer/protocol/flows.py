@@ -31,6 +31,8 @@ class Tries(Generic[T]):
             return (yield from self._try())
         except CallError as error:
             self.unclear = error.unclear = self.unclear or error.unclear
+            if self.unclear and self.call.settle:
+                error.doubt = self.call.settle.doubt
             raise
 
     def _try(self) -> Flow[T]:
