@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test lint bench-upload bench-import sandbox constraints clean
+.PHONY: help setup demo demo-stop test faults lint bench-upload bench-import sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -27,6 +27,9 @@ demo-stop: setup ## Stop what `make demo KEEP=1` left running
 
 test: setup ## Run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+faults: setup ## A delivery under every single fault and every pair of faults (about 7 minutes)
+	$(BIN)/python tests/faults/run.py $(ARGS)
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from . import control
 from .api import events, files, http, transfers
 from .api.middleware import Contained, EarlyAnswers, RequestLog
 from .errors import ApiError
+from .faults import Faults, Faulty
 from .service.sandbox import Sandbox
 
 
@@ -25,4 +26,5 @@ def create_app(sandbox: Sandbox) -> ASGIApp:
     )
     app.router.redirect_slashes = False
     app.state.sandbox = sandbox
-    return EarlyAnswers(RequestLog(Contained(app), sandbox))
+    app.state.faults = Faults()
+    return EarlyAnswers(Faulty(RequestLog(Contained(app), sandbox), app.state.faults))

@@ -23,6 +23,7 @@ from .api import render
 from .api.http import answer, read_json, sandbox_of
 from .clock import iso
 from .errors import ApiError, invalid_request, not_found
+from .faults import AnyFault, Faults
 from .models import Account, File, User
 from .service.drafts import Text
 
@@ -194,6 +195,31 @@ async def feed_calls(request: Request) -> Response:
     return _dated(sandbox_of(request).context.journal.feed_calls())
 
 
+def _faults_of(request: Request) -> Faults:
+    faults: Faults = request.app.state.faults
+    return faults
+
+
+async def plan_faults(request: Request) -> Response:
+    """Appends to the queue, all of them or none."""
+    planned = await read_json(request, list[AnyFault])
+    _faults_of(request).plan(planned)
+    return answer({"planned": len(planned)}, 201)
+
+
+async def faults(request: Request) -> Response:
+    return answer(_faults_of(request).account())
+
+
+async def clear_faults(request: Request) -> Response:
+    _faults_of(request).clear()
+    return Response(status_code=204)
+
+
+async def release(request: Request) -> Response:
+    return answer({"released": _faults_of(request).release()})
+
+
 def _stored_file(request: Request) -> File:
     transfer = sandbox_of(request).transfers.find(request.path_params["transfer_id"])
     for file in transfer.files:
@@ -237,6 +263,10 @@ mount = Mount(
         Route("/ledger", ledger),
         Route("/requests", requests),
         Route("/feed-calls", feed_calls),
+        Route("/faults", plan_faults, methods=["POST"]),
+        Route("/faults", faults),
+        Route("/faults", clear_faults, methods=["DELETE"]),
+        Route("/faults/release", release, methods=["POST"]),
     ],
     middleware=[Middleware(LocalOnly)],
 )

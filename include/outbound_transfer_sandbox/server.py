@@ -22,7 +22,11 @@ _GRACE_SECONDS = 0.5
 
 
 class Protocol(HttpToolsProtocol):
-    """Differs from uvicorn's own where a request breaks the framing."""
+    """Differs from uvicorn's own where a request breaks the framing; lends its transport to planned faults."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"]["transport"] = self.transport
 
     def send_400_response(self, msg: str) -> None:
         cycle = self.cycle

@@ -104,6 +104,23 @@ class Sandbox:
         rows: list[dict[str, Any]] = self.call("GET", "feed-calls")
         return rows
 
+    def plan_faults(self, *faults: dict[str, Any]) -> None:
+        """Appends to the queue of planned faults, e.g. `{"kind": "reset", "path": "*/send", "effect": "after"}`."""
+        self.call("POST", "faults", list(faults))
+
+    def faults(self) -> list[dict[str, Any]]:
+        """Every planned fault in its order, with its `state` (planned, held or met), `passed` calls and `call`."""
+        rows: list[dict[str, Any]] = self.call("GET", "faults")
+        return rows
+
+    def clear_faults(self) -> None:
+        """Forgets all planned faults; calls that are held go on."""
+        self.call("DELETE", "faults")
+
+    def release(self) -> int:
+        """Lets go of every call that is held; their number."""
+        return int(self.call("POST", "faults/release")["released"])
+
     def stored_file(self, transfer_id: str, file_id: str) -> dict[str, Any]:
         """What is really stored: id, name, size, content_type, stored_size, sha256."""
         record: dict[str, Any] = self.call("GET", f"transfers/{transfer_id}/files/{file_id}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 from urllib.parse import unquote
 
 from outbound_transfer.protocol.content_disposition import check_name
-from outbound_transfer.protocol.errors import InvalidDelivery, SourceChanged, SourceUnreadable
+from outbound_transfer.protocol.errors import InvalidDelivery, OutboundTransferError, SourceChanged, SourceUnreadable
 from outbound_transfer.protocol.exchange import Upload
 
 if TYPE_CHECKING:
@@ -73,13 +73,21 @@ class Source:
         left = self.size
         with self._backend.open() as file:
             while left:
-                with _readable(self.location):
-                    chunk = file.read(min(CHUNK, left))
+                chunk = self._read(file, min(CHUNK, left))
                 if not chunk:
                     raise SourceChanged(f"{self.location} shrank while it was read: {left} bytes are missing")
                 left -= len(chunk)
                 yield chunk
                 on_progress(self.size - left)
+
+    def _read(self, file: BinaryIO, size: int) -> bytes:
+        try:
+            with _readable(self.location):
+                return file.read(size)
+        except SourceUnreadable:
+            # An object store refuses to go on with an object that was replaced or deleted meanwhile.
+            self.check_unchanged()
+            raise
 
 
 @dataclass(frozen=True)
@@ -117,14 +125,17 @@ class Remote:
 
     def open(self) -> BinaryIO:
         with _readable(self.path):
-            return self.path.open("rb")  # type: ignore[no-any-return]
+            # The libraries' own block is many times as large, and is kept twice.
+            return self.path.open("rb", block_size=8 * CHUNK)  # type: ignore[no-any-return]
 
 
 @contextmanager
 def _readable(path: object) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:
+    except OutboundTransferError:
+        raise
+    except Exception as error:  # each object store's library has errors of its own
         raise SourceUnreadable(f"{path} cannot be read: {error}") from error
 
 
@@ -154,9 +165,9 @@ def _sources_of(spec: FileSpec) -> Iterator[Source]:
     if name and len(backends) > 1:
         raise InvalidDelivery(f"{path!r} matches {len(backends)} files, which cannot all be named {name!r}")
     for backend in backends:
+        size, version = backend.identity()
         source_name = name or backend.path.name
         check_name(source_name)
-        size, version = backend.identity()
         backend.open().close()
         yield Source(str(backend.path), source_name, size, version, backend)
 

@@ -76,7 +76,8 @@ def play(kind: type, script: Script, call: Call[Any] = GET, **options: Any) -> P
             raise type(answer)  # a new one: what is known of a try is noted on its error
         return answer
 
-    options |= {"clock": lambda: played.now, "on_wait": told}
+    waited = {call.operation.value: options.pop("waited", 0.0)}
+    options |= {"clock": lambda: played.now, "on_wait": told, "waited": waited}
     try:
         played.result = _perform(kind, call, sleep, exchange, options)
     except Exception as error:
@@ -194,9 +195,9 @@ def test_time_that_was_waited_before_counts(kind: type) -> None:
     assert played.sleeps == []
 
 
-def test_time_that_was_waited_before_counts_for_the_first_call_only() -> None:
+def test_time_that_was_waited_before_counts_for_the_first_call_of_that_operation() -> None:
     answers = iter([PENDING, limited("50"), PENDING])
-    with Client(SETTINGS, policy=RetryPolicy(patience=100), sleep=lambda seconds: None, waited=90.0) as client:
+    with Client(SETTINGS, policy=RetryPolicy(patience=100), sleep=lambda seconds: None, waited={"get": 90.0}) as client:
         client._exchange = lambda call: next(answers)  # type: ignore[method-assign]
         client.perform(GET)
         assert client.perform(GET).status == "pending"

@@ -1,4 +1,4 @@
-"""ASGI layers around the API. A layer that plans faults fits between them and the server, or around any one of them."""
+"""ASGI layers around the API. Planned faults (`faults`) stand between `EarlyAnswers` and `RequestLog`."""
 
 from __future__ import annotations
 

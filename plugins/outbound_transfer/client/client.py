@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import httpx
@@ -30,18 +30,18 @@ class _Base:
         policy: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_wait: OnWait = log_wait,
-        waited: float = 0.0,
+        waited: Mapping[str, float] | None = None,
     ) -> None:
         """
         :param clock: monotonic seconds.
         :param on_wait: told of every wait before it begins; may raise to wait elsewhere (a deferral).
-        :param waited: seconds that the first call has waited before this client was made.
+        :param waited: seconds that a call, by its operation, has waited before this client was made.
         """
         self.settings, self.policy = settings, policy or RetryPolicy()
-        self._clock, self._on_wait, self._waited = clock, on_wait, waited
+        self._clock, self._on_wait, self._waited = clock, on_wait, dict(waited or {})
 
     def _retry_options(self, call: Call[T]) -> dict[str, Any]:
-        waited, self._waited = self._waited, 0.0
+        waited = self._waited.pop(call.operation.value, 0.0)
         return self.policy.options(call, self._clock, self._on_wait, waited)
 
 

@@ -35,6 +35,15 @@ class Wait:
     seconds: float
     waited: float
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the service asked for it, or its limits do; otherwise it is a backoff of our own.
+
+        Only what is asked for may be spent elsewhere: how often a call has failed is counted in one process.
+        """
+        told = isinstance(self.error, ServiceError) and self.error.retry_after is not None
+        return told or decide(self.call, self.error) in (Decision.WAIT_AS_TOLD, Decision.WAIT_FOR_SLOT)
+
 
 #: Told of every wait before it begins; may raise to wait elsewhere (a deferral).
 OnWait: TypeAlias = Callable[[Wait], None]

@@ -26,13 +26,13 @@ class LongWait(Exception):
     """A wait that should not hold a worker slot: no error, it carries the wait to where the task can defer.
 
     :ivar seconds: how long it takes.
-    :ivar waited: seconds that the awaited call will have spent in waits when it ends.
+    :ivar waited: seconds that the awaited call, by its operation, will have spent in waits when it ends.
     :ivar unclear: the call that failed before the wait may have taken effect.
     """
 
-    def __init__(self, seconds: float, waited: float = 0.0, *, unclear: bool = False) -> None:
+    def __init__(self, seconds: float, waited: dict[str, float] | None = None, *, unclear: bool = False) -> None:
         super().__init__(f"waiting {seconds:.0f} s")
-        self.seconds, self.waited, self.unclear = seconds, waited, unclear
+        self.seconds, self.waited, self.unclear = seconds, waited or {}, unclear
 
     def trigger(self) -> DateTimeTrigger:
         """Fires when it is over."""
@@ -79,16 +79,23 @@ class OutboundTransferOperator(BaseOperator):
         return RetryPolicy()
 
     def execute(self, context: Context) -> Any:
-        return self._work(context, waited=0.0, resumed=False)
+        return self._work(context, waited={}, resumed=False)
 
-    def resume(self, context: Context, event: Any = None, *, waited: float = 0.0, unclear: bool = True) -> Any:  # noqa: ARG002
+    def resume(  # Airflow passes the event
+        self,
+        context: Context,
+        event: Any = None,  # noqa: ARG002
+        *,
+        waited: dict[str, float] | None = None,
+        unclear: bool = True,
+    ) -> Any:
         """Go on after a wait; ``waited`` and ``unclear`` as of :class:`LongWait`.
 
         They have defaults because ``dag.test()`` of Airflow 3.3 brings back the event alone.
         """
-        return self._work(context, waited=float(waited), resumed=not unclear)
+        return self._work(context, waited=waited or {}, resumed=not unclear)
 
-    def _work(self, context: Context, *, waited: float, resumed: bool) -> Any:
+    def _work(self, context: Context, *, waited: dict[str, float], resumed: bool) -> Any:
         options = {"policy": self.retry_policy_of_calls(), "on_wait": self._on_wait, "waited": waited}
         try:
             with failing_at_once(), self.hook(**options) as hook:
@@ -102,9 +109,8 @@ class OutboundTransferOperator(BaseOperator):
 
     def _on_wait(self, wait: Wait) -> None:
         from outbound_transfer.client.retry import log_wait
-        from outbound_transfer.protocol.errors import CallError
 
         log_wait(wait)
-        if self.deferrable and wait.seconds > LONGEST_HELD_WAIT:
-            unclear = not isinstance(wait.error, CallError) or wait.error.unclear
-            raise LongWait(wait.seconds, wait.waited + wait.seconds, unclear=unclear)
+        if self.deferrable and wait.seconds > LONGEST_HELD_WAIT and wait.is_asked_for:
+            waited = {wait.call.operation.value: wait.waited + wait.seconds}
+            raise LongWait(wait.seconds, waited, unclear=getattr(wait.error, "unclear", True))

@@ -100,7 +100,7 @@ class EventFeedToSqlOperator(BaseOperator):
         progress = progress_of(brought)
         max_pages, max_rejected = _limit("max_pages", self.max_pages, 1), _limit("max_rejected", self.max_rejected, 0)
         try:
-            with _failing_at_once(), self.hook(on_wait=self._on_wait, waited=progress.waited) as hook:
+            with _failing_at_once(), self.hook(on_wait=self._on_wait, waited={"events": progress.waited}) as hook:
                 tables = self._tables(hook)
                 while True:
                     page = hook.read_events(cursor=tables.cursor())
@@ -154,15 +154,13 @@ class EventFeedToSqlOperator(BaseOperator):
     def _on_wait(self, wait: Wait) -> None:
         """Told of each wait before the call is repeated."""
         from outbound_transfer.client.retry import log_wait
-        from outbound_transfer.protocol.errors import MalformedAnswer, RateLimited, ServiceError
+        from outbound_transfer.protocol.errors import MalformedAnswer
 
         if isinstance(wait.error, MalformedAnswer):
             # It spent the feed's minute, so a repeat at once is refused: the task's own retries do better.
             raise wait.error
         log_wait(wait)
-        error = wait.error
-        if isinstance(error, RateLimited) or (isinstance(error, ServiceError) and error.retry_after is not None):
-            # A backoff is not deferred: tries are counted within one process, and all its waits are a minute or two.
+        if wait.is_asked_for:
             self._defer_if_long(wait.seconds, wait.waited + wait.seconds)
 
     def _wait_out(self, seconds: float) -> None:
@@ -171,7 +169,7 @@ class EventFeedToSqlOperator(BaseOperator):
 
     def _defer_if_long(self, seconds: float, waited: float) -> None:
         if self.deferrable and seconds > LONGEST_HELD_WAIT:
-            raise LongWait(seconds, waited)
+            raise LongWait(seconds, {"events": waited})
 
     def _defer(self, long: LongWait, progress: Progress) -> None:
         import msgspec
@@ -179,7 +177,7 @@ class EventFeedToSqlOperator(BaseOperator):
         self.defer(
             trigger=long.trigger(),
             method_name="resume",
-            kwargs=msgspec.structs.replace(progress, waited=long.waited).as_kwargs(),
+            kwargs=msgspec.structs.replace(progress, waited=long.waited["events"]).as_kwargs(),
         )
 
 

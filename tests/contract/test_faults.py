@@ -1,0 +1,304 @@
+"""Planned faults: each kind does to a real connection what it says, and is accounted for."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+ANN = {"email": "ann@example.com"}
+
+
+@pytest.fixture
+def plan(control: Any) -> Any:
+    """Plan faults; at the end, every one must have been met."""
+    yield control.plan_faults
+    assert [row["state"] for row in control.faults()] == ["met"] * len(control.faults())
+
+
+def eventually(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def drafts(control: Any) -> int:
+    """Those that were created, whatever their creator was told."""
+    rows = control.requests()
+    return sum((row["method"], row["path"], row["status"]) == ("POST", "/v1/transfers", 201) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, "invalid_request"), (409, "invalid_state"), (429, "rate_limited"), (504, None)]
+)
+def test_an_error_before_the_effect(api: Any, control: Any, plan: Any, refused: Any, status: int, code: Any) -> None:
+    plan({"kind": "error", "status": status} | ({"code": code} if code else {}))
+    refused(api.create(), status, code or "service_unavailable")
+    assert drafts(control) == 0
+    assert api.create().status_code == 201
+
+
+def test_an_error_after_the_effect(api: Any, control: Any, plan: Any, refused: Any) -> None:
+    plan({"kind": "error", "status": 503, "effect": "after"})
+    refused(api.create(), 503, "service_unavailable")
+    assert drafts(control) == 1
+
+
+def test_an_error_that_is_not_the_service_s_own(api: Any, plan: Any) -> None:
+    plan({"kind": "error", "status": 502, "code": ""})
+    response = api.create()
+    assert response.status_code == 502
+    assert response.headers["content-type"] == "text/html"
+
+
+@pytest.mark.parametrize("text", ["7", "0", "", "soon", "-1", "Wed, 21 Oct 2037 07:28:00 GMT"])
+def test_retry_after_goes_out_as_it_is(api: Any, plan: Any, text: str) -> None:
+    plan({"kind": "error", "status": 429, "retry_after": text}, {"kind": "error", "status": 429})
+    assert api.create().headers["retry-after"] == text
+    assert "retry-after" not in api.create().headers
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_an_error_before_a_body_is_read(api: Any, plan: Any, refused: Any, size: int) -> None:
+    transfer = api.draft()["id"]
+    plan({"kind": "error", "status": 500})
+    refused(api.attach(transfer, content=b"x" * size), 500, "internal_error")
+    assert api.get(transfer)["files"] == []
+
+
+@pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
+def test_a_reset(api: Any, control: Any, plan: Any, effect: str, created: int) -> None:
+    plan({"kind": "reset", "effect": effect})
+    with pytest.raises(httpx.TransportError):
+        api.create()
+    assert drafts(control) == created
+    assert api.create().status_code == 201
+
+
+def test_a_reset_is_one_for_tcp(api: Any, plan: Any, wire: Any) -> None:
+    plan({"kind": "reset"})
+    connection = wire()
+    connection.request("GET", "/v1/transfers")
+    with pytest.raises(ConnectionResetError):
+        connection.socket.recv(1)
+
+
+@pytest.mark.parametrize("after_bytes", [0, 1, 1_000_000, 10**9])
+def test_a_reset_within_the_request(api: Any, plan: Any, after_bytes: int) -> None:
+    transfer = api.draft()["id"]
+    plan({"kind": "reset_in_request", "after_bytes": after_bytes})
+    with pytest.raises(httpx.TransportError):
+        api.attach(transfer, content=b"x" * 3_000_000)
+    assert api.get(transfer)["files"] == []
+
+
+def test_a_reset_within_the_response(api: Any, control: Any, plan: Any, wire: Any) -> None:
+    transfer = api.draft()["id"]
+    plan({"kind": "reset_in_response", "after_bytes": 7})
+    connection = wire()
+    connection.request("GET", f"/v1/transfers/{transfer}")
+    assert connection._until(b"\r\n\r\n").startswith(b"HTTP/1.1 200")
+    assert connection._exactly(7) == b'{"id":"'
+    with pytest.raises(ConnectionResetError):
+        connection.socket.recv(1)
+
+
+def test_a_long_answer_is_cut_at_the_byte(api: Any, control: Any, unlimited: Any, plan: Any) -> None:
+    control.add_events(1000, data={"text": "x" * 5000})
+    plan({"kind": "reset_in_response", "path": "/v1/events", "after_bytes": 4_000_000})
+    headers = {"Authorization": f"Bearer {api.event_key}"}
+    with api.http.stream("GET", "/v1/events", headers=headers) as response:
+        got: list[int] = []
+        with pytest.raises(httpx.ReadError):
+            got.extend(map(len, response.iter_raw()))
+    assert sum(got) <= 4_000_000
+
+
+@pytest.mark.parametrize(("effect", "status"), [("before", "draft"), ("after", "pending")])
+def test_a_delay_of_a_send(api: Any, control: Any, plan: Any, effect: str, status: str) -> None:
+    transfer = api.draft()["id"]
+    api.attached(transfer)
+    plan({"kind": "delay", "seconds": 1, "path": "*/send", "effect": effect})
+    with pytest.raises(httpx.ReadTimeout):
+        api.http.post(f"/v1/transfers/{transfer}/send", timeout=0.1)
+    assert api.get(transfer)["status"] == status
+    assert control.faults()[0]["state"] == "held"
+    eventually(lambda: control.faults()[0]["state"] == "met")
+    assert api.get(transfer)["status"] == "pending"
+
+
+def test_a_delay_makes_an_answer_late(api: Any, plan: Any) -> None:
+    plan({"kind": "delay", "seconds": 0.2})
+    started = time.monotonic()
+    assert api.create().status_code == 201
+    assert time.monotonic() - started >= 0.2
+
+
+@pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
+def test_a_held_call_goes_on_when_it_is_released(api: Any, control: Any, plan: Any, effect: str, created: int) -> None:
+    plan({"kind": "hold", "effect": effect})
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: answers.append(api.create()))
+    thread.start()
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    assert control.faults()[0]["call"] == {"method": "POST", "path": "/v1/transfers"}
+    assert drafts(control) == created
+    assert not answers
+
+    assert control.release() == 1
+    thread.join(10)
+    assert answers[0].status_code == 201
+    assert drafts(control) == 1
+    assert control.release() == 0
+
+
+def test_a_held_upload_lands_though_its_sender_is_gone(api: Any, control: Any, plan: Any) -> None:
+    transfer = api.draft()["id"]
+    plan({"kind": "hold", "path": "*/files"})
+    with pytest.raises(httpx.ReadTimeout):
+        api.http.post(
+            f"/v1/transfers/{transfer}/files",
+            content=b"late",
+            headers={"Content-Disposition": 'attachment; filename="a.txt"'},
+            timeout=0.1,
+        )
+    assert api.get(transfer)["files"] == []
+    control.release()
+    eventually(lambda: control.faults()[0]["state"] == "met")
+    assert [file["size"] for file in api.get(transfer)["files"]] == [4]
+
+
+def test_clearing_lets_held_calls_go_on(api: Any, control: Any) -> None:
+    control.plan_faults({"kind": "hold"}, {"kind": "reset"})
+    thread = threading.Thread(target=api.create)
+    thread.start()
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    control.clear_faults()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert control.faults() == []
+    assert api.create().status_code == 201
+
+
+def test_a_sandbox_stops_while_a_call_is_held(capfd: Any) -> None:
+    from outbound_transfer_sandbox.testing import running_sandbox
+
+    with running_sandbox() as sandbox:
+        sandbox.plan_faults({"kind": "hold"})
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(f"{sandbox.base_url}/v1/transfers", timeout=0.1)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 10])
+def test_a_truncated_page(api: Any, control: Any, unlimited: Any, plan: Any, cut_bytes: int) -> None:
+    control.add_events(3)
+    whole = api.events().content
+    plan({"kind": "truncated_page", "cut_bytes": cut_bytes})
+    response = api.events()
+    assert response.content == whole[:-cut_bytes]
+    assert int(response.headers["content-length"]) == len(whole) - cut_bytes
+    assert response.headers["x-next-cursor"] == "3"
+
+
+def test_a_malformed_line(api: Any, control: Any, unlimited: Any, plan: Any) -> None:
+    control.add_events(3)
+    whole = api.events().content.splitlines()
+    plan({"kind": "malformed_line", "line": 1, "text": "nonsense"})
+    assert api.events().content.splitlines() == [whole[0], b"nonsense", whole[2]]
+
+
+@pytest.mark.parametrize("name", ["X-Next-Cursor", "X-Has-More", "Content-Type"])
+@pytest.mark.parametrize("value", [None, "", "-1"])
+def test_a_feed_header(api: Any, plan: Any, name: str, value: str | None) -> None:
+    plan({"kind": "feed_header", "name": name, "value": value})
+    assert api.events().headers.get(name) == value
+
+
+def test_a_status_outside_the_list(api: Any, plan: Any) -> None:
+    draft, sent = api.draft()["id"], api.sent()["id"]
+    plan(*[{"kind": "status_value", "status": "frozen", "method": "GET"}] * 2)
+    assert api.get(draft)["status"] == "draft"
+    assert api.get(sent)["status"] == "frozen"
+    assert api.page()["data"][0]["status"] == "frozen"
+    assert api.get(sent)["status"] == "pending"
+
+
+def test_broken_json(api: Any, control: Any, plan: Any) -> None:
+    plan({"kind": "truncated_json", "keep_bytes": 3}, {"kind": "malformed_json", "text": "<html>"})
+    assert api.create().content == b'{"i'
+    assert api.create().content == b"<html>"
+    assert drafts(control) == 2
+
+
+def test_faults_that_need_an_answer_wait_for_one_that_can_bear_them(api: Any, control: Any, plan: Any) -> None:
+    plan({"kind": "truncated_page"}, {"kind": "error", "status": 500})
+    assert api.events().status_code == 200, "an empty page cannot be truncated"
+    assert api.create().status_code == 201
+    assert [row["state"] for row in control.faults()] == ["planned", "planned"]
+    control.add_events(1)
+    control.advance_clock(60)
+    with pytest.raises(json.JSONDecodeError):
+        api.events().json()
+    assert api.create().status_code == 500
+
+
+def test_plans_are_met_in_order_by_the_calls_that_they_mean(api: Any, control: Any, plan: Any) -> None:
+    plan(
+        {"kind": "error", "status": 500, "method": "GET", "path": "/v1/transfers/*", "skip": 1},
+        {"kind": "error", "status": 502, "skip": 1},
+    )
+    transfer = api.draft()["id"]
+    assert [api.http.get(f"/v1/transfers/{transfer}").status_code for _ in range(4)] == [200, 500, 200, 502]
+    rows = control.faults()
+    assert [(row["state"], row["passed"], row["call"]["path"]) for row in rows] == [
+        ("met", 1, f"/v1/transfers/{transfer}")
+    ] * 2
+    assert rows[0] == {
+        "kind": "error",
+        "status": 500,
+        "code": None,
+        "retry_after": None,
+        "effect": "before",
+        "method": "GET",
+        "path": "/v1/transfers/*",
+        "skip": 1,
+        "state": "met",
+        "passed": 1,
+        "call": {"method": "GET", "path": f"/v1/transfers/{transfer}"},
+    }
+
+
+def test_the_request_log_has_what_reached_the_service(api: Any, control: Any, plan: Any) -> None:
+    plan({"kind": "error", "status": 500}, {"kind": "error", "status": 500, "effect": "after"})
+    assert [api.create().status_code for _ in range(3)] == [500, 500, 201]
+    assert [row["status"] for row in control.requests()] == [201, 201]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "earthquake"},
+        {"status": 500},
+        {"kind": "reset", "colour": "blue"},
+        {"kind": "reset", "effect": "during"},
+        {"kind": "reset", "skip": -1},
+        {"kind": "error"},
+        {"kind": "error", "status": 200},
+        {"kind": "error", "status": 429, "retry_after": "1\r\nX-Evil: 1"},
+        {"kind": "delay", "seconds": -1},
+        {"kind": "feed_header", "name": "X-Other"},
+    ],
+    ids=str,
+)
+def test_what_is_no_fault_is_refused_with_all_that_came_along(api: Any, control: Any, fault: dict[str, Any]) -> None:
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.plan_faults({"kind": "reset"}, fault)
+    assert control.faults() == []
+    assert api.create().status_code == 201

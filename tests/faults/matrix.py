@@ -1,0 +1,386 @@
+"""The fault matrix of a delivery of three files: which schedules there are, how one is run, and what judges it.
+
+A schedule is one planned fault, or two of which the second waits for the first: it hits the calls that follow, those of
+the recovery from the first included. How many calls follow is not guessed: a probe, a fault that waits for more calls
+than any run makes, counts those that it lets pass.
+
+A run is real but for time: the operator, its hook and its client, over a socket, against the sandbox; an hour of waits
+takes milliseconds. What the sandbox has billed, sent and stored is the judge, never what the client believes. A task
+that failed is cleared in the end and must deliver then, once in all.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+from unittest import mock
+
+from outbound_transfer import state as states
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.tasks import TaskInstance, Time
+
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+DELIVERY = {"subject": "Report", "recipients": ["ann@example.com", "bob@example.com"]}
+#: The last is longer than what the sandbox takes for a small body.
+SIZES = {"a.csv": 1_000, "b.csv": 1, "c.csv": 100_000}
+#: Tries of the task after the first, as a careful user would have them.
+RETRIES = 2
+#: Real seconds after which the client gives a late answer up. Only schedules with late answers use it.
+TIMEOUT = 0.4
+#: A sandbox is thrown away after so many schedules, before its logs get long.
+SCHEDULES_PER_SANDBOX = 100
+ENDLESS = 10**9
+NOT_MET = "not met"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault with its settings.
+
+    :ivar passes: the service's guidance is to try again, so the task must succeed in spite of it.
+    :ivar needs: the faults with the same need mean the same calls; "" means every call.
+    :ivar late: it makes the client wait for its timeout.
+    """
+
+    name: str
+    fault: Mapping[str, Any] = field(hash=False)
+    passes: bool = True
+    needs: str = ""
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A fault of a schedule, after ``skip`` calls that it means."""
+
+    kind: Kind
+    skip: int
+
+    def __str__(self) -> str:
+        return f"{self.kind.name} at call {self.skip}"
+
+    def plan(self) -> dict[str, Any]:
+        return {**self.kind.fault, "skip": self.skip}
+
+
+Schedule: TypeAlias = tuple[Planned, ...]
+
+
+def _error(name: str, status: int, *, passes: bool, **more: Any) -> Kind:
+    return Kind(name, {"kind": "error", "status": status, **more}, passes)
+
+
+def _refusals() -> Iterator[Kind]:
+    for status in (400, 401, 403, 404, 411, 413):
+        yield _error(f"{status}", status, passes=False)
+    for code in ("invalid_state", "transfer_limit_reached", "recipient_limit_exceeded"):
+        yield _error(f"409 {code}", 409, passes=False, code=code)
+    # As if the very call had been repeated on the way.
+    yield _error("409 invalid_state after", 409, passes=False, effect="after")
+
+
+def _passing_errors() -> Iterator[Kind]:
+    waits = {"7": "7", "0": "0", "nonsense": "soon", "date": "Wed, 21 Oct 2037 07:28:00 GMT"}
+    for name, retry_after in waits.items():
+        # A date counts from the answer's own Date, which a planned error does not have: nonsense, too.
+        yield _error(f"429 retry-after {name}", 429, passes=True, retry_after=retry_after)
+    yield _error("429", 429, passes=True)
+    yield _error("503 retry-after 120", 503, passes=True, retry_after="120")
+    yield _error("502 of a proxy", 502, passes=True, code="")
+    for status in (500, 502, 503, 504):
+        yield _error(f"{status}", status, passes=True)
+        yield _error(f"{status} after", status, passes=True, effect="after")
+
+
+def _broken_connections() -> Iterator[Kind]:
+    for effect in ("before", "after"):
+        yield Kind(f"reset {effect}", {"kind": "reset", "effect": effect})
+    for count in (1, 500):
+        yield Kind(f"reset in request at {count}", {"kind": "reset_in_request", "after_bytes": count})
+    for count in (0, 10):
+        yield Kind(f"reset in response at {count}", {"kind": "reset_in_response", "after_bytes": count})
+
+
+def _late() -> Iterator[Kind]:
+    for effect in ("before", "after"):
+        # Released as soon as the client has given up: the effect, or its answer, comes while it recovers.
+        yield Kind(f"late {effect}", {"kind": "hold", "effect": effect}, late=True)
+        yield Kind(f"delay {effect}", {"kind": "delay", "seconds": 2 * TIMEOUT, "effect": effect}, late=True)
+
+
+def _broken_answers() -> Iterator[Kind]:
+    yield Kind("truncated json", {"kind": "truncated_json"}, needs="json")
+    yield Kind("malformed json", {"kind": "malformed_json"}, needs="json")
+    yield Kind("unlisted status", {"kind": "status_value", "status": "frozen"}, needs="sent transfer")
+
+
+#: Every kind of design.md §6 but those of feed pages, which no delivery meets.
+KINDS: tuple[Kind, ...] = (*_refusals(), *_passing_errors(), *_broken_connections(), *_late(), *_broken_answers())
+
+#: A delay is a hold that nobody decides about: in pairs, which are many, one of the two is enough.
+PAIR_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if not kind.name.startswith("delay"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a schedule ended.
+
+    :ivar result: "sent", or why not.
+    :ivar leaked: drafts that nothing leads to any more.
+    """
+
+    schedule: Schedule
+    result: str
+    leaked: int
+    violations: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return " + ".join(map(str, self.schedule)) or "no fault"
+
+
+class Bench:
+    """Runs schedules, one after another, against a sandbox that is replaced now and then."""
+
+    def __init__(self, folder: Path) -> None:
+        self._runs = 0
+        self._sandbox: Sandbox | None = None
+        self._open = ExitStack()
+        self.files = [folder / name for name in SIZES]
+        self.restore_files()
+
+    def restore_files(self) -> None:
+        for number, path in enumerate(self.files):
+            path.write_bytes(bytes([65 + number]) * SIZES[path.name])
+
+    def __enter__(self) -> Bench:
+        self._open.enter_context(_one_digest_for_all())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def sandbox(self) -> Sandbox:
+        """An account with nothing going on in it."""
+        if self._runs % SCHEDULES_PER_SANDBOX == 0:
+            stack = self._open.pop_all()
+            if self._runs:
+                stack.close()
+                stack = ExitStack()
+                stack.enter_context(_one_digest_for_all())
+            self._sandbox = stack.enter_context(running_sandbox())
+            self._open = stack
+        self._runs += 1
+        assert self._sandbox
+        return self._sandbox
+
+    def run(self, schedule: Schedule, *, deferrable: bool = False) -> Outcome:
+        """Run and judge. On a busy machine a client gives up more calls than those that are late, and the faults after
+        them find other calls than they were planned for: such a schedule, one that was not met, is run once more.
+        """
+        outcome = self._run(schedule, deferrable=deferrable)
+        if outcome.violations and all(violation.startswith(NOT_MET) for violation in outcome.violations):
+            outcome = self._run(schedule, deferrable=deferrable)
+        return outcome
+
+    def _run(self, schedule: Schedule, *, deferrable: bool) -> Outcome:
+        run = Run(self.sandbox(), self.files, late=_is_late(schedule))
+        run.plan(*[planned.plan() for planned in schedule])
+        run.deliver(deferrable=deferrable)
+        must_succeed = all(planned.kind.passes for planned in schedule)
+        return run.judged(schedule, must_succeed=must_succeed)
+
+    def following(self, first: Schedule, needs: str) -> int:
+        """How many calls that bear a kind with these needs follow after the faults of ``first``."""
+        # Where real time matters, a busy machine may add calls to one run, hardly to two.
+        return min(self._following(first, needs) for _ in range(2 if _is_late(first) else 1))
+
+    def _following(self, first: Schedule, needs: str) -> int:
+        probe = next(kind for kind in KINDS if kind.needs == needs)
+        run = Run(self.sandbox(), self.files, late=_is_late(first))
+        run.plan(*[planned.plan() for planned in first], Planned(probe, ENDLESS).plan())
+        run.deliver()
+        run.settle()
+        return int(run.sandbox.faults()[-1]["passed"])
+
+
+class Run:
+    """One delivery under faults."""
+
+    def __init__(self, sandbox: Sandbox, files: list[Path], *, late: bool) -> None:
+        self.sandbox, self.files = sandbox, files
+        sandbox.clear_faults()
+        # The rate allowance is as good as new.
+        sandbox.advance_clock(3600)
+        self.key = sandbox.transfer_api_key
+        self.connection = _connection(sandbox, self.key, TIMEOUT if late else 60)
+        self.time: Time = Releasing(sandbox) if late else Time(sandbox)
+        self._ledger_before, self._log_before = len(sandbox.ledger()), len(sandbox.requests())
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.ti: TaskInstance | None = None
+
+    def plan(self, *faults: dict[str, Any]) -> None:
+        if faults:
+            self.sandbox.plan_faults(*faults)
+
+    def task(self, *, deferrable: bool = False) -> TaskInstance:
+        files = [str(path) for path in self.files]
+
+        def make() -> DeliverFilesOperator:
+            return DeliverFilesOperator(task_id="deliver", files=files, deferrable=deferrable, **DELIVERY)
+
+        return TaskInstance(make, self.time, RETRIES)
+
+    def deliver(self, ti: TaskInstance | None = None, *, deferrable: bool = False) -> None:
+        self.ti = ti or self.task(deferrable=deferrable)
+        self.result, self.error = self._result_of(self.ti)
+
+    def _result_of(self, ti: TaskInstance) -> tuple[Any, BaseException | None]:
+        with mock.patch.dict(os.environ, {CONNECTION: self.connection}):
+            try:
+                return ti.run(), None
+            except Exception as error:
+                return None, error
+
+    def settle(self) -> None:
+        """Until nothing is on its way any more."""
+        deadline = time.monotonic() + 30
+        while any(row["state"] == "held" for row in self.sandbox.faults()):
+            assert time.monotonic() < deadline, self.sandbox.faults()
+            self.sandbox.release()
+            time.sleep(0.002)
+
+    def judged(self, schedule: Schedule = (), *, must_succeed: bool, clear: bool = True) -> Outcome:
+        """What the sandbox says of it; ``clear``: a task that failed is cleared, and judged again."""
+        self.settle()
+        unmet = [row for row in self.sandbox.faults() if row["state"] != "met"]
+        self.sandbox.clear_faults()
+        ledger = self.sandbox.ledger()[self._ledger_before :]
+        billed = [row["transfer_id"] for row in ledger if row["kind"] == "billed"]
+        violations = [f"{NOT_MET}: {row['kind']}" for row in unmet]
+        violations += self._wrongs_of_ledger(ledger, billed)
+        violations += self._wrongs_of_success(billed) if self.error is None else self._wrongs_of_failure(billed)
+        if self.error and must_succeed:
+            violations.append(f"failed though every fault passes: {self.error!r}")
+        outcome = Outcome(schedule, self._result(billed), self._leaked(), tuple(violations))
+        if self.error and clear:
+            outcome = replace(outcome, violations=(*violations, *self._wrongs_of_clear()))
+        return outcome
+
+    def _wrongs_of_clear(self) -> Iterator[str]:
+        """A user reads the error, mends what it says and clears the task: all is well then, whatever had been sent."""
+        assert self.ti
+        self.ti.clear()
+        result, error = self._result_of(self.ti)
+        ledger = self.sandbox.ledger()[self._ledger_before :]
+        billed = [row["transfer_id"] for row in ledger if row["kind"] == "billed"]
+        if error or billed != [result["id"]]:
+            yield f"after a clear without faults: {result or error!r}, billed are {billed}"
+        elif (stored := self.stored(billed[0])) != (meant := self.meant()):
+            yield f"after a clear without faults: sent {stored} and not {meant}"
+
+    def _wrongs_of_ledger(self, ledger: list[dict[str, Any]], billed: list[str]) -> Iterator[str]:
+        if len(billed) > 1:
+            yield f"billed {len(billed)} times: {billed}"
+        emailed = sorted(row["recipient"] for row in ledger if row["kind"] == "emailed")
+        if emailed != sorted(DELIVERY["recipients"]) * len(billed):
+            yield f"emailed {emailed} with {len(billed)} transfers billed"
+        for transfer_id in billed:
+            if (stored := self.stored(transfer_id)) != (meant := self.meant()):
+                yield f"sent {stored} and not {meant}"
+
+    def _wrongs_of_success(self, billed: list[str]) -> Iterator[str]:
+        if self.result["id"] not in billed:
+            yield f"succeeded with {self.result['id']}, billed are {billed}"
+
+    def _wrongs_of_failure(self, billed: list[str]) -> Iterator[str]:
+        # Whoever reads the error must learn which transfer is out: it names the transfer and says so.
+        said = str(self.error)
+        for transfer_id in billed:
+            if transfer_id not in said or not re.search(r"\b(sent|delivered)\b", said):
+                yield f"sent {transfer_id}, and the task's error does not say so: {self.error!r}"
+
+    def stored(self, transfer_id: str) -> dict[str, str]:
+        """SHA-256 by name of what a transfer holds."""
+        import httpx
+
+        url = f"{self.sandbox.base_url}/v1/transfers/{transfer_id}/files"
+        answer = httpx.get(url, headers={"Authorization": f"Bearer {self.key}"}, trust_env=False, verify=False)
+        files = answer.raise_for_status().json()["data"]
+        return {file["name"]: self.sandbox.stored_file(transfer_id, file["id"])["sha256"] for file in files}
+
+    def meant(self) -> dict[str, str]:
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.files}
+
+    def _result(self, billed: list[str]) -> str:
+        if self.error is None:
+            return "sent"
+        return "failed, but sent" if billed else "failed, not sent"
+
+    def _leaked(self) -> int:
+        """The drafts that were made but for the one that was sent, or that a clear of the task would go on with."""
+        log = self.sandbox.requests()[self._log_before :]
+        made = sum((row["method"], row["path"], row["status"]) == ("POST", "/v1/transfers", 201) for row in log)
+        discarded = sum((row["method"], row["status"]) == ("DELETE", 204) and _is_transfer(row["path"]) for row in log)
+        return max(made - discarded - 1, 0)
+
+
+class Releasing(Time):
+    """Time in which whatever is held goes on when the client begins to wait for its next try."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.sandbox.release()
+
+
+def _is_late(schedule: Schedule) -> bool:
+    return any(planned.kind.late for planned in schedule)
+
+
+def _is_transfer(path: str) -> bool:
+    return path.count("/") == 3
+
+
+def _connection(sandbox: Sandbox, key: str, timeout: float) -> str:
+    # Without certificates to load, which plain HTTP has no use for, a client is made in no time.
+    extra = {"timeout": timeout, "verify": False}
+    return json.dumps({"conn_type": "outbound_transfer", "host": sandbox.base_url, "password": key, "extra": extra})
+
+
+@contextmanager
+def _one_digest_for_all() -> Iterator[None]:
+    """The fingerprint of a delivery is slow on purpose, and all deliveries here are one: it is computed once."""
+    once = SimpleNamespace(scrypt=functools.cache(hashlib.scrypt))
+    with mock.patch.object(states, "hashlib", once), mock.patch.object(states, "new_salt", return_value="00" * 16):
+        yield
+
+
+def singles(bench: Bench) -> Iterator[Schedule]:
+    """Every kind at every call of a delivery that can bear it."""
+    yield from following_schedules(bench, (), KINDS)
+
+
+def following_schedules(bench: Bench, first: Schedule, kinds: tuple[Kind, ...]) -> Iterator[Schedule]:
+    """``first`` with each kind at each of the calls that follow it."""
+    calls: dict[str, int] = {}
+    for kind in kinds:
+        if kind.needs not in calls:
+            calls[kind.needs] = bench.following(first, kind.needs)
+        yield from ((*first, Planned(kind, skip)) for skip in range(calls[kind.needs]))
+
+
+def first_faults(bench: Bench) -> list[Schedule]:
+    """The singles that pairs begin with."""
+    return list(following_schedules(bench, (), PAIR_KINDS))

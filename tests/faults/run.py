@@ -1,0 +1,158 @@
+"""Runs the fault matrix: ``python tests/faults/run.py [--singles | --pairs] [--sample N --seed S] [--workers N]``.
+
+Prints how many schedules there were, how they ended by kind of fault, and the worst case of leaked drafts.
+Exits with 1 where any schedule broke a promise, and prints the schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import conftest  # noqa: F401 gives Airflow a home, before anything imports it
+from faults.matrix import KINDS, PAIR_KINDS, Bench, Outcome, Schedule, first_faults, following_schedules, singles
+
+#: Broken promises are printed up to this many; the count is of all.
+SHOWN = 100
+RESULTS = ("sent", "failed, not sent", "failed, but sent")
+
+_bench: Bench
+
+
+def main() -> int:
+    arguments = _arguments()
+    started = time.monotonic()
+    table = Table()
+    with _Workers(arguments.workers) as workers:
+        schedules = _schedules(workers, arguments)
+        print(f"{len(schedules)} schedules, enumerated in {time.monotonic() - started:.0f} s", flush=True)
+        for outcome in workers.map(_run, schedules):
+            table.add(outcome)
+            if table.schedules % 1000 == 0:
+                print(f"  {table.schedules} done, {len(table.broken)} broke a promise", flush=True)
+    print(table.text())
+    print(f"{time.monotonic() - started:.0f} s with {arguments.workers} workers")
+    return 1 if table.broken or not table.schedules else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--singles", action="store_true", help="one fault each; both where neither is given")
+    which.add_argument("--pairs", action="store_true", help="two faults each")
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many of the pairs, chosen by chance")
+    parser.add_argument("--seed", type=int, default=0, help="of that chance")
+    # The late answers are waited for in real time, so there is work for more processes than cores.
+    parser.add_argument("--workers", type=int, default=2 * (os.cpu_count() or 1))
+    return parser.parse_args()
+
+
+def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Schedule]:
+    chosen: list[Schedule] = []
+    if not arguments.pairs:
+        chosen += workers.apply(_singles)
+    if not arguments.singles:
+        pairs = [pair for found in workers.map(_pairs, workers.apply(_first_faults)) for pair in found]
+        if arguments.sample is not None:
+            print(f"{len(pairs)} pairs, of which {arguments.sample} are run (seed {arguments.seed})")
+            pairs = random.Random(arguments.seed).sample(pairs, min(arguments.sample, len(pairs)))
+        chosen += pairs
+    return chosen
+
+
+class _Workers:
+    """Processes, each with a bench of its own."""
+
+    def __init__(self, number: int) -> None:
+        self._pool = multiprocessing.get_context("fork").Pool(number, _begin)
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.terminate()
+        self._pool.join()
+
+    def apply(self, function: Callable[[], Any]) -> Any:
+        return self._pool.apply(function)
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return self._pool.imap_unordered(function, items, chunksize=4)
+
+
+def _begin() -> None:
+    global _bench
+    _be_quiet()
+    _bench = Bench(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"]))).__enter__()
+
+
+def _be_quiet() -> None:
+    import structlog
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    logging.disable(logging.CRITICAL)
+    ExecutorSafeguard.test_mode = True  # operators are run outside of Airflow's task runner on purpose
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def _run(schedule: Schedule) -> Outcome:
+    return _bench.run(schedule)
+
+
+def _singles() -> list[Schedule]:
+    return list(singles(_bench))
+
+
+def _first_faults() -> list[Schedule]:
+    return first_faults(_bench)
+
+
+def _pairs(first: Schedule) -> list[Schedule]:
+    return list(following_schedules(_bench, first, PAIR_KINDS))
+
+
+class Table:
+    """What came out."""
+
+    def __init__(self) -> None:
+        self.schedules = 0
+        self.by_kind: Counter[tuple[str, str]] = Counter()
+        self.worst: Outcome | None = None
+        self.broken: list[Outcome] = []
+
+    def add(self, outcome: Outcome) -> None:
+        self.schedules += 1
+        for kind in {planned.kind.name for planned in outcome.schedule}:
+            self.by_kind[kind, outcome.result] += 1
+        if self.worst is None or outcome.leaked > self.worst.leaked:
+            self.worst = outcome
+        if outcome.violations:
+            self.broken.append(outcome)
+
+    def text(self) -> str:
+        lines = [f"{'kind of fault':34}" + "".join(f"{result:>26}" for result in RESULTS)]
+        for kind in KINDS:
+            counts = [self.by_kind[kind.name, result] for result in RESULTS]
+            if any(counts):
+                lines.append(f"{kind.name:34}" + "".join(f"{count:26,}" for count in counts))
+        if self.worst:
+            lines.append(f"leaked drafts, worst case: {self.worst.leaked} ({self.worst.name})")
+        lines.append(f"{self.schedules:,} schedules, {len(self.broken)} broke a promise")
+        broken = sorted(self.broken, key=lambda outcome: outcome.name)[:SHOWN]
+        return "\n".join([*lines, *(f"BROKEN {outcome.name}: {'; '.join(outcome.violations)}" for outcome in broken)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

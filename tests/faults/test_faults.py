@@ -1,0 +1,183 @@
+"""The fault matrix in small: every single fault, some pairs, and tests that the matrix finds what is broken.
+
+All pairs: ``python tests/faults/run.py``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults import matrix
+from faults.matrix import KINDS, PAIR_KINDS, Bench, Kind, Planned, Run, Schedule, following_schedules
+from outbound_transfer.protocol import calls, flows
+from support.tasks import Store, TaskInstance, Time
+
+SEED = 20
+SEND = 4  # the position of the send among the calls of a delivery of three files
+
+BY_NAME = {kind.name: kind for kind in KINDS}
+
+#: After these the client cannot know whether its send took effect, and it did.
+UNCLEAR = ("500 after", "reset after", "truncated json")
+#: These end the task at once, so also the question whether the send took effect.
+REFUSALS = ("400", "401", "403", "404", "409 invalid_state")
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Bench(tmp_path_factory.mktemp("files")) as bench:
+        yield bench
+
+
+def check(bench: Bench, schedule: Schedule, **options: Any) -> matrix.Outcome:
+    outcome = bench.run(schedule, **options)
+    assert not outcome.violations, f"{outcome.name}: {outcome.violations}"
+    return outcome
+
+
+def test_no_fault(bench: Bench) -> None:
+    assert check(bench, ()).result == "sent"
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["holding", "deferring"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_one_fault_at_every_call(bench: Bench, kind: Kind, deferrable: bool) -> None:
+    schedules = list(following_schedules(bench, (), (kind,)))
+    assert len(schedules) == (1 if kind.needs == "sent transfer" else 5)
+    for schedule in schedules:
+        assert check(bench, schedule, deferrable=deferrable).leaked <= 1
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_some_pairs_of_faults(bench: Bench, number: int) -> None:
+    chance = random.Random(SEED + number)
+    first = (
+        Planned(chance.choice([kind for kind in PAIR_KINDS if kind.passes and not kind.needs]), chance.randrange(5)),
+    )
+    pairs = list(following_schedules(bench, first, PAIR_KINDS))
+    for pair in chance.sample(pairs, 5):
+        assert check(bench, pair).leaked <= 2
+
+
+@pytest.mark.parametrize("unclear", UNCLEAR)
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refused_question_whether_the_send_took_effect(bench: Bench, unclear: str, refusal: str) -> None:
+    check(bench, (Planned(BY_NAME[unclear], SEND), Planned(BY_NAME[refusal], 0)))
+
+
+# Tests of the tests: with a safeguard taken out, the matrix must find it.
+
+
+@pytest.mark.parametrize("lost", ["500 after", "reset after", "reset in response at 0", "malformed json", "late after"])
+def test_the_matrix_finds_a_missing_read_after_an_unclear_send(bench: Bench, monkeypatch: Any, lost: str) -> None:
+    send_transfer = calls.send_transfer
+    monkeypatch.setattr(calls, "send_transfer", lambda transfer_id: replace(send_transfer(transfer_id), settle=None))
+
+    outcome = bench.run((Planned(BY_NAME[lost], SEND),))
+
+    assert any("does not say so" in violation for violation in outcome.violations)
+
+
+def unchecked_attach(transfer_id: str, upload: Any, **_: Any) -> Any:
+    """:func:`flows.attach` without its checks of what the service answers."""
+    attached = yield calls.attach_file(transfer_id, upload)
+    return attached.file
+
+
+class Rewriting(Time):
+    """Time in which another program rewrites a file while the client waits for its next try."""
+
+    def __init__(self, sandbox: Any, path: Path, content: bytes) -> None:
+        super().__init__(sandbox)
+        self.path, self.content = path, content
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.path.write_bytes(self.content)
+
+
+class Late(Store):
+    """The task's state, at whose first change in the second try the upload of the first one lands."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.run = run
+        self.ti: TaskInstance | None = None
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        super().set(key, value, retention=retention)
+        if self.ti and self.ti.try_number == 2:
+            self.run.settle()
+
+
+def deliver_past_a_late_upload(bench: Bench, content: bytes, *, clear: bool = False) -> matrix.Outcome:
+    """The first try's upload lands behind the second try's look at the draft, with what the file held before."""
+    run = Run(bench.sandbox(), bench.files, late=True)
+    run.plan({"kind": "hold", "method": "POST", "path": "*/files"})
+    run.time = Rewriting(run.sandbox, bench.files[0], content)
+    ti = run.task()
+    ti.store = store = Late(run)
+    store.ti = ti
+    try:
+        run.deliver(ti)
+        return run.judged(must_succeed=False, clear=clear)
+    finally:
+        bench.restore_files()
+
+
+SAME_SIZE, OTHER_SIZE = b"Z" * matrix.SIZES["a.csv"], b"Z" * 77
+
+
+@pytest.mark.parametrize(
+    ("content", "result"), [(SAME_SIZE, "failed, not sent"), (OTHER_SIZE, "sent")], ids=["=", "!="]
+)
+def test_an_upload_that_lands_late_is_not_taken_for_the_file(bench: Bench, content: bytes, result: str) -> None:
+    outcome = deliver_past_a_late_upload(bench, content)
+    assert not outcome.violations
+    assert outcome.result == result
+
+
+def test_a_clear_does_not_send_an_upload_that_landed_late(bench: Bench) -> None:
+    assert not deliver_past_a_late_upload(bench, SAME_SIZE, clear=True).violations
+
+
+@pytest.mark.parametrize("content", [SAME_SIZE, OTHER_SIZE], ids=["=", "!="])
+def test_the_matrix_finds_missing_checks_of_attach(bench: Bench, monkeypatch: Any, content: bytes) -> None:
+    monkeypatch.setattr(flows, "attach", unchecked_attach)
+
+    outcome = deliver_past_a_late_upload(bench, content)
+
+    assert any(violation.startswith("sent {") for violation in outcome.violations)
+
+
+def test_the_matrix_finds_a_forgotten_draft(bench: Bench, monkeypatch: Any) -> None:
+    from outbound_transfer.delivery import Delivery
+
+    monkeypatch.setattr(Delivery, "earlier", lambda *_, **__: None)
+    run = Run(bench.sandbox(), bench.files, late=False)
+    ti = run.task()
+    run.deliver(ti)
+    ti.clear()
+    run.deliver(ti)
+
+    assert any(violation.startswith("billed 2 times") for violation in run.judged(must_succeed=True).violations)
+
+
+def test_the_matrix_finds_a_missing_retry(bench: Bench, monkeypatch: Any) -> None:
+    from outbound_transfer.protocol.errors import ConnectionLost
+
+    monkeypatch.setattr(ConnectionLost, "passes", False)
+
+    outcome = bench.run((Planned(BY_NAME["reset before"], 1),))
+
+    assert any(violation.startswith("failed though") for violation in outcome.violations)
+
+
+def test_the_matrix_finds_a_fault_that_is_not_met(bench: Bench) -> None:
+    assert bench.run((Planned(BY_NAME["500"], 99),)).violations == ("not met: error",)
