@@ -7,7 +7,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_deliver_files_sends_each_delivery_once(run_dag, connection, sandbox, recipients_pick_up, tmp_path) -> None:
+def test_deliver_files_sends_each_delivery_once(
+    run_dag, connection, sandbox, recipients_pick_up, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("OUTBOUND_TRANSFER_POKE_INTERVAL", "1")
     (tmp_path / "a.txt").write_text("for ann")
     (tmp_path / "b.txt").write_text("for bob")
     deliveries = [
@@ -16,5 +19,11 @@ def test_deliver_files_sends_each_delivery_once(run_dag, connection, sandbox, re
     ]
     run = run_dag((REPOSITORY / "dags/deliver_files.py").read_text(), conf={"deliveries": deliveries})
 
-    print(run.states())
     assert run.state == "success"
+    assert {run.states()[f"delivery.wait_for_pickup[{index}]"] for index in (0, 1)} == {"success"}
+    final = [run.xcom("delivery.wait_for_pickup", map_index=index) for index in (0, 1)]
+    assert [(transfer["subject"], transfer["status"]) for transfer in final] == [
+        ("For Ann", "complete"),
+        ("123", "complete"),
+    ]
+    assert [row["kind"] for row in sandbox.ledger()].count("billed") == 2

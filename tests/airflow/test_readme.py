@@ -15,7 +15,8 @@ def test_the_dag_to_copy_delivers(run_dag, connection, sandbox, recipients_pick_
     files = 'files=["/data/reports/{{ ds }}/*.pdf", "s3://finance/summary.xlsx"]'
     assert files in source
 
-    run = run_dag(source.replace(files, f"files=[{str(tmp_path / '*.pdf')!r}]"))
+    source = source.replace(files, f"files=[{str(tmp_path / '*.pdf')!r}]")
+    run = run_dag(source.replace('on_expired="fail",', 'on_expired="fail", poke_interval=1,'))
 
     assert run.states() == dict.fromkeys(["deliver", "wait_for_pickup", "discard_draft"], "success")
     assert all(recipient["picked_up_at"] for recipient in run.xcom("wait_for_pickup")["recipients"])

@@ -159,7 +159,8 @@ def error_of(call: Call[Any], answer: Answer) -> CallError:
     secrets = (*call.secrets, *answer.secrets)
     # A word of a code may be somebody's answer; the code stays what it is.
     code = said.error if ServiceError.knows(said.error) else _clean(said.error, secrets)
-    return ServiceError.of(answer.status, code, _clean(said.message or "", secrets), wait)
+    message = _clean(said.message or "", secrets)
+    return ServiceError.of(answer.status, code, f"{call.upload.name!r}: {message}" if call.upload else message, wait)
 
 
 def _clean(text: str, secrets: Iterable[str]) -> str:
