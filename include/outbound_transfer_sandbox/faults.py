@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -61,8 +62,9 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     def means(self, method: str, path: str) -> bool:
         return self.method in ("*", method) and fnmatchcase(path, self.path)
 
+    @abstractmethod
     async def apply(self, exchange: Exchange, plan: Plan) -> None:
-        raise NotImplementedError
+        """Let `exchange` go wrong."""
 
 
 class ErrorStatus(Fault, frozen=True, kw_only=True, tag="error"):
@@ -137,8 +139,9 @@ class _Late(Fault, frozen=True, kw_only=True):
             await self.wait(plan)
             await exchange.reply(answer)
 
+    @abstractmethod
     async def wait(self, plan: Plan) -> None:
-        raise NotImplementedError
+        """Until the call may go on."""
 
 
 class Delay(_Late, frozen=True, kw_only=True, tag="delay"):
@@ -160,9 +163,9 @@ class Hold(_Late, frozen=True, kw_only=True, tag="hold"):
 class _Altered(Fault, frozen=True, kw_only=True):
     """The call takes effect, and something else is answered."""
 
+    @abstractmethod
     def alter(self, answer: Answer) -> Answer | None:
         """None for an answer that cannot bear this fault."""
-        raise NotImplementedError
 
 
 class TruncatedPage(_Altered, frozen=True, kw_only=True, tag="truncated_page"):
