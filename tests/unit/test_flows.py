@@ -64,12 +64,6 @@ def test_a_stale_file_of_another_size_is_replaced() -> None:
     assert draft.asked == ["attach", "remove", "attach"]
 
 
-def test_a_stale_file_that_is_known_goes_first() -> None:
-    draft = Draft(stored=3)
-    assert run(draft, stale=File("old", "a.txt", 3)) == File("new", "a.txt", 3)
-    assert draft.asked == ["remove", "attach"]
-
-
 def test_a_file_of_the_same_size_that_is_not_ours_is_left_and_told() -> None:
     draft = Draft(stored=3)
     assert isinstance(run(draft), errors.FileConflict)

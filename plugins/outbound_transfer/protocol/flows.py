@@ -62,16 +62,13 @@ def _answered(call: Call[T], after_unclear: bool = False) -> Flow[T]:
     return result_of(call, replace(answer, after_unclear=after_unclear))
 
 
-def attach(transfer_id: str, upload: Upload, *, unchanged: Callable[[], None], stale: File | None = None) -> Flow[File]:
+def attach(transfer_id: str, upload: Upload, *, unchanged: Callable[[], None]) -> Flow[File]:
     """Attach one file to a draft so that the draft holds just its bytes.
 
     :param unchanged: raises :class:`SourceChanged` where the source is no longer what ``upload`` describes.
-    :param stale: a file of this name that the draft is known to hold and that must go first.
     :raises FileConflict: the draft holds another file of the same name and size.
     :raises SourceChanged: after the file's record was removed from the draft.
     """
-    if stale is not None:
-        yield calls.remove_file(transfer_id, stale.id)
     attached: calls.Attached = yield calls.attach_file(transfer_id, upload)
     if attached.file.size != upload.size:
         # The service kept an earlier file of this name and answered 200 (POST .../files): it is stale.
