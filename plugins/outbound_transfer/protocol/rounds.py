@@ -148,7 +148,7 @@ def _page_through(
         shown = {transfer.id: transfer for transfer in page.data if transfer.id in missing}
         for transfer in shown.values():
             found.add(transfer)
-        missing -= shown.keys()
+        missing.difference_update(shown)
         if len(shown) < least or _is_older(page, oldest) or page.next_cursor in (None, cursor):
             break
         cursor = page.next_cursor
