@@ -140,9 +140,16 @@ def test_a_pickup_ends_the_wait_with_the_transfer_as_listings_have_it(scene: Sce
     scene.after(200, lambda: scene.sandbox.pickup(sent, BOB))
     scene.follow(wait)
     assert ending(wait) == ("ended", "complete")
-    assert wait.end and {one["email"] for one in wait.end["transfer"]["recipients"] if one["picked_up_at"]} == {ANN, BOB}
+    assert wait.end and {one["email"] for one in wait.end["transfer"]["recipients"] if one["picked_up_at"]} == {
+        ANN,
+        BOB,
+    }
     assert "files" not in wait.end["transfer"]
-    assert [remark.partition(" is ")[2].partition(":")[0] for remark in wait.remarks] == ["pending", "partial", "complete"]
+    assert [remark.partition(" is ")[2].partition(":")[0] for remark in wait.remarks] == [
+        "pending",
+        "partial",
+        "complete",
+    ]
     assert scene.now - scene.began <= 200 + 60 + 5
 
 
