@@ -60,13 +60,12 @@ def send(report: str, store: Store, **arguments: Any) -> Any:
 
 
 def context_of(store: Store, max_tries: int = 0) -> Any:
+    rescheduled = store.get("rescheduled")
     ti = SimpleNamespace(
         max_tries=max_tries,
         try_number=1,
         xcom_push=lambda *_: None,
-        get_first_reschedule_date=lambda _: (
-            store.get("rescheduled") and datetime.fromisoformat(store.get("rescheduled"))
-        ),
+        get_first_reschedule_date=lambda _: rescheduled and datetime.fromisoformat(rescheduled),
     )
     return {"ti": ti, "task_state_store": store}
 

@@ -140,16 +140,11 @@ def test_a_pickup_ends_the_wait_with_the_transfer_as_listings_have_it(scene: Sce
     scene.after(200, lambda: scene.sandbox.pickup(sent, BOB))
     scene.follow(wait)
     assert ending(wait) == ("ended", "complete")
-    assert wait.end and {one["email"] for one in wait.end["transfer"]["recipients"] if one["picked_up_at"]} == {
-        ANN,
-        BOB,
-    }
+    assert wait.end
+    assert {one["email"] for one in wait.end["transfer"]["recipients"] if one["picked_up_at"]} == {ANN, BOB}
     assert "files" not in wait.end["transfer"]
-    assert [remark.partition(" is ")[2].partition(":")[0] for remark in wait.remarks] == [
-        "pending",
-        "partial",
-        "complete",
-    ]
+    seen = [remark.partition(" is ")[2].partition(":")[0] for remark in wait.remarks]
+    assert seen == ["pending", "partial", "complete"]
     assert scene.now - scene.began <= 200 + 60 + 5
 
 
@@ -277,7 +272,8 @@ def test_a_refused_key_ends_every_wait_with_a_message_that_helps(scene: Scene, s
     scene.follow(*waits)
     for wait in waits:
         assert ending(wait) == ("failed", None)
-        assert wait.end and ("Check the API key" if status == 401 else "administrator") in wait.end["message"]
+        assert wait.end
+        assert ("Check the API key" if status == 401 else "administrator") in wait.end["message"]
         assert scene.key not in wait.end["message"]
 
 
@@ -288,7 +284,8 @@ def test_a_transfer_that_the_key_does_not_see_ends_its_own_wait_only(scene: Scen
     scene.follow(seen, unseen, nonsense)
     assert ending(seen) == ("ended", "complete")
     assert ending(unseen) == ending(nonsense) == ("failed", None)
-    assert unseen.end and "id is unknown" in unseen.end["message"]
+    assert unseen.end
+    assert "id is unknown" in unseen.end["message"]
 
 
 def test_a_key_that_is_replaced_meanwhile_is_all_right(scene: Scene) -> None:

@@ -61,9 +61,9 @@ class Account:
         sent = _sent(list(self.statuses).index(transfer_id))
         return Transfer(transfer_id, self.statuses[transfer_id], "subject", sent_at=sent)
 
-    def look(self, wanted: dict[str, float], listing: Listing = Listing()) -> tuple[Found, Listing]:
+    def look(self, wanted: dict[str, float], listing: Listing | None = None) -> tuple[Found, Listing]:
         found = Found()
-        return found, drive(rounds.look(wanted, listing, found), self.answer)
+        return found, drive(rounds.look(wanted, listing or Listing(), found), self.answer)
 
     def pages(self, *statuses: str) -> int:
         return sum(max(-(-count // PAGE), 1) for count in (self._count(status) for status in statuses))
