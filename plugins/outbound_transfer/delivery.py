@@ -133,6 +133,10 @@ class Delivery:
     def attach(self, draft: Draft, sources: Sequence[Source], *, only_ours: bool) -> list[File]:
         """Make the draft hold just ``sources``, and send no byte that it already holds.
 
+        The largest is attached first. The service checks a file's declared length before it reads a byte (413
+        ``file_too_large``), so a delivery over the account's limit is refused before any of it is uploaded, in each
+        try anew: the limit may have been raised since.
+
         :param only_ours: refuse files on the draft that this delivery did not plan.
         :return: the service's record of each source.
         :raises FileConflict: a file that this delivery did not put there is in the way.
@@ -146,11 +150,14 @@ class Delivery:
         # Written only now: until a stale file is gone, the plan must go on saying what it is.
         state.files, state.try_number = _plan(sources, held, state.files), self.try_number
         states.save(self.store, state)
+        missing = [source for source in sources if source.name not in held]
         try:
-            return [held.get(source.name) or self._attach_one(state, source) for source in sources]
+            for source in sorted(missing, key=lambda source: source.size, reverse=True):
+                held[source.name] = self._attach_one(state, source)
         finally:
             # A deferral in between goes on from here without asking the service what the draft holds.
             states.save(self.store, state)
+        return [held[source.name] for source in sources]
 
     def _attach_one(self, state: DeliveryState, source: Source) -> File:
         progress = Progress(source.name, source.size, self.log)
