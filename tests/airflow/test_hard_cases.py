@@ -11,6 +11,7 @@ import time as real_time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import timezone
 from airflow.sdk.exceptions import AirflowFailException
 
 from outbound_transfer.client.retry import RetryPolicy
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer.protocol.errors import RateLimited, ServerFault
 from outbound_transfer.sources import Source
+from outbound_transfer_sandbox.clock import Clock
 from outbound_transfer_sandbox.testing import Sandbox
-from support.tasks import Store, TaskInstance, Time
+from support.tasks import SharedTime, Store, TaskInstance, Time
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -581,3 +584,40 @@ def test_500_files_interrupted_are_uploaded_once(deliver, sandbox, time, stored,
     assert sum(done.values()) - refused_for_rate(sandbox) <= 502 + 2
     assert stored(result["id"]) == {f"{number:04}.txt": digest(f"{number:0100}".encode()) for number in range(500)}
     assert billed(sandbox) == {result["id"]: 1}
+
+
+# Many deliveries at once on one key.
+
+DELIVERIES, FILES = 20, 5
+
+
+@pytest.fixture
+def no_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real time stands still for the service and for deferrals, so that the machine's speed plays no part."""
+    monkeypatch.setattr(Clock, "now", lambda clock: clock.offset)
+    now = timezone.utcnow()
+    monkeypatch.setattr(timezone, "utcnow", lambda: now)
+
+
+@BOTH_MODES
+def test_twenty_deliveries_share_one_key(no_time_of_its_own, connection, sandbox, stored, tmp_path, deferrable) -> None:
+    time = SharedTime(sandbox, DELIVERIES)
+    files = [small_files(tmp_path / str(number), FILES) for number in range(DELIVERIES)]
+
+    def deliver(number: int) -> tuple[str, float]:
+        arguments = DELIVERY | {"files": files[number], "deferrable": deferrable}
+        with time.thread():
+            return task_instance(DeliverFilesOperator, time, **arguments).run()["id"], time.now
+
+    with ThreadPoolExecutor(DELIVERIES) as pool:
+        ends = dict(pool.map(deliver, range(DELIVERIES)))
+
+    report("20 deliveries", sandbox, time.now)
+    print(f"finished after {min(ends.values()):.1f} to {max(ends.values()):.1f} s")
+    least = least_seconds(DELIVERIES * (FILES + 2))
+    assert billed(sandbox) == dict.fromkeys(ends, 1)
+    assert {len(stored(transfer_id)) for transfer_id in ends} == {FILES}
+    assert counts(sandbox)["POST", "transfers", 201] == len(ends) == DELIVERIES
+    assert span(sandbox) >= least, "or the sandbox does not limit"
+    assert max(ends.values()) <= least * 1.05, "nobody waits for a window more than the limit asks"
+    assert refused_for_rate(sandbox) <= DELIVERIES * (least // WINDOW + 1), "each asks hardly more than once a window"
