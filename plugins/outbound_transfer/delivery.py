@@ -6,7 +6,8 @@ a file's plan before its first byte, the intention to send before the send.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,7 @@ from outbound_transfer import state as states
 from outbound_transfer.logs import Log
 from outbound_transfer.progress import Progress
 from outbound_transfer.protocol import calls, flows
-from outbound_transfer.protocol.errors import FileConflict, OutboundTransferError, ServiceError
+from outbound_transfer.protocol.errors import CallError, FileConflict, OutboundTransferError, ServiceError
 from outbound_transfer.protocol.models import DRAFT, File, Transfer
 from outbound_transfer.state import DeliveryState, PlannedFile, StateStore
 
@@ -65,7 +66,8 @@ class Delivery:
         state = states.load(self.store)
         if state is None:
             return None
-        transfer = self.client.run(flows.find_transfer(state.transfer_id))
+        with _told_if_in_doubt(state):
+            transfer = self.client.run(flows.find_transfer(state.transfer_id))
         if resend and state.clears != self.clears and (transfer is None or not transfer.is_draft):
             self.log.warning("Sending again on purpose (resend=True): %s was this run's delivery", state.transfer_id)
             return None
@@ -167,6 +169,18 @@ class Delivery:
         progress.done()
         return file
 
+    def send_draft(self, transfer_id: str, *, resumed: bool) -> Transfer:
+        """Send a draft that another task made; ``resumed`` as of :meth:`.OutboundTransferOperator.work`."""
+        state = states.load(self.store)
+        if state is None or state.transfer_id != transfer_id:
+            state = DeliveryState(transfer_id)
+        if state.sending and not resumed:
+            with _told_if_in_doubt(state):
+                transfer = self.client.perform(calls.get_transfer(transfer_id))
+            if not transfer.is_draft:
+                return transfer
+        return self.send(state)
+
     def send(self, state: DeliveryState) -> Transfer:
         """Send the draft, or learn that it was sent."""
         state.sending = True
@@ -182,6 +196,17 @@ class Delivery:
             raise
         self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         return transfer
+
+
+@contextmanager
+def _told_if_in_doubt(state: DeliveryState) -> Iterator[None]:
+    """An error says that an earlier try may have sent the transfer, where one may have."""
+    try:
+        yield
+    except CallError as error:
+        if state.sending:
+            error.doubt = calls.doubt_of_send(state.transfer_id)
+        raise
 
 
 def _plan(

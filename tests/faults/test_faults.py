@@ -15,6 +15,7 @@ import pytest
 
 from faults import matrix
 from faults.matrix import KINDS, PAIR_KINDS, Bench, Kind, Planned, Run, Schedule, following_schedules
+from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol import calls, flows
 from support.tasks import Store, TaskInstance, Time
 
@@ -69,6 +70,21 @@ def test_some_pairs_of_faults(bench: Bench, number: int) -> None:
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_a_refused_question_whether_the_send_took_effect(bench: Bench, unclear: str, refusal: str) -> None:
     check(bench, (Planned(BY_NAME[unclear], SEND), Planned(BY_NAME[refusal], 0)))
+
+
+@pytest.mark.parametrize("refusal", ["401", "403", "404", "409 invalid_state", "503"])
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, SendTransferOperator], ids=["deliver", "send"])
+def test_a_clear_that_cannot_look_says_that_it_was_sent(bench: Bench, operator: type, refusal: str) -> None:
+    run = Run(bench.sandbox(), bench.files, late=False)
+    run.deliver()
+    ti, sent = run.ti, run.result["id"]
+    if operator is SendTransferOperator:
+        ti = TaskInstance(lambda: SendTransferOperator(task_id="send", transfer_id=sent), run.time)
+        assert run.result_of(ti)[0]["id"] == sent
+    run.plan(*[{**BY_NAME[refusal].fault, "method": "*"}] * 100)
+    ti.clear()
+
+    assert matrix.says_sent(run.result_of(ti)[1], sent)
 
 
 # Tests of the tests: with a safeguard taken out, the matrix must find it.
