@@ -28,7 +28,7 @@ from outbound_transfer.protocol.errors import RateLimited, ServerFault
 from outbound_transfer.sources import Source
 from outbound_transfer_sandbox.clock import Clock
 from outbound_transfer_sandbox.testing import Sandbox
-from support.tasks import SharedTime, Store, TaskInstance, Time
+from support.tasks import Dead, MortalStore, SharedTime, TaskInstance, Time
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -533,20 +533,6 @@ def test_500_files_take_just_the_time_that_the_limit_allows(deliver, sandbox, ti
     assert span(sandbox) - took <= 480 * 1.02
     assert refused_for_rate(sandbox) == 8, "one for each window"
     assert len(billed(sandbox)) == 1
-
-
-class Dead(Exception):
-    """The process has ended."""
-
-
-class MortalStore(Store):
-    """A store that a dead process no longer writes to."""
-
-    dead = False
-
-    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        if not self.dead:
-            super().set(key, value, retention=retention)
 
 
 @pytest.mark.parametrize("death", ["an error", "a kill"])

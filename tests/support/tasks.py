@@ -85,6 +85,20 @@ class Store:
         self.values[key] = json.dumps(value)
 
 
+class Dead(Exception):
+    """The process has ended."""
+
+
+class MortalStore(Store):
+    """A store that a dead process no longer writes to."""
+
+    dead = False
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        if not self.dead:
+            super().set(key, value, retention=retention)
+
+
 @dataclass
 class TaskInstance:
     """One task of one DAG run.

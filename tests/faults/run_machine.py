@@ -1,0 +1,59 @@
+"""Runs random schedules of a DAG run's tasks: ``python tests/faults/run_machine.py [--examples N] [--seed S]``.
+
+Prints how many schedules and task runs there were. Exits with 1 where one broke a promise, after Hypothesis has printed
+the shortest schedule that does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from faults.machine import schedules
+from faults.matrix import Bench
+from faults.run import be_quiet
+
+#: Schedules of one seed; many seeds keep all workers busy to the end.
+SHARD = 100
+
+
+def main() -> int:
+    arguments = _arguments()
+    started = time.monotonic()
+    shards = range(arguments.seed, arguments.seed + -(-arguments.examples // SHARD))
+    done = task_runs = broken = 0
+    with multiprocessing.get_context("fork").Pool(arguments.workers, be_quiet) as pool:
+        for runs, failure in pool.imap_unordered(_shard, shards):
+            done, task_runs, broken = done + SHARD, task_runs + runs, broken + bool(failure)
+            print(failure or f"  {done:,} schedules done", flush=True)
+    print(f"{done:,} random schedules with {task_runs:,} task runs, {broken} seeds of {len(shards)} broke a promise")
+    print(f"{time.monotonic() - started:.0f} s with {arguments.workers} workers")
+    return 1 if broken else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=2000, metavar="N", help=f"rounded up to a multiple of {SHARD}")
+    parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    return parser.parse_args()
+
+
+def _shard(seed: int) -> tuple[int, str]:
+    with tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
+        try:
+            return schedules(bench, SHARD, seed).task_runs, ""
+        except Exception as error:
+            return 0, f"BROKEN with seed {seed}\n{''.join(traceback.format_exception(error))}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
