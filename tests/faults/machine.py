@@ -12,6 +12,7 @@ purpose. After every step the sandbox's ledger and stored bytes judge, never wha
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 from unittest import mock
@@ -87,6 +88,7 @@ class Death:
             self._exchange(*arguments)
         assert self.store
         self.store.dead = True
+        DagRun.counts["deaths"] += 1
         raise Dead
 
 
@@ -94,8 +96,8 @@ class DagRun(RuleBasedStateMachine):
     """One DAG run with two deliveries of the same files: ``deliver``, and ``create`` >> ``attach`` >> ``send``."""
 
     bench: ClassVar[Bench]
-    #: Of all schedules of the class.
-    task_runs: ClassVar[int] = 0
+    #: What happened in all schedules of the class.
+    counts: ClassVar[Counter[str]] = Counter()
 
     @initialize(deferrable=st.booleans(), late=st.sampled_from([False] * 9 + [True]))
     def begin(self, deferrable: bool, late: bool) -> None:
@@ -227,6 +229,15 @@ class DagRun(RuleBasedStateMachine):
     def send(self) -> None:
         self.judge("send", *self.go("send"))
 
+    @rule()
+    def deliver_in_steps(self) -> None:
+        """As a DAG does it: each task where the one before has succeeded."""
+        self.create()
+        if self.draft:
+            self.attach()
+        if self.attached:
+            self.send()
+
     @precondition(lambda self: self.draft)
     @rule()
     def discard(self) -> None:
@@ -235,7 +246,6 @@ class DagRun(RuleBasedStateMachine):
 
     def go(self, name: str) -> tuple[Any, BaseException | None]:
         """Run a task to its end; the transfers that were billed meanwhile are judged."""
-        type(self).task_runs += 1
         ti = self.tasks[name]
         if ti.try_number:
             ti.clear()
@@ -243,14 +253,19 @@ class DagRun(RuleBasedStateMachine):
         self.see_versions()
         before = self.billed()
         with mock.patch.object(client, "exchange", self.death.exchange):
-            ended = self.run.result_of(ti)
+            result, error = self.run.result_of(ti)
         self.run.settle()
+        self.count(name, error)
         self.sandbox.clear_faults()
         self.run.time.meanwhile, self.death.at = None, -1
         self.sandbox.advance_clock(60)  # the judge asks, too
         for transfer_id in self.billed()[len(before) :]:
             self.judge_sent(name, transfer_id)
-        return ended
+        return result, error
+
+    def count(self, name: str, error: BaseException | None) -> None:
+        met = sum(row["state"] == "met" for row in self.sandbox.faults())
+        self.counts.update({f"{name} {'failed' if error else 'succeeded'}": 1, "faults met": met})
 
     def see_versions(self) -> None:
         for path, versions in zip(self.bench.files, self.versions, strict=True):
@@ -294,11 +309,12 @@ class DagRun(RuleBasedStateMachine):
             assert says_sent(error, transfer_id), f"{name} sent {transfer_id}, and does not say so: {error!r}"
 
 
-def schedules(bench: Bench, examples: int, number: int) -> type[DagRun]:
-    """Run so many schedules, drawn from the seed ``number``; the machine that ran them.
+def schedules(bench: Bench, examples: int, number: int) -> Counter[str]:
+    """Run so many schedules, drawn from the seed ``number``; what happened in them.
 
     :raises AssertionError: one broke a promise; Hypothesis prints the shortest that does.
     """
+    DagRun.counts.clear()
     machine = seed(number)(type("DagRun", (DagRun,), {"bench": bench}))
     run_state_machine_as_test(
         machine,
@@ -310,4 +326,4 @@ def schedules(bench: Bench, examples: int, number: int) -> type[DagRun]:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    return machine
+    return DagRun.counts.copy()

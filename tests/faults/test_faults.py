@@ -15,6 +15,7 @@ import pytest
 
 from faults import matrix
 from faults.matrix import KINDS, PAIR_KINDS, Bench, Kind, Planned, Run, Schedule, following_schedules
+from faults.mutants import storing_the_id_after_the_send
 from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol import calls, flows
 from support.tasks import Store, TaskInstance, Time
@@ -90,8 +91,11 @@ def test_a_clear_that_cannot_look_says_that_it_was_sent(bench: Bench, operator: 
 # Tests of the tests: with a safeguard taken out, the matrix must find it.
 
 
-@pytest.mark.parametrize("lost", ["500 after", "reset after", "reset in response at 0", "malformed json", "late after"])
-def test_the_matrix_finds_a_missing_read_after_an_unclear_send(bench: Bench, monkeypatch: Any, lost: str) -> None:
+LOST = ["409 invalid_state after", "500 after", "reset after", "reset in response at 0", "malformed json", "late after"]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_the_matrix_finds_a_missing_read_after_a_409_or_unclear_send(bench: Bench, monkeypatch: Any, lost: str) -> None:
     send_transfer = calls.send_transfer
     monkeypatch.setattr(calls, "send_transfer", lambda transfer_id: replace(send_transfer(transfer_id), settle=None))
 
@@ -165,12 +169,22 @@ def test_a_clear_does_not_send_an_upload_that_landed_late(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("content", [SAME_SIZE, OTHER_SIZE], ids=["=", "!="])
-def test_the_matrix_finds_missing_checks_of_attach(bench: Bench, monkeypatch: Any, content: bytes) -> None:
+def test_the_matrix_finds_a_missing_check_of_size_and_origin(bench: Bench, monkeypatch: Any, content: bytes) -> None:
     monkeypatch.setattr(flows, "attach", unchecked_attach)
 
     outcome = deliver_past_a_late_upload(bench, content)
 
     assert any(violation.startswith("sent {") for violation in outcome.violations)
+
+
+def test_the_matrix_finds_an_id_that_is_stored_after_the_send(bench: Bench, monkeypatch: Any) -> None:
+    # The try ends before it can look whether its send took effect; the next one must.
+    schedule = (Planned(BY_NAME["500 after"], SEND), *[Planned(BY_NAME["503"], 0)] * 7)
+    assert check(bench, schedule).result == "sent"
+
+    storing_the_id_after_the_send(monkeypatch)
+
+    assert any(violation.startswith("billed 2 times") for violation in bench.run(schedule).violations)
 
 
 def test_the_matrix_finds_a_forgotten_draft(bench: Bench, monkeypatch: Any) -> None:
