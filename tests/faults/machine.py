@@ -287,11 +287,7 @@ class DagRun(RuleBasedStateMachine):
         self.sent[name].append(transfer_id)
         self.allowed[name] -= 1
         assert self.allowed[name] >= 0, f"{name} is billed too often: {self.sent[name]}"
-        emailed = [
-            row["recipient"]
-            for row in self.sandbox.ledger()
-            if row["kind"] == "emailed" and row["transfer_id"] == transfer_id
-        ]
+        emailed = [row["recipient"] for row in self.rows("emailed") if row["transfer_id"] == transfer_id]
         assert sorted(emailed) == sorted(DELIVERY["recipients"])
         meant = self.versions if name == "deliver" else self.attached
         stored = self.run.stored(transfer_id)
@@ -304,6 +300,7 @@ class DagRun(RuleBasedStateMachine):
         """What the task says against what was sent: :attr:`sent` has what it may not hide."""
         if error is None:
             assert result["id"] in self.billed()[self.billed_before :], f"{result['id']} was not sent"
+            assert (result["id"] in self.drafts) is (name == "send"), f"{result['id']} is the other delivery's"
             return
         for transfer_id in self.sent[name][-1:]:
             assert says_sent(error, transfer_id), f"{name} sent {transfer_id}, and does not say so: {error!r}"
