@@ -189,7 +189,7 @@ class Delivery:
         try:
             transfer = self.client.perform(calls.send_transfer(state.transfer_id))
         except ServiceError as error:
-            if not error.unclear:
+            if not error.doubt:
                 # Refused, so nothing was sent: the draft may be discarded and made anew.
                 state.sending = False
                 states.save(self.store, state)

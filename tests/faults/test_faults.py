@@ -73,6 +73,21 @@ def test_a_refused_question_whether_the_send_took_effect(bench: Bench, unclear: 
     check(bench, (Planned(BY_NAME[unclear], SEND), Planned(BY_NAME[refusal], 0)))
 
 
+@pytest.mark.parametrize("refusal", ["400", "401", "403", "404", "413"])
+def test_a_send_that_lands_behind_the_question_is_told_when_its_repeat_is_refused(bench: Bench, refusal: str) -> None:
+    """The first send is late, a read finds a draft, the second send is refused; then the first one lands."""
+    run = Run(bench.sandbox(), bench.files, late=True)
+    run.time = Time(run.sandbox)  # which lets go of nothing: the send is held until the task has failed
+    run.plan({"kind": "hold", "path": "*/send"}, {**BY_NAME[refusal].fault, "path": "*/send"})
+    run.deliver()
+
+    assert run.error
+    outcome = run.judged(must_succeed=False)
+
+    assert not outcome.violations, outcome.violations
+    assert outcome.result == "failed, but sent"
+
+
 @pytest.mark.parametrize("refusal", ["401", "403", "404", "409 invalid_state", "503"])
 @pytest.mark.parametrize("operator", [DeliverFilesOperator, SendTransferOperator], ids=["deliver", "send"])
 def test_a_clear_that_cannot_look_says_that_it_was_sent(bench: Bench, operator: type, refusal: str) -> None:
