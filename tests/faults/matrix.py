@@ -245,9 +245,10 @@ class Run:
 
     def deliver(self, ti: TaskInstance | None = None, *, deferrable: bool = False) -> None:
         self.ti = ti or self.task(deferrable=deferrable)
-        self.result, self.error = self._result_of(self.ti)
+        self.result, self.error = self.result_of(self.ti)
 
-    def _result_of(self, ti: TaskInstance) -> tuple[Any, BaseException | None]:
+    def result_of(self, ti: TaskInstance) -> tuple[Any, BaseException | None]:
+        """Run a task against this sandbox: its result, or the error that it ended with."""
         with mock.patch.dict(os.environ, {CONNECTION: self.connection}):
             try:
                 return ti.run(), None
@@ -283,7 +284,7 @@ class Run:
         """A user reads the error, mends what it says and clears the task: all is well then, whatever had been sent."""
         assert self.ti
         self.ti.clear()
-        result, error = self._result_of(self.ti)
+        result, error = self.result_of(self.ti)
         ledger = self.sandbox.ledger()[self._ledger_before :]
         billed = [row["transfer_id"] for row in ledger if row["kind"] == "billed"]
         if error or billed != [result["id"]]:
@@ -306,10 +307,8 @@ class Run:
             yield f"succeeded with {self.result['id']}, billed are {billed}"
 
     def _wrongs_of_failure(self, billed: list[str]) -> Iterator[str]:
-        # Whoever reads the error must learn which transfer is out: it names the transfer and says so.
-        said = str(self.error)
         for transfer_id in billed:
-            if transfer_id not in said or not re.search(r"\b(sent|delivered)\b", said):
+            if not says_sent(self.error, transfer_id):
                 yield f"sent {transfer_id}, and the task's error does not say so: {self.error!r}"
 
     def stored(self, transfer_id: str) -> dict[str, str]:
@@ -335,6 +334,11 @@ class Run:
         made = sum((row["method"], row["path"], row["status"]) == ("POST", "/v1/transfers", 201) for row in log)
         discarded = sum((row["method"], row["status"]) == ("DELETE", 204) and _is_transfer(row["path"]) for row in log)
         return max(made - discarded - 1, 0)
+
+
+def says_sent(error: BaseException | None, transfer_id: str) -> bool:
+    """Whether who reads the error learns which transfer is out."""
+    return transfer_id in str(error) and re.search(r"\b(sent|delivered)\b", str(error)) is not None
 
 
 class Releasing(Time):

@@ -147,10 +147,10 @@ class SendTransferOperator(OutboundTransferOperator):
     def retry_policy_of_calls(self) -> RetryPolicy:
         return _patient_for_slot(self.limit_timeout)
 
-    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:  # noqa: ARG002
+    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         from outbound_transfer.protocol.models import as_json
 
-        transfer = hook.send_transfer(self.transfer_id)
+        transfer = _delivery(hook, context).send_draft(self.transfer_id, resumed=resumed)
         self.log.info("Transfer %s is %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         result: dict[str, Any] = as_json(transfer)
         return result

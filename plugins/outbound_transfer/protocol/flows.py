@@ -25,13 +25,16 @@ class Tries(Generic[T]):
     def __init__(self, call: Call[T]) -> None:
         self.call = call
         self.unclear = False
+        #: Some try was unclear. It may be on its way still and land behind the read that found no effect of it.
+        self.in_doubt = False
 
     def __call__(self) -> Flow[T]:
         try:
             return (yield from self._try())
         except CallError as error:
             self.unclear = error.unclear = self.unclear or error.unclear
-            if self.unclear and self.call.settle:
+            self.in_doubt = self.in_doubt or self.unclear
+            if self.in_doubt and self.call.settle:
                 error.doubt = self.call.settle.doubt
             raise
 
