@@ -114,7 +114,7 @@ class Delivery:
             )
         self.log.info("Draft %s was made from other input: discarded", transfer.id)
 
-    def create(self, new: NewTransfer, files: Any, sources: Sequence[Source] = ()) -> Draft:
+    def create(self, new: NewTransfer, files: Any) -> Draft:
         """A new draft, its id stored before anything is done with it."""
         transfer = self.client.perform(calls.create_transfer(new))
         salt = states.new_salt()
@@ -124,7 +124,6 @@ class Delivery:
             fingerprint=states.fingerprint(new, files, salt),
             clears=self.clears,
             try_number=self.try_number,
-            files=_plan(sources, {}, {}),
         )
         states.save(self.store, state)
         self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
@@ -144,17 +143,26 @@ class Delivery:
             self.log.info("Removed %s from the draft: it is not what is delivered now", file.name)
             del held[file.name]
         # Written only now: until a stale file is gone, the plan must go on saying what it is.
-        state.files, state.try_number = _plan(sources, held, state.files), self.try_number
+        before, state.files = state.files, _plan(sources, held, state.files)
+        state.try_number = self.try_number
         states.save(self.store, state)
         try:
-            return [held.get(source.name) or self._attach_one(state, source) for source in sources]
+            return [
+                held.get(source.name) or self._attach_one(state, source, begun_before=source.name in before)
+                for source in sources
+            ]
         finally:
             # A deferral in between goes on from here without asking the service what the draft holds.
             states.save(self.store, state)
 
-    def _attach_one(self, state: DeliveryState, source: Source) -> File:
+    def _attach_one(self, state: DeliveryState, source: Source, *, begun_before: bool) -> File:
         progress = Progress(source.name, source.size, self.log)
-        flow = flows.attach(state.transfer_id, source.upload(progress), unchanged=source.check_unchanged)
+        flow = flows.attach(
+            state.transfer_id,
+            source.upload(progress),
+            unchanged=source.check_unchanged,
+            begun_before=begun_before and state.files[source.name].sole,
+        )
         file = self.client.run(flow)
         state.files[source.name].file_id = file.id
         progress.done()
