@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test faults lint bench-upload bench-import sandbox constraints clean
+.PHONY: help setup demo demo-stop test faults kills lint bench-upload bench-import sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -30,6 +30,9 @@ test: setup ## Run the tests
 
 faults: setup ## A delivery under every single fault and every pair of faults (about 7 minutes)
 	$(BIN)/python tests/faults/run.py $(ARGS)
+
+kills: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes)
+	$(BIN)/python tests/kills/run.py $(ARGS)
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

@@ -9,16 +9,16 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
+
+import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kills.cases import Dag, matrix
 from kills.play import Bench, Outcome
-from kills.stack import KillStack, Processes, Stack
+from kills.stack import running_stack
 
 from demo.console import DemoFailed, Teller  # isort: skip  # kills.stack knows the way to it
 from demo.processes import Interrupted, Signals  # isort: skip
@@ -32,34 +32,26 @@ def main() -> int:
     if options.list or not groups:
         print("\n".join(case.name for group in groups for case in group) or f"No case has {options.only!r} in its name")
         return 0 if groups else 2
-    folder, teller, signals = Path(tempfile.mkdtemp(prefix="kills-")), Teller(), Signals()
-    started = Processes(folder, signals)
-    code, outcomes = 1, []
+    teller, outcomes = Teller(), list[Outcome]()
+    code, folder = 1, None
     try:
-        Stack.wipe(folder)
-        with closing(KillStack(folder, started, teller, options.parallel)) as stack:
-            stack.start()
+        with running_stack(teller, options.parallel, Signals()) as stack:
+            folder = stack.folder
             stack.wait_for_dags(stack.airflow, *DAGS)
-            total = sum(map(len, groups))
             for outcome in Bench(stack).play(groups):
                 outcomes.append(outcome)
-                teller.say(f"{len(outcomes):3} of {total}: {outcome.case.name}: {verdict(outcome)}")
+                teller.say(f"{len(outcomes):3} of {sum(map(len, groups))}: {outcome.case.name}: {verdict(outcome)}")
             code = 1 if any(outcome.violations for outcome in outcomes) else 0
     except Interrupted as interrupted:
         code = interrupted.exit_code
-    except DemoFailed as error:
-        teller.line(f"{error} Log: {error.log}", "bold red")
-    finally:
-        signals.ignore()
-        if left := started.stop():
-            teller.line(f"Could not stop: {', '.join(left)}", "bold red")
-            code = code or 1
+    except (DemoFailed, httpx.HTTPError) as error:
+        teller.line(f"Not played to the end: {error!r}", "bold red")
     teller.line(table(outcomes))
     teller.line(f"{teller.elapsed:.0f} s, {options.parallel} sandboxes")
-    if code or options.keep:
+    if folder and (code or options.keep):
         teller.line(f"Logs: {folder / 'airflow' / 'logs'} (tasks), {folder / 'logs'} (processes)")
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+    elif folder:
+        shutil.rmtree(folder)
     return code
 
 

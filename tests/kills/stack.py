@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
+from demo.console import Teller  # noqa: E402
 from demo.processes import Processes, members  # noqa: E402
 from demo.stack import Stack  # noqa: E402
 
 from outbound_transfer_sandbox.testing import Sandbox  # noqa: E402
 from support.connections import connection_json  # noqa: E402
+from support.postgres import Database, running_server  # noqa: E402
 
 DAGS = REPOSITORY / "tests" / "kills" / "dags"
 RECIPIENTS = ("ann@example.com", "bob@example.com")
@@ -29,11 +33,11 @@ HEARTBEAT_TIMEOUT = 15
 
 
 class KillStack(Stack):
-    """The stack with ``count`` sandboxes, whose connections are named by their numbers."""
+    """The stack with ``count`` sandboxes, whose connections are named by their numbers, and Airflow on PostgreSQL."""
 
-    def __init__(self, folder: Path, processes: Processes, teller: Any, count: int) -> None:
+    def __init__(self, folder: Path, processes: Processes, teller: Teller, count: int, database: Database) -> None:
         super().__init__(folder, processes, teller)
-        self.processes, self.count = processes, count
+        self.processes, self.count, self.database = processes, count, database
         self.files = write_files(folder / "outbox")
         self.sandboxes: list[Sandbox] = []
 
@@ -53,8 +57,7 @@ class KillStack(Stack):
             "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "100",
             "AIRFLOW__CORE__MAX_ACTIVE_RUNS_PER_DAG": "100",
             "AIRFLOW__CORE__PARALLELISM": str(self.count + 2),
-            # Many tasks at once write to one SQLite database.
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow/airflow.db?timeout=60",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database.url,
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT),
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
@@ -88,6 +91,34 @@ class KillStack(Stack):
             raise RuntimeError(f"{set(pids) - ours} is not of this Airflow")
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def running_stack(teller: Teller, count: int, signals: Any = None) -> Iterator[KillStack]:
+    """A started stack in a folder of its own, which stays; its processes are all stopped at the end."""
+    signals = signals or NoSignals()
+    folder = Path(tempfile.mkdtemp(prefix="kills-"))
+    Stack.wipe(folder)
+    processes = Processes(folder, signals)
+    # With so many tasks at once, Airflow's API server comes to wait for itself where SQLite has but one writer.
+    with running_server() as database:
+        try:
+            with closing(KillStack(folder, processes, teller, count, database)) as stack:
+                stack.start()
+                yield stack
+        finally:
+            signals.ignore()
+            if left := processes.stop():
+                raise RuntimeError(f"Could not stop {', '.join(left)}")
+
+
+class NoSignals:
+    """For whoever has a way of its own with signals, as pytest."""
+
+    held = staticmethod(nullcontext)
+
+    def ignore(self) -> None:
+        """Nothing to do."""
 
 
 def write_files(folder: Path) -> list[Path]:
