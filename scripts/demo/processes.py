@@ -130,7 +130,10 @@ class Processes:
 
     def stop(self) -> list[str]:
         """Stop everything; the names of what could not be stopped."""
-        return stop(self.leaders, self._record)
+        left = stop(self.leaders, self._record)
+        for child in self._children.values():
+            child.poll()  # otherwise it would take itself for running still
+        return left
 
 
 def record_of(folder: Path) -> Path:

@@ -134,7 +134,7 @@ class Stack:
         """Starts to make Airflow's metadata database; :meth:`start_airflow` waits for it."""
         self._env = _environment() | self.settings()
         self._processes.start("db-migrate", _airflow("db", "migrate"), self._env, ends=True)
-        self._teller.say("Airflow makes its metadata database (SQLite)")
+        self._teller.say("Airflow makes its metadata database")
 
     def start_airflow(self) -> Airflow:
         for _ in self._rounds("airflow db migrate"):

@@ -34,7 +34,6 @@ class Outcome:
     calls: int = 0
     leaked: int = 0
     violations: tuple[str, ...] = ()
-    is_stuck: bool = False
 
 
 class Broken(Exception):
@@ -107,7 +106,7 @@ class Play:
             violations += self._wrongs_of_success()
         row = self._row()
         tries = row["try_number"] if row else 0
-        return Outcome(self.case, tries, len(judge.calls()), leaked, tuple(violations), self.broken is not None)
+        return Outcome(self.case, tries, len(judge.calls()), leaked, tuple(violations))
 
     def _wrongs_of_success(self) -> Iterator[str]:
         airflow, billed = self.bench.stack.airflow, self.judge.billed()

@@ -54,24 +54,20 @@ def deferring() -> None:
     DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True, deferrable=True)
 
 
+@task
+def connections(params: dict[str, Any]) -> list[str]:
+    return list(params["connections"])
+
+
 @dag(**DAG)
 def mapped() -> None:
-    @task
-    def connections(params: dict[str, Any]) -> list[str]:
-        return list(params["connections"])
-
-    DeliverFilesOperator.partial(**ARGUMENTS, wait=False).expand(outbound_transfer_conn_id=connections())
+    DeliverFilesOperator.partial(**ARGUMENTS).expand(outbound_transfer_conn_id=connections())
 
 
 @dag(**DAG)
 def mapped_deferring() -> None:
-    @task
-    def connections(params: dict[str, Any]) -> list[str]:
-        return list(params["connections"])
-
-    DeliverFilesOperator.partial(**ARGUMENTS, wait=True, deferrable=True).expand(
-        outbound_transfer_conn_id=connections()
-    )
+    deliveries = DeliverFilesOperator.partial(**ARGUMENTS, wait=True, deferrable=True)
+    deliveries.expand(outbound_transfer_conn_id=connections())
 
 
 @dag(**DAG)
