@@ -96,6 +96,7 @@ class Play:
 
     def outcome(self) -> Outcome:
         judge, leaked = self.judge, self.judge.leaked()
+        calls = len(judge.calls())  # before the judge makes calls of its own
         unmet = [row for row in self.sandbox.faults() if row["state"] != "met"]
         violations = [self.broken] if self.broken else []
         violations += [f"never met: {row['method']} {row['path']} {row['effect']}" for row in unmet]
@@ -106,7 +107,7 @@ class Play:
             violations += self._wrongs_of_success()
         row = self._row()
         tries = row["try_number"] if row else 0
-        return Outcome(self.case, tries, len(judge.calls()), leaked, tuple(violations))
+        return Outcome(self.case, tries, calls, leaked, tuple(violations))
 
     def _wrongs_of_success(self) -> Iterator[str]:
         airflow, billed = self.bench.stack.airflow, self.judge.billed()

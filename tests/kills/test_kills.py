@@ -51,5 +51,5 @@ def test_kills_and_clears(bench: Bench) -> None:
             assert any(wrong.startswith(UNSOUND[case]) for wrong in outcome.violations), outcome
         else:
             assert not outcome.violations, outcome
-            assert outcome.tries == 1 + len(case.acts), outcome
+            assert outcome.tries >= 1 + len(case.acts), outcome
             assert outcome.leaked == (CREATED in case.acts), outcome
