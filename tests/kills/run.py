@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,10 +34,9 @@ def main() -> int:
         print("\n".join(case.name for group in groups for case in group) or f"No case has {options.only!r} in its name")
         return 0 if groups else 2
     teller, outcomes = Teller(), list[Outcome]()
-    code, folder = 1, None
+    code, folder = 1, Path(tempfile.mkdtemp(prefix="kills-"))
     try:
-        with running_stack(teller, options.parallel, Signals()) as stack:
-            folder = stack.folder
+        with running_stack(folder, teller, options.parallel, Signals()) as stack:
             stack.wait_for_dags(stack.airflow, *DAGS)
             for outcome in Bench(stack).play(groups):
                 outcomes.append(outcome)
@@ -48,9 +48,9 @@ def main() -> int:
         teller.line(f"Not played to the end: {error!r}", "bold red")
     teller.line(table(outcomes))
     teller.line(f"{teller.elapsed:.0f} s, {options.parallel} sandboxes")
-    if folder and (code or options.keep):
+    if code or options.keep:
         teller.line(f"Logs: {folder / 'airflow' / 'logs'} (tasks), {folder / 'logs'} (processes)")
-    elif folder:
+    else:
         shutil.rmtree(folder)
     return code
 

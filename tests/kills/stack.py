@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
@@ -94,10 +93,9 @@ class KillStack(Stack):
 
 
 @contextmanager
-def running_stack(teller: Teller, count: int, signals: Any = None) -> Iterator[KillStack]:
-    """A started stack in a folder of its own, which stays; its processes are all stopped at the end."""
+def running_stack(folder: Path, teller: Teller, count: int, signals: Any = None) -> Iterator[KillStack]:
+    """A started stack, all of whose processes are stopped at the end; what it wrote into ``folder`` stays."""
     signals = signals or NoSignals()
-    folder = Path(tempfile.mkdtemp(prefix="kills-"))
     Stack.wipe(folder)
     processes = Processes(folder, signals)
     # With so many tasks at once, Airflow's API server comes to wait for itself where SQLite has but one writer.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,11 +34,10 @@ UNSOUND: dict[Case, str] = {
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    with running_stack(Teller(), 8) as stack:
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with running_stack(tmp_path / "stack", Teller(), 8) as stack:
         stack.wait_for_dags(stack.airflow, "plain", "mapped", "mutant")
         yield Bench(stack)
-    shutil.rmtree(stack.folder)
 
 
 def test_kills_and_clears(bench: Bench) -> None:
