@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test faults machine lint bench-upload bench-import sandbox constraints clean
+.PHONY: help setup demo demo-stop test faults machine kills lint bench-upload bench-import sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -33,6 +33,9 @@ faults: setup ## A delivery under every single fault and every pair of faults (a
 
 machine: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 7 minutes)
 	$(BIN)/python tests/faults/run_machine.py $(ARGS)
+
+kills: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes)
+	$(BIN)/python tests/kills/run.py $(ARGS)
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

@@ -116,7 +116,7 @@ class Delivery:
             )
         self.log.info("Draft %s was made from other input: discarded", transfer.id)
 
-    def create(self, new: NewTransfer, files: Any, sources: Sequence[Source] = ()) -> Draft:
+    def create(self, new: NewTransfer, files: Any) -> Draft:
         """A new draft, its id stored before anything is done with it."""
         transfer = self.client.perform(calls.create_transfer(new))
         salt = states.new_salt()
@@ -126,7 +126,6 @@ class Delivery:
             fingerprint=states.fingerprint(new, files, salt),
             clears=self.clears,
             try_number=self.try_number,
-            files=_plan(sources, {}, {}),
         )
         states.save(self.store, state)
         self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
@@ -150,20 +149,26 @@ class Delivery:
             self.log.info("Removed %s from the draft: it is not what is delivered now", file.name)
             del held[file.name]
         # Written only now: until a stale file is gone, the plan must go on saying what it is.
-        state.files, state.try_number = _plan(sources, held, state.files), self.try_number
+        before, state.files = state.files, _plan(sources, held, state.files)
+        state.try_number = self.try_number
         states.save(self.store, state)
         missing = [source for source in sources if source.name not in held]
         try:
             for source in sorted(missing, key=lambda source: source.size, reverse=True):
-                held[source.name] = self._attach_one(state, source)
+                held[source.name] = self._attach_one(state, source, begun_before=source.name in before)
         finally:
             # A deferral in between goes on from here without asking the service what the draft holds.
             states.save(self.store, state)
         return [held[source.name] for source in sources]
 
-    def _attach_one(self, state: DeliveryState, source: Source) -> File:
+    def _attach_one(self, state: DeliveryState, source: Source, *, begun_before: bool) -> File:
         progress = Progress(source.name, source.size, self.log)
-        flow = flows.attach(state.transfer_id, source.upload(progress), unchanged=source.check_unchanged)
+        flow = flows.attach(
+            state.transfer_id,
+            source.upload(progress),
+            unchanged=source.check_unchanged,
+            begun_before=begun_before and state.files[source.name].sole,
+        )
         file = self.client.run(flow)
         state.files[source.name].file_id = file.id
         progress.done()

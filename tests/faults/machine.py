@@ -290,7 +290,7 @@ class DagRun(RuleBasedStateMachine):
         emailed = [row["recipient"] for row in self.rows("emailed") if row["transfer_id"] == transfer_id]
         assert sorted(emailed) == sorted(DELIVERY["recipients"])
         meant = self.versions if name == "deliver" else self.attached
-        stored = self.run.stored(transfer_id)
+        stored = self.run.judge.stored(transfer_id)
         assert meant is not None
         assert set(stored) == {path.name for path in self.bench.files}
         for path, versions in zip(self.bench.files, meant, strict=True):

@@ -137,6 +137,15 @@ class Rewriting(Time):
         self.path.write_bytes(self.content)
 
 
+class Dying(Time):
+    """Time in which the first try dies as soon as its client begins to wait."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if len(self.waits) == 1:
+            raise RuntimeError("the first try has died")
+
+
 class Late(Store):
     """The task's state, at whose first change in the second try the upload of the first one lands."""
 
@@ -151,12 +160,15 @@ class Late(Store):
             self.run.settle()
 
 
-def deliver_past_a_late_upload(bench: Bench, content: bytes, *, clear: bool = False) -> matrix.Outcome:
-    """The first try's upload lands behind the second try's look at the draft, with what the file held before."""
+def deliver_past_a_late_upload(bench: Bench, content: bytes | None, *, clear: bool = False) -> matrix.Outcome:
+    """The first try's upload lands behind the second try's look at the draft.
+
+    :param content: what the file holds by then; None: it has not changed, and the first try has just died.
+    """
     run = Run(bench.sandbox(), bench.files, late=True)
     # The largest file is attached first, then the one that is rewritten.
     run.plan({"kind": "hold", "method": "POST", "path": "*/files", "skip": 1})
-    run.time = Rewriting(run.sandbox, bench.files[0], content)
+    run.time = Dying(run.sandbox) if content is None else Rewriting(run.sandbox, bench.files[0], content)
     ti = run.task()
     ti.store = store = Late(run)
     store.ti = ti
@@ -177,6 +189,12 @@ def test_an_upload_that_lands_late_is_not_taken_for_the_file(bench: Bench, conte
     outcome = deliver_past_a_late_upload(bench, content)
     assert not outcome.violations
     assert outcome.result == result
+
+
+def test_an_upload_that_lands_late_is_taken_for_the_file_where_nothing_has_changed(bench: Bench) -> None:
+    outcome = deliver_past_a_late_upload(bench, None)
+    assert not outcome.violations
+    assert outcome.result == "sent"
 
 
 def test_a_clear_does_not_send_an_upload_that_landed_late(bench: Bench) -> None:

@@ -253,7 +253,7 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
             return earlier.transfer
         # Found before anything is created: a missing file must leave nothing behind.
         sources = find_sources(self.files)
-        draft = earlier or delivery.create(new, self.files, sources)
+        draft = earlier or delivery.create(new, self.files)
         context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
         delivery.attach(draft, sources, only_ours=True)
         return delivery.send(draft.state)
