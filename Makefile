@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test faults machine kills lint bench-upload bench-import sandbox constraints clean
+.PHONY: help setup demo demo-stop test faults machine kills lint bench-upload bench-import bench-wait sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -47,6 +47,9 @@ bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
 
 bench-import: setup ## What importing the operators adds to importing Airflow
 	$(BIN)/python tests/benchmarks/bench_import.py
+
+bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSensor (about half an hour)
+	$(BIN)/python tests/benchmarks/bench_wait.py $(ARGS)
 
 sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox

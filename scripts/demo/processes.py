@@ -102,6 +102,8 @@ class Processes:
             child = subprocess.Popen(  # the commands are written in this package
                 command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
+            if before := self._children.get(name):
+                before.wait()  # it has died; another takes its place
             self._children[name] = child
             self._lasting |= {name: child} if not ends else {}
             self.leaders.append(Leader(name, child.pid, _created(child.pid) or time.time()))

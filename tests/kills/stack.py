@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -29,6 +29,9 @@ RECIPIENTS = ("ann@example.com", "bob@example.com")
 SIZES = {"a.csv": 1_000, "b.csv": 1, "c.csv": 100_000}
 #: Seconds after which Airflow gives a task up whose supervisor is silent.
 HEARTBEAT_TIMEOUT = 15
+
+
+AStack = TypeVar("AStack", bound="KillStack")
 
 
 class KillStack(Stack):
@@ -93,7 +96,13 @@ class KillStack(Stack):
 
 
 @contextmanager
-def running_stack(folder: Path, teller: Teller, count: int, signals: Any = None) -> Iterator[KillStack]:
+def running_stack(
+    folder: Path,
+    teller: Teller,
+    count: int,
+    signals: Any = None,
+    kind: type[AStack] = KillStack,  # type: ignore[assignment]
+) -> Iterator[AStack]:
     """A started stack, all of whose processes are stopped at the end; what it wrote into ``folder`` stays."""
     signals = signals or NoSignals()
     Stack.wipe(folder)
@@ -101,7 +110,7 @@ def running_stack(folder: Path, teller: Teller, count: int, signals: Any = None)
     # With so many tasks at once, Airflow's API server comes to wait for itself where SQLite has but one writer.
     with running_server() as database:
         try:
-            with closing(KillStack(folder, processes, teller, count, database)) as stack:
+            with closing(kind(folder, processes, teller, count, database)) as stack:
                 stack.start()
                 yield stack
         finally:
