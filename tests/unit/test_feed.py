@@ -169,7 +169,7 @@ def test_a_last_line_that_is_whole_but_no_event_is_rejected() -> None:
         (b'{"event_id":"\\ud800","type":"t"}', "event_id holds an unpaired surrogate"),
         (b'{"event_id":{},"type":"t"}', "event_id is neither"),
         (b'{"event_id":true,"type":"t"}', "event_id is neither"),
-        (b'{"event_id":"' + b"x" * (MAX_EVENT_ID + 1) + b'","type":"t"}', "over 1,000 bytes"),
+        (b'{"event_id":"' + b"x" * (MAX_EVENT_ID + 1) + b'","type":"t"}', "over 500 bytes"),
         (b'{"event_id":"e"}', "no type"),
         (b'{"event_id":"e","type":7}', "no type"),
         (b'{"event_id":"e","type":"a\\u0000"}', "type holds a NUL"),

@@ -31,11 +31,12 @@ _sleep = time.sleep
 class EventFeedToSqlOperator(BaseOperator):
     """Read the event feed from where it was left to its end, and land every event exactly once.
 
-    Each page is one transaction: its events, its rejected lines, and the cursor. The cursor is kept in the warehouse
-    and nowhere else. Tables (:mod:`outbound_transfer.warehouse.tables`) are created at first use. To read the feed
-    again from its beginning, set the cursor's row to 0.
+    Each page is one transaction: its events, its rejected lines, a row of the log of polls, and the cursor. The cursor
+    is kept in the warehouse and nowhere else. Tables (:mod:`outbound_transfer.warehouse.tables`) are created at first
+    use, and those of an older version upgraded. To read the feed again from its beginning:
+    ``airflow outbound-transfer feed reset --to 0``.
 
-    :param sql_conn_id: the warehouse: a PostgreSQL or SQLite connection.
+    :param sql_conn_id: the warehouse: a PostgreSQL, SQLite or DuckDB connection, or any other of a ``DbApiHook``.
     :param table_prefix: begins the names of the tables.
     :param schema: where the tables are; the connection's own where not given. It must exist.
     :param feed: what the account is called in the tables; its site address where not given.
@@ -101,16 +102,19 @@ class EventFeedToSqlOperator(BaseOperator):
         max_pages, max_rejected = _limit("max_pages", self.max_pages, 1), _limit("max_rejected", self.max_rejected, 0)
         try:
             with _failing_at_once(), self.hook(on_wait=self._on_wait, waited={"events": progress.waited}) as hook:
-                tables = self._tables(hook)
+                self._feed = tables = self._tables(hook)
+                self._cursor = tables.cursor()
                 while True:
-                    page = hook.read_events(cursor=tables.cursor())
+                    page = self._read(hook)
                     answered = time.monotonic()
-                    _check_rejected(page, max_rejected)
+                    self._check_rejected(page, max_rejected)
                     progress = self._landed(progress, page, tables.land(page))
+                    self._cursor = page.next_cursor
                     if not page.has_more or (max_pages is not None and progress.pages >= max_pages):
                         break
                     self._wait_out(FEED_INTERVAL - (time.monotonic() - answered))
         except CursorMoved as moved:
+            self._log_poll(200, f"not landed: {moved}")
             self.log.warning(
                 "%s: another reader landed the page, or the cursor was set anew. This task stops; nothing is lost",
                 moved,
@@ -118,6 +122,24 @@ class EventFeedToSqlOperator(BaseOperator):
         except LongWait as long:
             self._defer(long, progress)
         return progress.summary()
+
+    def _read(self, hook: OutboundTransferHook) -> Page:
+        from outbound_transfer.protocol.errors import CallError
+
+        try:
+            return hook.read_events(cursor=self._cursor)
+        except CallError as error:
+            self._log_poll(getattr(error, "status", None), str(error))
+            raise
+
+    def _log_poll(self, status: int | None, note: str) -> None:
+        """A poll that landed nothing; what keeps it from the log must not hide what went wrong."""
+        from outbound_transfer.warehouse.feed import Poll
+
+        try:
+            self._feed.log(Poll(cursor_from=self._cursor, status=status, note=note))
+        except Exception as error:
+            self.log.warning("This poll is not in the log of polls: %s", error)
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
         """The connection; ``client_options`` as of :class:`outbound_transfer.client.Client`."""
@@ -151,6 +173,17 @@ class EventFeedToSqlOperator(BaseOperator):
         )
         return progress.after(page, new_events)
 
+    def _check_rejected(self, page: Page, max_rejected: int | None) -> None:
+        if max_rejected is None or len(page.rejected) <= max_rejected:
+            return
+        first = page.rejected[0]
+        said = (
+            f"{len(page.rejected)} lines of the page after cursor {page.cursor} are no events, and max_rejected is "
+            f"{max_rejected}; nothing of the page was landed. The first is line {first.line}: {first.reason}."
+        )
+        self._log_poll(200, said)
+        raise AirflowFailException(f"{said} Look at the feed; to keep such lines raw and go on, raise max_rejected.")
+
     def _on_wait(self, wait: Wait) -> None:
         """Told of each wait before the call is repeated."""
         from outbound_transfer.client.retry import log_wait
@@ -160,6 +193,7 @@ class EventFeedToSqlOperator(BaseOperator):
             # It spent the feed's minute, so a repeat at once is refused: the task's own retries do better.
             raise wait.error
         log_wait(wait)
+        self._log_poll(getattr(wait.error, "status", None), str(wait.error))
         if wait.is_asked_for:
             self._defer_if_long(wait.seconds, wait.waited + wait.seconds)
 
@@ -193,25 +227,15 @@ def _limit(name: str, value: int | str | None, least: int) -> int | None:
     return limit
 
 
-def _check_rejected(page: Page, max_rejected: int | None) -> None:
-    if max_rejected is not None and len(page.rejected) > max_rejected:
-        first = page.rejected[0]
-        raise AirflowFailException(
-            f"{len(page.rejected)} lines of the page after cursor {page.cursor} are no events, and max_rejected is "
-            f"{max_rejected}; nothing of the page was landed. The first is line {first.line}: {first.reason}. Look at "
-            "the feed; to keep such lines raw and go on, raise max_rejected."
-        )
-
-
 @contextmanager
 def _failing_at_once() -> Iterator[None]:
-    """As for every operator; the warehouse's own refusals too, but not a cursor that another reader moved."""
-    from outbound_transfer.warehouse.errors import CursorMoved, WarehouseError
+    """As for every operator; the warehouse's own refusals too, but not a cursor that another reader moved, nor a lock."""
+    from outbound_transfer.warehouse.errors import CursorMoved, WarehouseBusy, WarehouseError
 
     try:
         with failing_at_once():
             yield
-    except CursorMoved:
+    except (CursorMoved, WarehouseBusy):
         raise
     except WarehouseError as error:
         raise AirflowFailException(str(error)) from error
