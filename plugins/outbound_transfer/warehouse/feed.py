@@ -76,7 +76,9 @@ class FeedTables:
 
     def position(self, cursor: Any) -> Any:
         """The cursor's row, as it is; None where there is none."""
-        return value(cursor, self.warehouse.spelled("SELECT cursor FROM {feed_cursor} WHERE feed = ?"), (self.feed,))
+        return value(
+            cursor, self.warehouse.spelled("SELECT [cursor] FROM {feed_cursor} WHERE [feed] = ?"), (self.feed,)
+        )
 
     def _begin_with_others(self) -> None:
         # Where no lock makes them queue, others that do just the same at the same time are an error to one of us.
@@ -124,7 +126,7 @@ class FeedTables:
         """
         self.warehouse.run(
             cursor,
-            "UPDATE {feed_cursor} SET cursor = ?, updated_at = ? WHERE feed = ? AND cursor = ?",
+            "UPDATE {feed_cursor} SET [cursor] = ?, [updated_at] = ? WHERE [feed] = ? AND [cursor] = ?",
             (new, instant(self._clock()), self.feed, old),
         )
         if self.warehouse.dialect.changed(cursor) != 1:
@@ -137,7 +139,7 @@ class FeedTables:
         # Read again from 0, pages may be cut differently; what is rejected again must not stand there twice.
         self.warehouse.run(
             cursor,
-            "DELETE FROM {rejected_lines} WHERE feed = ? AND cursor_from >= ? AND cursor_from < ?",
+            "DELETE FROM {rejected_lines} WHERE [feed] = ? AND [cursor_from] >= ? AND [cursor_from] < ?",
             (self.feed, page.cursor, page.next_cursor),
         )
 

@@ -66,7 +66,7 @@ def _version(warehouse: Warehouse, cursor: Any, part: Part) -> int | None:
     """None where there is no version: no tables yet, or those of the first version."""
     if not warehouse.has(cursor, SCHEMA):
         return None
-    found = value(cursor, warehouse.spelled("SELECT version FROM {schema} WHERE part = ?"), (part.name,))
+    found = value(cursor, warehouse.spelled("SELECT [version] FROM {schema} WHERE [part] = ?"), (part.name,))
     return None if found is None else int(found)
 
 
@@ -81,6 +81,6 @@ def _upgrade(warehouse: Warehouse, part: Part, now: datetime) -> None:
                 part.steps[version](warehouse, cursor)
         warehouse.run(
             cursor,
-            "UPDATE {schema} SET version = ?, updated_at = ? WHERE part = ?",
+            "UPDATE {schema} SET [version] = ?, [updated_at] = ? WHERE [part] = ?",
             (part.version, instant(now), part.name),
         )

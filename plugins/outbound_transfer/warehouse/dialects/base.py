@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Protocol
 
 from outbound_transfer.warehouse.tables import Column, Kind, Table
@@ -108,6 +109,7 @@ class Dialect:
         return f"{self.quote(column.name)} {kind}{' NOT NULL' if column.required else ''}"
 
 
+@cache
 def preparer(name: str) -> Any:
     """SQLAlchemy's writer of identifiers; standard SQL's where SQLAlchemy does not know the database."""
     # A style without % signs keeps SQLAlchemy from doubling them: that is done where parameters are filled in.

@@ -32,8 +32,6 @@ def connect(hook: Hook) -> Any:
 
     :raises WarehouseBusy: others had it for all the patience.
     """
-    import duckdb
-
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -48,6 +46,11 @@ def connect(hook: Hook) -> Any:
                 ) from error
         # Irregular, so as not to keep step with a reader's loop.
         time.sleep(random.uniform(0.001, 0.02))  # noqa: S311
+
+
+def _is_busy(error: Exception) -> bool:
+    # Another process has the file; or this one is opening or closing it just now. The first has no class of its own.
+    return "lock on file" in str(error) or "Unique file handle conflict" in str(error)
 
 
 def _commit(connection: Any, cursor: Any) -> None:  # noqa: ARG001  # a cursor of DuckDB is a connection of its own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row, missing, sqlalchemy_dialect
@@ -13,6 +13,7 @@ from outbound_transfer.warehouse.tables import Kind, Table
 _LONGEST: Final = 2**32 - 1
 
 
+@cache
 def portable(name: str, mark: str) -> Dialect:
     """Portable SQL.
 
