@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isinf
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -167,7 +167,7 @@ class _Reader:
         self._json = json.JSONDecoder(
             object_pairs_hook=self._object, parse_int=self._number, parse_float=self._number, parse_constant=_refuse
         )
-        self._scan = self._json.scan_once
+        self._scan: Callable[[str, int], tuple[Any, int]] = self._json.scan_once  # type: ignore[attr-defined]
 
     def event(self, line: bytes, position: int) -> Event:
         """:raises _NotJson, _NotAnEvent: what it says is the reason to show."""
@@ -233,10 +233,6 @@ class _Reader:
     def _number(self, text: str) -> None:
         if isinf(float(text)):
             self.awkward = True
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
 
 
 class _Unexpected(Exception):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseHook, BaseOperator, conf
+from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from outbound_transfer.failures import failing_at_once
 from outbound_transfer.operators.base import LONGEST_HELD_WAIT, LongWait
+from outbound_transfer.transfers.common import LANDED, announce, failing_at_once, table_asset, warehouse_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,6 +44,9 @@ class EventFeedToSqlOperator(BaseOperator):
         task fails without a retry. ``None`` for no limit.
     :param outbound_transfer_conn_id: the service's connection; its extra field ``event_api_key`` is the key.
     :param deferrable: whether the feed's minute, and waits that the service asks for, free the worker slot.
+    An asset event of the events' table (:func:`outbound_transfer.transfers.common.table_asset`) follows a run that has
+    landed any; its ``extra`` is what the operator returns, and ``feed``.
+
     :return: a mapping: ``pages``, ``events``, ``new_events`` (not in the warehouse before), ``rejected``,
         ``cursor_from``, ``cursor_to``, ``has_more``, and ``types`` (events by type).
     :raises AirflowFailException: a retry would fail alike: a refused key, a cursor that the feed refuses, too many
@@ -74,7 +76,7 @@ class EventFeedToSqlOperator(BaseOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{**kwargs, "outlets": [*(kwargs.get("outlets") or []), LANDED]})
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.sql_conn_id = sql_conn_id
         self.table_prefix = table_prefix
@@ -84,24 +86,24 @@ class EventFeedToSqlOperator(BaseOperator):
         self.max_rejected = max_rejected
         self.deferrable = deferrable
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002  # all that is needed is in the warehouse
-        return self._drain({})
+    def execute(self, context: Context) -> dict[str, Any]:
+        return self._drain(context, {})
 
     def resume(self, context: Context, event: Any = None, *, progress: Any = None) -> dict[str, Any]:  # noqa: ARG002
         """Go on after a wait. Where to go on is asked of the warehouse; ``progress`` only counts.
 
         ``dag.test()`` of Airflow 3.3 brings back the event alone: there, counts begin anew after a wait.
         """
-        return self._drain({} if progress is None else progress)
+        return self._drain(context, {} if progress is None else progress)
 
-    def _drain(self, brought: Any) -> dict[str, Any]:
+    def _drain(self, context: Context, brought: Any) -> dict[str, Any]:
         from outbound_transfer.warehouse.errors import CursorMoved
         from outbound_transfer.warehouse.progress import progress_of
 
         progress = progress_of(brought)
         max_pages, max_rejected = _limit("max_pages", self.max_pages, 1), _limit("max_rejected", self.max_rejected, 0)
         try:
-            with _failing_at_once(), self.hook(on_wait=self._on_wait, waited={"events": progress.waited}) as hook:
+            with failing_at_once(), self.hook(on_wait=self._on_wait, waited={"events": progress.waited}) as hook:
                 self._feed = tables = self._tables(hook)
                 self._cursor = tables.cursor()
                 while True:
@@ -121,7 +123,14 @@ class EventFeedToSqlOperator(BaseOperator):
             )
         except LongWait as long:
             self._defer(long, progress)
+        self._announce(context, progress)
         return progress.summary()
+
+    def _announce(self, context: Context, progress: Progress) -> None:
+        """Tell the events' asset which pages have new rows; DAGs that are scheduled on it read just those."""
+        if progress.events:
+            asset = table_asset("events", sql_conn_id=self.sql_conn_id, table_prefix=self.table_prefix)
+            announce(context, asset, {"feed": self._feed.feed, **progress.summary()})
 
     def _read(self, hook: OutboundTransferHook) -> Page:
         from outbound_transfer.protocol.errors import CallError
@@ -148,17 +157,10 @@ class EventFeedToSqlOperator(BaseOperator):
         return OutboundTransferHook(self.outbound_transfer_conn_id, **client_options)
 
     def _tables(self, hook: OutboundTransferHook) -> FeedTables:
-        from airflow.providers.common.sql.hooks.sql import DbApiHook
-
-        from outbound_transfer.warehouse.database import Warehouse
-        from outbound_transfer.warehouse.errors import UnsupportedWarehouse
         from outbound_transfer.warehouse.feed import FeedTables
         from outbound_transfer.warehouse.progress import feed_name
 
-        database = BaseHook.get_hook(self.sql_conn_id)
-        if not isinstance(database, DbApiHook):
-            raise UnsupportedWarehouse(f"the connection {self.sql_conn_id} leads to no SQL database")
-        warehouse = Warehouse(database, prefix=self.table_prefix, schema=self.schema)
+        warehouse = warehouse_of(self.sql_conn_id, self.table_prefix, self.schema)
         return FeedTables(warehouse, self.feed or feed_name(hook.get_conn().settings.base_url))
 
     def _landed(self, progress: Progress, page: Page, new_events: int) -> Progress:
@@ -225,17 +227,3 @@ def _limit(name: str, value: int | str | None, least: int) -> int | None:
     if limit < least:
         raise AirflowFailException(f"{name} must be a whole number from {least} on, or None, not {value!r}")
     return limit
-
-
-@contextmanager
-def _failing_at_once() -> Iterator[None]:
-    """As for every operator; the warehouse's own refusals too, but not a cursor that another reader moved, nor a lock."""
-    from outbound_transfer.warehouse.errors import CursorMoved, WarehouseBusy, WarehouseError
-
-    try:
-        with failing_at_once():
-            yield
-    except (CursorMoved, WarehouseBusy):
-        raise
-    except WarehouseError as error:
-        raise AirflowFailException(str(error)) from error

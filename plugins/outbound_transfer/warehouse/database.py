@@ -124,7 +124,7 @@ class Warehouse:
         return cursor
 
     def spelled(self, statement: str) -> str:
-        """A statement as this database wants it; tables are written ``{events}``, columns ``[feed]``, parameters ``?``."""
+        """A statement as this database wants it; tables are ``{events}``, columns ``[feed]``, parameters ``?``."""
         names = {table.suffix: self.name(table) for table in TABLES}
         quoted = _COLUMN.sub(lambda match: self.dialect.quote(match[1]), statement)
         return quoted.replace("?", self.dialect.mark).format_map(names)

@@ -52,7 +52,7 @@ class FeedTables:
     def __init__(self, warehouse: Warehouse, feed: str, *, clock: Callable[[], datetime] = _now) -> None:
         if not 0 < len(feed) <= MAX_FEED:
             raise InvalidName(f"a feed's name has 1 to {MAX_FEED} characters, not {len(feed)}")
-        self.warehouse, self.feed, self._clock = warehouse, feed, clock
+        self.warehouse, self.feed, self.now = warehouse, feed, clock
 
     def cursor(self) -> int:
         """Where the feed is read on from; 0 at first, when the tables are created or upgraded too.
@@ -92,11 +92,11 @@ class FeedTables:
             time.sleep(0.05)
 
     def _begin(self) -> None:
-        ensure(self.warehouse, FEED, self._clock())
+        ensure(self.warehouse, FEED, self.now())
         with self.warehouse.writing() as cursor:
             # The row is there before the first page, so that moving the cursor is one and the same statement always.
             self.warehouse.lock(cursor)
-            self.warehouse.insert(cursor, FEED_CURSOR, [(self.feed, 0, instant(self._clock()))])
+            self.warehouse.insert(cursor, FEED_CURSOR, [(self.feed, 0, instant(self.now()))])
 
     def land(self, page: Page) -> int:
         """Commit a page: all of it, the cursor and a row of the log, or nothing.
@@ -104,7 +104,7 @@ class FeedTables:
         :return: how many of its events were not there before.
         :raises CursorMoved: the cursor is not the one that the page was asked with.
         """
-        now = self._clock()
+        now = self.now()
         try:
             with self.warehouse.writing() as cursor:
                 # First, because it locks the row: readers that race for one page queue here, not in the middle of it.
@@ -127,7 +127,7 @@ class FeedTables:
         self.warehouse.run(
             cursor,
             "UPDATE {feed_cursor} SET [cursor] = ?, [updated_at] = ? WHERE [feed] = ? AND [cursor] = ?",
-            (new, instant(self._clock()), self.feed, old),
+            (new, instant(self.now()), self.feed, old),
         )
         if self.warehouse.dialect.changed(cursor) != 1:
             raise self._moved(old)
@@ -148,7 +148,7 @@ class FeedTables:
         row = (
             uuid.uuid4().hex,
             self.feed,
-            instant(self._clock()),
+            instant(self.now()),
             poll.action,
             poll.status,
             poll.events,

@@ -38,8 +38,8 @@ def _awkward(warehouse: Warehouse, cursor: Any) -> Iterator[tuple[str, str, str]
         warehouse.run(
             cursor,
             "SELECT feed, event_id, type, timestamp, CAST(data AS text), CAST(other AS text) FROM {events}"
-            f" WHERE feed > ? OR (feed = ? AND event_id > ?) ORDER BY feed, event_id LIMIT {_AT_ONCE}",
-            (after[0], *after),
+            " WHERE feed > ? OR (feed = ? AND event_id > ?) ORDER BY feed, event_id LIMIT ?",
+            (after[0], *after, _AT_ONCE),
         )
         rows = rows_of(cursor)
         for feed, event_id, *fields in rows:

@@ -10,7 +10,7 @@ from outbound_transfer.protocol.feed import MAX_EVENT_ID
 
 
 class Kind(Enum):
-    """What a column holds. Rows carry text for ``JSON`` and ``TIME`` (ISO 8601, UTC), 1 or 0 for ``FLAG``, in every database."""
+    """What a column holds. Rows carry text for ``JSON`` and ``TIME`` (ISO 8601, UTC), and 1 or 0 for ``FLAG``."""
 
     TEXT = "text"
     WHOLE = "a whole number of 64 bits"
@@ -53,11 +53,11 @@ class Table:
 #: ``timestamp``    as it came; NULL where there was none
 #: ``occurred_at``  the same as an instant, UTC; NULL where ``timestamp`` is no ISO 8601 date and time. One without a
 #:                  zone is taken as UTC; a number is not guessed at (its unit and epoch are not documented)
-#: ``data``         the payload as JSON; NULL where there was none, or where ``raw`` has it. PostgreSQL's ``jsonb`` keeps
-#:                  its values, the other databases its spelling too
+#: ``data``         the payload as JSON; NULL where there was none, or where ``raw`` has it. ``jsonb`` of
+#:                  PostgreSQL keeps its values, the other databases its spelling too
 #: ``other``        fields that service.md does not name, as one JSON object; NULL as ``data``
-#: ``raw``          the whole line as it came, where a JSON column would refuse or change what it says (a NUL, an unpaired
-#:                  surrogate, a name twice in one object, a number beyond a double); NULL everywhere else
+#: ``raw``          the whole line as it came, where a JSON column would refuse or change what it says (a NUL, an
+#:                  unpaired surrogate, a name twice in one object, a number beyond a double); NULL everywhere else
 #: ``cursor_from``  the cursor that its page was asked with; ``line`` its line of that page, from 1
 #: ``landed_at``    when its page was landed first, UTC
 EVENTS: Final = Table(
@@ -105,7 +105,7 @@ REJECTED_LINES: Final = Table(
 #: ``poll_id``      the key: opaque, unique
 #: ``feed``         as in the events' table
 #: ``polled_at``    when the answer came, UTC
-#: ``action``       ``poll``; or ``reset``, ``rebuild``, ``replay``: what a person did to the cursor or the rejected lines
+#: ``action``       ``poll``; or ``reset``, ``rebuild``, ``replay``: what a person did to cursor or rejected lines
 #: ``status``       HTTP status; NULL where no answer came, and for what is no poll
 #: ``events``       events of the page, ``new_events`` of them not in the table before; 0 where nothing was landed
 #: ``rejected``     lines of the page that are no events

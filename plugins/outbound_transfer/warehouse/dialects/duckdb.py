@@ -36,14 +36,11 @@ def connect(hook: Hook) -> Any:
     while True:
         try:
             return hook.get_conn()
-        except duckdb.IOException as error:
-            # DuckDB has one class for all that can go wrong with a file.
-            if "lock on file" not in str(error):
+        except Exception as error:
+            if not _is_busy(error):
                 raise
             if time.monotonic() > until:
-                raise WarehouseBusy(
-                    f"other processes had the DuckDB file open for {PATIENCE:.0f} s: {error}"
-                ) from error
+                raise WarehouseBusy(f"the DuckDB file was in use for {PATIENCE:.0f} s: {error}") from error
         # Irregular, so as not to keep step with a reader's loop.
         time.sleep(random.uniform(0.001, 0.02))  # noqa: S311
 
