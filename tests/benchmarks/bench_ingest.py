@@ -210,7 +210,7 @@ def _bench(options: argparse.Namespace, folder: Path, database: Any, keys: dict[
                 "events": events,
                 "file": file,
                 "folder": str(folder / f"{who}-{warehouse}"),
-                "url": f"postgresql://postgres:none@/{database.name}?host={database.host}",
+                "url": f"postgresql://postgres:none@localhost/{database.name}?host={database.host}",
                 **keys,
             }
             extra = {"event_api_key": keys["event_api_key"]}

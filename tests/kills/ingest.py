@@ -46,6 +46,7 @@ class Place:
     connect: Callable[[], Any]
     empty: Callable[[], None]
     placeholder: str = "%s"
+    supports_autocommit: bool = True
 
     def get_conn(self) -> Any:
         return self.connect()
@@ -287,8 +288,8 @@ def place_of(name: str, folder: Path, postgres: Any) -> Place:
     def connect() -> Any:
         return postgres.connect("psycopg2" if name == "psycopg2" else "psycopg")
 
-    # A database that nothing is known of: portable SQL, over PostgreSQL because that is real and at hand.
-    return Place("unheard_of" if name == "portable" else "postgresql", connect, lambda: _drop(connect))
+    # A name that this package does not know: portable SQL, over PostgreSQL because that is real and at hand.
+    return Place("postgresql.psycopg" if name == "portable" else "postgresql", connect, lambda: _drop(connect))
 
 
 @contextmanager

@@ -57,7 +57,8 @@ def _text_of(name: str, length: int) -> str:
 
 def _connect(hook: Hook) -> Any:
     connection = hook.get_conn()
-    hook.set_autocommit(connection, False)
+    if hook.supports_autocommit:  # the others begin transactions by themselves
+        hook.set_autocommit(connection, False)
     return connection
 
 
