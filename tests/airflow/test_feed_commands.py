@@ -88,7 +88,9 @@ def test_transfers_are_tables_and_a_second_run_reads_one_page(hook, connection, 
 
     sent = []
     for number in range(3):
-        draft = hook.create_transfer(new_transfer(f"Report {number}", ["ann@example.com", "bob@example.com"]))
+        draft = hook.create_transfer(
+            new_transfer(subject=f"Report {number}", recipients=["ann@example.com", "bob@example.com"])
+        )
         hook.attach_file(draft.id, Upload("a.txt", 1, lambda: iter([b"x"])))
         sent.append(hook.send_transfer(draft.id).id)
         sandbox.advance_clock(1)

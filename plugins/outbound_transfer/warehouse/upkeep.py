@@ -12,7 +12,7 @@ from outbound_transfer.warehouse.database import Warehouse, rows_of, value
 from outbound_transfer.warehouse.errors import InvalidCursor
 from outbound_transfer.warehouse.feed import FeedTables, Poll
 from outbound_transfer.warehouse.rows import event_rows
-from outbound_transfer.warehouse.tables import EVENTS
+from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR
 
 #: Rejected lines that one transaction reads again.
 _AT_ONCE: Final = 1_000
@@ -41,6 +41,8 @@ class Status(msgspec.Struct, frozen=True):
 def feeds(warehouse: Warehouse) -> list[str]:
     """Whose cursors are in the warehouse."""
     with warehouse.reading() as cursor:
+        if not warehouse.has(cursor, FEED_CURSOR):
+            return []
         return [row[0] for row in _rows(warehouse, cursor, "SELECT [feed] FROM {feed_cursor} ORDER BY [feed]")]
 
 
