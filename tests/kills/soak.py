@@ -14,11 +14,11 @@ from kills.ingest import in_a_process, place_of
 
 #: What the feed does to calls; each is planned again and again.
 FAULTS = (
-    {"kind": "status", "status": 500},
-    {"kind": "status", "status": 503},
+    {"kind": "error", "status": 500},
+    {"kind": "error", "status": 503},
     {"kind": "reset", "effect": "before"},
     {"kind": "reset", "effect": "after"},
-    {"kind": "truncate"},
+    {"kind": "truncated_page"},
 )
 
 
