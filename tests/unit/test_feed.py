@@ -217,6 +217,33 @@ def test_a_page_that_has_something_advances_the_cursor(body: bytes, more: str) -
         page(body, cursor=5, x_has_more=more)
 
 
+def test_a_line_of_fifty_megabytes_is_an_event_like_any_other() -> None:
+    text = "x" * 50_000_000
+    (event,) = page(b'{"event_id":"e","type":"t","data":"' + text.encode() + b'"}\n').events
+    assert event.data == f'"{text}"'
+    assert event.raw is None
+
+
+@pytest.mark.parametrize(
+    ("data", "awkward"),
+    [
+        ('"\\ud83d\\ude00"', False),
+        ('"\\\\u0041"', False),
+        ('{"a":[{"b":1},{"b":2}]}', False),
+        ("1.7e308", False),
+        ('"\\ud83d"', True),
+        ('"\\u0000"', True),
+        ('[{"b":1,"b":2}]', True),
+        ("-1e400", True),
+    ],
+)
+def test_what_a_json_column_could_not_keep_is_kept_raw(data: str, awkward: bool) -> None:
+    line = f'{{"event_id":"e","type":"t","data":{data}}}'
+    (event,) = page(line.encode() + b"\n").events
+    assert event.raw == (line if awkward else None)
+    assert event.data == data
+
+
 def test_the_largest_cursor_and_headers_in_other_spellings() -> None:
     read = page(
         line(), x_next_cursor=str(MAX_CURSOR), x_has_more="True", content_type="Application/X-NDJSON; charset=utf-8"

@@ -52,7 +52,7 @@ def status(tables: FeedTables) -> Status:
     with tables.warehouse.reading() as cursor:
 
         def first(query: str) -> tuple[Any, ...] | None:
-            return next(iter(_rows(tables.warehouse, cursor, query, of_feed)), None)
+            return next(iter(_rows(tables.warehouse, cursor, query, of_feed * query.count("?"))), None)
 
         updated = first("SELECT [updated_at] FROM {feed_cursor} WHERE [feed] = ?")
         newest = first("SELECT count(*), max([landed_at]), max([occurred_at]) FROM {events} WHERE [feed] = ?")
@@ -74,9 +74,12 @@ def status(tables: FeedTables) -> Status:
     )
 
 
-_OF_LAST: Final = "(SELECT max([polled_at]) FROM {feed_polls} WHERE [feed] = ? AND [action] = 'poll'"
-_LAST_POLL: Final = f"SELECT [polled_at], [status], [note] FROM {{feed_polls}} WHERE [polled_at] = {_OF_LAST})"  # noqa: S608
-_LAST_PAGE: Final = f"SELECT [has_more] FROM {{feed_polls}} WHERE [polled_at] = {_OF_LAST} AND [cursor_to] IS NOT NULL)"  # noqa: S608
+_OF_LAST: Final = (
+    "FROM {feed_polls} WHERE [feed] = ? AND [polled_at] ="
+    " (SELECT max([polled_at]) FROM {feed_polls} WHERE [feed] = ? AND [action] = 'poll'"
+)
+_LAST_POLL: Final = f"SELECT [polled_at], [status], [note] {_OF_LAST})"
+_LAST_PAGE: Final = f"SELECT [has_more] {_OF_LAST} AND [cursor_to] IS NOT NULL)"
 
 
 def faults(tables: FeedTables) -> Iterator[str]:
