@@ -21,6 +21,9 @@ FAULTS = (
     {"kind": "truncated_page"},
 )
 
+#: How a run may end otherwise: as the tries of a task do.
+_EXPECTED = (b"MalformedAnswer", b"ConnectionLost", b"ServerFault", b"NotConnected")
+
 
 def run(events: int, names: list[str], folder: Path, database: Any) -> int:
     """Land ``events`` in each; 1 where any is missing or doubled."""
@@ -48,6 +51,9 @@ def _land(name: str, events: int, sandbox: Any, folder: Path, database: Any) -> 
             kills += 1
         elif said == b"caught up":
             break
+        elif not said.startswith(_EXPECTED):
+            print(f"{name}: {said.decode()}")
+            return 1
     found = json.loads(in_a_process(lambda write: os.write(write, json.dumps(_count(place)).encode()))[1])
     met = sum(fault["state"] == "met" for fault in sandbox.faults())
     good = found == [events, events, events]
@@ -75,7 +81,7 @@ def _ingest(place: Any, base_url: str, key: str, write: int) -> None:
     # The kernel ends the process at an instant that nothing in it knows of.
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     signal.setitimer(signal.ITIMER_REAL, random.uniform(0.2, 6))
-    with Client(Settings(base_url=base_url, event_api_key=key), sleep=lambda _: None) as client:
+    with Client(Settings(base_url=base_url, transfer_api_key="", event_api_key=key), sleep=lambda _: None) as client:
         tables = FeedTables(Warehouse(place), "acme")
         cursor = tables.cursor()
         while True:
