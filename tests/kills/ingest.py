@@ -156,9 +156,10 @@ class Killer:
             _kill()
         if self.moment == "during":
             threading.Timer(random.uniform(0, 0.002), _kill).start()
-        result = run()
-        _kill()
-        return result
+        try:
+            return run()
+        finally:
+            _kill()  # after a statement that fails, too: portable SQL asks so whether a table is there
 
 
 def _kill() -> None:
