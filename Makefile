@@ -1,5 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test faults machine kills lint bench-upload bench-import bench-wait sandbox constraints clean
+.PHONY: help setup demo demo-stop test faults machine kills kills-ingest lint bench-upload bench-import bench-wait bench-ingest \
+	sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -44,6 +45,12 @@ lint: setup ## Check style and types
 
 bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
 	$(BIN)/python tests/benchmarks/bench_upload.py
+
+bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about an hour)
+	$(BIN)/python tests/benchmarks/bench_ingest.py $(ARGS)
+
+kills-ingest: setup ## Kill the ingest at every step of its SQL, on each warehouse (about 15 minutes)
+	$(BIN)/python tests/kills/ingest.py $(ARGS)
 
 bench-import: setup ## What importing the operators adds to importing Airflow
 	$(BIN)/python tests/benchmarks/bench_import.py
