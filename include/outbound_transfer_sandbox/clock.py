@@ -20,7 +20,11 @@ class Clock:
         self._real_time = real_time
 
     def now(self) -> int:
-        return int(self._real_time() * SECOND) + self.offset
+        return self.real() + self.offset
+
+    def real(self) -> int:
+        """The machine's time, for what `offset` must not end: who is signed in."""
+        return int(self._real_time() * SECOND)
 
 
 def iso(instant: int) -> str:

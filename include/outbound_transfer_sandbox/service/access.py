@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 
 from outbound_transfer_sandbox import limits, unspecified
 from outbound_transfer_sandbox.clock import SECOND
-from outbound_transfer_sandbox.errors import ApiError, invalid_api_key, rate_limited
+from outbound_transfer_sandbox.errors import ApiError, invalid_api_key, not_found, rate_limited
 from outbound_transfer_sandbox.models import Caller, User
 
 from .context import Context
@@ -65,10 +65,33 @@ class Access:
         if active is None or not hmac.compare_digest(active, _digest(_bearer(authorization))):
             raise invalid_api_key("The event key is missing or invalid.")
 
-    def new_transfer_key(self, user: str) -> str:
+    def new_transfer_key(self, user: str, label: str = "") -> str:
         key = self._derived(unspecified.TRANSFER_KEY_PREFIX, self._accounts.transfer_key_count() + 1)
         self.admit_transfer_key(key, user)
+        if label:
+            self._accounts.label_transfer_key(_digest(key), label)
         return key
+
+    def make_own_key(self, user: str, label: str) -> str:
+        """A key that the user makes. Raises 403 api_not_enabled, api_not_permitted (service.md, Authentication, 2)."""
+        account, owner = self._context.account, self._accounts.user(user)
+        if not account.api_enabled:
+            raise ApiError(403, "api_not_enabled", "An administrator must enable the interface for the account first.")
+        if owner is None or not owner.api_permitted:
+            raise ApiError(403, "api_not_permitted", "You may not use this interface. Ask an administrator.")
+        return self.new_transfer_key(user, label)
+
+    def revoke_own_key(self, user: str, key: int) -> None:
+        """Raises 404 for a key that is not the user's."""
+        if not self._accounts.revoke_own_key(user, key, self._context.clock.now()):
+            raise not_found("key")
+
+    def is_monitored(self) -> bool:
+        """Whether monitoring is on: there is an active event key."""
+        return self._accounts.event_key() is not None
+
+    def end_monitoring(self) -> None:
+        self._accounts.revoke_event_key(self._context.clock.now())
 
     def admit_transfer_key(self, key: str, user: str) -> None:
         self._accounts.add_transfer_key(_digest(key), user, self._context.clock.now())
@@ -97,8 +120,7 @@ class Access:
         return key if self._accounts.event_key() == _digest(key) else None
 
     def _derived(self, prefix: str, number: int) -> str:
-        mac = hmac.new(self._context.seed, f"{prefix}{number}".encode(), hashlib.sha256)
-        return prefix + mac.hexdigest()[:40]
+        return prefix + self._context.derived(f"{prefix}{number}")[:40]
 
 
 def _bearer(authorization: list[str]) -> str:

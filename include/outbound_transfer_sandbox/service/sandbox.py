@@ -10,11 +10,16 @@ from outbound_transfer_sandbox.errors import invalid_request
 from outbound_transfer_sandbox.models import User
 
 from .access import Access
+from .attempts import Attempts
 from .context import Context
 from .delivery import Delivery
 from .feed import Feed
 from .files import FileService
+from .mailbox import Mailbox
 from .overlap import Overlaps
+from .people import PeopleService
+from .pickup import Pickup
+from .sessions import Sessions
 from .transfers import TransferService
 
 
@@ -24,11 +29,16 @@ class Sandbox:
     def __init__(self, data_dir: Path) -> None:
         self.context = Context(data_dir)
         self.access = Access(self.context)
-        self.transfers = TransferService(self.context)
+        self.mailbox = Mailbox(self.context)
+        self.transfers = TransferService(self.context, self.mailbox)
         self.files = FileService(self.context, self.transfers)
         self.delivery = Delivery(self.context, self.transfers)
         self.feed = Feed(self.context)
         self.sends = Overlaps()
+        attempts = Attempts(self.context)
+        self.sessions = Sessions(self.context)
+        self.people = PeopleService(self.context, attempts, self.sessions)
+        self.pickup = Pickup(self.context, self.transfers, self.delivery, attempts, self.sessions, self.mailbox)
         self.transfers.remove_abandoned()
         self.context.blobs.sweep(self.context.transfers.file_ids())
 

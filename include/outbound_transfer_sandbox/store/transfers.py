@@ -58,6 +58,11 @@ class Transfers:
         recipients = self._recipients([row["pk"] for row in rows])
         return [Transfer(**dict(row), recipients=recipients[row["pk"]]) for row in rows]
 
+    def question(self, pk: int) -> tuple[str | None, str | None]:
+        """The security question and the hash of its answer."""
+        row = self._db.one("SELECT security_question, security_answer FROM transfers WHERE pk = ?", pk)
+        return (row[0], row[1]) if row else (None, None)
+
     def last_sent_at(self) -> int:
         """When any transfer was sent last; 0 when none was."""
         return self._db.value("SELECT max(sent_at) FROM transfers") or 0
