@@ -22,7 +22,7 @@ Input
     An address needs a dot in its domain; names reserved for tests (`.test`, example.com) pass.
     Names of files are compared code point by code point; control characters make one unusable; a backslash separates
     directories also where quoted-string grammar would drop it, since that is what such clients mean.
-    An upload of zero bytes is a file of zero bytes.
+    An upload of zero bytes is a file of zero bytes. One that finds the disk's quota used up gets 503: a slot may free.
     A disposition other than attachment is refused; a filename* that cannot be decoded gives way to filename.
 Feed
     Event ids are the integers of the cursor. Errors have the Transfer interface's body. A cursor beyond the end is
@@ -68,6 +68,7 @@ KEPT_REQUESTS = 100_000  # of the request and feed logs; far more than any rate 
 SYNTHETIC_EVENTS_PER_CALL = 10_000_000  # what one control call may append
 
 MAX_FORM_BYTES = 65_536  # the account's settings fit thirty times over
+BODY_SECONDS = 20.0  # for a form or a JSON body to come in whole
 WRONG_ANSWERS = 5  # in a row; a typing error or two, and no search through a million codes
 LOCKED = 15 * 60 * SECOND  # how long nothing is looked at then
 CODE_DIGITS = 6

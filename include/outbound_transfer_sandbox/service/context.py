@@ -22,7 +22,8 @@ from outbound_transfer_sandbox.store.transfers import Transfers
 class Context:
     """The state kept under `data_dir`. Raises DataInUse when another process holds it."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, quota: int | None = None) -> None:
+        self.quota = quota
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.db = Database(data_dir / "sandbox.sqlite")
         self.accounts = Accounts(self.db)

@@ -24,10 +24,13 @@ from .transfers import TransferService
 
 
 class Sandbox:
-    """The service with its state under `data_dir`. Raises DataInUse when another process holds it."""
+    """The service with its state under `data_dir`. Raises DataInUse when another process holds it.
 
-    def __init__(self, data_dir: Path) -> None:
-        self.context = Context(data_dir)
+    `quota` bounds the bytes that uploads take on disk.
+    """
+
+    def __init__(self, data_dir: Path, quota: int | None = None) -> None:
+        self.context = Context(data_dir, quota)
         self.access = Access(self.context)
         self.mailbox = Mailbox(self.context)
         self.transfers = TransferService(self.context, self.mailbox)
