@@ -33,5 +33,12 @@ def iso(instant: int) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def when(instant: int, seconds: bool = False) -> str:
+    """An instant for people: `21 Nov 2026, 07:05 UTC`."""
+    moment = _EPOCH + timedelta(microseconds=instant)
+    time_of_day = f"{moment:%H:%M:%S}" if seconds else f"{moment:%H:%M}"
+    return f"{moment.day} {moment:%b %Y}, {time_of_day} UTC"
+
+
 def iso_or_none(instant: int | None) -> str | None:
     return None if instant is None else iso(instant)

@@ -92,7 +92,7 @@ def send(sandbox: Sandbox) -> Callable[..., dict[str, Any]]:
             created = http.post("/v1/transfers", json={"subject": "Report", "recipients": [ANN]} | fields)
             path = f"/v1/transfers/{created.raise_for_status().json()['id']}"
             for name, content in files:
-                disposition = b"attachment; filename=\"" + name.encode() + b'"'
+                disposition = b'attachment; filename="' + name.encode() + b'"'
                 attach = http.post(f"{path}/files", content=content, headers={"Content-Disposition": disposition})
                 attach.raise_for_status()
             transfer: dict[str, Any] = http.post(f"{path}/send").raise_for_status().json()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from datetime import datetime, timedelta, timezone
 
 from msgspec import Struct
 
 from outbound_transfer_sandbox import unspecified
+from outbound_transfer_sandbox.clock import when
 from outbound_transfer_sandbox.models import Mail, Recipient, Transfer
 
 from .context import Context
@@ -91,12 +91,11 @@ def written(mail: Mail) -> Message:
 
 def _pickup_text(mail: Mail) -> str:
     files = "a file" if mail.files == 1 else f"{mail.files} files"
-    until = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=mail.expires_at)
     parts = [
         f"Hello {mail.recipient_name},",
         f"{mail.sender} has sent you {files}: {mail.subject}",
         *([mail.message] if mail.message else []),
-        f"Collect until {until:%d %B %Y, %H:%M} UTC. {_AUTHENTICATION[mail.security]}",
+        f"Collect until {when(mail.expires_at)}. {_AUTHENTICATION[mail.security]}",
     ]
     return "\n\n".join(parts)
 

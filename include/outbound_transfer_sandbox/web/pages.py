@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
 from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from outbound_transfer_sandbox.clock import iso
+from outbound_transfer_sandbox.clock import iso, when
 from outbound_transfer_sandbox.errors import ApiError
 
 if TYPE_CHECKING:
@@ -33,12 +32,6 @@ def _environment() -> Environment:
     )
     environment.filters |= {"when": when, "iso": iso}
     return environment
-
-
-def when(instant: int) -> str:
-    """An instant for people: `21 Nov 2026, 07:05 UTC`."""
-    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=instant)
-    return f"{moment.day} {moment:%b %Y, %H:%M} UTC"
 
 
 def render(visit: Visit, template: str, status: int = 200, **values: Any) -> Response:
