@@ -26,7 +26,6 @@ def create_app(sandbox: Sandbox, trusted_hosts: Collection[str] = ()) -> ASGIApp
             *files.routes,
             *events.routes,
             control.mount,
-            Mount("/v1", routes=[]),  # programs that mistype a path get JSON, not a page
             Mount("/", create_web(sandbox, trusted_hosts)),
         ],
         exception_handlers={

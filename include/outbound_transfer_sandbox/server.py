@@ -85,6 +85,7 @@ class Protocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
             # Bytes after a complete request, as a too small Content-Length leaves them: that request is answered still.
             cycle.keep_alive = False
+            self._expect_no_head()
             return
         reason = str(sys.exc_info()[1] or msg)
         status, code = (411, "length_required") if "Content-Length" in reason else (400, "invalid_request")

@@ -78,6 +78,7 @@ CODE_DIGITS = 6
 CODE_LIFETIME = 10 * 60 * SECOND
 CODES_SENT = 5  # in a row within LOCKED, or a link would flood its recipient
 SESSION_LIFETIME = 12 * 3600 * SECOND
+PASSWORD_LOG_N = 14  # scrypt's cost: 16 MB and some 50 ms for each guess
 MIN_PASSWORD = 8  # characters, for guests who register
 PAGE_ROWS = 25  # of every list in the web application
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from outbound_transfer_sandbox import unspecified
 from outbound_transfer_sandbox.testing import Sandbox
 
 ANN = {"email": "ann@example.com"}
@@ -43,6 +44,12 @@ def words(response: httpx.Response) -> str:
     """What a reader sees of a page."""
     text = re.sub("<(title|head)>.*?</\\1>|<[^>]*>", " ", response.text, flags=re.DOTALL)
     return " ".join(html.unescape(text).split())
+
+
+@pytest.fixture(autouse=True)
+def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes guessing slow makes signing in slow."""
+    monkeypatch.setattr(unspecified, "PASSWORD_LOG_N", 4)
 
 
 @pytest.fixture

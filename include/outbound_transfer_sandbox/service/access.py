@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from outbound_transfer_sandbox import limits, unspecified
 from outbound_transfer_sandbox.clock import SECOND
 from outbound_transfer_sandbox.errors import ApiError, invalid_api_key, not_found, rate_limited
-from outbound_transfer_sandbox.models import Caller, User
+from outbound_transfer_sandbox.models import Caller, TransferKey, User
 
 from .context import Context
 
@@ -71,6 +71,10 @@ class Access:
         if label:
             self._accounts.label_transfer_key(_digest(key), label)
         return key
+
+    def own_keys(self, user: str) -> list[TransferKey]:
+        """The user's keys, newest first."""
+        return self._accounts.transfer_keys(user)
 
     def make_own_key(self, user: str, label: str) -> str:
         """A key that the user makes. Raises 403 api_not_enabled, api_not_permitted (service.md, Authentication, 2)."""

@@ -27,15 +27,19 @@ class PeopleService:
         generated = self._context.derived("password")[:20]
         if password is None and standing is not None:
             return generated if passwords.matches(generated, standing) else None
-        self.admit(unspecified.FIRST_USER, password or generated, administrator=False)
-        self.admit(unspecified.FIRST_ADMINISTRATOR, password or generated, administrator=True)
+        kept = passwords.hashed(password or generated)
+        self._save(unspecified.FIRST_USER, kept, administrator=False)
+        self._save(unspecified.FIRST_ADMINISTRATOR, kept, administrator=True)
         return password or generated
 
     def admit(self, name: str, password: str, *, administrator: bool) -> None:
         """Gives a user, who may be new, a password and a role; whoever was signed in under the name is no more."""
+        self._save(name, passwords.hashed(password), administrator=administrator)
+
+    def _save(self, name: str, kept: str, *, administrator: bool) -> None:
         if self._context.accounts.user(name) is None:
             self._context.accounts.save_user(User(name, active=True, api_permitted=True, sending_permitted=True))
-        self._people.save_password(name, passwords.hashed(password), administrator=administrator)
+        self._people.save_password(name, kept, administrator=administrator)
         self._sessions.end_all_of(_subject(name))
 
     def sign_in(self, name: str, password: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -133,6 +134,10 @@ class Pickup:
             if file.id == file_id:
                 return file
         raise not_found("file")
+
+    def content(self, file: File) -> Path:
+        """Where its bytes are."""
+        return self._context.blobs.path(file.id)
 
     def downloaded(self, token: str, file: File) -> None:
         """The last byte is about to go out. Raises 409 when the transfer ended during the download."""

@@ -39,6 +39,7 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        # Raised by the page: out here nobody would make an answer of it.
         scope["state"]["refusal"] = self._refusal(scope["method"], Headers(scope=scope))
         await self._app(scope, receive, guarded)
 

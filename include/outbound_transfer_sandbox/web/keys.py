@@ -18,8 +18,7 @@ async def listing(visit: Visit) -> Response:
 
 
 def _page(visit: Visit, status: int = 200, *, secret: str | None = None, error: str | None = None) -> Response:
-    context = visit.sandbox.context
-    values = {"keys": context.accounts.transfer_keys(visit.user), "account": context.account}
+    values = {"keys": visit.sandbox.access.own_keys(visit.user), "account": visit.sandbox.context.account}
     return render(visit, "keys.html", status, **values, secret=secret, error=error)
 
 

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from outbound_transfer_sandbox.api import http
 from outbound_transfer_sandbox.clock import iso, when
 from outbound_transfer_sandbox.errors import ApiError
 
@@ -58,7 +59,10 @@ async def on_api_error(request: Request, error: Exception) -> Response:
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
+    """An unknown path or method; programs that mistyped one of the API get what the API answers."""
     assert isinstance(error, HTTPException)
+    if "text/html" not in request.headers.get("accept", ""):
+        return await http.on_http_exception(request, error)
     response = _error(request, error.status_code, error.detail)
     response.headers.update(error.headers or {})
     return response

@@ -93,7 +93,7 @@ class Download(FileResponse):
 
     def __init__(self, visit: Visit, file: File, on_end: Callable[[], None]) -> None:
         super().__init__(
-            visit.sandbox.context.blobs.path(file.id),
+            visit.sandbox.pickup.content(file),
             filename=file.name,
             media_type=file.content_type,
             headers={"Content-Security-Policy": "sandbox; default-src 'none'"},
@@ -110,6 +110,7 @@ class Download(FileResponse):
             elif rest is not None:
                 rest -= len(message.get("body", b""))
                 if rest == 0:
+                    rest = None
                     self._on_end()
             await send(message)
 
