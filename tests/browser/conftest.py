@@ -113,7 +113,7 @@ def shoot() -> Callable[[Page, str], None]:
         if folder:
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme)
-                page.screenshot(path=Path(folder) / f"{name}-{scheme}.png")
+                page.screenshot(path=Path(folder) / f"{name}-{scheme}.png", full_page=True)
             page.emulate_media(color_scheme=None)
 
     return take
