@@ -24,7 +24,7 @@ def matches(word: str, kept: str | None) -> bool:
     """Whether `kept` is the hash of `word`. Takes as long where there is none, so that nobody learns who exists."""
     log_n, salt, digest = (kept or f"{unspecified.PASSWORD_LOG_N}$$").split("$")
     found = _scrypt(word, base64.b64decode(salt), int(log_n))
-    return hmac.compare_digest(found, base64.b64decode(digest)) and kept is not None
+    return hmac.compare_digest(found, base64.b64decode(digest))
 
 
 def normalized(answer: str) -> str:
