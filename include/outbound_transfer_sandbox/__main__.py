@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "--password",
         type=_password,
         metavar="P",
-        default=os.environ.get("OUTBOUND_TRANSFER_SANDBOX_PASSWORD"),
+        default=os.environ.get("OUTBOUND_TRANSFER_SANDBOX_PASSWORD") or None,
         help="of the web application's users (default: $OUTBOUND_TRANSFER_SANDBOX_PASSWORD, or generated)",
     )
     parser.add_argument(
