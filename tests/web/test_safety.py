@@ -116,6 +116,16 @@ def test_any_bytes_are_answered(user: Any, body: bytes) -> None:
         assert user.http.post(path, content=content, headers=FORM).status_code in {200, 403}
 
 
+@pytest.mark.parametrize("value", [b"\xff", b'"a\\015\\012X-A: b"', b"=", b"x" * 60_000, b"a\tb"])
+def test_a_strange_cookie_is_not_sent_back(sandbox: Sandbox, value: bytes) -> None:
+    page = f"{sandbox.base_url}/sign-in"
+    name = next(iter(httpx.get(page).cookies)).encode()
+    answer = httpx.get(page, headers=[(b"Cookie", name + b"=" + value)])
+    assert answer.status_code == 200
+    assert "x-a" not in answer.headers
+    assert len(next(iter(answer.cookies.values()))) == 43
+
+
 @pytest.mark.parametrize(
     ("path", "kind"), [("/sign-in", "application/x-www-form-urlencoded"), ("/v1/transfers", "application/json")]
 )

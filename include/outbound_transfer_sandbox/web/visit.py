@@ -98,7 +98,9 @@ async def begin(request: Request, name: str, path: str) -> Visit:
     sandbox: Sandbox = request.app.state.sandbox
     # Browsers do not tell ports apart: two sandboxes on one machine share a cookie jar.
     cookie = f"sandbox_{name}_{sandbox.context.derived('cookie')[:8]}"
-    token = request.cookies.get(cookie) or secrets.token_urlsafe(32)
+    brought = request.cookies.get(cookie, "")
+    # Only what we could have made goes back into a header.
+    token = brought if re.fullmatch("[A-Za-z0-9_-]{43}", brought) else secrets.token_urlsafe(32)
     visit = Visit(request, cookie, path, token, sandbox.people.signed_in(token))
     request.state.visit = visit
     if request.method == "POST":
