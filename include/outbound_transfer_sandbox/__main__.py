@@ -54,7 +54,7 @@ def _key(text: str) -> str:
 
 
 def _run(options: argparse.Namespace, data: Path) -> None:
-    with _bound(options.host, options.port) as listener, closing(Sandbox(data)) as sandbox:
+    with _bound(options.host, options.port) as listener, closing(Sandbox(data, durable=bool(options.data))) as sandbox:
         transfer_key, event_key = sandbox.open_keys(options.transfer_key, options.event_key)
         ready = {"base_url": base_url(listener), "transfer_api_key": transfer_key, "event_api_key": event_key}
 

@@ -69,6 +69,12 @@ async def state(request: Request) -> Response:
     )
 
 
+async def reset(request: Request) -> Response:
+    sandbox_of(request).reset()
+    _faults_of(request).clear()
+    return Response(status_code=204)
+
+
 async def patch_account(request: Request) -> Response:
     context = sandbox_of(request).context
     changes = await read_json(request, dict[str, Any])
@@ -144,6 +150,11 @@ async def new_event_key(request: Request) -> Response:
     return answer({"key": sandbox_of(request).access.new_event_key()}, 201)
 
 
+async def transfer(request: Request) -> Response:
+    """Any user's transfer, draft or sent, as the API retrieves it."""
+    return answer(render.transfer(sandbox_of(request).transfers.find(request.path_params["transfer_id"])))
+
+
 class PickUp(Struct, forbid_unknown_fields=True):
     email: str
 
@@ -163,8 +174,8 @@ class StoredStatus(Struct, forbid_unknown_fields=True):
 
 async def patch_transfer(request: Request) -> Response:
     status = (await read_json(request, StoredStatus)).stored_status
-    transfer = sandbox_of(request).delivery.rewrite_status(request.path_params["transfer_id"], status)
-    return answer(render.transfer(transfer))
+    rewritten = sandbox_of(request).delivery.rewrite_status(request.path_params["transfer_id"], status)
+    return answer(render.transfer(rewritten))
 
 
 class NewEvents(Struct, forbid_unknown_fields=True):
@@ -248,12 +259,14 @@ mount = Mount(
     "/_sandbox",
     routes=[
         Route("/state", state),
+        Route("/reset", reset, methods=["POST"]),
         Route("/account", patch_account, methods=["PATCH"]),
         Route("/clock", advance_clock, methods=["POST"]),
         Route("/keys", new_key, methods=["POST"]),
         Route("/keys/revoke", revoke_key, methods=["POST"]),
         Route("/users/{user}", patch_user, methods=["PATCH"]),
         Route("/event-key", new_event_key, methods=["POST"]),
+        Route("/transfers/{transfer_id}", transfer),
         Route("/transfers/{transfer_id}", patch_transfer, methods=["PATCH"]),
         Route("/transfers/{transfer_id}/pickup", pick_up, methods=["POST"]),
         Route("/transfers/{transfer_id}/cancel", cancel, methods=["POST"]),

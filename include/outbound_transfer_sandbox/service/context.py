@@ -14,13 +14,15 @@ from outbound_transfer_sandbox.store.database import Database
 from outbound_transfer_sandbox.store.journal import Journal
 from outbound_transfer_sandbox.store.transfers import Transfers
 
+DATABASE = "sandbox.sqlite"
+
 
 class Context:
     """The state kept under `data_dir`. Raises DataInUse when another process holds it."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, durable: bool = True) -> None:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.db = Database(data_dir / "sandbox.sqlite")
+        self.db = Database(data_dir / DATABASE, durable=durable)
         self.accounts = Accounts(self.db)
         self.transfers = Transfers(self.db)
         self.journal = Journal(self.db, unspecified.KEPT_REQUESTS)

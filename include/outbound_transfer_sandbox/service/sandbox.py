@@ -10,7 +10,7 @@ from outbound_transfer_sandbox.errors import invalid_request
 from outbound_transfer_sandbox.models import User
 
 from .access import Access
-from .context import Context
+from .context import DATABASE, Context
 from .delivery import Delivery
 from .feed import Feed
 from .files import FileService
@@ -19,10 +19,18 @@ from .transfers import TransferService
 
 
 class Sandbox:
-    """The service with its state under `data_dir`. Raises DataInUse when another process holds it."""
+    """The service with its state under `data_dir`. Raises DataInUse when another process holds it.
 
-    def __init__(self, data_dir: Path) -> None:
-        self.context = Context(data_dir)
+    State that is not `durable` outlives the process but may not outlive a failure of the machine; it starts faster.
+    """
+
+    def __init__(self, data_dir: Path, *, durable: bool = True) -> None:
+        self._data_dir = data_dir
+        self._durable = durable
+        self._start()
+
+    def _start(self) -> None:
+        self.context = Context(self._data_dir, durable=self._durable)
         self.access = Access(self.context)
         self.transfers = TransferService(self.context)
         self.files = FileService(self.context, self.transfers)
@@ -35,6 +43,13 @@ class Sandbox:
     def close(self) -> None:
         self.context.db.close()
 
+    def reset(self) -> None:
+        """Forgets everything but the keys that `open_keys` answered; the clock shows real time again."""
+        self.close()
+        (self._data_dir / DATABASE).unlink()
+        self._start()  # removes the files, which have no record any more
+        self.open_keys(*self._keys)
+
     def open_keys(self, transfer_key: str | None, event_key: str | None) -> tuple[str, str]:
         """Makes the given keys valid and generates those that are not given; a restart finds the same ones."""
         user = unspecified.FIRST_USER
@@ -44,10 +59,11 @@ class Sandbox:
             self.access.admit_transfer_key(transfer_key, user)
         if event_key:
             self.access.admit_event_key(event_key)
-        return (
+        self._keys = (
             transfer_key or self.access.standing_transfer_key() or self.access.new_transfer_key(user),
             event_key or self.access.standing_event_key() or self.access.new_event_key(),
         )
+        return self._keys
 
     def advance_clock(self, seconds: float) -> None:
         """Moves the service's time forward."""

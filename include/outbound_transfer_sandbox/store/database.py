@@ -51,23 +51,27 @@ class DataInUse(Exception):
 
 
 class Database:
-    """One connection that nobody else shares. Raises DataInUse when another process holds the file."""
+    """One connection that nobody else shares. Raises DataInUse when another process holds the file.
 
-    def __init__(self, path: Path) -> None:
+    What is committed outlives the process, however it ends, and with `durable` also the machine's own failures.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
         # The creating thread may differ from the event loop's, but only one of them ever runs at a time.
         self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
         try:
-            self._prepare()
+            self._prepare("NORMAL" if durable else "OFF")
         except sqlite3.OperationalError as error:
             self._connection.close()
             if "locked" in str(error):
                 raise DataInUse(f"{path.parent} is in use by another process") from None
             raise
 
-    def _prepare(self) -> None:
+    def _prepare(self, synchronous: str) -> None:
         # Exclusive: a second process would not see the rate windows that this one holds in memory.
-        for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        pragmas = f"synchronous={synchronous}", "locking_mode=EXCLUSIVE", "journal_mode=WAL", "foreign_keys=ON"
+        for pragma in pragmas:
             self.run(f"PRAGMA {pragma}")
         self._connection.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} COMMIT;")
 
