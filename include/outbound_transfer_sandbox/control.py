@@ -70,9 +70,9 @@ async def state(request: Request) -> Response:
 
 
 async def reset(request: Request) -> Response:
-    sandbox_of(request).reset()
+    transfer_key, event_key = sandbox_of(request).reset()
     _faults_of(request).clear()
-    return Response(status_code=204)
+    return answer({"transfer_api_key": transfer_key, "event_api_key": event_key})
 
 
 async def patch_account(request: Request) -> Response:

@@ -53,7 +53,8 @@ class Sandbox:
 
     def reset(self) -> None:
         """Forgets everything but the keys that the sandbox was started with; the clock shows real time again."""
-        self.call("POST", "reset")
+        keys = self.call("POST", "reset")
+        self.transfer_api_key, self.event_api_key = keys["transfer_api_key"], keys["event_api_key"]
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.call("GET", "state")

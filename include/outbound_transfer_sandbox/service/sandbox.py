@@ -43,12 +43,12 @@ class Sandbox:
     def close(self) -> None:
         self.context.db.close()
 
-    def reset(self) -> None:
-        """Forgets everything but the keys that `open_keys` answered; the clock shows real time again."""
+    def reset(self) -> tuple[str, str]:
+        """Forgets everything but the keys that `open_keys` answered, and answers them; the clock shows real time."""
         self.close()
         (self._data_dir / DATABASE).unlink()
         self._start()  # removes the files, which have no record any more
-        self.open_keys(*self._keys)
+        return self.open_keys(*self._keys)
 
     def open_keys(self, transfer_key: str | None, event_key: str | None) -> tuple[str, str]:
         """Makes the given keys valid and generates those that are not given; a restart finds the same ones."""
