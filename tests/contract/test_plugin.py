@@ -1,4 +1,4 @@
-"""What the pytest plugin gives: an empty sandbox, a connection while the test runs, assertions that tell what happened."""
+"""What the pytest plugin gives: an empty sandbox, a connection for the test, assertions that tell what happened."""
 
 from __future__ import annotations
 
