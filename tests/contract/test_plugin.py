@@ -17,6 +17,8 @@ import pytest
 from outbound_transfer_sandbox.pytest_plugin import _connected
 from outbound_transfer_sandbox.testing import Sandbox
 
+pytestmark = pytest.mark.control
+
 VARIABLE = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 
 
@@ -120,10 +122,10 @@ def test_reset_leaves_the_keys_alone(api: Any, control: Sandbox) -> None:
     assert api.sent()["id"] != transfer["id"]
 
 
-def test_reset_removes_the_bytes(api: Any, control: Sandbox, tmp_path: Path) -> None:
+def test_reset_removes_the_bytes(api: Any, control: Sandbox, data_dir: Path) -> None:
     api.sent()
     control.reset()
-    assert list((tmp_path / "data" / "files").iterdir()) == []
+    assert list((data_dir / "files").iterdir()) == []
 
 
 def test_reset_brings_back_the_keys_of_the_start(api: Any, control: Sandbox) -> None:
