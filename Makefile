@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test faults lint bench-upload bench-import sandbox constraints clean
+.PHONY: help setup demo demo-stop test faults fuzz lint bench-upload bench-import bench-sandbox sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -31,6 +31,9 @@ test: setup ## Run the tests
 faults: setup ## A delivery under every single fault and every pair of faults (about 7 minutes)
 	$(BIN)/python tests/faults/run.py $(ARGS)
 
+fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
+	FUZZ_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -q tests/contract/test_fuzz.py
+
 lint: setup ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,6 +44,9 @@ bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
 
 bench-import: setup ## What importing the operators adds to importing Airflow
 	$(BIN)/python tests/benchmarks/bench_import.py
+
+bench-sandbox: setup ## The sandbox: start, calls a second, upload, pages of long lists, beside peers
+	$(BIN)/python tests/benchmarks/bench_sandbox.py $(ARGS)
 
 sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox

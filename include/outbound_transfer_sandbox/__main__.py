@@ -85,7 +85,7 @@ def _positive(text: str) -> int:
 def _run(options: argparse.Namespace, data: Path) -> None:
     with _bound(options.host, options.port) as listener, closing(_sandbox(options, data)) as sandbox:
         transfer_key, event_key = sandbox.open_keys(options.transfer_key, options.event_key)
-        password = sandbox.people.open(options.password)
+        password = sandbox.open_people(options.password)
         ready = {"base_url": base_url(listener), "transfer_api_key": transfer_key, "event_api_key": event_key}
 
         def on_ready() -> None:
@@ -104,7 +104,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _sandbox(options: argparse.Namespace, data: Path) -> Sandbox:
-    return Sandbox(data, options.quota_mb and options.quota_mb * MEGABYTE)
+    return Sandbox(data, options.quota_mb and options.quota_mb * MEGABYTE, durable=bool(options.data))
 
 
 def _announce(ready: dict[str, str], password: str | None, options: argparse.Namespace, data: Path) -> None:

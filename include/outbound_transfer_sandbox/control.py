@@ -57,6 +57,12 @@ async def state(request: Request) -> Response:
     )
 
 
+async def reset(request: Request) -> Response:
+    transfer_key, event_key = sandbox_of(request).reset()
+    _faults_of(request).clear()
+    return answer({"transfer_api_key": transfer_key, "event_api_key": event_key})
+
+
 async def patch_account(request: Request) -> Response:
     context = sandbox_of(request).context
     changes = await read_json(request, dict[str, Any])
@@ -144,6 +150,11 @@ async def mailbox(request: Request) -> Response:
     return answer([{**msgspec.to_builtins(message), "at": iso(message.at)} for message in messages])
 
 
+async def transfer(request: Request) -> Response:
+    """Any user's transfer, draft or sent, as the API retrieves it."""
+    return answer(render.transfer(sandbox_of(request).transfers.find(request.path_params["transfer_id"])))
+
+
 class PickUp(Struct, forbid_unknown_fields=True):
     email: str
 
@@ -163,8 +174,8 @@ class StoredStatus(Struct, forbid_unknown_fields=True):
 
 async def patch_transfer(request: Request) -> Response:
     status = (await read_json(request, StoredStatus)).stored_status
-    transfer = sandbox_of(request).delivery.rewrite_status(request.path_params["transfer_id"], status)
-    return answer(render.transfer(transfer))
+    rewritten = sandbox_of(request).delivery.rewrite_status(request.path_params["transfer_id"], status)
+    return answer(render.transfer(rewritten))
 
 
 class NewEvents(Struct, forbid_unknown_fields=True):
@@ -248,6 +259,7 @@ mount = Mount(
     "/_sandbox",
     routes=[
         Route("/state", state),
+        Route("/reset", reset, methods=["POST"]),
         Route("/account", patch_account, methods=["PATCH"]),
         Route("/clock", advance_clock, methods=["POST"]),
         Route("/keys", new_key, methods=["POST"]),
@@ -256,6 +268,7 @@ mount = Mount(
         Route("/sign-ins", new_sign_in, methods=["POST"]),
         Route("/mailbox", mailbox),
         Route("/event-key", new_event_key, methods=["POST"]),
+        Route("/transfers/{transfer_id}", transfer),
         Route("/transfers/{transfer_id}", patch_transfer, methods=["PATCH"]),
         Route("/transfers/{transfer_id}/pickup", pick_up, methods=["POST"]),
         Route("/transfers/{transfer_id}/cancel", cancel, methods=["POST"]),

@@ -92,13 +92,12 @@ class File(Struct, frozen=True):
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
-    """`status` is what a reader sees now; `stored_status` what was written last (service.md, States)."""
+    """`status` is what a reader sees now (service.md, States)."""
 
     pk: int
     id: str
     user: str
     status: str
-    stored_status: str
     subject: str
     message: str | None
     security: str

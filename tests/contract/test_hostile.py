@@ -127,6 +127,7 @@ def test_ids_are_opaque(api: Any, refused: Any, name: str) -> None:
 
 
 @pytest.mark.rule("Errors / internal_error")
+@pytest.mark.control
 def test_a_fault_of_the_server_shows_nothing(api: Any, refused: Any, tmp_path: Any) -> None:
     draft = api.draft()["id"]
     (tmp_path / "data" / "partial").rmdir()

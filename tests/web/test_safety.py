@@ -264,3 +264,11 @@ def test_the_first_password(tmp_path: Path) -> None:
         assert service.people.open("given") == "given"
         assert service.people.open(None) is None
         service.people.sign_in(unspecified.FIRST_USER, "given")
+
+
+def test_a_reset_lets_the_same_people_in(tmp_path: Path) -> None:
+    with closing(Service(tmp_path)) as service:
+        service.open_keys(None, None)
+        password = service.open_people(None)
+        service.reset()
+        assert service.people.sign_in(unspecified.FIRST_ADMINISTRATOR, password)

@@ -32,10 +32,10 @@ class Access:
         Raises 401 invalid_api_key, 403 api_not_enabled, api_not_permitted or sending_not_permitted, 429 rate_limited,
         in this order (service.md, Authentication, Transfer interface, rules 4 and 5).
         """
-        caller = self._accounts.caller(_digest(_bearer(authorization)))
-        user = self._accounts.user(caller.user) if caller else None
-        if caller is None or user is None or not user.active:
+        known = self._accounts.caller(_digest(_bearer(authorization)))
+        if known is None or not known[1].active:
             raise invalid_api_key("The API key is unknown or revoked, or its user is deactivated.")
+        caller, user = known
         self._check_grants(user)
         self._count(caller.key)
         return caller
@@ -57,7 +57,6 @@ class Access:
         if wait is not None:
             raise rate_limited(wait)
         window.append(now)
-        self._accounts.set_last_used(key, now)
 
     def check_feed_key(self, authorization: list[str]) -> None:
         """Raises 401 unless the header carries the account's active event key."""

@@ -18,14 +18,16 @@ from outbound_transfer_sandbox.store.mailbox import MailStore
 from outbound_transfer_sandbox.store.people import People
 from outbound_transfer_sandbox.store.transfers import Transfers
 
+DATABASE = "sandbox.sqlite"
+
 
 class Context:
     """The state kept under `data_dir`. Raises DataInUse when another process holds it."""
 
-    def __init__(self, data_dir: Path, quota: int | None = None) -> None:
+    def __init__(self, data_dir: Path, quota: int | None = None, *, durable: bool = True) -> None:
         self.quota = quota
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.db = Database(data_dir / "sandbox.sqlite")
+        self.db = Database(data_dir / DATABASE, durable=durable)
         self.accounts = Accounts(self.db)
         self.people = People(self.db)
         self.transfers = Transfers(self.db)

@@ -52,13 +52,14 @@ class Accounts:
             *(digest, user, now),
         )
 
-    def caller(self, digest: bytes) -> Caller | None:
+    def caller(self, digest: bytes) -> tuple[Caller, User] | None:
         """Whom a key that is not revoked belongs to."""
-        row = self._db.one("SELECT pk, user FROM transfer_keys WHERE hash = ? AND revoked_at IS NULL", digest)
-        return Caller(*row) if row else None
-
-    def set_last_used(self, key: int, at: int) -> None:
-        self._db.run("UPDATE transfer_keys SET last_used_at = ? WHERE pk = ?", at, key)
+        row = self._db.one(
+            "SELECT pk, name, active, api_permitted, sending_permitted FROM transfer_keys JOIN users ON name = user"
+            " WHERE hash = ? AND revoked_at IS NULL",
+            digest,
+        )
+        return (Caller(row[0], row[1]), User(row[1], *map(bool, row[2:]))) if row else None
 
     def revoke_transfer_key(self, digest: bytes, now: int) -> bool:
         """True when there was such a key."""
