@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test faults machine kills kills-ingest lint bench-upload bench-import bench-wait bench-ingest \
-	sandbox constraints clean
+.PHONY: help setup demo demo-stop test faults machine kills kills-ingest fuzz lint \
+	bench-upload bench-import bench-wait bench-ingest bench-sandbox sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -38,6 +38,9 @@ machine: setup ## 2,000 random schedules of tasks, faults, deaths and clears aga
 kills: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes)
 	$(BIN)/python tests/kills/run.py $(ARGS)
 
+fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
+	FUZZ_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -q tests/contract/test_fuzz.py
+
 lint: setup ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,6 +60,9 @@ bench-import: setup ## What importing the operators adds to importing Airflow
 
 bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSensor (about half an hour)
 	$(BIN)/python tests/benchmarks/bench_wait.py $(ARGS)
+
+bench-sandbox: setup ## The sandbox: start, calls a second, upload, pages of long lists, beside peers
+	$(BIN)/python tests/benchmarks/bench_sandbox.py $(ARGS)
 
 sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
-from support.connections import connection_json
+from outbound_transfer_sandbox.testing import Sandbox
 
 # How long an example takes says nothing on a machine that others share.
 settings.register_profile("shared machine", deadline=None)
@@ -40,16 +39,14 @@ os.environ |= {
 
 
 @pytest.fixture
-def sandbox() -> Iterator[Sandbox]:
+def sandbox(transfer_sandbox: Sandbox) -> Sandbox:
     """An empty service on a free port."""
-    with running_sandbox() as running:
-        yield running
+    return transfer_sandbox
 
 
 @pytest.fixture
-def connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The sandbox as Airflow's default connection; its id."""
-    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", connection_json(sandbox))
+def connection(sandbox: Sandbox) -> str:
+    """The id of Airflow's connection to the sandbox."""
     return "outbound_transfer_default"
 
 

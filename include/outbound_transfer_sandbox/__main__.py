@@ -14,7 +14,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from . import unspecified
 from .app import create_app
+from .limits import MEGABYTE
 from .server import Server, base_url, listen
 from .service.sandbox import Sandbox
 from .store.database import DataInUse
@@ -43,6 +45,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, metavar="DIR", help="where state is kept (default: until exit only)")
     parser.add_argument("--transfer-key", type=_key, metavar="K", help="a valid transfer API key (default: generated)")
     parser.add_argument("--event-key", type=_key, metavar="K", help="the valid event API key (default: generated)")
+    parser.add_argument(
+        "--password",
+        type=_password,
+        metavar="P",
+        default=os.environ.get("OUTBOUND_TRANSFER_SANDBOX_PASSWORD") or None,
+        help="of the web application's users (default: $OUTBOUND_TRANSFER_SANDBOX_PASSWORD, or generated)",
+    )
+    parser.add_argument(
+        "--trusted-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name under which browsers may use the web application, besides localhost and addresses",
+    )
+    parser.add_argument("--quota-mb", type=_positive, metavar="N", help="disk space for uploads (default: unlimited)")
     parser.add_argument("--ready-file", type=Path, metavar="F", help="where to write address and keys when ready")
     return parser
 
@@ -53,17 +70,30 @@ def _key(text: str) -> str:
     return text
 
 
+def _password(text: str) -> str:
+    if not 1 <= len(text) <= 1000:
+        raise argparse.ArgumentTypeError("a password has 1 to 1000 characters")
+    return text
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text[:12]) > 0):
+        raise argparse.ArgumentTypeError("a positive whole number is needed")
+    return int(text[:12])
+
+
 def _run(options: argparse.Namespace, data: Path) -> None:
-    with _bound(options.host, options.port) as listener, closing(Sandbox(data)) as sandbox:
+    with _bound(options.host, options.port) as listener, closing(_sandbox(options, data)) as sandbox:
         transfer_key, event_key = sandbox.open_keys(options.transfer_key, options.event_key)
+        password = sandbox.open_people(options.password)
         ready = {"base_url": base_url(listener), "transfer_api_key": transfer_key, "event_api_key": event_key}
 
         def on_ready() -> None:
-            _announce(ready, options, data)
+            _announce(ready, password, options, data)
             if options.ready_file:
                 _write_private(options.ready_file, json.dumps(ready))
 
-        Server(create_app(sandbox), on_ready).run(sockets=[listener])
+        Server(create_app(sandbox, options.trusted_host), on_ready).run(sockets=[listener])
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -73,11 +103,18 @@ def _bound(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen on {host}:{port}: {error}") from None
 
 
-def _announce(ready: dict[str, str], options: argparse.Namespace, data: Path) -> None:
+def _sandbox(options: argparse.Namespace, data: Path) -> Sandbox:
+    return Sandbox(data, options.quota_mb and options.quota_mb * MEGABYTE, durable=bool(options.data))
+
+
+def _announce(ready: dict[str, str], password: str | None, options: argparse.Namespace, data: Path) -> None:
+    users = f"{unspecified.FIRST_USER} or {unspecified.FIRST_ADMINISTRATOR}"
     sys.stdout.write(
         f"Outbound Transfer sandbox at {ready['base_url']}\n"
         f"  transfer API key  {ready['transfer_api_key']}\n"
         f"  event API key     {ready['event_api_key']}\n"
+        f"  web application   sign in as {users}\n"
+        f"  password          {password or 'as it was set before'}\n"
         f"  data              {data}{'' if options.data else ' (removed at exit)'}\n"
     )
     sys.stdout.flush()

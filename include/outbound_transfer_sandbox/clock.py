@@ -20,13 +20,24 @@ class Clock:
         self._real_time = real_time
 
     def now(self) -> int:
-        return int(self._real_time() * SECOND) + self.offset
+        return self.real() + self.offset
+
+    def real(self) -> int:
+        """The machine's time, for what `offset` must not end: who is signed in."""
+        return int(self._real_time() * SECOND)
 
 
 def iso(instant: int) -> str:
     """ISO 8601 in UTC with microseconds and `Z`, the form of every time that the service shows."""
     moment = _EPOCH + timedelta(microseconds=instant)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def when(instant: int, seconds: bool = False) -> str:
+    """An instant for people: `21 Nov 2026, 07:05 UTC`."""
+    moment = _EPOCH + timedelta(microseconds=instant)
+    time_of_day = f"{moment:%H:%M:%S}" if seconds else f"{moment:%H:%M}"
+    return f"{moment.day} {moment:%b %Y}, {time_of_day} UTC"
 
 
 def iso_or_none(instant: int | None) -> str | None:

@@ -6,9 +6,7 @@ Errors have the Transfer interface's shape, with 403 forbidden for anybody who i
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -18,13 +16,14 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import unspecified
+from . import hosts, unspecified
 from .api import render
-from .api.http import answer, read_json, sandbox_of
+from .api.http import answer, parameter, read_json, sandbox_of
 from .clock import iso
-from .errors import ApiError, invalid_request, not_found
+from .errors import ApiError, not_found
 from .faults import AnyFault, Faults
-from .models import Account, File, User
+from .models import File, User
+from .service import settings
 from .service.drafts import Text
 
 
@@ -39,22 +38,11 @@ class LocalOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection = HTTPConnection(scope)
-        peer = connection.client.host if connection.client else ""
-        host = urlsplit(f"//{connection.headers.get('host', '')}").hostname
-        origin = connection.headers.get("origin")
-        if not (_loopback(peer) and _loopback(host) and (origin is None or _loopback(urlsplit(origin).hostname))):
+        peer = connection.client.host if connection.client else None
+        host, origin = hosts.host(connection.headers), hosts.origin(connection.headers)
+        if not (hosts.is_loopback(peer) and hosts.is_loopback(host) and (origin == "" or hosts.is_loopback(origin))):
             raise ApiError(403, "forbidden", "The control API answers this machine only.")
         await self._app(scope, receive, send)
-
-
-def _loopback(host: str | None) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host or "")
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 async def state(request: Request) -> Response:
@@ -69,18 +57,17 @@ async def state(request: Request) -> Response:
     )
 
 
+async def reset(request: Request) -> Response:
+    transfer_key, event_key = sandbox_of(request).reset()
+    _faults_of(request).clear()
+    return answer({"transfer_api_key": transfer_key, "event_api_key": event_key})
+
+
 async def patch_account(request: Request) -> Response:
     context = sandbox_of(request).context
     changes = await read_json(request, dict[str, Any])
-    context.change_account(_merged(context.account, changes))
+    context.change_account(settings.changed(context.account, changes))
     return answer(context.account)
-
-
-def _merged(account: Account, changes: dict[str, Any]) -> Account:
-    try:
-        return msgspec.convert({**msgspec.to_builtins(account), **changes}, Account)
-    except msgspec.ValidationError as error:
-        raise invalid_request(str(error)) from None
 
 
 class Advance(Struct, forbid_unknown_fields=True):
@@ -142,6 +129,30 @@ async def patch_user(request: Request) -> Response:
 
 async def new_event_key(request: Request) -> Response:
     return answer({"key": sandbox_of(request).access.new_event_key()}, 201)
+
+
+class SignIn(Struct, forbid_unknown_fields=True):
+    user: Annotated[Text, Meta(min_length=1)]
+    password: Annotated[str, Meta(min_length=1, max_length=1000)]
+    administrator: bool = False
+
+
+async def new_sign_in(request: Request) -> Response:
+    """Lets a user, who may be new, sign in to the web application."""
+    body = await read_json(request, SignIn)
+    sandbox_of(request).people.admit(body.user, body.password, administrator=body.administrator)
+    return Response(status_code=204)
+
+
+async def mailbox(request: Request) -> Response:
+    """Every email and text that went out, oldest first; `address` picks one reader's."""
+    messages = sandbox_of(request).mailbox.all(parameter(request, "address"))
+    return answer([{**msgspec.to_builtins(message), "at": iso(message.at)} for message in messages])
+
+
+async def transfer(request: Request) -> Response:
+    """Any user's transfer, draft or sent, as the API retrieves it."""
+    return answer(render.transfer(sandbox_of(request).transfers.find(request.path_params["transfer_id"])))
 
 
 class PickUp(Struct, forbid_unknown_fields=True):
@@ -253,12 +264,16 @@ mount = Mount(
     "/_sandbox",
     routes=[
         Route("/state", state),
+        Route("/reset", reset, methods=["POST"]),
         Route("/account", patch_account, methods=["PATCH"]),
         Route("/clock", advance_clock, methods=["POST"]),
         Route("/keys", new_key, methods=["POST"]),
         Route("/keys/revoke", revoke_key, methods=["POST"]),
         Route("/users/{user}", patch_user, methods=["PATCH"]),
+        Route("/sign-ins", new_sign_in, methods=["POST"]),
+        Route("/mailbox", mailbox),
         Route("/event-key", new_event_key, methods=["POST"]),
+        Route("/transfers/{transfer_id}", transfer),
         Route("/transfers/{transfer_id}", patch_transfer, methods=["PATCH"]),
         Route("/transfers/{transfer_id}/pickup", pick_up, methods=["POST"]),
         Route("/transfers/{transfer_id}/cancel", cancel, methods=["POST"]),

@@ -50,6 +50,23 @@ class User(Struct, frozen=True):
     sending_permitted: bool
 
 
+class Person(Struct, frozen=True):
+    """A user who signs in to the web application."""
+
+    name: str
+    administrator: bool
+
+
+class TransferKey(Struct, frozen=True):
+    """What is kept of a key besides its hash, for the user who made it."""
+
+    pk: int
+    label: str
+    created_at: int
+    last_used_at: int | None
+    revoked_at: int | None
+
+
 class Caller(Struct, frozen=True):
     """Who a transfer key acts as."""
 
@@ -75,13 +92,12 @@ class File(Struct, frozen=True):
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
-    """`status` is what a reader sees now; `stored_status` what was written last (service.md, States)."""
+    """`status` is what a reader sees now (service.md, States)."""
 
     pk: int
     id: str
     user: str
     status: str
-    stored_status: str
     subject: str
     message: str | None
     security: str
@@ -93,7 +109,7 @@ class Transfer(Struct, frozen=True, kw_only=True):
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A transfer that is about to be created."""
+    """A transfer that is about to be created. `security_answer` is a hash."""
 
     subject: str
     message: str | None
@@ -110,3 +126,31 @@ class Event(Struct, frozen=True):
     type: str
     at: int
     data: str
+
+
+class FeedCall(Struct, frozen=True):
+    """A row of the feed usage log (service.md, Feed usage log)."""
+
+    pk: int
+    at: int
+    status: int
+    events: int
+
+
+class Mail(Struct, frozen=True, kw_only=True):
+    """An email or text that went out. `secret` is the link's token, or the code."""
+
+    pk: int
+    kind: Literal["pickup", "code"]
+    channel: Literal["email", "text"]
+    address: str
+    secret: str
+    at: int
+    recipient_name: str
+    transfer_id: str
+    sender: str
+    subject: str
+    message: str | None
+    security: Security
+    expires_at: int
+    files: int

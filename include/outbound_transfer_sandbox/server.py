@@ -17,28 +17,83 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from . import unspecified
+
 # What a stop leaves to running requests; an upload that needs longer is cut off.
 _GRACE_SECONDS = 0.5
 
 
 class Protocol(HttpToolsProtocol):
-    """Differs from uvicorn's own where a request breaks the framing; lends its transport to planned faults."""
+    """Differs from uvicorn's own where a request breaks the framing; lends its transport to planned faults.
+
+    Cuts off clients that are too slow with a request's head, too long with it, or do not take the answer.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _head_size: int | None = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_no_head()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        was_head = self._head_size is not None
+        super().data_received(data)
+        if was_head and self._head_size is not None:
+            self._head_size += len(data)
+            if self._head_size > unspecified.MAX_HEAD_BYTES and not self.transport.is_closing():
+                self._refuse(431, "invalid_request", "The request's head is too long.")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["state"]["transport"] = self.transport
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._expect_no_head()
+        super().on_headers_complete()
+
+    def _expect_head(self) -> None:
+        self._expect_no_head()
+        self._head_size = 0
+        self._deadline = self.loop.call_later(unspecified.HEAD_SECONDS, self.transport.abort)
+
+    def _expect_no_head(self) -> None:
+        self._head_size = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(unspecified.STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def send_400_response(self, msg: str) -> None:
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
             # Bytes after a complete request, as a too small Content-Length leaves them: that request is answered still.
             cycle.keep_alive = False
+            self._expect_no_head()
             return
-        self._refuse(str(sys.exc_info()[1] or msg))
-
-    def _refuse(self, reason: str) -> None:
+        reason = str(sys.exc_info()[1] or msg)
         status, code = (411, "length_required") if "Content-Length" in reason else (400, "invalid_request")
-        body = msgspec.json.encode({"error": code, "message": f"Not HTTP: {reason}"})
+        self._refuse(status, code, f"Not HTTP: {reason}")
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        self._expect_no_head()
+        body = msgspec.json.encode({"error": code, "message": message})
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()

@@ -3,13 +3,17 @@
 with running_sandbox() as sandbox:
     httpx.get(f"{sandbox.base_url}/v1/transfers", headers={"Authorization": f"Bearer {sandbox.transfer_api_key}"})
     sandbox.advance_clock(3600)
+
+Under pytest the fixture `transfer_sandbox` does the same (see `pytest_plugin`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,6 +46,16 @@ class Sandbox:
         response.raise_for_status()
         return response.json() if response.content else None
 
+    def airflow_connection(self, **extra: object) -> str:
+        """The value of an `AIRFLOW_CONN_…` variable, with both keys; `extra` adds fields of the connection."""
+        connection = {"conn_type": "outbound_transfer", "host": self.base_url, "password": self.transfer_api_key}
+        return json.dumps({**connection, "extra": {"event_api_key": self.event_api_key, **extra}})
+
+    def reset(self) -> None:
+        """Forgets everything but the keys that the sandbox was started with; the clock shows real time again."""
+        keys = self.call("POST", "reset")
+        self.transfer_api_key, self.event_api_key = keys["transfer_api_key"], keys["event_api_key"]
+
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.call("GET", "state")
         return state
@@ -70,6 +84,11 @@ class Sandbox:
         """The new key, which is from now on this object's `event_api_key` too."""
         self.event_api_key = str(self.call("POST", "event-key")["key"])
         return self.event_api_key
+
+    def transfer(self, transfer_id: str) -> dict[str, Any]:
+        """Any user's transfer, draft or sent, as the API retrieves it. Counts for no rate."""
+        transfer: dict[str, Any] = self.call("GET", f"transfers/{transfer_id}")
+        return transfer
 
     def pickup(self, transfer_id: str, email: str) -> dict[str, Any]:
         """The transfer after that recipient's download."""
@@ -135,6 +154,55 @@ class Sandbox:
         response = self._http.get(f"transfers/{transfer_id}/files/{file_id}/content")
         return response.raise_for_status().content
 
+    def sent(self) -> list[str]:
+        """The ids of the transfers that were billed, in the order of sending; one for each bill."""
+        return [row["transfer_id"] for row in self.ledger() if row["kind"] == "billed"]
+
+    def assert_nothing_sent(self) -> None:
+        assert self.sent() == [], f"nothing should have been sent; sent: {self._told(self.sent())}"
+
+    def assert_sent_once(self) -> str:
+        """The id of the one transfer that was sent; fails when there was none, or more."""
+        sent = self.sent()
+        assert len(sent) == 1, f"one transfer should have been sent; sent: {self._told(sent)}"
+        return sent[0]
+
+    def assert_billed_once(self, transfer_id: str) -> None:
+        sent = self.sent()
+        message = f"{transfer_id} was billed {sent.count(transfer_id)} times instead of once"
+        assert sent.count(transfer_id) == 1, f"{message}; sent: {self._told(sent)}"
+
+    def assert_emailed(self, transfer_id: str, *emails: str) -> None:
+        """Each of `emails` got one pickup message of this transfer, and nobody else got one."""
+        rows = [row for row in self.ledger() if row["kind"] == "emailed" and row["transfer_id"] == transfer_id]
+        emailed = sorted(row["recipient"] for row in rows)
+        assert emailed == sorted(emails), f"{transfer_id} was emailed to {emailed}, expected {sorted(emails)}"
+
+    def assert_delivered(self, transfer_id: str, files: Mapping[str, bytes | Path], *emails: str) -> None:
+        """It was billed once, emailed to just `emails`, and holds just `files`: name to bytes, or to the source."""
+        self.assert_billed_once(transfer_id)
+        self.assert_emailed(transfer_id, *emails)
+        stored = {file["name"]: file for file in self.transfer(transfer_id)["files"]}
+        assert sorted(stored) == sorted(files), f"{transfer_id} holds {sorted(stored)}, expected {sorted(files)}"
+        for name, source in files.items():
+            expected = source.read_bytes() if isinstance(source, Path) else source
+            self._assert_bytes(transfer_id, stored[name], expected)
+
+    def _assert_bytes(self, transfer_id: str, file: dict[str, Any], expected: bytes) -> None:
+        found = self.stored_file(transfer_id, file["id"])
+        difference = f"{found['stored_size']} bytes are stored, {len(expected)} were expected"
+        same = found["sha256"] == hashlib.sha256(expected).hexdigest()
+        assert same, f"{file['name']!r} of {transfer_id} has other bytes: {difference}"
+
+    def assert_faults_met(self) -> None:
+        """Every planned fault has happened to a call: a test of a failure that never came proves nothing."""
+        waiting = [fault for fault in self.faults() if fault["state"] != "met"]
+        assert waiting == [], f"faults that no call has met: {waiting}"
+
+    def _told(self, transfer_ids: list[str]) -> str:
+        subjects = {transfer_id: self.transfer(transfer_id)["subject"] for transfer_id in transfer_ids}
+        return ", ".join(f"{transfer_id} ({subjects[transfer_id]!r})" for transfer_id in transfer_ids) or "nothing"
+
 
 @contextmanager
 def running_sandbox(
@@ -150,7 +218,7 @@ def running_sandbox(
     """
     with (
         TemporaryDirectory(prefix="outbound-transfer-sandbox-") as temporary,
-        closing(Service(data_dir or Path(temporary))) as service,
+        closing(Service(data_dir or Path(temporary), durable=False)) as service,
         _serving(service, port) as url,
         closing(Sandbox(url, *service.open_keys(transfer_key, event_key))) as sandbox,
     ):

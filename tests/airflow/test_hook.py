@@ -24,7 +24,6 @@ from outbound_transfer.protocol.exchange import Upload
 from outbound_transfer.protocol.flows import discard_draft
 from outbound_transfer.protocol.models import Transfer, new_transfer
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
-from support.connections import connection_json
 
 NEW = new_transfer(subject="Report", recipients=["ann@example.com", {"email": "bob@example.com", "name": "Bob"}])
 VARIABLE = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -194,7 +193,7 @@ def uri(sandbox: Sandbox, **extra: str) -> str:
 
 
 def as_json(sandbox: Sandbox, **fields: Any) -> str:
-    return json.dumps({**json.loads(connection_json(sandbox)), **fields})
+    return json.dumps({**json.loads(sandbox.airflow_connection()), **fields})
 
 
 FORMS = {
@@ -202,7 +201,7 @@ FORMS = {
     "URI with extras as text": lambda sandbox: uri(
         sandbox, event_api_key=sandbox.event_api_key, timeout="30", verify="false"
     ),
-    "JSON": connection_json,
+    "JSON": Sandbox.airflow_connection,
     "JSON with port 0": lambda sandbox: as_json(sandbox, port=0),
     "JSON with the port by itself": lambda sandbox: as_json(
         sandbox, host="http://127.0.0.1", port=urlsplit(sandbox.base_url).port

@@ -148,10 +148,10 @@ def test_the_feed_asks_nothing_of_the_transfer_interface(api: Any, control: Any)
 
 
 @pytest.mark.rule("Authentication, Event feed, rule 2: only a hash is stored")
-def test_no_key_is_kept_in_clear(api: Any, control: Any, tmp_path: Any) -> None:
+def test_no_key_is_kept_in_clear(api: Any, control: Any, data_dir: Any) -> None:
     keys = [api.key, api.event_key, control.new_key("bob@example.com"), control.new_event_key()]
     api.sent()
-    for path in (tmp_path / "data").rglob("*"):
+    for path in data_dir.rglob("*"):
         if path.is_file():
             content = path.read_bytes()
             assert not [key for key in keys if key.encode() in content], path

@@ -17,6 +17,8 @@ import pytest
 
 from outbound_transfer_sandbox.testing import Sandbox
 
+pytestmark = pytest.mark.control
+
 DISPOSITION = {"Content-Disposition": "attachment; filename=a.txt"}
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+pytestmark = pytest.mark.control
+
 ANN = {"email": "ann@example.com"}
 
 

@@ -66,20 +66,20 @@ def test_a_length_below_the_real_size_stores_a_truncated_file(
 @pytest.mark.rule("POST .../files: 500 when the upload is cut off")
 @pytest.mark.parametrize(("declared", "sent"), [(10, 0), (10, 9), (4 * MB, 3 * MB)])
 def test_half_closed_upload(
-    api: Any, refused: Any, draft: str, wire: Callable[[], Any], tmp_path: Path, declared: int, sent: int
+    api: Any, refused: Any, draft: str, wire: Callable[[], Any], data_dir: Path, declared: int, sent: int
 ) -> None:
     connection = wire()
     connection.upload(draft, str(declared))
     connection.socket.sendall(b"x" * sent)
     connection.socket.shutdown(socket.SHUT_WR)
     refused(connection.answer(), 500, "internal_error")
-    _nothing_is_left(api, draft, tmp_path)
+    _nothing_is_left(api, draft, data_dir)
 
 
 @pytest.mark.rule("POST .../files: 500 when the upload is cut off; the partial bytes are discarded")
 @pytest.mark.parametrize("reset", [False, True])
 def test_cut_off_upload(
-    api: Any, control: Any, draft: str, wire: Callable[[], Any], tmp_path: Path, reset: bool
+    api: Any, control: Any, draft: str, wire: Callable[[], Any], data_dir: Path, reset: bool
 ) -> None:
     connection = wire()
     connection.upload(draft, str(4 * MB))
@@ -91,14 +91,14 @@ def test_cut_off_upload(
     while [row["status"] for row in control.requests() if row["path"].endswith("/files")] != [500]:
         assert time.monotonic() < until
         time.sleep(0.01)
-    _nothing_is_left(api, draft, tmp_path)
+    _nothing_is_left(api, draft, data_dir)
     assert api.attach(draft, content=b"again").status_code == 201
 
 
-def _nothing_is_left(api: Any, draft: str, tmp_path: Path) -> None:
+def _nothing_is_left(api: Any, draft: str, data_dir: Path) -> None:
     assert api.get(draft)["files"] == []
-    assert list((tmp_path / "data" / "partial").iterdir()) == []
-    assert list((tmp_path / "data" / "files").iterdir()) == []
+    assert list((data_dir / "partial").iterdir()) == []
+    assert list((data_dir / "files").iterdir()) == []
 
 
 @pytest.mark.rule("POST .../files, 413: before any bytes are read")

@@ -103,7 +103,7 @@ def test_any_json_is_answered(api: Any, unlimited: None, changes: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1", "/v1/", "/v1/none", "/v2/transfers", "/v1/transfers/", "/v1//transfers", "/", "/x%00y"]
+    "path", ["/v1", "/v1/", "/v1/none", "/v2/transfers", "/v1/transfers/", "/v1//transfers", "/x%00y"]
 )
 def test_unknown_paths(api: Any, refused: Any, path: str) -> None:
     refused(api.http.get(path), 404, "not_found")
@@ -127,6 +127,7 @@ def test_ids_are_opaque(api: Any, refused: Any, name: str) -> None:
 
 
 @pytest.mark.rule("Errors / internal_error")
+@pytest.mark.control
 def test_a_fault_of_the_server_shows_nothing(api: Any, refused: Any, tmp_path: Any) -> None:
     draft = api.draft()["id"]
     (tmp_path / "data" / "partial").rmdir()

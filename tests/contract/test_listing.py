@@ -19,6 +19,7 @@ def _no_rate(unlimited: None) -> None:
     """Listing is the subject here, not its rate."""
 
 
+@pytest.mark.control
 def test_empty(api: Any) -> None:
     assert api.page() == {"data": [], "next_cursor": None}
 
@@ -26,7 +27,7 @@ def test_empty(api: Any) -> None:
 @pytest.mark.rule("Resources / Listing envelope; Transfer, files: absent from list responses")
 def test_lists_without_files(api: Any) -> None:
     sent = api.sent(message="Hello")
-    (listed,) = api.page()["data"]
+    listed = api.page()["data"][0]
     assert listed == {name: value for name, value in sent.items() if name != "files"}
 
 
@@ -36,14 +37,16 @@ def test_newest_first_by_time_of_sending(api: Any) -> None:
         api.attached(draft)
     for draft in (drafts[1], drafts[2], drafts[0]):
         api.send(draft)
-    assert api.ids() == [drafts[0], drafts[2], drafts[1]]
+    assert api.ids()[:3] == [drafts[0], drafts[2], drafts[1]]
 
 
 def test_drafts_are_never_listed(api: Any) -> None:
-    api.attached(api.draft()["id"])
-    assert api.ids() == []
+    draft = api.draft()["id"]
+    api.attached(draft)
+    assert draft not in api.ids(limit=100)
 
 
+@pytest.mark.control  # sends more than anybody would want to pay for
 @pytest.mark.rule("GET /v1/transfers, limit")
 @pytest.mark.parametrize(
     ("limit", "shown"),
@@ -74,6 +77,7 @@ def test_limit_that_is_no_integer(api: Any, refused: Any, limit: str) -> None:
     assert "limit" in refused(response, 400, "invalid_request")
 
 
+@pytest.mark.control
 @pytest.mark.rule("GET /v1/transfers, cursor")
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
 def test_pages_cover_everything_once(api: Any, limit: int) -> None:
@@ -96,6 +100,7 @@ def test_cursor_that_was_never_given_out(api: Any, refused: Any, cursor: str) ->
     assert "cursor" in refused(response, 400, "invalid_request")
 
 
+@pytest.mark.control
 @pytest.mark.rule("GET /v1/transfers: a transfer sent during paging appears on a later page, not one already fetched")
 def test_sent_during_paging(api: Any) -> None:
     old = [api.sent()["id"] for _ in range(3)]

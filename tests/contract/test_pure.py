@@ -22,6 +22,8 @@ from outbound_transfer_sandbox.service.overlap import Overlaps
 from outbound_transfer_sandbox.service.sandbox import Sandbox
 from outbound_transfer_sandbox.service.transfers import Position, decode_position
 
+pytestmark = pytest.mark.control
+
 MB = 1_048_576
 T = TypeVar("T")
 

@@ -75,6 +75,31 @@ RULES = {
     "the provider knows no sandbox": (PROVIDER, within("outbound_transfer_sandbox")),
     "the sandbox knows no provider": (SANDBOX, within("outbound_transfer")),
     "the sandbox knows no Airflow": (SANDBOX, within("airflow")),
+    "the sandbox's services know no HTTP": (
+        SANDBOX / "service",
+        within(
+            "starlette",
+            "uvicorn",
+            "jinja2",
+            "outbound_transfer_sandbox.api",
+            "outbound_transfer_sandbox.web",
+            "outbound_transfer_sandbox.control",
+        ),
+    ),
+    "the sandbox's stores decide nothing": (
+        SANDBOX / "store",
+        within(
+            "starlette",
+            "outbound_transfer_sandbox.errors",
+            "outbound_transfer_sandbox.service",
+            "outbound_transfer_sandbox.api",
+            "outbound_transfer_sandbox.web",
+        ),
+    ),
+    "the sandbox's pages know no store": (
+        SANDBOX / "web",
+        within("sqlite3", "outbound_transfer_sandbox.store", "outbound_transfer_sandbox.control"),
+    ),
     "a DAG knows no sandbox": (DAGS, within("outbound_transfer_sandbox")),
     "a DAG imports public names only": (
         DAGS,

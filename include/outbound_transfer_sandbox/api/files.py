@@ -28,7 +28,7 @@ class Files(HTTPEndpoint):
         admission = sandbox.files.admit(caller, transfer_id, length, disposition)
         if admission.existing:
             return answer(render.file(admission.existing))
-        upload = sandbox.context.blobs.begin()
+        upload = sandbox.context.blobs.begin(admission.size)
         try:
             await _receive(request.receive, upload, admission.size)
             file, attached = sandbox.files.attach(caller, transfer_id, admission, upload)

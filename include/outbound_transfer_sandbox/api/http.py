@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -33,7 +34,11 @@ async def read_json(request: Request, shape: type[T]) -> T:
     """The body as `shape`. Raises 400 invalid_request that names the field, whatever the body is."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise invalid_request("Content-Type must be application/json.")
-    return decode(await _body(request), shape)
+    try:
+        body = await asyncio.wait_for(_body(request), unspecified.BODY_SECONDS)
+    except asyncio.TimeoutError:
+        raise ApiError(408, "invalid_request", "The body took too long.", {"Connection": "close"}) from None
+    return decode(body, shape)
 
 
 def decode(body: bytes, shape: type[T]) -> T:

@@ -8,8 +8,8 @@ from collections import defaultdict, deque
 
 from outbound_transfer_sandbox import limits, unspecified
 from outbound_transfer_sandbox.clock import SECOND
-from outbound_transfer_sandbox.errors import ApiError, invalid_api_key, rate_limited
-from outbound_transfer_sandbox.models import Caller, User
+from outbound_transfer_sandbox.errors import ApiError, invalid_api_key, not_found, rate_limited
+from outbound_transfer_sandbox.models import Caller, TransferKey, User
 
 from .context import Context
 
@@ -32,10 +32,10 @@ class Access:
         Raises 401 invalid_api_key, 403 api_not_enabled, api_not_permitted or sending_not_permitted, 429 rate_limited,
         in this order (service.md, Authentication, Transfer interface, rules 4 and 5).
         """
-        caller = self._accounts.caller(_digest(_bearer(authorization)))
-        user = self._accounts.user(caller.user) if caller else None
-        if caller is None or user is None or not user.active:
+        known = self._accounts.caller(_digest(_bearer(authorization)))
+        if known is None or not known[1].active:
             raise invalid_api_key("The API key is unknown or revoked, or its user is deactivated.")
+        caller, user = known
         self._check_grants(user)
         self._count(caller.key)
         return caller
@@ -57,7 +57,6 @@ class Access:
         if wait is not None:
             raise rate_limited(wait)
         window.append(now)
-        self._accounts.set_last_used(key, now)
 
     def check_feed_key(self, authorization: list[str]) -> None:
         """Raises 401 unless the header carries the account's active event key."""
@@ -65,10 +64,37 @@ class Access:
         if active is None or not hmac.compare_digest(active, _digest(_bearer(authorization))):
             raise invalid_api_key("The event key is missing or invalid.")
 
-    def new_transfer_key(self, user: str) -> str:
+    def new_transfer_key(self, user: str, label: str = "") -> str:
         key = self._derived(unspecified.TRANSFER_KEY_PREFIX, self._accounts.transfer_key_count() + 1)
         self.admit_transfer_key(key, user)
+        if label:
+            self._accounts.label_transfer_key(_digest(key), label)
         return key
+
+    def own_keys(self, user: str) -> list[TransferKey]:
+        """The user's keys, newest first."""
+        return self._accounts.transfer_keys(user)
+
+    def make_own_key(self, user: str, label: str) -> str:
+        """A key that the user makes. Raises 403 api_not_enabled, api_not_permitted (service.md, Authentication, 2)."""
+        account, owner = self._context.account, self._accounts.user(user)
+        if not account.api_enabled:
+            raise ApiError(403, "api_not_enabled", "An administrator must enable the interface for the account first.")
+        if owner is None or not owner.api_permitted:
+            raise ApiError(403, "api_not_permitted", "You may not use this interface. Ask an administrator.")
+        return self.new_transfer_key(user, label)
+
+    def revoke_own_key(self, user: str, key: int) -> None:
+        """Raises 404 for a key that is not the user's."""
+        if not self._accounts.revoke_own_key(user, key, self._context.clock.now()):
+            raise not_found("key")
+
+    def is_monitored(self) -> bool:
+        """Whether monitoring is on: there is an active event key."""
+        return self._accounts.event_key() is not None
+
+    def end_monitoring(self) -> None:
+        self._accounts.revoke_event_key(self._context.clock.now())
 
     def admit_transfer_key(self, key: str, user: str) -> None:
         self._accounts.add_transfer_key(_digest(key), user, self._context.clock.now())
@@ -97,8 +123,7 @@ class Access:
         return key if self._accounts.event_key() == _digest(key) else None
 
     def _derived(self, prefix: str, number: int) -> str:
-        mac = hmac.new(self._context.seed, f"{prefix}{number}".encode(), hashlib.sha256)
-        return prefix + mac.hexdigest()[:40]
+        return prefix + self._context.derived(f"{prefix}{number}")[:40]
 
 
 def _bearer(authorization: list[str]) -> str:

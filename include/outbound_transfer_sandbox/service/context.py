@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 from pathlib import Path
 
@@ -12,21 +14,28 @@ from outbound_transfer_sandbox.store.accounts import Accounts
 from outbound_transfer_sandbox.store.blobs import Blobs
 from outbound_transfer_sandbox.store.database import Database
 from outbound_transfer_sandbox.store.journal import Journal
+from outbound_transfer_sandbox.store.mailbox import MailStore
+from outbound_transfer_sandbox.store.people import People
 from outbound_transfer_sandbox.store.transfers import Transfers
+
+DATABASE = "sandbox.sqlite"
 
 
 class Context:
     """The state kept under `data_dir`. Raises DataInUse when another process holds it."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, quota: int | None = None, *, durable: bool = True) -> None:
+        self.quota = quota
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.db = Database(data_dir / "sandbox.sqlite")
+        self.db = Database(data_dir / DATABASE, durable=durable)
         self.accounts = Accounts(self.db)
+        self.people = People(self.db)
         self.transfers = Transfers(self.db)
+        self.mail = MailStore(self.db)
         self.journal = Journal(self.db, unspecified.KEPT_REQUESTS)
         self.blobs = Blobs(data_dir)
         self.clock = Clock(self.accounts.clock_offset())
-        self.seed = _seed(data_dir / "seed")
+        self._seed = _seed(data_dir / "seed")
         self._account = self.accounts.settings()
 
     @property
@@ -36,6 +45,10 @@ class Context:
     def change_account(self, account: Account) -> None:
         self.accounts.save_settings(account)
         self._account = account
+
+    def derived(self, purpose: str) -> str:
+        """64 hex digits that nobody can guess and that a restart finds again."""
+        return hmac.new(self._seed, purpose.encode(), hashlib.sha256).hexdigest()
 
 
 def _seed(path: Path) -> bytes:

@@ -6,7 +6,7 @@ import msgspec
 
 from outbound_transfer_sandbox.clock import SECOND
 from outbound_transfer_sandbox.errors import invalid_state, not_found
-from outbound_transfer_sandbox.models import Recipient, Transfer
+from outbound_transfer_sandbox.models import File, Recipient, Transfer
 
 from .context import Context
 from .transfers import TransferService
@@ -20,22 +20,25 @@ class Delivery:
     def pick_up(self, transfer_id: str, email: str) -> Transfer:
         """A recipient downloads every file. Raises 404 for an unknown recipient, 409 when nothing can be collected."""
         transfer = self._transfers.find(transfer_id)
-        if transfer.status not in {"pending", "partial", "complete"}:
-            raise invalid_state(f"Nothing can be collected: the transfer is {transfer.status}.")
-        recipient, now = _recipient(transfer, email), self._context.clock.now()
-        with self._context.db.transaction():
-            if recipient.picked_up_at is None:
-                self._collect(transfer, recipient, now)
-            self._record(transfer, recipient, now)
+        check_collectable(transfer)
+        self.collect(transfer, _recipient(transfer, email), transfer.files)
         return self._transfers.find(transfer_id)
 
-    def _collect(self, transfer: Transfer, recipient: Recipient, now: int) -> None:
+    def collect(self, transfer: Transfer, recipient: Recipient, files: list[File]) -> None:
+        """The recipient has downloaded `files` of a transfer that can be collected: marks both, tells the feed."""
+        now = self._context.clock.now()
+        with self._context.db.transaction():
+            if recipient.picked_up_at is None:
+                self._mark(transfer, recipient, now)
+            self._record(transfer, recipient, files, now)
+
+    def _mark(self, transfer: Transfer, recipient: Recipient, now: int) -> None:
         waiting = sum(other.picked_up_at is None for other in transfer.recipients) - 1
         self._context.transfers.set_picked_up(recipient.pk, now)
         self._context.transfers.set_status(transfer.pk, "partial" if waiting else "complete")
 
-    def _record(self, transfer: Transfer, recipient: Recipient, now: int) -> None:
-        for file in transfer.files:
+    def _record(self, transfer: Transfer, recipient: Recipient, files: list[File], now: int) -> None:
+        for file in files:
             data = {
                 "transfer_id": transfer.id,
                 "recipient": recipient.email,
@@ -64,6 +67,12 @@ class Delivery:
         """Lets a transfer expire in so many seconds, rather than all transfers sooner by moving the clock."""
         transfer = self._transfers.find(transfer_id)
         self._context.transfers.set_expiry(transfer.pk, self._context.clock.now() + int(seconds * SECOND))
+
+
+def check_collectable(transfer: Transfer) -> None:
+    """Raises 409 invalid_state when nothing can be collected (any more)."""
+    if transfer.status not in {"pending", "partial", "complete"}:
+        raise invalid_state(f"Nothing can be collected: the transfer is {transfer.status}.")
 
 
 def _recipient(transfer: Transfer, email: str) -> Recipient:

@@ -10,6 +10,8 @@ from msgspec import Meta, Struct
 from outbound_transfer_sandbox.errors import ApiError, invalid_request
 from outbound_transfer_sandbox.models import Account, Draft, Recipient, Security
 
+from . import passwords
+
 _NO_NUL = r"^[^\x00]*$"
 
 Text = Annotated[str, Meta(pattern=_NO_NUL)]
@@ -50,7 +52,7 @@ def check(body: NewTransfer, account: Account) -> Draft:
         message=body.message,
         security=security,
         security_question=body.security_question,
-        security_answer=body.security_answer,
+        security_answer=body.security_answer and passwords.hashed(passwords.normalized(body.security_answer)),
         recipients=recipients,
     )
 

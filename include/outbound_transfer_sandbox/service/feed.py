@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from outbound_transfer_sandbox import limits
+from outbound_transfer_sandbox import limits, unspecified
 from outbound_transfer_sandbox.clock import SECOND
 from outbound_transfer_sandbox.errors import rate_limited
-from outbound_transfer_sandbox.models import Event
+from outbound_transfer_sandbox.models import Event, FeedCall
 
 from .context import Context
 
@@ -39,6 +39,12 @@ class Feed:
         wait = last + int(interval * SECOND) - self._context.clock.now()
         if wait > 0:
             raise rate_limited(limits.whole_seconds(wait))
+
+    def usage(self, before: int) -> tuple[list[FeedCall], int | None]:
+        """The feed usage log (service.md), newest first, `before` a row's pk; where to go on."""
+        rows = self._journal.feed_calls_before(before, unspecified.PAGE_ROWS + 1)
+        page = rows[: unspecified.PAGE_ROWS]
+        return page, page[-1].pk if len(rows) > len(page) else None
 
     def log(self, status: int, events: int) -> None:
         """Adds to the feed usage log that the account settings page shows."""

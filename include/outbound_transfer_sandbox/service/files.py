@@ -34,18 +34,27 @@ class FileService:
     def admit(self, caller: Caller, transfer_id: str, length: str | None, disposition: str | None) -> Admission:
         """Decides on an upload by its headers alone, before any byte of it is read.
 
-        Raises 404, 409 invalid_state, 411 length_required, 400 invalid_request, 413 file_too_large, in this order.
+        Raises 404, 409 invalid_state, 411 length_required, 400 invalid_request, 413 file_too_large, 503
+        service_unavailable when the quota is used up, in this order.
         """
         transfer = self._transfers.draft(caller, transfer_id, with_files=False)
         size = content_length(length)
         name = filename(disposition)
         self._check_size(size)
-        return Admission(name, size, self._store.file_named(transfer.pk, name))
+        existing = self._store.file_named(transfer.pk, name)
+        if existing is None:
+            self._check_quota(size)
+        return Admission(name, size, existing)
 
     def _check_size(self, size: int) -> None:
         rounded, limit = limits.megabytes(size), self._context.account.per_file_limit_mb
         if rounded > limit:
             raise ApiError(413, "file_too_large", f"The file has {rounded} MB; the limit is {limit} MB.")
+
+    def _check_quota(self, size: int) -> None:
+        quota = self._context.quota
+        if quota is not None and self._context.blobs.used + size > quota:
+            raise ApiError(503, "service_unavailable", "The disk space for uploads is used up (--quota-mb).")
 
     def attach(self, caller: Caller, transfer_id: str, admission: Admission, upload: Upload) -> tuple[File, bool]:
         """Makes a complete upload a file of the draft; False with the file that was there first.

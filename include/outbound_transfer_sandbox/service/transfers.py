@@ -16,6 +16,7 @@ from outbound_transfer_sandbox.models import Caller, Transfer
 
 from . import drafts
 from .context import Context, new_id
+from .mailbox import Mailbox
 from .overlap import Span
 
 STATUSES = ("all", "pending", "partial", "complete", "canceled", "expired")
@@ -44,9 +45,10 @@ def decode_position(cursor: str) -> Position:
 
 
 class TransferService:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, mailbox: Mailbox) -> None:
         self._context = context
         self._store = context.transfers
+        self._mailbox = mailbox
 
     def create(self, caller: Caller, body: drafts.NewTransfer) -> Transfer:
         """A new draft. Raises what `drafts.check` raises."""
@@ -155,6 +157,7 @@ class TransferService:
         journal, addresses = self._context.journal, [recipient.email for recipient in transfer.recipients]
         journal.bill(transfer.id, now)
         journal.email(transfer.id, addresses, now)
+        self._mailbox.announce(transfer, now)
         data = {
             "transfer_id": transfer.id,
             "sender": transfer.user,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from outbound_transfer_sandbox.models import Account, Caller, User
+from outbound_transfer_sandbox.models import Account, Caller, TransferKey, User
 
 from .database import Database
 
@@ -52,18 +52,36 @@ class Accounts:
             *(digest, user, now),
         )
 
-    def caller(self, digest: bytes) -> Caller | None:
+    def caller(self, digest: bytes) -> tuple[Caller, User] | None:
         """Whom a key that is not revoked belongs to."""
-        row = self._db.one("SELECT pk, user FROM transfer_keys WHERE hash = ? AND revoked_at IS NULL", digest)
-        return Caller(*row) if row else None
-
-    def set_last_used(self, key: int, at: int) -> None:
-        self._db.run("UPDATE transfer_keys SET last_used_at = ? WHERE pk = ?", at, key)
+        row = self._db.one(
+            "SELECT pk, name, active, api_permitted, sending_permitted FROM transfer_keys JOIN users ON name = user"
+            " WHERE hash = ? AND revoked_at IS NULL",
+            digest,
+        )
+        return (Caller(row[0], row[1]), User(row[1], *map(bool, row[2:]))) if row else None
 
     def revoke_transfer_key(self, digest: bytes, now: int) -> bool:
         """True when there was such a key."""
         revoke = "UPDATE transfer_keys SET revoked_at = coalesce(revoked_at, ?) WHERE hash = ? RETURNING pk"
         return bool(self._db.all(revoke, now, digest))
+
+    def label_transfer_key(self, digest: bytes, label: str) -> None:
+        self._db.run("INSERT INTO key_labels SELECT pk, ? FROM transfer_keys WHERE hash = ?", label, digest)
+
+    def transfer_keys(self, user: str) -> list[TransferKey]:
+        """The user's keys, newest first."""
+        rows = self._db.all(
+            "SELECT k.pk, coalesce(l.label, ''), k.created_at, k.last_used_at, k.revoked_at FROM transfer_keys k"
+            " LEFT JOIN key_labels l ON l.key = k.pk WHERE k.user = ? ORDER BY k.pk DESC",
+            user,
+        )
+        return [TransferKey(*row) for row in rows]
+
+    def revoke_own_key(self, user: str, pk: int, now: int) -> bool:
+        """True when the user has such a key."""
+        revoke = "UPDATE transfer_keys SET revoked_at = coalesce(revoked_at, ?) WHERE user = ? AND pk = ? RETURNING pk"
+        return bool(self._db.all(revoke, now, user, pk))
 
     def transfer_key_count(self) -> int:
         return int(self._db.value("SELECT count(*) FROM transfer_keys"))
@@ -77,6 +95,9 @@ class Accounts:
                 " ON CONFLICT (hash) DO UPDATE SET revoked_at = NULL",
                 *(digest, now),
             )
+
+    def revoke_event_key(self, now: int) -> None:
+        self._db.run("UPDATE event_keys SET revoked_at = ? WHERE revoked_at IS NULL", now)
 
     def event_key(self) -> bytes | None:
         """The digest of the active event key."""

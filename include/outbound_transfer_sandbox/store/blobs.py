@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
 class Upload:
     """Bytes on their way in. They become a blob with `keep`, or nothing at all with `discard`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, release: Callable[[], None]) -> None:
+        """`release` is called once when it becomes nothing."""
         self._path = path
+        self._release = release
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -26,8 +28,10 @@ class Upload:
 
     def discard(self) -> None:
         """Removes what was written; does nothing after `keep`."""
-        self._close()
-        self._path.unlink(missing_ok=True)
+        if self._fd >= 0:
+            self._close()
+            self._path.unlink()
+            self._release()
 
     def _close(self) -> None:
         if self._fd >= 0:
@@ -36,7 +40,10 @@ class Upload:
 
 
 class Blobs:
+    """`used` counts the bytes of all blobs and of the uploads that have begun, as declared."""
+
     def __init__(self, directory: Path) -> None:
+        self.used = 0
         self._kept = directory / "files"
         self._partial = directory / "partial"
         for path in (self._kept, self._partial):
@@ -49,9 +56,17 @@ class Blobs:
         for path in self._kept.iterdir():
             if path.name not in known:
                 path.unlink()
+            else:
+                self.used += path.stat().st_size
 
-    def begin(self) -> Upload:
-        return Upload(self._partial / secrets.token_hex(16))
+    def begin(self, size: int) -> Upload:
+        """An upload of `size` bytes."""
+        upload = Upload(self._partial / secrets.token_hex(16), lambda: self._free(size))
+        self.used += size
+        return upload
+
+    def _free(self, size: int) -> None:
+        self.used -= size
 
     def keep(self, upload: Upload, file_id: str) -> None:
         upload.keep(self.path(file_id))
@@ -60,5 +75,6 @@ class Blobs:
         return self._kept / file_id
 
     def remove(self, file_ids: Iterable[str]) -> None:
-        for file_id in file_ids:
-            self.path(file_id).unlink(missing_ok=True)
+        for path in map(self.path, file_ids):
+            self._free(path.stat().st_size)
+            path.unlink()

@@ -24,7 +24,9 @@ CREATE TABLE IF NOT EXISTS transfers (
     pk INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, user TEXT NOT NULL REFERENCES users, stored_status TEXT NOT NULL,
     subject TEXT NOT NULL, message TEXT, security TEXT NOT NULL, security_question TEXT, security_answer TEXT,
     created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, sent_at INTEGER UNIQUE);
-CREATE INDEX IF NOT EXISTS sent ON transfers (user, sent_at) WHERE sent_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS listed ON transfers (user, sent_at)
+    WHERE stored_status IN ('pending', 'partial', 'complete', 'canceled', 'expired');
+CREATE INDEX IF NOT EXISTS listed_by_status ON transfers (user, stored_status, sent_at) WHERE sent_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS waiting ON transfers (stored_status, expires_at);
 CREATE TABLE IF NOT EXISTS recipients (
     pk INTEGER PRIMARY KEY, transfer INTEGER NOT NULL REFERENCES transfers ON DELETE CASCADE,
@@ -40,9 +42,24 @@ CREATE TABLE IF NOT EXISTS ledger (
 CREATE TABLE IF NOT EXISTS requests (
     pk INTEGER PRIMARY KEY, at INTEGER NOT NULL, method TEXT NOT NULL, path TEXT NOT NULL, query TEXT NOT NULL,
     status INTEGER NOT NULL, counted_for INTEGER);
+CREATE TRIGGER IF NOT EXISTS key_used AFTER INSERT ON requests WHEN new.counted_for IS NOT NULL BEGIN
+    UPDATE transfer_keys SET last_used_at = new.at WHERE pk = new.counted_for; END;
 CREATE TABLE IF NOT EXISTS feed_calls (
     pk INTEGER PRIMARY KEY, at INTEGER NOT NULL, status INTEGER NOT NULL, events INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS feed_successes ON feed_calls (at) WHERE status = 200;
+CREATE TABLE IF NOT EXISTS key_labels (key INTEGER PRIMARY KEY REFERENCES transfer_keys, label TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS credentials (
+    user TEXT PRIMARY KEY REFERENCES users, password TEXT NOT NULL, administrator INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS guests (email TEXT PRIMARY KEY, password TEXT NOT NULL, registered_at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS sessions (hash BLOB PRIMARY KEY, subject TEXT NOT NULL, expires_at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS attempts (subject TEXT PRIMARY KEY, wrong INTEGER NOT NULL, at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS links (hash BLOB PRIMARY KEY, recipient INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS codes (recipient INTEGER PRIMARY KEY, hash TEXT NOT NULL, expires_at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS mail (
+    pk INTEGER PRIMARY KEY, kind TEXT NOT NULL, channel TEXT NOT NULL, user TEXT NOT NULL, address TEXT NOT NULL,
+    recipient INTEGER NOT NULL, secret TEXT NOT NULL, at INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS mail_of ON mail (user, pk);
+CREATE INDEX IF NOT EXISTS mail_to ON mail (address, pk);
 """
 
 
@@ -51,23 +68,27 @@ class DataInUse(Exception):
 
 
 class Database:
-    """One connection that nobody else shares. Raises DataInUse when another process holds the file."""
+    """One connection that nobody else shares. Raises DataInUse when another process holds the file.
 
-    def __init__(self, path: Path) -> None:
+    What is committed outlives the process, however it ends, and with `durable` also the machine's own failures.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
         # The creating thread may differ from the event loop's, but only one of them ever runs at a time.
         self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
         try:
-            self._prepare()
+            self._prepare("NORMAL" if durable else "OFF")
         except sqlite3.OperationalError as error:
             self._connection.close()
             if "locked" in str(error):
                 raise DataInUse(f"{path.parent} is in use by another process") from None
             raise
 
-    def _prepare(self) -> None:
+    def _prepare(self, synchronous: str) -> None:
         # Exclusive: a second process would not see the rate windows that this one holds in memory.
-        for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        pragmas = f"synchronous={synchronous}", "locking_mode=EXCLUSIVE", "journal_mode=WAL", "foreign_keys=ON"
+        for pragma in pragmas:
             self.run(f"PRAGMA {pragma}")
         self._connection.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} COMMIT;")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outbound_transfer_sandbox.models import Event
+from outbound_transfer_sandbox.models import Event, FeedCall
 
 from .database import Database
 
@@ -68,6 +68,11 @@ class Journal:
 
     def feed_calls(self) -> list[dict[str, Any]]:
         return [dict(row) for row in self._db.all("SELECT at, status, events FROM feed_calls ORDER BY pk")]
+
+    def feed_calls_before(self, before: int, limit: int) -> list[FeedCall]:
+        """The newest calls whose pk is smaller, newest first."""
+        select = "SELECT pk, at, status, events FROM feed_calls WHERE pk < ? ORDER BY pk DESC LIMIT ?"
+        return [FeedCall(*row) for row in self._db.all(select, before, limit)]
 
     def last_feed_success(self) -> int | None:
         at: int | None = self._db.value("SELECT max(at) FROM feed_calls WHERE status = 200")

@@ -10,14 +10,11 @@ from outbound_transfer_sandbox.models import Draft, File, Recipient, Transfer
 
 from .database import Database
 
-# service.md, States and transitions: expiry is seen on read and overrides only pending and partial; a stored status
-# from before this vocabulary reads as unknown. `?` is now.
-_STATUS = """CASE WHEN stored_status IN ('pending', 'partial') AND expires_at < ? THEN 'expired'
-    WHEN stored_status IN ('draft', 'pending', 'partial', 'complete', 'canceled', 'expired') THEN stored_status
-    ELSE 'unknown' END"""
-_COLUMNS = (
-    f"{_STATUS} AS status, pk, id, user, stored_status, subject, message, security, created_at, expires_at, sent_at"
-)
+_COLUMNS = "pk, id, user, stored_status, subject, message, security, created_at, expires_at, sent_at"
+_STATUSES = frozenset({"draft", "pending", "partial", "complete", "canceled", "expired"})
+
+# The condition of the index `listed`: an old record's status is unknown, which is never listed.
+_LISTED = "stored_status IN ('pending', 'partial', 'complete', 'canceled', 'expired')"
 
 
 class Transfers:
@@ -39,24 +36,42 @@ class Transfers:
 
     def get(self, transfer_id: str, now: int, *, with_files: bool = True) -> Transfer | None:
         """The transfer with its recipients and, where they are wanted, its files."""
-        row = self._db.one(f"SELECT {_COLUMNS} FROM transfers WHERE id = ?", now, transfer_id)  # noqa: S608 constants
+        self._expire(now)
+        row = self._db.one(f"SELECT {_COLUMNS} FROM transfers WHERE id = ?", transfer_id)  # noqa: S608 constants
         if row is None:
             return None
-        files = self.files(row["pk"]) if with_files else []
-        return Transfer(**dict(row), recipients=self._recipients([row["pk"]])[row["pk"]], files=files)
+        return _transfer(row, self._recipients([row[0]])[row[0]], self.files(row[0]) if with_files else [])
 
     def page(self, user: str, status: str, after: int, before: int, limit: int, now: int) -> list[Transfer]:
         """Up to `limit` of the user's transfers sent between two instants, newest first, without files.
 
         `status` is a status, or `all` for every one but unknown.
         """
+        self._expire(now)
+        condition, values = (_LISTED, ()) if status == "all" else ("stored_status = ?", (status,))
         rows = self._db.all(
-            f"SELECT * FROM (SELECT {_COLUMNS} FROM transfers WHERE user = ? AND sent_at > ? AND sent_at < ?)"  # noqa: S608
-            " WHERE status = ? OR (? = 'all' AND status != 'unknown') ORDER BY sent_at DESC LIMIT ?",
-            *(now, user, after, before, status, status, limit),
+            f"SELECT {_COLUMNS} FROM transfers WHERE user = ? AND {condition}"  # noqa: S608 constants
+            " AND sent_at > ? AND sent_at < ? ORDER BY sent_at DESC LIMIT ?",
+            *(user, *values, after, before, limit),
         )
-        recipients = self._recipients([row["pk"] for row in rows])
-        return [Transfer(**dict(row), recipients=recipients[row["pk"]]) for row in rows]
+        recipients = self._recipients([row[0] for row in rows])
+        return [_transfer(row, recipients[row[0]], []) for row in rows]
+
+    def _expire(self, now: int) -> None:
+        """service.md, States and transitions: expiry is seen on read, and overrides only pending and partial.
+
+        It is stored then, so that a page of one status is a range of an index however many have expired.
+        """
+        self._db.run(
+            "UPDATE transfers SET stored_status = 'expired'"
+            " WHERE stored_status IN ('pending', 'partial') AND expires_at < ?",
+            now,
+        )
+
+    def question(self, pk: int) -> tuple[str | None, str | None]:
+        """The security question and the hash of its answer."""
+        row = self._db.one("SELECT security_question, security_answer FROM transfers WHERE pk = ?", pk)
+        return (row[0], row[1]) if row else (None, None)
 
     def last_sent_at(self) -> int:
         """When any transfer was sent last; 0 when none was."""
@@ -64,8 +79,8 @@ class Transfers:
 
     def outstanding(self, now: int) -> int:
         """Sent transfers of the account that are not collected, canceled or expired (service.md, Limits)."""
-        count = "SELECT count(*) FROM transfers WHERE stored_status IN ('pending', 'partial') AND expires_at >= ?"
-        return int(self._db.value(count, now))
+        self._expire(now)
+        return int(self._db.value("SELECT count(*) FROM transfers WHERE stored_status IN ('pending', 'partial')"))
 
     def set_status(self, pk: int, status: str) -> None:
         self._db.run("UPDATE transfers SET stored_status = ? WHERE pk = ?", status, pk)
@@ -123,6 +138,25 @@ class Transfers:
             *transfers,
         )
         return _grouped(transfers, rows)
+
+
+def _transfer(row: sqlite3.Row, recipients: list[Recipient], files: list[File]) -> Transfer:
+    """A row of `_COLUMNS`. A status from before the vocabulary reads as unknown (service.md, States)."""
+    pk, transfer_id, user, stored_status, subject, message, security, created_at, expires_at, sent_at = row
+    return Transfer(
+        pk=pk,
+        id=transfer_id,
+        user=user,
+        status=stored_status if stored_status in _STATUSES else "unknown",
+        subject=subject,
+        message=message,
+        security=security,
+        created_at=created_at,
+        expires_at=expires_at,
+        sent_at=sent_at,
+        recipients=recipients,
+        files=files,
+    )
 
 
 def _grouped(transfers: list[int], rows: Iterable[sqlite3.Row]) -> dict[int, list[Recipient]]:
