@@ -214,9 +214,10 @@ def pages(folder: Path, less: int) -> None:
     print("milliseconds a page, median of 50 one after the other, from request to last byte:")
     for transfers in (100, 10_000 // less, 100_000 // less):
         _fill(data, transfers, 0)
+        last = _last_cursor(data)
         with sandbox(data) as running:
             times = {status: _page_ms(running, f"/v1/transfers?limit=100&status={status}") for status in STATUSES}
-            times["the last page"] = _page_ms(running, f"/v1/transfers?limit=100&cursor={_last_cursor(data)}")
+            times["the last page"] = _page_ms(running, f"/v1/transfers?limit=100&cursor={last}")
         print(f"  list of 100, {transfers:>7,} transfers: " + ", ".join(f"{n} {t:.1f}" for n, t in times.items()))
     for events in (10_000, 1_000_000 // less, 10_000_000 // less):
         _fill(data, 0, events)
