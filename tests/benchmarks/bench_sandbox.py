@@ -2,9 +2,8 @@
 
 .venv/bin/python tests/benchmarks/bench_sandbox.py [--quick] [start] [calls] [upload] [pages]
 
-Peers: of the start, a Python that does nothing; of the calls, "hello" in bare Starlette on the same uvicorn (what the
-server library allows) and moto's S3 server (an emulator with another job of the same size: small objects put, got and
-listed); of the upload, a copy of the same file by read and write, and by the kernel alone.
+Peers: of the start, a Python that does nothing; of the calls, "hello" in bare Starlette on the same uvicorn, which is
+what the server library allows; of the upload, a copy of the same file by read and write, and by the kernel alone.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ from starlette.routing import Route
 async def hello(request): return JSONResponse({"hello": "world"})
 uvicorn.run(Starlette(routes=[Route("/hello", hello)]), port=int(sys.argv[1]), log_level="error", access_log=False)
 """
-MOTO = "import sys; from moto.server import main; main(['-p', sys.argv[1]])"
 
 
 def main() -> int:
@@ -114,7 +112,7 @@ def start(folder: Path, _less: int) -> None:
 
 def calls(folder: Path, less: int) -> None:
     count = 5000 // less
-    rows: list[tuple[str, Result]] = [*_peers(count)]
+    rows = [("peer: Starlette hello", _hello(count))]
     with sandbox(folder / "data") as running:
         rows += _ours(running, count)
     print(f"{count} calls of each kind on 8 connections; per core: by the second of processor time of the server")
@@ -136,37 +134,16 @@ def _ours(running: Running, count: int) -> Iterator[tuple[str, Result]]:
     yield "feed, 1000 a page", running.measure([Call("GET", "/v1/events", 200)] * (count // 10), running.event_api_key)
 
 
-def _peers(count: int) -> Iterator[tuple[str, Result]]:
-    with _server(HELLO, "/hello") as (url, pid):
-        yield "peer: Starlette hello", measure(url, None, pid, [Call("GET", "/hello", 200)] * count)
-    count = min(count, 1000)
-    with _server(MOTO, "/") as (url, pid):
-        measure(url, None, pid, [Call("PUT", "/bench", 200)])
-        objects = [f"/bench/{number}" for number in range(count)]
-        yield "peer: moto S3, put 5 bytes", measure(url, None, pid, [Call("PUT", o, 200, b"hello") for o in objects])
-        yield "peer: moto S3, get", measure(url, None, pid, [Call("GET", path, 200) for path in objects])
-        listing = [Call("GET", "/bench?list-type=2&max-keys=25", 200)] * (count // 10)
-        yield "peer: moto S3, list 25", measure(url, None, pid, listing)
-
-
-@contextmanager
-def _server(script: str, path: str) -> Iterator[tuple[str, int]]:
-    """A peer on a free port: its address and its process."""
+def _hello(count: int) -> Result:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    credentials = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(port)],
-        env=os.environ | credentials,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = subprocess.Popen([sys.executable, "-c", HELLO, str(port)])
     try:
-        while not _answers(url + path):
-            assert process.poll() is None, "a peer did not start"
+        while not _answers(f"{url}/hello"):
+            assert process.poll() is None, "the peer did not start"
             time.sleep(0.05)
-        yield url, process.pid
+        return measure(url, None, process.pid, [Call("GET", "/hello", 200)] * count)
     finally:
         process.terminate()
         process.wait()
@@ -237,9 +214,10 @@ def pages(folder: Path, less: int) -> None:
     print("milliseconds a page, median of 50 one after the other, from request to last byte:")
     for transfers in (100, 10_000 // less, 100_000 // less):
         _fill(data, transfers, 0)
+        last = _last_cursor(data)
         with sandbox(data) as running:
             times = {status: _page_ms(running, f"/v1/transfers?limit=100&status={status}") for status in STATUSES}
-            times["the last page"] = _page_ms(running, f"/v1/transfers?limit=100&cursor={_last_cursor(data)}")
+            times["the last page"] = _page_ms(running, f"/v1/transfers?limit=100&cursor={last}")
         print(f"  list of 100, {transfers:>7,} transfers: " + ", ".join(f"{n} {t:.1f}" for n, t in times.items()))
     for events in (10_000, 1_000_000 // less, 10_000_000 // less):
         _fill(data, 0, events)
@@ -277,9 +255,8 @@ def _fill(data: Path, transfers: int, events: int) -> None:
             " expires_at = ? + CASE pk % 10 WHEN 4 THEN 0 ELSE 1000000000000 END WHERE stored_status = 'draft'",
             *(now, now),
         )
-        if missing := events - service.context.journal.last_event_id():
-            if events:
-                service.context.journal.add_events(missing, "transfer_sent", now, '{"synthetic":true}')
+        if (missing := events - service.context.journal.last_event_id()) > 0:
+            service.context.journal.add_events(missing, "transfer_sent", now, '{"synthetic":true}')
 
 
 def _last_cursor(data: Path) -> str:

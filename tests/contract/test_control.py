@@ -34,6 +34,7 @@ def test_state(api: Any, control: Any) -> None:
         {"plan": "free", "recipients_per_transfer": 9},
         {"per_file_limit_mb": 1, "delivery_window_days": 7, "outstanding_transfer_limit": 0},
         {"billing": "per_transfer", "credits": 3},
+        {"scheduled_sends": 7},
         {"security_options": ["email"], "default_security": "email"},
         {"requests_per_window": 5, "window_seconds": 2.5, "feed_interval_seconds": 0},
     ],
@@ -74,6 +75,45 @@ def test_the_clock_goes_forward_only(control: Any) -> None:
         with pytest.raises(httpx.HTTPStatusError, match="400"):
             control.call("POST", "clock", body)
     assert when(control.state()["clock"]) - before < timedelta(hours=1, minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("keys", {"user": ""}),
+        ("keys", {"user": "bob@example.com", "colour": "blue"}),
+        ("keys/revoke", {}),
+        ("transfers/none/pickup", {"email": 1}),
+        ("events", {"count": 0}),
+        ("events", {"count": 10**9}),
+        ("events", {"count": "many"}),
+        ("faults", {"kind": "reset"}),
+        ("faults", [{"kind": "nonsense"}]),
+    ],
+)
+def test_a_body_that_makes_no_sense_is_refused(control: Any, path: str, body: Any) -> None:
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.call("POST", path, body)
+    assert control.faults() == []
+    assert control.add_events(1) == 1
+
+
+def test_a_new_key_and_its_end(api: Any, control: Any, with_key: Any) -> None:
+    key = control.new_key("bob@example.com")
+    assert with_key(key).http.get("/v1/transfers").status_code == 200
+    control.revoke_key(key)
+    assert with_key(key).http.get("/v1/transfers").status_code == 401
+    assert api.http.get("/v1/transfers").status_code == 200
+
+
+def test_anybodys_transfer_can_be_seen_and_counts_for_no_rate(api: Any, control: Any, with_key: Any) -> None:
+    control.patch_account(requests_per_window=3)
+    transfer = with_key(control.new_key("bob@example.com")).sent()
+    for _ in range(5):
+        assert control.transfer(transfer["id"]) == transfer
+    assert control.transfer(api.draft()["id"])["status"] == "draft"
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        control.transfer("none")
 
 
 def test_requests(api: Any, control: Any) -> None:

@@ -134,6 +134,24 @@ def test_a_draft_is_gone_when_its_time_is_up_though_nothing_removed_it(tmp_path:
             sandbox.transfers.retrieve(caller, transfer.id)
 
 
+@pytest.mark.parametrize("status", ["all", "pending", "partial", "complete", "canceled", "expired"])
+def test_no_page_is_a_scan(tmp_path: Path, status: str) -> None:
+    """The cost of a page does not grow with the number of transfers: ranges of indexes in their order, no sorting."""
+    with closing(Sandbox(tmp_path)) as sandbox:
+        sandbox.open_keys(None, None)
+        caller = Caller(key=1, user=unspecified.FIRST_USER)
+        sandbox.transfers.create(caller, NewTransfer("x", [NewRecipient("ann@example.com")]))
+        sandbox.context.transfers.set_sent(1, sandbox.context.clock.now(), unspecified.FOREVER)
+        connection, statements = sandbox.context.db._connection, list[str]()
+        connection.set_trace_callback(statements.append)
+        assert len(sandbox.transfers.page(caller, status, None, 100)[0]) == (status in ("all", "pending"))
+        sandbox.feed.read(5, 100)
+        connection.set_trace_callback(None)
+        plans = [row[3] for sql in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    assert len(plans) >= 4
+    assert [plan for plan in plans if not plan.startswith("SEARCH")] == []
+
+
 def test_overlap_is_between_arrival_and_answer() -> None:
     overlaps = Overlaps()
     with overlaps.span("a") as first:

@@ -131,6 +131,8 @@ class Transfers:
 
     def _recipients(self, transfers: list[int]) -> dict[int, list[Recipient]]:
         """Recipients in the order in which they were given, by transfer."""
+        if not transfers:
+            return {}
         marks = ", ".join("?" * len(transfers))
         rows = self._db.all(
             "SELECT transfer, email, name, phone, picked_up_at, pk FROM recipients"  # noqa: S608 question marks only
