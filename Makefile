@@ -1,5 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test faults fuzz lint bench-upload bench-import bench-sandbox sandbox constraints clean
+.PHONY: help setup demo demo-stop test faults fuzz machine kills kills-ingest lint bench-upload bench-import bench-wait bench-ingest \
+	bench-sandbox sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -34,6 +35,12 @@ faults: setup ## A delivery under every single fault and every pair of faults (a
 fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
 	FUZZ_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -q tests/contract/test_fuzz.py
 
+machine: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 7 minutes)
+	$(BIN)/python tests/faults/run_machine.py $(ARGS)
+
+kills: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes)
+	$(BIN)/python tests/kills/run.py $(ARGS)
+
 lint: setup ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,11 +49,20 @@ lint: setup ## Check style and types
 bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
 	$(BIN)/python tests/benchmarks/bench_upload.py
 
+bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about an hour)
+	$(BIN)/python tests/benchmarks/bench_ingest.py $(ARGS)
+
+kills-ingest: setup ## Kill the ingest at every step of its SQL, on each warehouse (about 15 minutes)
+	$(BIN)/python tests/kills/ingest.py $(ARGS)
+
 bench-import: setup ## What importing the operators adds to importing Airflow
 	$(BIN)/python tests/benchmarks/bench_import.py
 
 bench-sandbox: setup ## The sandbox: start, calls a second, upload, pages of long lists, beside peers
 	$(BIN)/python tests/benchmarks/bench_sandbox.py $(ARGS)
+
+bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSensor (about half an hour)
+	$(BIN)/python tests/benchmarks/bench_wait.py $(ARGS)
 
 sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox

@@ -31,9 +31,10 @@ event exactly once in `outbound_transfer_events`. Lines that are no events are k
 `outbound_transfer_rejected_lines`; a page with more than 100 of them fails the run and is not landed.
 
 Needs two connections: `outbound_transfer_default` with the extra field `event_api_key`, and
-`outbound_transfer_warehouse` (PostgreSQL or SQLite). Both ids are parameters of the run.
+`outbound_transfer_warehouse` (PostgreSQL, SQLite, DuckDB or another SQL database). Both ids are parameters of the run.
 
-To read the whole feed again, without duplicates: `UPDATE outbound_transfer_feed_cursor SET cursor = 0`.
+To read the whole feed again, without duplicates:
+`airflow outbound-transfer feed reset --to 0 --sql-conn-id outbound_transfer_warehouse`.
 """,
 ):
     EventFeedToSqlOperator(

@@ -168,14 +168,19 @@ async def cancel(request: Request) -> Response:
     return answer(render.transfer(sandbox_of(request).delivery.cancel(request.path_params["transfer_id"])))
 
 
-class StoredStatus(Struct, forbid_unknown_fields=True):
-    stored_status: Annotated[Text, Meta(min_length=1)]
+class TransferChange(Struct, forbid_unknown_fields=True):
+    stored_status: Annotated[Text, Meta(min_length=1)] | None = None
+    expires_in_seconds: Annotated[float, Meta(ge=-(10**9), le=10**9)] | None = None
 
 
 async def patch_transfer(request: Request) -> Response:
-    status = (await read_json(request, StoredStatus)).stored_status
-    rewritten = sandbox_of(request).delivery.rewrite_status(request.path_params["transfer_id"], status)
-    return answer(render.transfer(rewritten))
+    change, delivery = await read_json(request, TransferChange), sandbox_of(request).delivery
+    transfer_id = request.path_params["transfer_id"]
+    if change.stored_status is not None:
+        delivery.rewrite_status(transfer_id, change.stored_status)
+    if change.expires_in_seconds is not None:
+        delivery.rewrite_expiry(transfer_id, change.expires_in_seconds)
+    return answer(render.transfer(sandbox_of(request).transfers.find(transfer_id)))
 
 
 class NewEvents(Struct, forbid_unknown_fields=True):

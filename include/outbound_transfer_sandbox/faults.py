@@ -154,7 +154,20 @@ class Delay(_Late, frozen=True, kw_only=True, tag="delay"):
 
 
 class Hold(_Late, frozen=True, kw_only=True, tag="hold"):
-    """Until it is released: what a test does at just this moment, it does for certain."""
+    """Until it is released: what a test does at just this moment, it does for certain.
+
+    With `then` = `reset` the connection is reset at its release: held `before`, the call never takes effect.
+    """
+
+    then: Literal["proceed", "reset"] = "proceed"
+
+    async def apply(self, exchange: Exchange, plan: Plan) -> None:
+        if self.then == "proceed":
+            await super().apply(exchange, plan)
+        else:
+            await (exchange.take_body() if self.effect == "before" else exchange.answer())
+            await self.wait(plan)
+            await exchange.reset()
 
     async def wait(self, plan: Plan) -> None:
         await plan.released.wait()

@@ -104,6 +104,11 @@ class Sandbox:
         transfer: dict[str, Any] = self.call("PATCH", f"transfers/{transfer_id}", {"stored_status": stored_status})
         return transfer
 
+    def set_expiry(self, transfer_id: str, seconds: float) -> dict[str, Any]:
+        """Lets one transfer expire in so many seconds."""
+        transfer: dict[str, Any] = self.call("PATCH", f"transfers/{transfer_id}", {"expires_in_seconds": seconds})
+        return transfer
+
     def add_events(self, count: int = 1, type: str = "transfer_sent", data: dict[str, Any] | None = None) -> int:  # noqa: A002
         """The id of the last event."""
         body = {"count": count, "type": type} | ({} if data is None else {"data": data})

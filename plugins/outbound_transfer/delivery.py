@@ -6,7 +6,8 @@ a file's plan before its first byte, the intention to send before the send.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,7 @@ from outbound_transfer import state as states
 from outbound_transfer.logs import Log
 from outbound_transfer.progress import Progress
 from outbound_transfer.protocol import calls, flows
-from outbound_transfer.protocol.errors import FileConflict, OutboundTransferError, ServiceError
+from outbound_transfer.protocol.errors import CallError, FileConflict, OutboundTransferError, ServiceError
 from outbound_transfer.protocol.models import DRAFT, File, Transfer
 from outbound_transfer.state import DeliveryState, PlannedFile, StateStore
 
@@ -65,7 +66,8 @@ class Delivery:
         state = states.load(self.store)
         if state is None:
             return None
-        transfer = self.client.run(flows.find_transfer(state.transfer_id))
+        with _told_if_in_doubt(state):
+            transfer = self.client.run(flows.find_transfer(state.transfer_id))
         if resend and state.clears != self.clears and (transfer is None or not transfer.is_draft):
             self.log.warning("Sending again on purpose (resend=True): %s was this run's delivery", state.transfer_id)
             return None
@@ -114,7 +116,7 @@ class Delivery:
             )
         self.log.info("Draft %s was made from other input: discarded", transfer.id)
 
-    def create(self, new: NewTransfer, files: Any, sources: Sequence[Source] = ()) -> Draft:
+    def create(self, new: NewTransfer, files: Any) -> Draft:
         """A new draft, its id stored before anything is done with it."""
         transfer = self.client.perform(calls.create_transfer(new))
         salt = states.new_salt()
@@ -124,7 +126,6 @@ class Delivery:
             fingerprint=states.fingerprint(new, files, salt),
             clears=self.clears,
             try_number=self.try_number,
-            files=_plan(sources, {}, {}),
         )
         states.save(self.store, state)
         self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
@@ -132,6 +133,10 @@ class Delivery:
 
     def attach(self, draft: Draft, sources: Sequence[Source], *, only_ours: bool) -> list[File]:
         """Make the draft hold just ``sources``, and send no byte that it already holds.
+
+        The largest is attached first. The service checks a file's declared length before it reads a byte (413
+        ``file_too_large``), so a delivery over the account's limit is refused before any of it is uploaded, in each
+        try anew: the limit may have been raised since.
 
         :param only_ours: refuse files on the draft that this delivery did not plan.
         :return: the service's record of each source.
@@ -144,21 +149,42 @@ class Delivery:
             self.log.info("Removed %s from the draft: it is not what is delivered now", file.name)
             del held[file.name]
         # Written only now: until a stale file is gone, the plan must go on saying what it is.
-        state.files, state.try_number = _plan(sources, held, state.files), self.try_number
+        before, state.files = state.files, _plan(sources, held, state.files)
+        state.try_number = self.try_number
         states.save(self.store, state)
+        missing = [source for source in sources if source.name not in held]
         try:
-            return [held.get(source.name) or self._attach_one(state, source) for source in sources]
+            for source in sorted(missing, key=lambda source: source.size, reverse=True):
+                held[source.name] = self._attach_one(state, source, begun_before=source.name in before)
         finally:
             # A deferral in between goes on from here without asking the service what the draft holds.
             states.save(self.store, state)
+        return [held[source.name] for source in sources]
 
-    def _attach_one(self, state: DeliveryState, source: Source) -> File:
+    def _attach_one(self, state: DeliveryState, source: Source, *, begun_before: bool) -> File:
         progress = Progress(source.name, source.size, self.log)
-        flow = flows.attach(state.transfer_id, source.upload(progress), unchanged=source.check_unchanged)
+        flow = flows.attach(
+            state.transfer_id,
+            source.upload(progress),
+            unchanged=source.check_unchanged,
+            begun_before=begun_before and state.files[source.name].sole,
+        )
         file = self.client.run(flow)
         state.files[source.name].file_id = file.id
         progress.done()
         return file
+
+    def send_draft(self, transfer_id: str, *, resumed: bool) -> Transfer:
+        """Send a draft that another task made; ``resumed`` as of :meth:`.OutboundTransferOperator.work`."""
+        state = states.load(self.store)
+        if state is None or state.transfer_id != transfer_id:
+            state = DeliveryState(transfer_id)
+        if state.sending and not resumed:
+            with _told_if_in_doubt(state):
+                transfer = self.client.perform(calls.get_transfer(transfer_id))
+            if not transfer.is_draft:
+                return transfer
+        return self.send(state)
 
     def send(self, state: DeliveryState) -> Transfer:
         """Send the draft, or learn that it was sent."""
@@ -168,13 +194,24 @@ class Delivery:
         try:
             transfer = self.client.perform(calls.send_transfer(state.transfer_id))
         except ServiceError as error:
-            if not error.unclear:
+            if not error.doubt:
                 # Refused, so nothing was sent: the draft may be discarded and made anew.
                 state.sending = False
                 states.save(self.store, state)
             raise
         self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         return transfer
+
+
+@contextmanager
+def _told_if_in_doubt(state: DeliveryState) -> Iterator[None]:
+    """An error says that an earlier try may have sent the transfer, where one may have."""
+    try:
+        yield
+    except CallError as error:
+        if state.sending:
+            error.doubt = calls.doubt_of_send(state.transfer_id)
+        raise
 
 
 def _plan(

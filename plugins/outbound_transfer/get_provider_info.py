@@ -82,7 +82,9 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "source-integration-name": "Outbound Transfer Service",
                 "target-integration-name": "Common SQL",
-                "python-module": "outbound_transfer.transfers.event_feed_to_sql",
+                "python-module": f"outbound_transfer.transfers.{module}",
             }
+            for module in ("event_feed_to_sql", "transfers_to_sql")
         ],
+        "cli": ["outbound_transfer.cli.get_commands"],
     }

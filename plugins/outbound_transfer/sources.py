@@ -136,7 +136,7 @@ def _readable(path: object) -> Iterator[None]:
     except OutboundTransferError:
         raise
     except Exception as error:  # each object store's library has errors of its own
-        raise SourceUnreadable(f"{path} cannot be read: {error}") from error
+        raise SourceUnreadable(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
 
 def find_sources(files: FileSpec | Iterable[FileSpec]) -> list[Source]:
@@ -209,6 +209,9 @@ def _find_local(pattern: str) -> list[str]:
 def _find_remote(uri: str) -> list[ObjectStoragePath]:
     from airflow.sdk import ObjectStoragePath
 
+    # These would be left out without a word, and another file meant.
+    if set("\t\r\n") & set(uri):
+        raise InvalidDelivery(f"{uri!r}: a URI holds no control characters")
     with _readable(uri):
         path = ObjectStoragePath(uri)
         if not _MAGIC & set(uri) or path.fs.exists(path.path):
@@ -217,8 +220,17 @@ def _find_remote(uri: str) -> list[ObjectStoragePath]:
     root = next((parent for parent in path.parents if not _MAGIC & set(parent.path)), None)
     if root is None:
         raise InvalidDelivery(f"{uri!r}: only what follows the first / may be a pattern")
+    if not found:
+        _check_bucket([root, *root.parents][-1], uri)
     matches = (name.removeprefix(root.path).lstrip("/") for name, info in found.items() if info["type"] == "file")
     return _matched(uri, (root / match for match in matches))
+
+
+def _check_bucket(bucket: ObjectStoragePath, uri: str) -> None:
+    # A store answers a pattern in a bucket that is not there with nothing.
+    with _readable(uri):
+        if not bucket.fs.exists(bucket.path):
+            raise InvalidDelivery(f"no file matches {uri!r}: {bucket} does not exist, or may not be listed")
 
 
 def _matched(pattern: str, found: Iterable[Any]) -> list[Any]:

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from airflow.sdk import timezone
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
+from airflow.sdk import BaseOperator, timezone
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+)
 
 from outbound_transfer.failures import failing_at_once
 from outbound_transfer.logs import Log
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.models import Transfer
     from outbound_transfer.protocol.outcomes import OutcomeRules
-    from outbound_transfer.triggers.transfer import TransferTrigger
 
 CHOICES = ("fail", "succeed", "skip")
+
+#: Where a task keeps until when it waits.
+STATE_KEY = "outbound_transfer_wait"
+
+FAILURES_KEY = "outbound_transfer_trigger_failures"
+
+#: Failures of a task's trigger, which are Airflow's and not the service's, before the task fails with them.
+MOST_TRIGGER_FAILURES = 3
 
 
 def check_choices(**choices: str) -> None:
@@ -44,9 +59,20 @@ def seconds(duration: float | str | timedelta) -> float:
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
-def deadline(timeout: float | str | timedelta) -> datetime:
-    """The instant at which a wait that begins now is given up: absolute, so that it survives restarts."""
-    return timezone.utcnow() + timedelta(seconds=seconds(timeout))
+def deadline(timeout: float | str | timedelta, context: Context) -> datetime:
+    """The instant at which a wait is given up: absolute, so that it survives restarts and the task's retries.
+
+    A clear of the task begins anew.
+    """
+    from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # exported, but not in its type stub
+
+    store, clears = context["task_state_store"], context["ti"].max_tries
+    kept: Any = store.get(STATE_KEY, default=None)
+    if isinstance(kept, dict) and kept.get("clears") == clears:
+        return datetime.fromisoformat(kept["deadline"])
+    instant = timezone.utcnow() + timedelta(seconds=seconds(timeout))
+    store.set(STATE_KEY, {"deadline": instant.isoformat(), "clears": clears}, retention=NEVER_EXPIRE)
+    return instant
 
 
 def check_deadline(transfer: Transfer, deadline: datetime) -> None:
@@ -73,12 +99,12 @@ def look(hook: OutboundTransferHook, transfer_id: str, log: Log) -> Transfer | N
 
 
 def conclude(transfer: Transfer, rules: OutcomeRules, log: Log) -> dict[str, Any] | None:
-    """The final transfer as a mapping, or None while the wait goes on.
+    """The final transfer as a mapping, without its files, or None while the wait goes on.
 
     :raises AirflowFailException: its status means failure by the user's choice.
     :raises AirflowSkipException: its status means to skip.
     """
-    from outbound_transfer.protocol.models import as_json
+    from outbound_transfer.protocol.models import as_listed
     from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, Outcome, story
 
     if transfer.status not in KNOWN_STATUSES:
@@ -91,23 +117,7 @@ def conclude(transfer: Transfer, rules: OutcomeRules, log: Log) -> dict[str, Any
             raise AirflowFailException(f"Not delivered to all: {story(transfer)}")
         case Outcome.SKIP:
             raise AirflowSkipException(f"Skipped as asked for: {story(transfer)}")
-    final: dict[str, Any] = as_json(transfer)
-    return final
-
-
-def trigger(
-    transfer_id: str, conn_id: str, *, poke_interval: float | timedelta, deadline: datetime, accept_partial: bool
-) -> TransferTrigger:
-    """The trigger that takes the wait over."""
-    from outbound_transfer.triggers.transfer import TransferTrigger
-
-    return TransferTrigger(
-        transfer_id=transfer_id,
-        outbound_transfer_conn_id=conn_id,
-        poke_interval=seconds(poke_interval),
-        deadline=deadline.isoformat(),
-        accept_partial=accept_partial,
-    )
+    return as_listed(transfer)
 
 
 Ending = Literal["ended", "timed out", "failed"]
@@ -135,3 +145,62 @@ def conclude_event(event: Any, rules: OutcomeRules, log: Log) -> dict[str, Any]:
         f"Gave up waiting: {story(transfer) if transfer else 'the service could not be asked'}. "
         "Raise timeout to wait longer."
     )
+
+
+class WaitsForEnd(BaseOperator):
+    """The deferred part of a wait, for an operator with the arguments that :class:`TransferSensor` describes."""
+
+    outbound_transfer_conn_id: str
+    poke_interval: Any
+    on_expired: str
+    on_canceled: str
+    accept_partial: bool
+    finish_in_triggerer: bool
+
+    def defer_wait(self, transfer_id: str, deadline: datetime) -> NoReturn:
+        """Wait in the triggerer, on the poll that all waits on the connection share."""
+        from outbound_transfer.triggers.transfer import TransferTrigger
+
+        self.rules()  # a template may have rendered to a choice that is none
+        trigger = TransferTrigger(
+            transfer_id=transfer_id,
+            outbound_transfer_conn_id=self.outbound_transfer_conn_id,
+            poke_interval=seconds(self.poke_interval),
+            deadline=deadline.isoformat(),
+            on_expired=self.on_expired,
+            on_canceled=self.on_canceled,
+            accept_partial=self.accept_partial,
+            finish=self.finish_in_triggerer and self._may_finish(),
+            push=self.do_xcom_push,
+        )
+        self.defer(trigger=trigger, method_name="execute_complete")
+
+    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:  # noqa: ARG002
+        """End with what the trigger saw."""
+        return conclude_event(event, self.rules(), self.log)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """As Airflow does; but a trigger that failed is no end of the wait."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            raise
+        except TaskDeferralError:
+            store = context["task_state_store"]
+            before: Any = store.get(FAILURES_KEY, default=0)
+            failures = before + 1
+            if failures > MOST_TRIGGER_FAILURES:
+                raise
+            store.set(FAILURES_KEY, failures)
+            self.log.warning("The trigger failed; the wait goes on in a new one")
+            return self.execute(context)
+
+    def rules(self) -> OutcomeRules:
+        """What each final status means."""
+        return rules(self.on_expired, self.on_canceled, accept_partial=self.accept_partial)
+
+    def _may_finish(self) -> bool:
+        """A task that ends in the triggerer emits no asset events, splits no outputs and is not called back for."""
+        return not (
+            self.outlets or self.multiple_outputs or self.has_on_success_callback or self.has_on_skipped_callback
+        )

@@ -88,7 +88,7 @@ class Processes:
         self._record = record_of(folder)
         self._logs = folder / "logs"
         self._signals = signals
-        self._leaders: list[Leader] = []
+        self.leaders: list[Leader] = []
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._lasting: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -102,9 +102,11 @@ class Processes:
             child = subprocess.Popen(  # the commands are written in this package
                 command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
+            if before := self._children.get(name):
+                before.wait()  # it has died; another takes its place
             self._children[name] = child
             self._lasting |= {name: child} if not ends else {}
-            self._leaders.append(Leader(name, child.pid, _created(child.pid) or time.time()))
+            self.leaders.append(Leader(name, child.pid, _created(child.pid) or time.time()))
             self._write()
 
     def ended(self, name: str) -> bool:
@@ -125,12 +127,15 @@ class Processes:
 
     def _write(self) -> None:
         temporary = self._record.with_suffix(".new")
-        temporary.write_text(json.dumps([asdict(leader) for leader in self._leaders], indent=1))
+        temporary.write_text(json.dumps([asdict(leader) for leader in self.leaders], indent=1))
         temporary.replace(self._record)
 
     def stop(self) -> list[str]:
         """Stop everything; the names of what could not be stopped."""
-        return stop(self._leaders, self._record)
+        left = stop(self.leaders, self._record)
+        for child in self._children.values():
+            child.poll()  # otherwise it would take itself for running still
+        return left
 
 
 def record_of(folder: Path) -> Path:

@@ -112,8 +112,8 @@ class Stack:
         (folder / "airflow").mkdir(parents=True)
         folder.chmod(0o700)  # it holds keys
 
-    def start_sandbox(self) -> Sandbox:
-        ready = self.folder / "sandbox.json"
+    def start_sandbox(self, name: str = "sandbox") -> Sandbox:
+        ready, data = self.folder / f"{name}.json", self.folder / name
         command: list[str | Path] = [
             Path(sys.executable).with_name("outbound-transfer-sandbox"),
             "--port",
@@ -121,34 +121,37 @@ class Stack:
             "--ready-file",
             ready,
         ]
-        self._processes.start("sandbox", [*command, "--data", self.blobs], _environment())
-        for _ in self._rounds("the sandbox", pause=0.05):
+        self._processes.start(name, [*command, "--data", data], _environment())
+        for _ in self._rounds(f"the {name}", pause=0.05):
             if ready.exists():
                 break
         self.sandbox = Sandbox(**json.loads(ready.read_text()))
         self._open.callback(self.sandbox.close)
-        self._teller.say(f"The sandbox runs at {self.sandbox.base_url}")
+        self._teller.say(f"The {name} runs at {self.sandbox.base_url}")
         return self.sandbox
 
     def begin_migration(self) -> None:
         """Starts to make Airflow's metadata database; :meth:`start_airflow` waits for it."""
-        self._env = _environment() | self._settings() | self._connections()
+        self._env = _environment() | self.settings()
         self._processes.start("db-migrate", _airflow("db", "migrate"), self._env, ends=True)
-        self._teller.say("Airflow makes its metadata database (SQLite)")
+        self._teller.say("Airflow makes its metadata database")
 
     def start_airflow(self) -> Airflow:
         for _ in self._rounds("airflow db migrate"):
             if self._processes.ended("db-migrate"):
                 break
         port, *closed = _free_ports(3)
-        env = self._env | _addresses(port, *closed)
-        for name, arguments in COMPONENTS.items():
-            self._processes.start(name, _airflow(*arguments), env)
+        self._env |= self.connections() | _addresses(port, *closed)
+        for name in COMPONENTS:
+            self.start_component(name)
         self._teller.say(f"Airflow starts: {', '.join(COMPONENTS)}")
-        airflow = Airflow(env["AIRFLOW__API__BASE_URL"])
+        airflow = Airflow(self._env["AIRFLOW__API__BASE_URL"])
         self._open.callback(airflow.close)
         self._wait_until_healthy(airflow)
         return airflow
+
+    def start_component(self, name: str) -> None:
+        self._processes.start(name, _airflow(*COMPONENTS[name]), self._env)
 
     def _wait_until_healthy(self, airflow: Airflow) -> None:
         healthy: set[str] = set()
@@ -174,7 +177,8 @@ class Stack:
             self._processes.check()
             yield
 
-    def _settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, str]:
+        """Airflow's, as environment variables."""
         home = self.folder / "airflow"
         return {
             "AIRFLOW_HOME": str(home),
@@ -196,7 +200,8 @@ class Stack:
             "OUTBOUND_TRANSFER_POKE_INTERVAL": "2",
         }
 
-    def _connections(self) -> dict[str, str]:
+    def connections(self) -> dict[str, str]:
+        """Airflow's, as environment variables."""
         service = {
             "conn_type": "outbound_transfer",
             "host": self.sandbox.base_url,

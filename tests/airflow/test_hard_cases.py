@@ -11,6 +11,7 @@ import time as real_time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import timezone
 from airflow.sdk.exceptions import AirflowFailException
 
 from outbound_transfer.client.retry import RetryPolicy
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer.protocol.errors import RateLimited, ServerFault
 from outbound_transfer.sources import Source
+from outbound_transfer_sandbox.clock import Clock
 from outbound_transfer_sandbox.testing import Sandbox
-from support.tasks import Store, TaskInstance, Time
+from support.tasks import Dead, MortalStore, SharedTime, TaskInstance, Time
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -102,31 +105,48 @@ def test_a_file_up_to_the_limit_is_delivered(deliver, sandbox, stored, tmp_path,
     assert stored(result["id"]) == {"report.bin": digest(b"\xa5" * size)}
 
 
-def test_a_byte_over_the_limit_sends_nothing_and_says_what_to_do(deliver, sandbox, stored, tmp_path) -> None:
+@pytest.fixture
+def too_large(sandbox, tmp_path) -> str:
+    """A glob of three files, of which the second is a byte over the limit."""
     sandbox.patch_account(per_file_limit_mb=1)
     for name, size in (("a.bin", LIMIT), ("b.bin", LIMIT + 1), ("c.bin", 1)):
         (tmp_path / name).write_bytes(bytes(size))
-    ti = deliver(f"{tmp_path}/*.bin", retries=3)
+    return f"{tmp_path}/*.bin"
 
-    with pytest.raises(AirflowFailException, match=r"file_too_large.*2 MB.*1 MB.*split it or have the limit raised"):
-        ti.run()
 
-    assert ti.try_number == 1, "no retry would end otherwise"
+TOO_LARGE = r"file_too_large.*b\.bin.*2 MB.*1 MB.*split it or have the limit raised"
+
+
+def test_a_byte_over_the_limit_uploads_nothing_and_says_what_to_do(deliver, sandbox, stored, too_large) -> None:
+    ti = deliver(too_large, retries=3)
+
+    for tries in (1, 2):
+        with pytest.raises(AirflowFailException, match=TOO_LARGE):
+            ti.run()
+        assert ti.try_number == tries, "no retry would end otherwise"
+        assert stored(ti.xcoms["transfer_id"]) == {}, "not the files that are small enough either"
+        ti.clear()
+
+    assert counts(sandbox)["POST", "files", 413] == 2, "in each try the first upload, and the only one"
     assert sandbox.ledger() == []
-    assert set(stored(ti.xcoms["transfer_id"])) == {"a.bin"}
     sandbox.patch_account(per_file_limit_mb=2)
-    ti.clear()
     assert set(stored(ti.run()["id"])) == {"a.bin", "b.bin", "c.bin"}
     assert counts(sandbox)["POST", "files", 201] == 3
 
 
-def test_the_file_that_is_too_large_is_named(deliver, sandbox, tmp_path) -> None:
-    sandbox.patch_account(per_file_limit_mb=1)
-    (tmp_path / "small.bin").write_bytes(b"")
-    (tmp_path / "too large.bin").write_bytes(bytes(LIMIT + 1))
+def test_attaching_alone_uploads_nothing_over_the_limit(connection, sandbox, time, stored, too_large) -> None:
+    transfer_id = task_instance(CreateTransferOperator, time, **DELIVERY).run()
+    attach = task_instance(AttachFilesOperator, time, transfer_id=transfer_id, files=too_large)
 
-    with pytest.raises(AirflowFailException, match=r"too large\.bin"):
-        deliver(f"{tmp_path}/*.bin").run()
+    with pytest.raises(AirflowFailException, match=TOO_LARGE):
+        attach.run()
+
+    assert stored(transfer_id) == {}
+    sandbox.patch_account(per_file_limit_mb=2)
+    attach.clear()
+    assert [file["name"] for file in attach.run()] == ["a.bin", "b.bin", "c.bin"], (
+        "in the order in which they were named"
+    )
 
 
 # Names: exactly the source's, or refused before anything is created (design: promise 5.2).
@@ -515,20 +535,6 @@ def test_500_files_take_just_the_time_that_the_limit_allows(deliver, sandbox, ti
     assert len(billed(sandbox)) == 1
 
 
-class Dead(Exception):
-    """The process has ended."""
-
-
-class MortalStore(Store):
-    """A store that a dead process no longer writes to."""
-
-    dead = False
-
-    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        if not self.dead:
-            super().set(key, value, retention=retention)
-
-
 @pytest.mark.parametrize("death", ["an error", "a kill"])
 def test_500_files_interrupted_are_uploaded_once(deliver, sandbox, time, stored, tmp_path, monkeypatch, death) -> None:
     ti = deliver(small_files(tmp_path / "in", 500), deferrable=True, retries=1)
@@ -564,3 +570,40 @@ def test_500_files_interrupted_are_uploaded_once(deliver, sandbox, time, stored,
     assert sum(done.values()) - refused_for_rate(sandbox) <= 502 + 2
     assert stored(result["id"]) == {f"{number:04}.txt": digest(f"{number:0100}".encode()) for number in range(500)}
     assert billed(sandbox) == {result["id"]: 1}
+
+
+# Many deliveries at once on one key.
+
+DELIVERIES, FILES = 20, 5
+
+
+@pytest.fixture
+def no_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real time stands still for the service and for deferrals, so that the machine's speed plays no part."""
+    monkeypatch.setattr(Clock, "now", lambda clock: clock.offset)
+    now = timezone.utcnow()
+    monkeypatch.setattr(timezone, "utcnow", lambda: now)
+
+
+@BOTH_MODES
+def test_twenty_deliveries_share_one_key(no_time_of_its_own, connection, sandbox, stored, tmp_path, deferrable) -> None:
+    time = SharedTime(sandbox, DELIVERIES)
+    files = [small_files(tmp_path / str(number), FILES) for number in range(DELIVERIES)]
+
+    def deliver(number: int) -> tuple[str, float]:
+        arguments = DELIVERY | {"files": files[number], "deferrable": deferrable}
+        with time.thread():
+            return task_instance(DeliverFilesOperator, time, **arguments).run()["id"], time.now
+
+    with ThreadPoolExecutor(DELIVERIES) as pool:
+        ends = dict(pool.map(deliver, range(DELIVERIES)))
+
+    report("20 deliveries", sandbox, time.now)
+    print(f"finished after {min(ends.values()):.1f} to {max(ends.values()):.1f} s")
+    least = least_seconds(DELIVERIES * (FILES + 2))
+    assert billed(sandbox) == dict.fromkeys(ends, 1)
+    assert {len(stored(transfer_id)) for transfer_id in ends} == {FILES}
+    assert counts(sandbox)["POST", "transfers", 201] == len(ends) == DELIVERIES
+    assert span(sandbox) >= least, "or the sandbox does not limit"
+    assert max(ends.values()) <= least * 1.05, "nobody waits for a window more than the limit asks"
+    assert refused_for_rate(sandbox) <= DELIVERIES * (least // WINDOW + 1), "each asks hardly more than once a window"

@@ -143,6 +143,7 @@ def test_revoking_and_patching_what_is_not_there(control: Any) -> None:
         control.cancel,
         lambda i: control.pickup(i, "ann@example.com"),
         lambda i: control.set_stored_status(i, "x"),
+        lambda i: control.set_expiry(i, 1),
     ):
         with pytest.raises(httpx.HTTPStatusError, match="404"):
             call("none")
@@ -152,6 +153,13 @@ def test_a_draft_keeps_its_status(api: Any, control: Any) -> None:
     for transfer, status in ((api.draft(), "pending"), (api.sent(), "draft")):
         with pytest.raises(httpx.HTTPStatusError, match="409"):
             control.set_stored_status(transfer["id"], status)
+
+
+def test_one_transfer_can_expire_before_the_others(api: Any, control: Any) -> None:
+    soon, later = api.sent(), api.sent()
+    control.set_expiry(soon["id"], 100)
+    control.advance_clock(101)
+    assert [api.get(one["id"])["status"] for one in (soon, later)] == ["expired", "pending"]
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]", "0.0.0.0", ""])

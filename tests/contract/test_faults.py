@@ -160,6 +160,28 @@ def test_a_held_call_goes_on_when_it_is_released(api: Any, control: Any, plan: A
     assert control.release() == 0
 
 
+@pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
+def test_a_held_call_can_be_lost_when_it_is_released(
+    api: Any, control: Any, plan: Any, effect: str, created: int
+) -> None:
+    plan({"kind": "hold", "effect": effect, "then": "reset"})
+    errors: list[httpx.TransportError] = []
+
+    def create() -> None:
+        try:
+            api.create()
+        except httpx.TransportError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    control.release()
+    thread.join(10)
+    assert errors
+    assert drafts(control) == created
+
+
 def test_a_held_upload_lands_though_its_sender_is_gone(api: Any, control: Any, plan: Any) -> None:
     transfer = api.draft()["id"]
     plan({"kind": "hold", "path": "*/files"})

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import re
 import time
@@ -28,6 +27,8 @@ from unittest import mock
 from outbound_transfer import state as states
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.connections import connection_json
+from support.judge import Judge
 from support.tasks import TaskInstance, Time
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -223,10 +224,9 @@ class Run:
         sandbox.clear_faults()
         # The rate allowance is as good as new.
         sandbox.advance_clock(3600)
-        self.key = sandbox.transfer_api_key
-        self.connection = _connection(sandbox, self.key, TIMEOUT if late else 60)
+        self.connection = _connection(sandbox, TIMEOUT if late else 60)
         self.time: Time = Releasing(sandbox) if late else Time(sandbox)
-        self._ledger_before, self._log_before = len(sandbox.ledger()), len(sandbox.requests())
+        self.judge = Judge(sandbox, files, DELIVERY["recipients"])
         self.result: Any = None
         self.error: BaseException | None = None
         self.ti: TaskInstance | None = None
@@ -245,9 +245,10 @@ class Run:
 
     def deliver(self, ti: TaskInstance | None = None, *, deferrable: bool = False) -> None:
         self.ti = ti or self.task(deferrable=deferrable)
-        self.result, self.error = self._result_of(self.ti)
+        self.result, self.error = self.result_of(self.ti)
 
-    def _result_of(self, ti: TaskInstance) -> tuple[Any, BaseException | None]:
+    def result_of(self, ti: TaskInstance) -> tuple[Any, BaseException | None]:
+        """Run a task against this sandbox: its result, or the error that it ended with."""
         with mock.patch.dict(os.environ, {CONNECTION: self.connection}):
             try:
                 return ti.run(), None
@@ -267,14 +268,13 @@ class Run:
         self.settle()
         unmet = [row for row in self.sandbox.faults() if row["state"] != "met"]
         self.sandbox.clear_faults()
-        ledger = self.sandbox.ledger()[self._ledger_before :]
-        billed = [row["transfer_id"] for row in ledger if row["kind"] == "billed"]
+        billed = self.judge.billed()
         violations = [f"{NOT_MET}: {row['kind']}" for row in unmet]
-        violations += self._wrongs_of_ledger(ledger, billed)
+        violations += self.judge.wrongs()
         violations += self._wrongs_of_success(billed) if self.error is None else self._wrongs_of_failure(billed)
         if self.error and must_succeed:
             violations.append(f"failed though every fault passes: {self.error!r}")
-        outcome = Outcome(schedule, self._result(billed), self._leaked(), tuple(violations))
+        outcome = Outcome(schedule, self._result(billed), self.judge.leaked(), tuple(violations))
         if self.error and clear:
             outcome = replace(outcome, violations=(*violations, *self._wrongs_of_clear()))
         return outcome
@@ -283,58 +283,31 @@ class Run:
         """A user reads the error, mends what it says and clears the task: all is well then, whatever had been sent."""
         assert self.ti
         self.ti.clear()
-        result, error = self._result_of(self.ti)
-        ledger = self.sandbox.ledger()[self._ledger_before :]
-        billed = [row["transfer_id"] for row in ledger if row["kind"] == "billed"]
+        result, error = self.result_of(self.ti)
+        billed = self.judge.billed()
         if error or billed != [result["id"]]:
             yield f"after a clear without faults: {result or error!r}, billed are {billed}"
-        elif (stored := self.stored(billed[0])) != (meant := self.meant()):
+        elif (stored := self.judge.stored(billed[0])) != (meant := self.judge.meant()):
             yield f"after a clear without faults: sent {stored} and not {meant}"
-
-    def _wrongs_of_ledger(self, ledger: list[dict[str, Any]], billed: list[str]) -> Iterator[str]:
-        if len(billed) > 1:
-            yield f"billed {len(billed)} times: {billed}"
-        emailed = sorted(row["recipient"] for row in ledger if row["kind"] == "emailed")
-        if emailed != sorted(DELIVERY["recipients"]) * len(billed):
-            yield f"emailed {emailed} with {len(billed)} transfers billed"
-        for transfer_id in billed:
-            if (stored := self.stored(transfer_id)) != (meant := self.meant()):
-                yield f"sent {stored} and not {meant}"
 
     def _wrongs_of_success(self, billed: list[str]) -> Iterator[str]:
         if self.result["id"] not in billed:
             yield f"succeeded with {self.result['id']}, billed are {billed}"
 
     def _wrongs_of_failure(self, billed: list[str]) -> Iterator[str]:
-        # Whoever reads the error must learn which transfer is out: it names the transfer and says so.
-        said = str(self.error)
         for transfer_id in billed:
-            if transfer_id not in said or not re.search(r"\b(sent|delivered)\b", said):
+            if not says_sent(self.error, transfer_id):
                 yield f"sent {transfer_id}, and the task's error does not say so: {self.error!r}"
-
-    def stored(self, transfer_id: str) -> dict[str, str]:
-        """SHA-256 by name of what a transfer holds."""
-        import httpx
-
-        url = f"{self.sandbox.base_url}/v1/transfers/{transfer_id}/files"
-        answer = httpx.get(url, headers={"Authorization": f"Bearer {self.key}"}, trust_env=False, verify=False)
-        files = answer.raise_for_status().json()["data"]
-        return {file["name"]: self.sandbox.stored_file(transfer_id, file["id"])["sha256"] for file in files}
-
-    def meant(self) -> dict[str, str]:
-        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.files}
 
     def _result(self, billed: list[str]) -> str:
         if self.error is None:
             return "sent"
         return "failed, but sent" if billed else "failed, not sent"
 
-    def _leaked(self) -> int:
-        """The drafts that were made but for the one that was sent, or that a clear of the task would go on with."""
-        log = self.sandbox.requests()[self._log_before :]
-        made = sum((row["method"], row["path"], row["status"]) == ("POST", "/v1/transfers", 201) for row in log)
-        discarded = sum((row["method"], row["status"]) == ("DELETE", 204) and _is_transfer(row["path"]) for row in log)
-        return max(made - discarded - 1, 0)
+
+def says_sent(error: BaseException | None, transfer_id: str) -> bool:
+    """Whether who reads the error learns which transfer is out."""
+    return transfer_id in str(error) and re.search(r"\b(sent|delivered)\b", str(error)) is not None
 
 
 class Releasing(Time):
@@ -349,14 +322,9 @@ def _is_late(schedule: Schedule) -> bool:
     return any(planned.kind.late for planned in schedule)
 
 
-def _is_transfer(path: str) -> bool:
-    return path.count("/") == 3
-
-
-def _connection(sandbox: Sandbox, key: str, timeout: float) -> str:
+def _connection(sandbox: Sandbox, timeout: float) -> str:
     # Without certificates to load, which plain HTTP has no use for, a client is made in no time.
-    extra = {"timeout": timeout, "verify": False}
-    return json.dumps({"conn_type": "outbound_transfer", "host": sandbox.base_url, "password": key, "extra": extra})
+    return connection_json(sandbox, timeout=timeout, verify=False)
 
 
 @contextmanager

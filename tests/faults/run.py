@@ -94,11 +94,12 @@ class _Workers:
 
 def _begin() -> None:
     global _bench
-    _be_quiet()
+    be_quiet()
     _bench = Bench(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"]))).__enter__()
 
 
-def _be_quiet() -> None:
+def be_quiet() -> None:
+    """No log of a task that is meant to fail."""
     import structlog
     from airflow.sdk.bases.operator import ExecutorSafeguard
 

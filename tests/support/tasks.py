@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +35,43 @@ class Time:
         return self.now
 
 
+class SharedTime(Time):
+    """One clock for several threads: it moves only when all of them sleep, and just to the first awakening."""
+
+    def __init__(self, sandbox: Sandbox, threads: int) -> None:
+        super().__init__(sandbox)
+        self._awake = threads
+        self._alarms: list[float] = []
+        self._changed = threading.Condition()
+
+    def sleep(self, seconds: float) -> None:
+        with self._changed:
+            alarm = self.now + seconds
+            heapq.heappush(self._alarms, alarm)
+            self._rest()
+            self._changed.wait_for(lambda: self.now >= alarm)
+
+    @contextmanager
+    def thread(self) -> Iterator[None]:
+        """The life of one of the threads."""
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._rest()
+
+    def _rest(self) -> None:
+        self._awake -= 1
+        if self._awake or not self._alarms:
+            return
+        super().sleep(max(self._alarms[0] - self.now, 0.0))
+        # Counted as awake here, not when they run, so that time stands still until each of them has gone on.
+        while self._alarms and self._alarms[0] <= self.now:
+            heapq.heappop(self._alarms)
+            self._awake += 1
+        self._changed.notify_all()
+
+
 @dataclass
 class Store:
     """The task state store: JSON in, JSON out, as through Airflow's API."""
@@ -43,6 +83,20 @@ class Store:
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
         self.values[key] = json.dumps(value)
+
+
+class Dead(Exception):
+    """The process has ended."""
+
+
+class MortalStore(Store):
+    """A store that a dead process no longer writes to."""
+
+    dead = False
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        if not self.dead:
+            super().set(key, value, retention=retention)
 
 
 @dataclass

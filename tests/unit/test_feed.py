@@ -169,7 +169,7 @@ def test_a_last_line_that_is_whole_but_no_event_is_rejected() -> None:
         (b'{"event_id":"\\ud800","type":"t"}', "event_id holds an unpaired surrogate"),
         (b'{"event_id":{},"type":"t"}', "event_id is neither"),
         (b'{"event_id":true,"type":"t"}', "event_id is neither"),
-        (b'{"event_id":"' + b"x" * (MAX_EVENT_ID + 1) + b'","type":"t"}', "over 1,000 bytes"),
+        (b'{"event_id":"' + b"x" * (MAX_EVENT_ID + 1) + b'","type":"t"}', "over 500 bytes"),
         (b'{"event_id":"e"}', "no type"),
         (b'{"event_id":"e","type":7}', "no type"),
         (b'{"event_id":"e","type":"a\\u0000"}', "type holds a NUL"),
@@ -215,6 +215,33 @@ def test_a_page_with_wrong_headers_is_refused(headers: dict[str, str | None]) ->
 def test_a_page_that_has_something_advances_the_cursor(body: bytes, more: str) -> None:
     with pytest.raises(MalformedAnswer, match="did not advance"):
         page(body, cursor=5, x_has_more=more)
+
+
+def test_a_line_of_fifty_megabytes_is_an_event_like_any_other() -> None:
+    text = "x" * 50_000_000
+    (event,) = page(b'{"event_id":"e","type":"t","data":"' + text.encode() + b'"}\n').events
+    assert event.data == f'"{text}"'
+    assert event.raw is None
+
+
+@pytest.mark.parametrize(
+    ("data", "awkward"),
+    [
+        ('"\\ud83d\\ude00"', False),
+        ('"\\\\u0041"', False),
+        ('{"a":[{"b":1},{"b":2}]}', False),
+        ("1.7e308", False),
+        ('"\\ud83d"', True),
+        ('"\\u0000"', True),
+        ('[{"b":1,"b":2}]', True),
+        ("-1e400", True),
+    ],
+)
+def test_what_a_json_column_could_not_keep_is_kept_raw(data: str, awkward: bool) -> None:
+    line = f'{{"event_id":"e","type":"t","data":{data}}}'
+    (event,) = page(line.encode() + b"\n").events
+    assert event.raw == (line if awkward else None)
+    assert event.data == data
 
 
 def test_the_largest_cursor_and_headers_in_other_spellings() -> None:

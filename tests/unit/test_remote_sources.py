@@ -129,3 +129,10 @@ def test_a_size_that_is_not_known_is_refused(
     monkeypatch.setattr(type(files), "info", lambda self, path, **kwargs: {"name": path, "type": "file", "size": None})
     with pytest.raises(SourceUnreadable, match="unknown size"):
         find_sources(f"{bucket}/dir/a.csv")
+
+
+@pytest.mark.parametrize("control", ["\t", "\r", "\n"])
+def test_a_control_character_does_not_make_a_uri_mean_another_file(bucket: str, control: str) -> None:
+    assert find_sources(f"{bucket}/dir/a.csv")
+    with pytest.raises(InvalidDelivery, match="control"):
+        find_sources(f"{bucket}/dir/{control}a.csv")

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.protocol.feed import Event, Page, RejectedLine
-from outbound_transfer.warehouse.dialects import POSTGRESQL, SQLITE, dialect_of
-from outbound_transfer.warehouse.errors import UnsupportedWarehouse
+from outbound_transfer.warehouse.dialects import dialect_of
 from outbound_transfer.warehouse.progress import (
     MAX_TYPE_LENGTH,
     MAX_TYPES,
@@ -78,6 +77,7 @@ def test_rows_are_as_wide_as_their_tables() -> None:
         "occurred_at": "2025-12-31T23:00:00.000000Z",
         "data": "{}",
         "other": None,
+        "raw": None,
         "cursor_from": 10,
         "line": 3,
         "landed_at": "2026-01-02T03:04:05.000678Z",
@@ -137,7 +137,20 @@ def test_what_a_deferral_brings_back_is_checked(brought: object) -> None:
         progress_of(brought)
 
 
-def test_a_database_without_sql_here_is_named_with_those_that_have() -> None:
-    assert (dialect_of("sqlite"), dialect_of("postgresql")) == (SQLITE, POSTGRESQL)
-    with pytest.raises(UnsupportedWarehouse, match="'mysql'; supported are: postgresql, sqlite"):
-        dialect_of("mysql")
+class _Hook:
+    placeholder = "?"
+
+    def __init__(self, dialect_name: str) -> None:
+        self.dialect_name = dialect_name
+
+
+def test_a_database_that_is_not_known_gets_portable_sql_in_its_own_spelling() -> None:
+    assert [dialect_of(_Hook(name)).name for name in ("sqlite", "postgresql", "duckdb")] == [
+        "sqlite",
+        "postgresql",
+        "duckdb",
+    ]
+    mysql = dialect_of(_Hook("mysql")).definition("`e`", EVENTS)
+    assert mysql.startswith("CREATE TABLE `e` (`feed` VARCHAR(250) NOT NULL, `event_id` VARCHAR(500) NOT NULL")
+    assert "`data` TEXT(4294967295)" in mysql
+    assert "VARCHAR(27)" in dialect_of(_Hook("never heard of")).definition("e", EVENTS)

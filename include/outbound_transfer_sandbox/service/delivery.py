@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from outbound_transfer_sandbox.clock import SECOND
 from outbound_transfer_sandbox.errors import invalid_state, not_found
 from outbound_transfer_sandbox.models import Recipient, Transfer
 
@@ -52,13 +53,17 @@ class Delivery:
         self._context.transfers.set_status(transfer.pk, "canceled")
         return self._transfers.find(transfer_id)
 
-    def rewrite_status(self, transfer_id: str, stored_status: str) -> Transfer:
+    def rewrite_status(self, transfer_id: str, stored_status: str) -> None:
         """Makes a sent transfer an old record with any stored status; raises 409 invalid_state for a draft."""
         transfer = self._transfers.find(transfer_id)
         if transfer.sent_at is None or stored_status == "draft":
             raise invalid_state("Only a sent transfer can have another stored status, and draft is none of them.")
         self._context.transfers.set_status(transfer.pk, stored_status)
-        return self._transfers.find(transfer_id)
+
+    def rewrite_expiry(self, transfer_id: str, seconds: float) -> None:
+        """Lets a transfer expire in so many seconds, rather than all transfers sooner by moving the clock."""
+        transfer = self._transfers.find(transfer_id)
+        self._context.transfers.set_expiry(transfer.pk, self._context.clock.now() + int(seconds * SECOND))
 
 
 def _recipient(transfer: Transfer, email: str) -> Recipient:

@@ -80,6 +80,9 @@ class Transfers:
     def set_status(self, pk: int, status: str) -> None:
         self._db.run("UPDATE transfers SET stored_status = ? WHERE pk = ?", status, pk)
 
+    def set_expiry(self, pk: int, expires_at: int) -> None:
+        self._db.run("UPDATE transfers SET expires_at = ? WHERE pk = ?", expires_at, pk)
+
     def set_sent(self, pk: int, sent_at: int, expires_at: int) -> None:
         sent = "UPDATE transfers SET stored_status = 'pending', sent_at = ?, expires_at = ? WHERE pk = ?"
         self._db.run(sent, sent_at, expires_at, pk)

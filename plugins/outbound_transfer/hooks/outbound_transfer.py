@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from outbound_transfer.protocol import calls
 from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferError, RateLimited, ServiceError
@@ -61,8 +62,19 @@ class OutboundTransferHook(BaseHook):
         """A new client for the triggerer; the caller closes it."""
         from outbound_transfer.client import AsyncClient
 
-        connection = await BaseHook.aget_connection(self.outbound_transfer_conn_id)
-        return AsyncClient(settings_of(connection), **self._options)
+        return AsyncClient(await self.get_async_settings(), **self._options)
+
+    async def get_async_settings(self) -> Settings:
+        """The connection's settings as they are now.
+
+        :raises InvalidSettings: there is no such connection, or naming the field to correct.
+        """
+        from outbound_transfer.client.settings import InvalidSettings
+
+        try:
+            return settings_of(await BaseHook.aget_connection(self.outbound_transfer_conn_id))
+        except AirflowNotFoundException as error:
+            raise InvalidSettings(str(error)) from error
 
     def perform(self, call: Call[T]) -> T:
         """Any call of :mod:`outbound_transfer.protocol.calls`."""

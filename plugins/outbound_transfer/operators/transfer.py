@@ -147,10 +147,10 @@ class SendTransferOperator(OutboundTransferOperator):
     def retry_policy_of_calls(self) -> RetryPolicy:
         return _patient_for_slot(self.limit_timeout)
 
-    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:  # noqa: ARG002
+    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         from outbound_transfer.protocol.models import as_json
 
-        transfer = hook.send_transfer(self.transfer_id)
+        transfer = _delivery(hook, context).send_draft(self.transfer_id, resumed=resumed)
         self.log.info("Transfer %s is %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         result: dict[str, Any] = as_json(transfer)
         return result
@@ -180,7 +180,7 @@ class DiscardTransferOperator(OutboundTransferOperator):
         return gone
 
 
-class DeliverFilesOperator(_DescribesDraft):
+class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
     """Create, attach and send in one task, and wait for the end where asked to.
 
     A retry goes on where the earlier try stopped; a clear after the send returns the same transfer.
@@ -189,7 +189,8 @@ class DeliverFilesOperator(_DescribesDraft):
     :param files: as of :class:`AttachFilesOperator`.
     :param limit_timeout: as of :class:`SendTransferOperator`.
     :param wait: whether to wait until every recipient has collected, or the transfer has expired or is canceled.
-    :param on_expired, on_canceled, accept_partial: as of :class:`~outbound_transfer.sensors.transfer.TransferSensor`.
+    :param on_expired, on_canceled, accept_partial, finish_in_triggerer: as of
+        :class:`~outbound_transfer.sensors.transfer.TransferSensor`.
     :param poke_interval: seconds between two looks at the transfer.
     :param timeout: how long to wait at most, in seconds or as a timedelta; seven days where not given.
     :return: the transfer as last seen, sent or final, as a mapping of service.md's fields.
@@ -214,6 +215,7 @@ class DeliverFilesOperator(_DescribesDraft):
         on_expired: str = "fail",
         on_canceled: str = "fail",
         accept_partial: bool = False,
+        finish_in_triggerer: bool = False,
         poke_interval: float | timedelta = 60,
         timeout: float | timedelta = timedelta(days=7),
         **kwargs: Any,
@@ -226,6 +228,7 @@ class DeliverFilesOperator(_DescribesDraft):
         self.on_expired = on_expired
         self.on_canceled = on_canceled
         self.accept_partial = accept_partial
+        self.finish_in_triggerer = finish_in_triggerer
         self.poke_interval = poke_interval
         self.timeout = timeout
 
@@ -237,7 +240,7 @@ class DeliverFilesOperator(_DescribesDraft):
 
         delivery = _delivery(hook, context)
         transfer = self._sent(delivery, context, resumed=resumed)
-        result: dict[str, Any] = self._wait_for(hook, transfer) if self.wait else as_json(transfer)
+        result: dict[str, Any] = self._wait_for(hook, transfer, context) if self.wait else as_json(transfer)
         return result
 
     def _sent(self, delivery: Delivery, context: Context, *, resumed: bool) -> Transfer:
@@ -250,35 +253,20 @@ class DeliverFilesOperator(_DescribesDraft):
             return earlier.transfer
         # Found before anything is created: a missing file must leave nothing behind.
         sources = find_sources(self.files)
-        draft = earlier or delivery.create(new, self.files, sources)
+        draft = earlier or delivery.create(new, self.files)
         context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
         delivery.attach(draft, sources, only_ours=True)
         return delivery.send(draft.state)
 
-    def _wait_for(self, hook: OutboundTransferHook, transfer: Transfer) -> dict[str, Any]:
-        rules = waiting.rules(self.on_expired, self.on_canceled, accept_partial=self.accept_partial)
-        deadline = waiting.deadline(self.timeout)
-        while (result := waiting.conclude(transfer, rules, self.log)) is None:
+    def _wait_for(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> dict[str, Any]:
+        deadline = waiting.deadline(self.timeout, context)
+        while (result := waiting.conclude(transfer, self.rules(), self.log)) is None:
             if self.deferrable:
-                self.defer(
-                    trigger=waiting.trigger(
-                        transfer.id,
-                        self.outbound_transfer_conn_id,
-                        poke_interval=self.poke_interval,
-                        deadline=deadline,
-                        accept_partial=self.accept_partial,
-                    ),
-                    method_name="waited_for",
-                )
+                self.defer_wait(transfer.id, deadline)
             waiting.check_deadline(transfer, deadline)
             time.sleep(waiting.seconds(self.poke_interval))
             transfer = waiting.look(hook, transfer.id, self.log) or transfer
         return result
-
-    def waited_for(self, context: Context, event: Any) -> dict[str, Any]:  # noqa: ARG002  # Airflow passes it
-        """End with what the trigger saw."""
-        rules = waiting.rules(self.on_expired, self.on_canceled, accept_partial=self.accept_partial)
-        return waiting.conclude_event(event, rules, self.log)
 
 
 def _patient_for_slot(limit_timeout: float | timedelta) -> RetryPolicy:

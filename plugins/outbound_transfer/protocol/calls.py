@@ -83,9 +83,14 @@ def send_transfer(transfer_id: str) -> Call[Transfer]:
     settle = Settlement(
         get_transfer(transfer_id),
         lambda transfer: None if transfer.is_draft else transfer,
-        doubt=f"Transfer {transfer_id} may have been sent all the same; the next try looks before it sends.",
+        doubt=doubt_of_send(transfer_id),
     )
     return Call(Operation.SEND, "POST", _path(transfer_id, "send"), _json(Transfer), settle=settle)
+
+
+def doubt_of_send(transfer_id: str) -> str:
+    """What to tell a person while nobody can know whether a send took effect."""
+    return f"Transfer {transfer_id} may have been sent all the same; the next try looks before it sends."
 
 
 def read_events(*, cursor: int = 0, limit: int = MAX_EVENTS) -> Call[feed.Page]:

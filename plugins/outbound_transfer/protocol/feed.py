@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final, NoReturn
+from collections.abc import Callable, Mapping
+from math import isinf
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -20,22 +22,24 @@ CONTENT_TYPE: Final = "application/x-ndjson"
 #: The feed's cursor is an integer; a warehouse keeps it in 64 bits.
 MAX_CURSOR: Final = 2**63 - 1
 
-#: Bytes of an ``event_id``: a warehouse indexes it, and PostgreSQL's index entries end at 2,704 bytes.
-MAX_EVENT_ID: Final = 1_000
+#: Bytes of an ``event_id``: a warehouse indexes it, and no index of any takes less (MySQL's key ends at 3,072 bytes).
+MAX_EVENT_ID: Final = 500
 
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One event, nothing of it dropped. Its texts hold no NUL and no unpaired surrogate; its JSON may, as escapes.
 
-    :ivar event_id: as text (a number as it was written); its format is not documented. At most 1,000 bytes.
+    :ivar event_id: as text (a number as it was written); its format is not documented. At most 500 bytes.
     :ivar type: one of service.md's or any other; the set is open.
     :ivar timestamp: as it came (a string without its quotes, anything else as JSON), None where the event had none
         or null; its format is not documented.
     :ivar data: the payload as JSON text, as it came; None where the event had none.
     :ivar other: fields that service.md does not name, as a JSON object; None where there were none.
     :ivar line: position in its page, from 1.
+    :ivar raw: the whole line, where a JSON column would refuse or change what ``data`` or ``other`` say: a NUL, an
+        unpaired surrogate, a name twice in one object, a number beyond a double. None elsewhere.
     """
 
     event_id: str
@@ -44,6 +48,7 @@ class Event(msgspec.Struct, frozen=True):
     data: str | None
     other: str | None
     line: int
+    raw: str | None = None
 
 
 class RejectedLine(msgspec.Struct, frozen=True):
@@ -99,11 +104,12 @@ def _lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
     rejected: list[RejectedLine] = []
     # Split on the byte \n alone: JSON text may hold every other line separator of Unicode.
     lines = body.removeprefix(_BOM).split(b"\n")
+    reader = _Reader()
     for position, line in enumerate(lines, 1):
         if not line.strip(_SPACE):
             continue
         try:
-            events.append(_event(_fields(line), position))
+            events.append(reader.event(line, position))
         except _NotJson as error:
             # What follows the last \n was not ended, so it may be the beginning of a longer line.
             if position == len(lines):
@@ -112,6 +118,14 @@ def _lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
         except _NotAnEvent as error:
             rejected.append(RejectedLine(position, line, str(error)))
     return events, rejected
+
+
+def read_line(raw: bytes, line: int) -> Event | RejectedLine:
+    """One line by itself, such as one that was rejected before."""
+    try:
+        return _Reader().event(raw, line)
+    except (_NotJson, _NotAnEvent) as error:
+        return RejectedLine(line, raw, str(error))
 
 
 class _NotJson(ValueError):
@@ -126,75 +140,142 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-# Numbers are only passed over, so neither their size nor their precision can matter.
-_json: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
 _SPACE: Final = b" \t\r"
-_BETWEEN: Final = re.compile(r"[ \t\r,:]*")
+_STRIPPED: Final = _SPACE.decode()
+_colon: Final = re.compile(r"[ \t\r]*:[ \t\r]*").match
+_comma: Final = re.compile(r"[ \t\r]*(?:,[ \t\r]*(?=\")|(?=\}))").match
+_open: Final = re.compile(r"\{[ \t\r]*(?=[\"}])").match
+#: Escapes that need a look at the text that they make: NUL, and surrogates, which come in pairs or not.
+_ESCAPES: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
-def _fields(line: bytes) -> dict[str, str]:
-    """The JSON text of each field of a line, as it came."""
+class _Field(NamedTuple):
+    """A field's JSON text, as it came, and its value where that is text."""
+
+    text: str
+    value: Any
+
+
+_ABSENT: Final = _Field("", None)
+
+
+class _Reader:
+    """Reads lines; ``awkward`` is set where a JSON column would refuse or change what the line says."""
+
+    def __init__(self) -> None:
+        self.awkward = False
+        self._json = json.JSONDecoder(
+            object_pairs_hook=self._object, parse_int=self._number, parse_float=self._number, parse_constant=_refuse
+        )
+        self._scan: Callable[[str, int], tuple[Any, int]] = self._json.scan_once  # type: ignore[attr-defined]
+
+    def event(self, line: bytes, position: int) -> Event:
+        """:raises _NotJson, _NotAnEvent: what it says is the reason to show."""
+        self.awkward = False
+        text = self._decoded(line)
+        fields = self._fields(text)
+        event_id, kind = fields.pop("event_id", _ABSENT), fields.pop("type", _ABSENT)
+        timestamp, data = fields.pop("timestamp", _ABSENT), fields.pop("data", _ABSENT)
+        return Event(
+            event_id=_event_id(event_id),
+            type=_type(kind),
+            timestamp=_timestamp(timestamp),
+            data=data.text or None,
+            other=_object(fields) if fields else None,
+            line=position,
+            raw=text if self.awkward or (_ESCAPES.search(text) and not _are_texts(data, fields)) else None,
+        )
+
+    @staticmethod
+    def _decoded(line: bytes) -> str:
+        try:
+            return line.decode().strip(_STRIPPED)
+        except UnicodeDecodeError as error:
+            raise _NotJson(str(error)) from None
+
+    def _fields(self, text: str) -> dict[str, _Field]:
+        fields: dict[str, _Field] = {}
+        try:
+            at = _open(text, 0).end()  # type: ignore[union-attr]  # None is caught below: this is a hot loop
+            while text[at] != "}":
+                name, at = self._scan(text, at)
+                start = _colon(text, at).end()  # type: ignore[union-attr]
+                value, at = self._scan(text, start)
+                if name in fields:
+                    raise _NotAnEvent(f"the event has the field {_shown(name)} twice")
+                fields[name] = _Field(text[start:at], value)
+                at = _comma(text, at).end()  # type: ignore[union-attr]
+        except RecursionError:
+            raise _NotJson("the JSON is nested too deeply") from None
+        except (AttributeError, StopIteration, ValueError) as error:
+            if isinstance(error, _NotAnEvent):
+                raise
+            raise self._complaint(text) from None
+        if at + 1 != len(text):
+            raise self._complaint(text)
+        return fields
+
+    def _complaint(self, text: str) -> ValueError:
+        """What is wrong with a line that is no object."""
+        try:
+            self._json.decode(text)
+        except ValueError as error:
+            return _NotJson(str(error))
+        except RecursionError:
+            return _NotJson("the JSON is nested too deeply")
+        return _NotAnEvent("the line is JSON, but not an object")
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> None:
+        # Values are only passed over; what matters is whether a name stands twice.
+        if len(dict(pairs)) != len(pairs):
+            self.awkward = True
+
+    def _number(self, text: str) -> None:
+        if isinf(float(text)):
+            self.awkward = True
+
+
+def _are_texts(data: _Field, fields: Mapping[str, _Field]) -> bool:
+    """Whether ``data`` and the other fields, with their names, hold neither a NUL nor an unpaired surrogate."""
+    # Written anew without needless escapes: what is still an escape of NUL was one; what does not encode was unpaired.
+    values = [
+        json.loads(field.text, parse_int=str, parse_float=str) for field in (data, *fields.values()) if field.text
+    ]
+    text = json.dumps([*fields, *values], ensure_ascii=False)
     try:
-        text = line.decode().strip(_SPACE.decode())
-        value = _json.decode(text)
-    except RecursionError:
-        raise _NotJson("the JSON is nested too deeply") from None
-    except ValueError as error:
-        raise _NotJson(str(error)) from None
-    if not isinstance(value, dict):
-        raise _NotAnEvent("the line is JSON, but not an object")
-    fields: dict[str, str] = {}
-    at = _skip(text, 1)
-    while text[at] != "}":
-        name, at = _json.raw_decode(text, at)
-        start = _skip(text, at)
-        _, at = _json.raw_decode(text, start)
-        if name in fields:
-            raise _NotAnEvent(f"the event has the field {_shown(name)} twice")
-        fields[name] = text[start:at]
-        at = _skip(text, at)
-    return fields
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\\u0000" not in text
 
 
-def _skip(text: str, at: int) -> int:
-    between = _BETWEEN.match(text, at)
-    assert between, "the pattern matches the empty text"
-    return between.end()
-
-
-def _event(fields: dict[str, str], position: int) -> Event:
-    event_id = _text("event_id", fields.pop("event_id", None))
-    kind = fields.pop("type", None)
-    if kind is None or kind[0] != '"':
-        raise _NotAnEvent("the event has no type, or one that is not text")
-    timestamp, data = fields.pop("timestamp", None), fields.pop("data", None)
-    return Event(
-        event_id=event_id,
-        type=_storable("type", _json.decode(kind)),
-        timestamp=None if timestamp in (None, "null") else _timestamp(timestamp),
-        data=data,
-        other=_object(fields) if fields else None,
-        line=position,
-    )
-
-
-def _text(name: str, raw: str | None) -> str:
-    if raw is None or raw in ("null", '""'):
-        raise _NotAnEvent(f"the event has no {name}")
-    if raw[0] not in '"-0123456789':
-        raise _NotAnEvent(f"the {name} is neither text nor a number")
-    text = _storable(name, _json.decode(raw))
+def _event_id(field: _Field) -> str:
+    if field.text in ("", "null", '""'):
+        raise _NotAnEvent("the event has no event_id")
+    if field.text[0] not in '"-0123456789':
+        raise _NotAnEvent("the event_id is neither text nor a number")
+    text = _storable("event_id", field)
     if len(text.encode()) > MAX_EVENT_ID:
-        raise _NotAnEvent(f"the {name} is over {MAX_EVENT_ID:,} bytes")
+        raise _NotAnEvent(f"the event_id is over {MAX_EVENT_ID:,} bytes")
     return text
 
 
-def _timestamp(raw: str) -> str:
-    return _storable("timestamp", _json.decode(raw)) if raw[0] == '"' else raw
+def _type(field: _Field) -> str:
+    if not isinstance(field.value, str):
+        raise _NotAnEvent("the event has no type, or one that is not text")
+    return _storable("type", field)
 
 
-def _storable(name: str, text: str) -> str:
-    """``text``, where every warehouse can keep it: one and the same line must not be an event here and not there."""
+def _timestamp(field: _Field) -> str | None:
+    return None if field.text in ("", "null") else _storable("timestamp", field)
+
+
+def _storable(name: str, field: _Field) -> str:
+    """The field's text, where every warehouse can keep it; of anything but a string, its JSON.
+
+    One and the same line must not be an event in one warehouse and not in another.
+    """
+    text = field.value if isinstance(field.value, str) else field.text
     if "\0" in text:
         raise _NotAnEvent(f"the {name} holds a NUL character, which no text column of PostgreSQL can")
     try:
@@ -204,8 +285,8 @@ def _storable(name: str, text: str) -> str:
     return text
 
 
-def _object(fields: dict[str, str]) -> str:
-    return "{" + ", ".join(f"{json.dumps(name)}: {raw}" for name, raw in fields.items()) + "}"
+def _object(fields: dict[str, _Field]) -> str:
+    return "{" + ", ".join(f"{json.dumps(name)}: {field.text}" for name, field in fields.items()) + "}"
 
 
 def _shown(name: str) -> str:

@@ -25,13 +25,16 @@ class Tries(Generic[T]):
     def __init__(self, call: Call[T]) -> None:
         self.call = call
         self.unclear = False
+        #: Some try was unclear. It may be on its way still and land behind the read that found no effect of it.
+        self.in_doubt = False
 
     def __call__(self) -> Flow[T]:
         try:
             return (yield from self._try())
         except CallError as error:
             self.unclear = error.unclear = self.unclear or error.unclear
-            if self.unclear and self.call.settle:
+            self.in_doubt = self.in_doubt or self.unclear
+            if self.in_doubt and self.call.settle:
                 error.doubt = self.call.settle.doubt
             raise
 
@@ -62,9 +65,13 @@ def _answered(call: Call[T], after_unclear: bool = False) -> Flow[T]:
     return result_of(call, replace(answer, after_unclear=after_unclear))
 
 
-def attach(transfer_id: str, upload: Upload, *, unchanged: Callable[[], None]) -> Flow[File]:
+def attach(
+    transfer_id: str, upload: Upload, *, unchanged: Callable[[], None], begun_before: bool = False
+) -> Flow[File]:
     """Attach one file to a draft so that the draft holds just its bytes.
 
+    :param begun_before: an earlier process has begun this very upload, and it may land at any time: a file of this name
+        and size that the draft comes to hold is it.
     :param unchanged: raises :class:`SourceChanged` where the source is no longer what ``upload`` describes.
     :raises FileConflict: the draft holds another file of the same name and size.
     :raises SourceChanged: after the file's record was removed from the draft.
@@ -74,7 +81,7 @@ def attach(transfer_id: str, upload: Upload, *, unchanged: Callable[[], None]) -
         # The service kept an earlier file of this name and answered 200 (POST .../files): it is stale.
         yield calls.remove_file(transfer_id, attached.file.id)
         attached = yield calls.attach_file(transfer_id, upload)
-    yield from _verify(transfer_id, attached, upload, unchanged)
+    yield from _verify(transfer_id, attached._replace(ours=attached.ours or begun_before), upload, unchanged)
     return attached.file
 
 

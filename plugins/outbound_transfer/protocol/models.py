@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
 from typing import Any, Final
 
 import msgspec
@@ -69,9 +70,23 @@ class TransferPage(msgspec.Struct, frozen=True):
     next_cursor: str | None = None
 
 
+def instant_of(text: str | None) -> float | None:
+    """One of the service's ISO 8601 texts in seconds since the epoch; None where it is absent or no such text."""
+    try:
+        moment = msgspec.convert(text, datetime)
+        return moment.timestamp() if moment.tzinfo else moment.replace(tzinfo=timezone.utc).timestamp()
+    except (msgspec.ValidationError, OverflowError, ValueError):
+        return None
+
+
 def as_json(resource: Any) -> Any:
     """A resource, or a list of them, as mappings and lists: what an XCom or a trigger's event can carry unharmed."""
     return msgspec.json.decode(msgspec.json.encode(resource))
+
+
+def as_listed(transfer: Transfer) -> dict[str, Any]:
+    """A transfer as a mapping, without its files: listings have none, and a sent transfer's cannot change."""
+    return {field: value for field, value in as_json(transfer).items() if field != "files"}
 
 
 class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -8,6 +8,9 @@ from typing import Final
 
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING, Transfer
 
+#: A transfer of these statuses does not change any more.
+FINAL: Final = (COMPLETE, EXPIRED, CANCELED)
+
 KNOWN_STATUSES: Final = (DRAFT, PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
 
 

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf, timezone
 
 from outbound_transfer import waiting
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow.sdk import Context
 
-    from outbound_transfer.protocol.outcomes import OutcomeRules
-    from outbound_transfer.triggers.transfer import TransferTrigger
 
-
-class TransferSensor(BaseSensorOperator):
+class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
     """Wait for a transfer's final status; the same in poke, reschedule and deferred mode.
 
-    A failed look never ends the wait, except when the key is refused or does not see the transfer (401, 403, 404).
+    All deferred waits on one connection share one poll in a triggerer, so waiting costs next to nothing. An end is seen
+    within ``poke_interval``, an expiry within seconds. ``timeout`` counts from the first try, and one last look
+    precedes giving up. A failed look ends no wait, except when the key is refused or does not see the transfer.
 
     :param transfer_id: the sent transfer.
     :param outbound_transfer_conn_id: the Airflow connection.
@@ -31,7 +28,10 @@ class TransferSensor(BaseSensorOperator):
         ``skip``.
     :param on_canceled: the same for one that was canceled in the web application.
     :param accept_partial: succeed as soon as one recipient has collected.
-    :return: the final transfer, as a mapping of service.md's fields, each recipient with ``picked_up_at``.
+    :param finish_in_triggerer: with ``deferrable``, end a success or a skip without starting a worker. Airflow runs no
+        listener for such an end; where the task has outlets or callbacks for it, a worker ends it all the same.
+    :return: the final transfer, as a mapping of service.md's fields as listings have them (without files), each
+        recipient with ``picked_up_at``.
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id", "on_expired", "on_canceled")
@@ -45,6 +45,7 @@ class TransferSensor(BaseSensorOperator):
         on_expired: str = "fail",
         on_canceled: str = "fail",
         accept_partial: bool = False,
+        finish_in_triggerer: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -55,34 +56,18 @@ class TransferSensor(BaseSensorOperator):
         self.on_expired = on_expired
         self.on_canceled = on_canceled
         self.accept_partial = accept_partial
+        self.finish_in_triggerer = finish_in_triggerer
 
     def execute(self, context: Context) -> Any:
-        if not self.deferrable:
-            return super().execute(context)
-        deadline = waiting.deadline(self.timeout)
-        if not (look := self.poke(context)):
-            self.defer(trigger=self._trigger(deadline), method_name="execute_complete")
-        return look.xcom_value
-
-    def _trigger(self, deadline: datetime) -> TransferTrigger:
-        return waiting.trigger(
-            self.transfer_id,
-            self.outbound_transfer_conn_id,
-            poke_interval=self.poke_interval,
-            deadline=deadline,
-            accept_partial=self.accept_partial,
-        )
+        if self.deferrable:
+            self.defer_wait(self.transfer_id, waiting.deadline(self.timeout, context))
+        if not self.reschedule:  # in which mode Airflow counts from the first try by itself
+            self.timeout = max((waiting.deadline(self.timeout, context) - timezone.utcnow()).total_seconds(), 0)
+        return super().execute(context)
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002  # the base class passes it
         """One look at the transfer."""
         with OutboundTransferHook(self.outbound_transfer_conn_id) as hook:
             transfer = waiting.look(hook, self.transfer_id, self.log)
-        result = waiting.conclude(transfer, self._rules(), self.log) if transfer else None
+        result = waiting.conclude(transfer, self.rules(), self.log) if transfer else None
         return PokeReturnValue(is_done=result is not None, xcom_value=result)
-
-    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:  # noqa: ARG002
-        """End with what the trigger saw."""
-        return waiting.conclude_event(event, self._rules(), self.log)
-
-    def _rules(self) -> OutcomeRules:
-        return waiting.rules(self.on_expired, self.on_canceled, accept_partial=self.accept_partial)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseHook, BaseOperator, conf
+from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from outbound_transfer.failures import failing_at_once
 from outbound_transfer.operators.base import LONGEST_HELD_WAIT, LongWait
+from outbound_transfer.transfers.common import LANDED, announce, failing_at_once, table_asset, warehouse_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,11 +30,12 @@ _sleep = time.sleep
 class EventFeedToSqlOperator(BaseOperator):
     """Read the event feed from where it was left to its end, and land every event exactly once.
 
-    Each page is one transaction: its events, its rejected lines, and the cursor. The cursor is kept in the warehouse
-    and nowhere else. Tables (:mod:`outbound_transfer.warehouse.tables`) are created at first use. To read the feed
-    again from its beginning, set the cursor's row to 0.
+    Each page is one transaction: its events, its rejected lines, a row of the log of polls, and the cursor. The cursor
+    is kept in the warehouse and nowhere else. Tables (:mod:`outbound_transfer.warehouse.tables`) are created at first
+    use, and those of an older version upgraded. To read the feed again from its beginning:
+    ``airflow outbound-transfer feed reset --to 0``.
 
-    :param sql_conn_id: the warehouse: a PostgreSQL or SQLite connection.
+    :param sql_conn_id: the warehouse: a PostgreSQL, SQLite or DuckDB connection, or any other of a ``DbApiHook``.
     :param table_prefix: begins the names of the tables.
     :param schema: where the tables are; the connection's own where not given. It must exist.
     :param feed: what the account is called in the tables; its site address where not given.
@@ -44,6 +44,9 @@ class EventFeedToSqlOperator(BaseOperator):
         task fails without a retry. ``None`` for no limit.
     :param outbound_transfer_conn_id: the service's connection; its extra field ``event_api_key`` is the key.
     :param deferrable: whether the feed's minute, and waits that the service asks for, free the worker slot.
+    An asset event of the events' table (:func:`outbound_transfer.transfers.common.table_asset`) follows a run that has
+    landed any; its ``extra`` is what the operator returns, and ``feed``.
+
     :return: a mapping: ``pages``, ``events``, ``new_events`` (not in the warehouse before), ``rejected``,
         ``cursor_from``, ``cursor_to``, ``has_more``, and ``types`` (events by type).
     :raises AirflowFailException: a retry would fail alike: a refused key, a cursor that the feed refuses, too many
@@ -73,7 +76,7 @@ class EventFeedToSqlOperator(BaseOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{**kwargs, "outlets": [*(kwargs.get("outlets") or []), LANDED]})
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.sql_conn_id = sql_conn_id
         self.table_prefix = table_prefix
@@ -83,41 +86,69 @@ class EventFeedToSqlOperator(BaseOperator):
         self.max_rejected = max_rejected
         self.deferrable = deferrable
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002  # all that is needed is in the warehouse
-        return self._drain({})
+    def execute(self, context: Context) -> dict[str, Any]:
+        return self._drain(context, {})
 
     def resume(self, context: Context, event: Any = None, *, progress: Any = None) -> dict[str, Any]:  # noqa: ARG002
         """Go on after a wait. Where to go on is asked of the warehouse; ``progress`` only counts.
 
         ``dag.test()`` of Airflow 3.3 brings back the event alone: there, counts begin anew after a wait.
         """
-        return self._drain({} if progress is None else progress)
+        return self._drain(context, {} if progress is None else progress)
 
-    def _drain(self, brought: Any) -> dict[str, Any]:
+    def _drain(self, context: Context, brought: Any) -> dict[str, Any]:
         from outbound_transfer.warehouse.errors import CursorMoved
         from outbound_transfer.warehouse.progress import progress_of
 
         progress = progress_of(brought)
         max_pages, max_rejected = _limit("max_pages", self.max_pages, 1), _limit("max_rejected", self.max_rejected, 0)
         try:
-            with _failing_at_once(), self.hook(on_wait=self._on_wait, waited={"events": progress.waited}) as hook:
-                tables = self._tables(hook)
+            with failing_at_once(), self.hook(on_wait=self._on_wait, waited={"events": progress.waited}) as hook:
+                self._feed = tables = self._tables(hook)
+                self._cursor = tables.cursor()
                 while True:
-                    page = hook.read_events(cursor=tables.cursor())
+                    page = self._read(hook)
                     answered = time.monotonic()
-                    _check_rejected(page, max_rejected)
+                    self._check_rejected(page, max_rejected)
                     progress = self._landed(progress, page, tables.land(page))
+                    self._cursor = page.next_cursor
                     if not page.has_more or (max_pages is not None and progress.pages >= max_pages):
                         break
                     self._wait_out(FEED_INTERVAL - (time.monotonic() - answered))
         except CursorMoved as moved:
+            self._log_poll(200, f"not landed: {moved}")
             self.log.warning(
                 "%s: another reader landed the page, or the cursor was set anew. This task stops; nothing is lost",
                 moved,
             )
         except LongWait as long:
             self._defer(long, progress)
+        self._announce(context, progress)
         return progress.summary()
+
+    def _announce(self, context: Context, progress: Progress) -> None:
+        """Tell the events' asset which pages have new rows; DAGs that are scheduled on it read just those."""
+        if progress.events:
+            asset = table_asset("events", sql_conn_id=self.sql_conn_id, table_prefix=self.table_prefix)
+            announce(context, asset, {"feed": self._feed.feed, **progress.summary()})
+
+    def _read(self, hook: OutboundTransferHook) -> Page:
+        from outbound_transfer.protocol.errors import CallError
+
+        try:
+            return hook.read_events(cursor=self._cursor)
+        except CallError as error:
+            self._log_poll(getattr(error, "status", None), str(error))
+            raise
+
+    def _log_poll(self, status: int | None, note: str) -> None:
+        """A poll that landed nothing; what keeps it from the log must not hide what went wrong."""
+        from outbound_transfer.warehouse.feed import Poll
+
+        try:
+            self._feed.log(Poll(cursor_from=self._cursor, status=status, note=note))
+        except Exception as error:
+            self.log.warning("This poll is not in the log of polls: %s", error)
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
         """The connection; ``client_options`` as of :class:`outbound_transfer.client.Client`."""
@@ -126,17 +157,10 @@ class EventFeedToSqlOperator(BaseOperator):
         return OutboundTransferHook(self.outbound_transfer_conn_id, **client_options)
 
     def _tables(self, hook: OutboundTransferHook) -> FeedTables:
-        from airflow.providers.common.sql.hooks.sql import DbApiHook
-
-        from outbound_transfer.warehouse.database import Warehouse
-        from outbound_transfer.warehouse.errors import UnsupportedWarehouse
         from outbound_transfer.warehouse.feed import FeedTables
         from outbound_transfer.warehouse.progress import feed_name
 
-        database = BaseHook.get_hook(self.sql_conn_id)
-        if not isinstance(database, DbApiHook):
-            raise UnsupportedWarehouse(f"the connection {self.sql_conn_id} leads to no SQL database")
-        warehouse = Warehouse(database, prefix=self.table_prefix, schema=self.schema)
+        warehouse = warehouse_of(self.sql_conn_id, self.table_prefix, self.schema)
         return FeedTables(warehouse, self.feed or feed_name(hook.get_conn().settings.base_url))
 
     def _landed(self, progress: Progress, page: Page, new_events: int) -> Progress:
@@ -151,6 +175,17 @@ class EventFeedToSqlOperator(BaseOperator):
         )
         return progress.after(page, new_events)
 
+    def _check_rejected(self, page: Page, max_rejected: int | None) -> None:
+        if max_rejected is None or len(page.rejected) <= max_rejected:
+            return
+        first = page.rejected[0]
+        said = (
+            f"{len(page.rejected)} lines of the page after cursor {page.cursor} are no events, and max_rejected is "
+            f"{max_rejected}; nothing of the page was landed. The first is line {first.line}: {first.reason}."
+        )
+        self._log_poll(200, said)
+        raise AirflowFailException(f"{said} Look at the feed; to keep such lines raw and go on, raise max_rejected.")
+
     def _on_wait(self, wait: Wait) -> None:
         """Told of each wait before the call is repeated."""
         from outbound_transfer.client.retry import log_wait
@@ -160,6 +195,7 @@ class EventFeedToSqlOperator(BaseOperator):
             # It spent the feed's minute, so a repeat at once is refused: the task's own retries do better.
             raise wait.error
         log_wait(wait)
+        self._log_poll(getattr(wait.error, "status", None), str(wait.error))
         if wait.is_asked_for:
             self._defer_if_long(wait.seconds, wait.waited + wait.seconds)
 
@@ -191,27 +227,3 @@ def _limit(name: str, value: int | str | None, least: int) -> int | None:
     if limit < least:
         raise AirflowFailException(f"{name} must be a whole number from {least} on, or None, not {value!r}")
     return limit
-
-
-def _check_rejected(page: Page, max_rejected: int | None) -> None:
-    if max_rejected is not None and len(page.rejected) > max_rejected:
-        first = page.rejected[0]
-        raise AirflowFailException(
-            f"{len(page.rejected)} lines of the page after cursor {page.cursor} are no events, and max_rejected is "
-            f"{max_rejected}; nothing of the page was landed. The first is line {first.line}: {first.reason}. Look at "
-            "the feed; to keep such lines raw and go on, raise max_rejected."
-        )
-
-
-@contextmanager
-def _failing_at_once() -> Iterator[None]:
-    """As for every operator; the warehouse's own refusals too, but not a cursor that another reader moved."""
-    from outbound_transfer.warehouse.errors import CursorMoved, WarehouseError
-
-    try:
-        with failing_at_once():
-            yield
-    except CursorMoved:
-        raise
-    except WarehouseError as error:
-        raise AirflowFailException(str(error)) from error

@@ -1,36 +1,81 @@
-"""Triggers: the part of a wait that holds no worker slot."""
+"""Triggers: the part of a wait that holds no worker slot. All of one connection share one poll in a triggerer."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Hashable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import timezone
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
+from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+
+from outbound_transfer.protocol.outcomes import FINAL
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import AsyncClient
-    from outbound_transfer.protocol.models import Transfer
+    from outbound_transfer.client import Settings
+    from outbound_transfer.polling.poll import News, Poll
+    from outbound_transfer.polling.waits import Wait, Waits
+
+log = logging.getLogger(__name__)
+
+#: Who waits in this process, by connection. Kept when empty: a poll that is being stopped may get a new subscriber.
+_waits: Final[dict[str, Waits]] = {}
+
+#: Where a watcher keeps what it knows, in its asset's state store.
+STATE_KEY: Final = "outbound_transfer_watch"
 
 
-#: Seconds between two looks, at the least: an interval of 0 must not make a hot loop.
-SHORTEST_INTERVAL: Final = 1.0
+class _SharesPoll(BaseEventTrigger):
+    """A trigger that lives on the shared poll of its connection (airflow.triggers.shared_stream)."""
 
-#: Seconds that the look which precedes a timeout may take.
-LAST_LOOK: Final = 30.0
+    supports_triggerer_queue = True
+
+    def __init__(self, outbound_transfer_conn_id: str, poke_interval: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.outbound_transfer_conn_id = outbound_transfer_conn_id
+        self.poke_interval = poke_interval
+
+    def shared_stream_key(self) -> Hashable:
+        return ("outbound_transfer", self.outbound_transfer_conn_id)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        conn_id = kwargs["outbound_transfer_conn_id"]
+        return _Producer(_poll(conn_id, _waits_of(conn_id)))
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """The same on a poll of its own; ``dag.test()`` runs triggers so."""
+        from outbound_transfer.polling.waits import Waits
+
+        waits = Waits()
+        async for event in self._follow(waits, _poll(self.outbound_transfer_conn_id, waits).news()):
+            yield event
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        async for event in self._follow(_waits_of(self.outbound_transfer_conn_id), shared_stream):
+            yield event
+
+    @abstractmethod
+    def _follow(self, waits: Waits, news: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
+        """The trigger's events, as the news bring them about."""
 
 
-class TransferTrigger(BaseTrigger):
-    """Polls one transfer until its status is final, a deadline passes, or the service refuses.
+class TransferTrigger(_SharesPoll):
+    """Waits until a transfer's status is final, a deadline passes, or the service refuses.
 
-    Fires once, with ``{"ending": "ended" | "timed out" | "failed", "transfer": mapping or None, "message": text}``.
+    Fires once, with ``{"ending": "ended" | "timed out" | "failed", "transfer": mapping or None, "message": text}``;
+    or ends the task where that is asked for and its outcome is to succeed or to skip.
 
     :param transfer_id: the sent transfer.
     :param poke_interval: seconds between two looks.
     :param deadline: ISO 8601 instant; one last look precedes giving up.
-    :param accept_partial: end as soon as one recipient has collected.
+    :param on_expired, on_canceled, accept_partial: as of :class:`~outbound_transfer.sensors.transfer.TransferSensor`.
+    :param finish: end the task in the triggerer, without a worker.
+    :param push: whether the task returns the transfer, then.
     """
 
     def __init__(
@@ -39,65 +84,171 @@ class TransferTrigger(BaseTrigger):
         outbound_transfer_conn_id: str,
         poke_interval: float,
         deadline: str,
+        on_expired: str = "fail",
+        on_canceled: str = "fail",
         accept_partial: bool = False,
+        finish: bool = False,
+        push: bool = True,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(outbound_transfer_conn_id, poke_interval)
         self.transfer_id = transfer_id
-        self.outbound_transfer_conn_id = outbound_transfer_conn_id
-        self.poke_interval = poke_interval
         self.deadline = deadline
+        self.on_expired = on_expired
+        self.on_canceled = on_canceled
         self.accept_partial = accept_partial
+        self.finish = finish
+        self.push = push
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "transfer_id": self.transfer_id,
-                "outbound_transfer_conn_id": self.outbound_transfer_conn_id,
-                "poke_interval": self.poke_interval,
-                "deadline": self.deadline,
-                "accept_partial": self.accept_partial,
-            },
+        return _serialized(
+            self,
+            "transfer_id",
+            "outbound_transfer_conn_id",
+            "poke_interval",
+            "deadline",
+            "on_expired",
+            "on_canceled",
+            "accept_partial",
+            "finish",
+            "push",
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-        from outbound_transfer.protocol.errors import CallError
+        # Where the triggerer does not run the shared poll, nothing takes a task's end from here either.
+        self.finish = False
+        async for event in super().run():
+            yield event
 
-        hook = OutboundTransferHook(self.outbound_transfer_conn_id)
-        try:
-            async with await hook.get_async_conn() as client:
-                yield await self._end(client)
-        except (CallError, ValueError) as error:
-            yield TriggerEvent({"ending": "failed", "transfer": None, "message": str(error)})
+    async def _follow(self, waits: Waits, news: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
+        with waits.joined(self._wait()) as wait:
+            async for one in news:
+                if one.trouble:
+                    self.log.warning("%s", one.trouble)
+                while wait.remarks:
+                    self.log.info("%s", wait.remarks.pop(0))
+                if wait.end is not None:
+                    yield self._finished(wait) or TriggerEvent(wait.end)
+                    return
 
-    async def _end(self, client: AsyncClient) -> TriggerEvent:
-        from outbound_transfer.protocol.models import as_json
-        from outbound_transfer.protocol.outcomes import OutcomeRules
+    def _wait(self) -> Wait:
+        from outbound_transfer.polling.waits import Wait
+        from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules
 
-        rules = OutcomeRules(accept_partial=self.accept_partial)
-        deadline = datetime.fromisoformat(self.deadline)
-        seen: Transfer | None = None
-        while True:
-            left = (deadline - timezone.utcnow()).total_seconds()
-            seen = await self._look(client, max(left, LAST_LOOK)) or seen
-            if seen is not None and rules.of(seen) is not None:
-                return TriggerEvent({"ending": "ended", "transfer": as_json(seen), "message": ""})
-            if left <= 0:
-                return TriggerEvent({"ending": "timed out", "transfer": as_json(seen), "message": ""})
-            await asyncio.sleep(min(max(self.poke_interval, SHORTEST_INTERVAL), left))
+        return Wait(
+            self.transfer_id,
+            self.poke_interval,
+            datetime.fromisoformat(self.deadline).timestamp(),
+            OutcomeRules(Outcome(self.on_expired), Outcome(self.on_canceled), self.accept_partial),
+            looked=time.time(),
+        )
 
-    async def _look(self, client: AsyncClient, timeout: float) -> Transfer | None:
-        """One look, retries included; None where it failed in a way that passes: no such failure ends a wait."""
-        from outbound_transfer.protocol import calls
-        from outbound_transfer.protocol.errors import CallError
+    def _finished(self, wait: Wait) -> TriggerEvent | None:
+        """The event that ends the task without a worker, where that is asked for and the task does not fail.
 
-        try:
-            return await asyncio.wait_for(client.perform(calls.get_transfer(self.transfer_id)), timeout)
-        except asyncio.TimeoutError:
-            self.log.warning("Transfer %s could not be seen in time", self.transfer_id)
-        except CallError as error:
-            if not error.passes:
-                raise
-            self.log.warning("Cannot see transfer %s just now; the wait goes on: %s", self.transfer_id, error)
+        Only on a worker do callbacks, retries and ``soft_fail`` mean for a failure what they should.
+        """
+        from outbound_transfer.protocol.models import as_listed
+        from outbound_transfer.protocol.outcomes import Outcome
+
+        outcome = wait.rules.of(wait.seen) if self.finish and wait.seen else None
+        if outcome is Outcome.SKIP:
+            return TaskSkippedEvent()
+        if outcome is Outcome.SUCCEED and wait.seen:
+            if self.push:
+                _push(self.task_instance, as_listed(wait.seen))
+            return TaskSuccessEvent()
         return None
+
+
+class TransferOutcomeTrigger(_SharesPoll):
+    """Tells of every transfer of the key that ends, for an ``AssetWatcher``: a DAG may be scheduled on it.
+
+    Fires ``{"transfers": [mapping, …]}`` for the ends that one look has shown: one event, as Airflow 3.3 does not
+    start a run for each of several that come at once. Each end is told once; what is known is kept in the asset's
+    state store when the event is stored, so that a triggerer that is killed loses none. Killed in the second or two
+    between these two, the next tells the same ends again: ``id`` and ``status`` name an end.
+
+    Ends before the first look are not told; the first look notes which transfers are outstanding.
+
+    :param outcomes: which ends to tell of: ``complete``, ``expired``, ``canceled``.
+    :param poke_interval: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        outcomes: Sequence[str] = FINAL,
+        outbound_transfer_conn_id: str = "outbound_transfer_default",
+        poke_interval: float = 60.0,
+    ) -> None:
+        super().__init__(outbound_transfer_conn_id, poke_interval)
+        if not outcomes or not set(outcomes) <= set(FINAL):
+            raise ValueError(f"outcomes must be some of {', '.join(FINAL)}, not {outcomes!r}")
+        self.outcomes = list(outcomes)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return _serialized(self, "outcomes", "outbound_transfer_conn_id", "poke_interval")
+
+    async def _follow(self, waits: Waits, news: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
+        from outbound_transfer.polling.watch import Watch
+        from outbound_transfer.protocol.models import as_listed
+
+        store = self.asset_state_store
+        state: Any = await store.aget(STATE_KEY) if store else None
+        with waits.watched(Watch(self.poke_interval, time.time(), state)) as watch:
+            async for one in news:
+                if one.trouble:
+                    self.log.warning("%s", one.trouble)
+                ended, state = watch.take()
+                if transfers := [as_listed(transfer) for transfer in ended if transfer.status in self.outcomes]:
+                    yield TriggerEvent({"transfers": transfers})
+                if store and state:
+                    one.once_told.append(partial(store.aset, STATE_KEY, state))
+
+
+class _Producer(SharedStreamProducer):
+    """The poll as the triggerer runs it; Airflow confirms what was stored of each of its news."""
+
+    def __init__(self, poll: Poll) -> None:
+        self._poll = poll
+
+    async def open_stream(self) -> AsyncIterator[tuple[News, News]]:
+        async for news in self._poll.news():
+            yield news, news
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        for item in batch:
+            for store in item.broker_payload.once_told:
+                try:
+                    await store()
+                except Exception:  # it would end every wait of the connection; a later state holds this one too
+                    log.exception("What a watcher knows could not be kept; ends may be told again after a restart")
+
+
+def _waits_of(conn_id: str) -> Waits:
+    from outbound_transfer.polling.waits import Waits
+
+    return _waits.setdefault(conn_id, Waits())
+
+
+def _poll(conn_id: str, waits: Waits) -> Poll:
+    from outbound_transfer.polling.poll import Poll
+
+    return Poll(waits, partial(_settings, conn_id))
+
+
+async def _settings(conn_id: str) -> Settings:
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+
+    return await OutboundTransferHook(conn_id).get_async_settings()
+
+
+def _serialized(trigger: BaseEventTrigger, *names: str) -> tuple[str, dict[str, Any]]:
+    kind = type(trigger)
+    return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}
+
+
+def _push(ti: Any, transfer: dict[str, Any]) -> None:
+    # An event's own xcoms would reach downstream tasks encoded twice (Airflow 3.3).
+    from airflow.sdk.execution_time.xcom import XCom
+
+    XCom.set("return_value", transfer, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index)

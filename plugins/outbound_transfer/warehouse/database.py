@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from outbound_transfer.warehouse.dialects import Row, definition, dialect_of
+from outbound_transfer.warehouse.dialects import Hook, Row, dialect_of
 from outbound_transfer.warehouse.errors import InvalidName
-from outbound_transfer.warehouse.tables import Table
+from outbound_transfer.warehouse.tables import TABLES, Table
 
 DEFAULT_PREFIX: Final = "outbound_transfer_"
 
+#: A word that is a column here is a reserved one somewhere.
+_COLUMN: Final = re.compile(r"\[(\w+)\]")
+
 _LONGEST_SUFFIX: Final = len("rejected_lines")
-
-
-class Hook(Protocol):
-    """What is used of an Airflow ``DbApiHook``."""
-
-    @property
-    def dialect_name(self) -> str: ...
-
-    def get_conn(self) -> Any: ...
 
 
 class Warehouse:
@@ -30,12 +25,11 @@ class Warehouse:
     :param hook: leads to the database.
     :param prefix: begins the name of every table.
     :param schema: where the tables are; the connection's own where not given. It must exist.
-    :raises UnsupportedWarehouse: there is no SQL for that database.
     :raises InvalidName: the database could not keep the names as they are.
     """
 
     def __init__(self, hook: Hook, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
-        self.dialect = dialect_of(hook.dialect_name)
+        self.dialect = dialect_of(hook)
         self._hook, self._prefix, self._schema = hook, prefix, schema or None
         self._check(prefix, room=_LONGEST_SUFFIX)
         self._check(schema or "", room=0)
@@ -54,7 +48,7 @@ class Warehouse:
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """A cursor that only reads."""
-        with closing(self._hook.get_conn()) as connection:
+        with closing(self.dialect.connect(self._hook)) as connection:
             self.dialect.prepare(connection)
             with closing(connection.cursor()) as cursor:
                 yield cursor
@@ -62,49 +56,102 @@ class Warehouse:
     @contextmanager
     def writing(self) -> Iterator[Any]:
         """A cursor in a transaction: committed at the end, or, where anything is raised, not at all."""
-        with closing(self._hook.get_conn()) as connection:
+        with closing(self.dialect.connect(self._hook)) as connection:
             self.dialect.prepare(connection)
             with closing(connection.cursor()) as cursor:
                 for statement in self.dialect.begin:
                     cursor.execute(statement)
                 yield cursor
                 # An exception never gets here, and closing the connection undoes what was not committed.
-                connection.commit()
+                self.dialect.commit(connection, cursor)
 
     def name(self, table: Table) -> str:
         """The table's quoted name, for a statement with parameters (every statement here has some, or ``()``)."""
-        quoted = self._qualified(table)
-        return quoted.replace("%", "%%") if self.dialect.mark == "%s" else quoted
+        return self.dialect.in_statement(self.qualified(table))
 
-    def _qualified(self, table: Table) -> str:
+    def qualified(self, table: Table) -> str:
+        """The table's quoted name as it is."""
         parts = (*((self._schema,) if self._schema else ()), self._prefix + table.suffix)
         return ".".join(self.dialect.quote(part) for part in parts)
 
-    def has(self, cursor: Any, tables: Iterable[Table]) -> bool:
-        """Whether all the tables are there."""
-        return all(self._has(cursor, table) for table in tables)
-
-    def _has(self, cursor: Any, table: Table) -> bool:
-        names = {"quoted": self._qualified(table), "plain": self._prefix + table.suffix, "schema": self._schema}
+    def has(self, cursor: Any, table: Table) -> bool:
+        """Whether the table is there. Where it is not, ``cursor`` may be of no further use."""
+        if self.dialect.exists is None:
+            return _can(cursor, f"SELECT 1 FROM {self.name(table)} WHERE 1 = 0")  # noqa: S608
+        names = {"quoted": self.qualified(table), "plain": self._prefix + table.suffix, "schema": self._schema}
         return bool(value(cursor, self.dialect.exists, names))
 
-    def create(self, cursor: Any, tables: Iterable[Table]) -> None:
+    def create(self, tables: Iterable[Table]) -> None:
         """Create those of the tables that are not there; two sessions may do so at once."""
+        if self.dialect.exists is None:
+            for table in tables:
+                self._create_alone(table)
+            return
+        with self.writing() as cursor:
+            self.lock(cursor)
+            for table in tables:
+                # Asked again under the lock; and a role that may not create tables can use those that it was given.
+                if not self.has(cursor, table):
+                    cursor.execute(self.dialect.definition(self.qualified(table), table), ())
+
+    def _create_alone(self, table: Table) -> None:
+        # What IF NOT EXISTS would do, where not every database has it and a failure ends a transaction.
+        if self._is_there(table):
+            return
+        try:
+            with self.writing() as cursor:
+                cursor.execute(self.dialect.definition(self.qualified(table), table), ())
+        except Exception:
+            if not self._is_there(table):
+                raise
+
+    def _is_there(self, table: Table) -> bool:
+        with self.reading() as cursor:
+            return self.has(cursor, table)
+
+    def lock(self, cursor: Any) -> None:
+        """Be the only session that creates or changes tables, until the transaction ends."""
         for statement in self.dialect.lock:
             cursor.execute(statement)
-        for table in tables:
-            # Asked again under the lock; and a role that may not create tables can use those that it was given.
-            if not self._has(cursor, table):
-                cursor.execute(definition(self.dialect, self.name(table), table), ())
 
     def insert(self, cursor: Any, table: Table, rows: Sequence[Row]) -> int:
         """Add the rows whose key is new, in bulk; how many those were."""
-        return self.dialect.insert(cursor, self.name(table), table, rows) if rows else 0
+        return self.dialect.insert(cursor, self.qualified(table), table, rows) if rows else 0
+
+    def run(self, cursor: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        """Run a statement as :meth:`spelled` takes it; the cursor."""
+        cursor.execute(self.spelled(statement), parameters)
+        return cursor
+
+    def spelled(self, statement: str) -> str:
+        """A statement as this database wants it; tables are ``{events}``, columns ``[feed]``, parameters ``?``."""
+        names = {table.suffix: self.name(table) for table in TABLES}
+        quoted = _COLUMN.sub(lambda match: self.dialect.quote(match[1]), statement)
+        return quoted.replace("?", self.dialect.mark).format_map(names)
+
+
+def _can(cursor: Any, statement: str) -> bool:
+    # Each driver has its own error for a table that is not there.
+    try:
+        cursor.execute(statement, ())
+        cursor.fetchall()
+    except Exception:
+        return False
+    return True
 
 
 def value(cursor: Any, statement: str, parameters: Mapping[str, Any] | Sequence[Any]) -> Any:
     """The first column of the first row, or None where there is no row."""
     cursor.execute(statement, parameters)
     row = cursor.fetchone()
+    return None if row is None else _row(row)[0]
+
+
+def rows_of(cursor: Any) -> list[tuple[Any, ...]]:
+    """All rows of what was asked."""
+    return [_row(row) for row in cursor.fetchall()]
+
+
+def _row(row: Any) -> tuple[Any, ...]:
     # The connection may ask for rows as dictionaries.
-    return next(iter(row.values())) if isinstance(row, Mapping) else row and row[0]
+    return tuple(row.values()) if isinstance(row, Mapping) else tuple(row)

@@ -10,7 +10,7 @@ class WarehouseError(OutboundTransferError):
 
 
 class UnsupportedWarehouse(WarehouseError):
-    """The connection leads to a database that this package has no SQL for."""
+    """The connection leads to no SQL database."""
 
 
 class InvalidName(WarehouseError, ValueError):
@@ -26,3 +26,11 @@ class CursorMoved(WarehouseError):
 
     Nothing was landed.
     """
+
+
+class WarehouseBusy(WarehouseError):
+    """Other processes had the database to themselves for too long; a retry may well succeed."""
+
+
+class NewerTables(WarehouseError):
+    """The tables were made by a newer version of this package."""

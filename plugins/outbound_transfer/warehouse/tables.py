@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from outbound_transfer.protocol.feed import MAX_EVENT_ID
+
 
 class Kind(Enum):
-    """What a column holds. Rows carry text for ``JSON`` and for ``TIME`` (ISO 8601, UTC), whatever the database."""
+    """What a column holds. Rows carry text for ``JSON`` and ``TIME`` (ISO 8601, UTC), and 1 or 0 for ``FLAG``."""
 
     TEXT = "text"
     WHOLE = "a whole number of 64 bits"
+    FLAG = "yes or no"
     TIME = "an instant"
     JSON = "JSON text, as it came"
     BYTES = "bytes"
@@ -19,11 +22,18 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column; ``required`` ones are never NULL."""
+    """A column; ``required`` ones are never NULL; ``length`` is how many characters a text of a key may have."""
 
     name: str
     kind: Kind
     required: bool = True
+    length: int | None = None
+
+
+#: Characters of a feed's name.
+MAX_FEED: Final = 250
+
+_FEED_COLUMN: Final = Column("feed", Kind.TEXT, length=MAX_FEED)
 
 
 @dataclass(frozen=True)
@@ -43,20 +53,24 @@ class Table:
 #: ``timestamp``    as it came; NULL where there was none
 #: ``occurred_at``  the same as an instant, UTC; NULL where ``timestamp`` is no ISO 8601 date and time. One without a
 #:                  zone is taken as UTC; a number is not guessed at (its unit and epoch are not documented)
-#: ``data``         the payload, as it came, to the byte; NULL where there was none
-#: ``other``        fields that service.md does not name, as one JSON object; NULL where there were none
+#: ``data``         the payload as JSON; NULL where there was none, or where ``raw`` has it. ``jsonb`` of
+#:                  PostgreSQL keeps its values, the other databases its spelling too
+#: ``other``        fields that service.md does not name, as one JSON object; NULL as ``data``
+#: ``raw``          the whole line as it came, where a JSON column would refuse or change what it says (a NUL, an
+#:                  unpaired surrogate, a name twice in one object, a number beyond a double); NULL everywhere else
 #: ``cursor_from``  the cursor that its page was asked with; ``line`` its line of that page, from 1
 #: ``landed_at``    when its page was landed first, UTC
 EVENTS: Final = Table(
     "events",
     (
-        Column("feed", Kind.TEXT),
-        Column("event_id", Kind.TEXT),
+        _FEED_COLUMN,
+        Column("event_id", Kind.TEXT, length=MAX_EVENT_ID),
         Column("type", Kind.TEXT),
         Column("timestamp", Kind.TEXT, required=False),
         Column("occurred_at", Kind.TIME, required=False),
         Column("data", Kind.JSON, required=False),
         Column("other", Kind.JSON, required=False),
+        Column("raw", Kind.TEXT, required=False),
         Column("cursor_from", Kind.WHOLE),
         Column("line", Kind.WHOLE),
         Column("landed_at", Kind.TIME),
@@ -65,10 +79,10 @@ EVENTS: Final = Table(
 )
 
 #: Where each feed is read on from (service.md, GET /v1/events, Cursor rules): one row per ``feed``.
-#: ``UPDATE … SET cursor = 0`` (or deleting the row) reads the whole feed again, without duplicates.
+#: ``airflow outbound-transfer feed reset --to 0`` reads the whole feed again, without duplicates.
 FEED_CURSOR: Final = Table(
     "feed_cursor",
-    (Column("feed", Kind.TEXT), Column("cursor", Kind.WHOLE), Column("updated_at", Kind.TIME)),
+    (_FEED_COLUMN, Column("cursor", Kind.WHOLE), Column("updated_at", Kind.TIME)),
     key=("feed",),
 )
 
@@ -76,7 +90,7 @@ FEED_CURSOR: Final = Table(
 REJECTED_LINES: Final = Table(
     "rejected_lines",
     (
-        Column("feed", Kind.TEXT),
+        _FEED_COLUMN,
         Column("cursor_from", Kind.WHOLE),
         Column("line", Kind.WHOLE),
         Column("raw", Kind.BYTES),
@@ -85,3 +99,84 @@ REJECTED_LINES: Final = Table(
     ),
     key=("feed", "cursor_from", "line"),
 )
+
+#: What was asked of the feed and what came of it: the client's side of the service's feed usage log.
+#:
+#: ``poll_id``      the key: opaque, unique
+#: ``feed``         as in the events' table
+#: ``polled_at``    when the answer came, UTC
+#: ``action``       ``poll``; or ``reset``, ``rebuild``, ``replay``: what a person did to cursor or rejected lines
+#: ``status``       HTTP status; NULL where no answer came, and for what is no poll
+#: ``events``       events of the page, ``new_events`` of them not in the table before; 0 where nothing was landed
+#: ``rejected``     lines of the page that are no events
+#: ``cursor_from``  the cursor before, ``cursor_to`` the cursor after; NULL where it did not move because of an error
+#: ``has_more``     whether the feed had more then; NULL where it did not say
+#: ``note``         what went wrong, or who did what; NULL where there is nothing to say
+FEED_POLLS: Final = Table(
+    "feed_polls",
+    (
+        Column("poll_id", Kind.TEXT, length=32),
+        _FEED_COLUMN,
+        Column("polled_at", Kind.TIME),
+        Column("action", Kind.TEXT),
+        Column("status", Kind.WHOLE, required=False),
+        Column("events", Kind.WHOLE),
+        Column("new_events", Kind.WHOLE),
+        Column("rejected", Kind.WHOLE),
+        Column("cursor_from", Kind.WHOLE),
+        Column("cursor_to", Kind.WHOLE, required=False),
+        Column("has_more", Kind.FLAG, required=False),
+        Column("note", Kind.TEXT, required=False),
+    ),
+    key=("poll_id",),
+)
+
+#: Which version each set of tables has (``part``: ``feed`` or ``transfers``), so that an older one is upgraded.
+SCHEMA: Final = Table(
+    "schema",
+    (Column("part", Kind.TEXT, length=32), Column("version", Kind.WHOLE), Column("updated_at", Kind.TIME)),
+    key=("part",),
+)
+
+#: Sent transfers as the listing gives them (service.md, Resources and their fields).
+#:
+#: ``account``      whose they are: the account's site address
+#: ``transfer_id``  with ``account``, the key
+#: ``status``       as last seen
+#: ``subject``      as it was sent
+#: ``sent_at``      when it was sent, UTC; ``expires_at`` when its pickup ends
+#: ``recipients``   how many; ``collected`` how many of them have picked up
+#: ``first_seen_at``, ``seen_at``  when the listing was read that showed it first, and last
+TRANSFERS: Final = Table(
+    "transfers",
+    (
+        Column("account", Kind.TEXT, length=MAX_FEED),
+        Column("transfer_id", Kind.TEXT, length=MAX_EVENT_ID),
+        Column("status", Kind.TEXT),
+        Column("subject", Kind.TEXT),
+        Column("sent_at", Kind.TIME, required=False),
+        Column("expires_at", Kind.TIME, required=False),
+        Column("recipients", Kind.WHOLE),
+        Column("collected", Kind.WHOLE),
+        Column("first_seen_at", Kind.TIME),
+        Column("seen_at", Kind.TIME),
+    ),
+    key=("account", "transfer_id"),
+)
+
+#: Their recipients: ``position`` in the transfer, from 1 (an address may stand there twice), ``email``, ``name``, and
+#: ``picked_up_at``, UTC: NULL until that recipient has downloaded.
+RECIPIENTS: Final = Table(
+    "recipients",
+    (
+        Column("account", Kind.TEXT, length=MAX_FEED),
+        Column("transfer_id", Kind.TEXT, length=MAX_EVENT_ID),
+        Column("position", Kind.WHOLE),
+        Column("email", Kind.TEXT),
+        Column("name", Kind.TEXT),
+        Column("picked_up_at", Kind.TIME, required=False),
+    ),
+    key=("account", "transfer_id", "position"),
+)
+
+TABLES: Final = (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS, TRANSFERS, RECIPIENTS, SCHEMA)

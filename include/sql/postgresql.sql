@@ -1,0 +1,78 @@
+-- Views for analysts, PostgreSQL. README.md beside this file says what each column means.
+
+DROP VIEW IF EXISTS outbound_transfer_funnel_by_day;
+CREATE VIEW outbound_transfer_funnel_by_day AS
+SELECT
+    account,
+    CAST(sent_at AT TIME ZONE 'UTC' AS date) AS sent_on,
+    count(*) AS sent,
+    count(CASE WHEN collected > 0 THEN 1 END) AS collected_by_some,
+    count(CASE WHEN status = 'complete' THEN 1 END) AS complete,
+    count(CASE WHEN status = 'expired' THEN 1 END) AS expired,
+    count(CASE WHEN status = 'canceled' THEN 1 END) AS canceled,
+    count(CASE WHEN status NOT IN ('complete', 'expired', 'canceled', 'removed') THEN 1 END) AS waiting,
+    CAST(sum(recipients) AS bigint) AS recipients,
+    CAST(sum(collected) AS bigint) AS recipients_collected
+FROM outbound_transfer_transfers
+GROUP BY account, CAST(sent_at AT TIME ZONE 'UTC' AS date);
+
+DROP VIEW IF EXISTS outbound_transfer_time_to_pickup;
+CREATE VIEW outbound_transfer_time_to_pickup AS
+SELECT
+    r.account,
+    r.transfer_id,
+    r.position,
+    r.email,
+    r.name,
+    t.sent_at,
+    r.picked_up_at,
+    EXTRACT(EPOCH FROM r.picked_up_at - t.sent_at) AS seconds_to_pickup
+FROM outbound_transfer_recipients AS r
+INNER JOIN outbound_transfer_transfers AS t ON t.account = r.account AND t.transfer_id = r.transfer_id;
+
+DROP VIEW IF EXISTS outbound_transfer_about_to_expire;
+CREATE VIEW outbound_transfer_about_to_expire AS
+SELECT
+    account,
+    transfer_id,
+    subject,
+    status,
+    expires_at,
+    EXTRACT(EPOCH FROM expires_at - now()) / 3600.0 AS hours_left,
+    recipients - collected AS missing
+FROM outbound_transfer_transfers
+WHERE status NOT IN ('complete', 'expired', 'canceled', 'removed')
+ORDER BY expires_at;
+
+DROP VIEW IF EXISTS outbound_transfer_feed_lag;
+CREATE VIEW outbound_transfer_feed_lag AS
+SELECT
+    c.feed,
+    c.cursor,
+    p.polled_at AS last_answer_at,
+    EXTRACT(EPOCH FROM now() - p.polled_at) AS seconds_since_answer,
+    1 - CAST(p.has_more AS integer) AS caught_up,
+    (
+        SELECT count(*)
+        FROM outbound_transfer_feed_polls AS f
+        WHERE f.feed = c.feed AND f.action = 'poll' AND f.cursor_to IS NULL
+            AND (p.polled_at IS NULL OR f.polled_at > p.polled_at)
+    ) AS refused_since,
+    (SELECT count(*) FROM outbound_transfer_rejected_lines AS l WHERE l.feed = c.feed) AS rejected_lines,
+    (
+        SELECT EXTRACT(EPOCH FROM max(e.landed_at) - max(e.occurred_at))
+        FROM outbound_transfer_events AS e
+        WHERE e.feed = c.feed AND e.occurred_at IS NOT NULL
+    ) AS seconds_to_land
+FROM outbound_transfer_feed_cursor AS c
+LEFT JOIN outbound_transfer_feed_polls AS p
+    ON p.feed = c.feed
+    AND p.poll_id = (
+        SELECT max(q.poll_id)
+        FROM outbound_transfer_feed_polls AS q
+        WHERE q.feed = c.feed AND q.polled_at = (
+            SELECT max(polled_at)
+            FROM outbound_transfer_feed_polls AS s
+            WHERE s.feed = c.feed AND s.action = 'poll' AND s.cursor_to IS NOT NULL
+        )
+    );

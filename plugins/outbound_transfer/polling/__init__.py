@@ -1,0 +1,1 @@
+"""One poll for all who wait on one connection."""

@@ -1,0 +1,58 @@
+"""SQLite."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from outbound_transfer.warehouse.dialects.base import Dialect, Row
+from outbound_transfer.warehouse.tables import Kind, Table
+
+#: Milliseconds to wait for another writer; a page takes a few.
+_PATIENCE: Final = 30_000
+
+
+def _prepare(connection: Any) -> None:
+    connection.isolation_level = None  # transactions begin and end where it is said, not where the driver thinks
+    connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
+    # WAL: readers never block the ingest, nor it them. It is a property of the file, so it is set once.
+    until = time.monotonic() + _PATIENCE / 1_000
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except connection.OperationalError:  # another is switching it, which does not wait for the busy timeout
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+    marks = ", ".join("?" for _ in table.columns)
+    cursor.executemany(
+        f"INSERT INTO {quoted} ({SQLITE.columns(table)}) VALUES ({marks})"  # noqa: S608
+        f" ON CONFLICT ({', '.join(table.key)}) DO NOTHING",
+        rows,
+    )
+    return int(cursor.rowcount)
+
+
+SQLITE: Final = Dialect(
+    name="sqlite",
+    mark="?",
+    types={
+        Kind.TEXT: "TEXT",
+        Kind.WHOLE: "INTEGER",
+        Kind.FLAG: "INTEGER",
+        Kind.TIME: "TEXT",
+        Kind.JSON: "TEXT",
+        Kind.BYTES: "BLOB",
+    },
+    longest_name=1_000,
+    prepare=_prepare,
+    # A transaction that reads first and writes later can deadlock with another of its kind.
+    begin=("BEGIN IMMEDIATE",),
+    exists="SELECT count(*) > 0 FROM pragma_table_info(:plain, :schema)",
+    insert=_insert,
+)

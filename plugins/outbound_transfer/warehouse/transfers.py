@@ -1,0 +1,155 @@
+"""Keeping the tables of transfers and recipients like the listing (service.md, GET /v1/transfers)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any, Final
+
+import msgspec
+
+from outbound_transfer.protocol.models import Transfer
+from outbound_transfer.warehouse.database import Warehouse, rows_of, value
+from outbound_transfer.warehouse.rows import instant, occurred_at
+from outbound_transfer.warehouse.schema import LISTING, ensure
+from outbound_transfer.warehouse.tables import RECIPIENTS, TRANSFERS
+
+#: Statuses that a transfer keeps (service.md, States and transitions).
+FINAL: Final = ("complete", "canceled", "expired")
+
+#: The status here of a transfer that the service knows no more.
+REMOVED: Final = "removed"
+
+
+class Open(msgspec.Struct, frozen=True):
+    """What the tables say before the listing is read.
+
+    :ivar newest: when the newest transfer was sent, as :func:`.rows.instant`; None where there is none.
+    :ivar sent: by id, when each transfer was sent whose status may still change.
+    """
+
+    newest: str | None
+    sent: dict[str, str]
+
+    def is_enough(self, page: Sequence[Transfer], seen: set[str]) -> bool:
+        """Whether nothing after this page can be new or have changed: the listing is newest first."""
+        last = _sent_at(page[-1]) if page else ""
+        missed = [at for transfer_id, at in self.sent.items() if transfer_id not in seen]
+        return self.newest is not None and last < self.newest and all(last < at for at in missed)
+
+
+def _sent_at(transfer: Transfer) -> str:
+    return occurred_at(transfer.sent_at) or ""
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class TransferTables:
+    """The transfers of one account.
+
+    :param account: whose they are; rows of several accounts share the tables.
+    """
+
+    def __init__(self, warehouse: Warehouse, account: str, *, clock: Callable[[], datetime] = _now) -> None:
+        self._warehouse, self._account, self.now = warehouse, account, clock
+
+    def open(self) -> Open:
+        """What may still change; makes the tables at first."""
+        ensure(self._warehouse, LISTING, self.now())
+        marks = ", ".join("?" for _ in (*FINAL, REMOVED))
+        with self._warehouse.reading() as cursor:
+            newest = value(
+                cursor,
+                self._warehouse.spelled("SELECT max([sent_at]) FROM {transfers} WHERE [account] = ?"),
+                (self._account,),
+            )
+            self._warehouse.run(
+                cursor,
+                f"SELECT [transfer_id], [sent_at] FROM {{transfers}} WHERE [account] = ? AND [status] NOT IN ({marks})",  # noqa: S608
+                (self._account, *FINAL, REMOVED),
+            )
+            return Open(_text(newest), {row[0]: _text(row[1]) or "" for row in rows_of(cursor)})
+
+    def save(self, page: Sequence[Transfer], asked_at: datetime) -> int:
+        """Commit a page of the listing; how many of its transfers are new.
+
+        :param asked_at: when it was asked for; what was seen later is not overwritten.
+        """
+        seen = instant(asked_at)
+        with self._warehouse.writing() as cursor:
+            new = self._warehouse.insert(cursor, TRANSFERS, [self._row(transfer, seen) for transfer in page])
+            self._warehouse.insert(cursor, RECIPIENTS, [row for each in page for row in self._recipients(each)])
+            for transfer in page:
+                self._update(cursor, transfer, seen)
+        return new
+
+    def remove(self, transfer_id: str, asked_at: datetime) -> None:
+        """Mark a transfer that the service knows no more."""
+        with self._warehouse.writing() as cursor:
+            self._warehouse.run(
+                cursor,
+                "UPDATE {transfers} SET [status] = ?, [seen_at] = ? WHERE [account] = ? AND [transfer_id] = ?",
+                (REMOVED, instant(asked_at), self._account, transfer_id),
+            )
+
+    def _update(self, cursor: Any, transfer: Transfer, seen: str) -> None:
+        self._warehouse.run(
+            cursor,
+            "UPDATE {transfers} SET [status] = ?, [expires_at] = ?, [collected] = ?, [seen_at] = ?"
+            " WHERE [account] = ? AND [transfer_id] = ? AND [seen_at] < ?",
+            (
+                transfer.status,
+                occurred_at(transfer.expires_at),
+                transfer.picked_up,
+                seen,
+                self._account,
+                transfer.id,
+                seen,
+            ),
+        )
+        for position, recipient in enumerate(transfer.recipients, 1):
+            if recipient.picked_up_at is not None:
+                self._warehouse.run(
+                    cursor,
+                    "UPDATE {recipients} SET [picked_up_at] = ? WHERE [account] = ? AND [transfer_id] = ?"
+                    " AND [position] = ? AND [picked_up_at] IS NULL",
+                    (occurred_at(recipient.picked_up_at), self._account, transfer.id, position),
+                )
+
+    def _row(self, transfer: Transfer, seen: str) -> tuple[Any, ...]:
+        return (
+            self._account,
+            transfer.id,
+            transfer.status,
+            _storable(transfer.subject),
+            occurred_at(transfer.sent_at),
+            occurred_at(transfer.expires_at),
+            len(transfer.recipients),
+            transfer.picked_up,
+            seen,
+            seen,
+        )
+
+    def _recipients(self, transfer: Transfer) -> list[tuple[Any, ...]]:
+        return [
+            (
+                self._account,
+                transfer.id,
+                position,
+                _storable(recipient.email),
+                _storable(recipient.name or ""),
+                occurred_at(recipient.picked_up_at),
+            )
+            for position, recipient in enumerate(transfer.recipients, 1)
+        ]
+
+
+def _text(moment: Any) -> str | None:
+    return instant(moment) if isinstance(moment, datetime) else moment
+
+
+def _storable(text: str) -> str:
+    # PostgreSQL's text holds no NUL.
+    return text.replace("\0", "\ufffd")

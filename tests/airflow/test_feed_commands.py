@@ -1,0 +1,154 @@
+"""`airflow outbound-transfer feed …`, transfers as tables, and DAGs that run when events were landed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseHook
+
+from outbound_transfer.cli import get_commands
+from outbound_transfer.transfers.common import LANDED, table_asset
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from support.tasks import TaskInstance, Time
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[tuple[Any, ...]]]:
+    value = json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")})
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", value)
+    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE", value)
+    return lambda query: [tuple(row) for row in BaseHook.get_hook("warehouse").get_records(query)]
+
+
+@pytest.fixture
+def command() -> Callable[..., None]:
+    from airflow.cli import cli_parser
+
+    def run(*words: str) -> None:
+        parser = cli_parser.get_parser()
+        arguments = parser.parse_args(["outbound-transfer", "feed", *words, "--sql-conn-id", "warehouse"])
+        arguments.func(arguments)
+
+    return run
+
+
+@pytest.fixture
+def landed(connection, sandbox, warehouse) -> None:
+    sandbox.add_events(3)
+    EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse").execute({})
+
+
+def test_airflow_knows_the_commands() -> None:
+    (group,) = get_commands()
+    (feed,) = group.subcommands
+    names = [each.name for each in feed.subcommands]
+    assert names == ["status", "verify", "rebuild-cursor", "reset", "replay-rejected"]
+
+
+def test_status_and_verify(landed, command, capsys) -> None:
+    command("status")
+    out = capsys.readouterr().out
+    assert "cursor       3" in out
+    assert "events       3" in out
+    command("verify")
+    assert "All is well." in capsys.readouterr().out
+
+
+def test_a_reset_asks_first_and_is_logged(landed, command, warehouse, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(SystemExit, match=r"Nothing was changed\."):
+        command("reset", "--to", "1")
+    command("reset", "--to", "1", "--yes")
+    assert "was 3 and is 1" in capsys.readouterr().out
+    command("rebuild-cursor", "--yes")
+    actions = warehouse("SELECT action FROM outbound_transfer_feed_polls ORDER BY polled_at")
+    assert actions == [("poll",), ("reset",), ("rebuild",)]
+    command("replay-rejected")
+    assert "0 lines landed" in capsys.readouterr().out
+
+
+def test_a_warehouse_without_a_feed_is_said(connection, warehouse, command) -> None:
+    with pytest.raises(SystemExit, match="No feed"):
+        command("status")
+
+
+# ------------------------------------------------------------------------------------------------ transfers as tables
+
+
+def test_transfers_are_tables_and_a_second_run_reads_one_page(hook, connection, sandbox, warehouse) -> None:
+    from outbound_transfer.protocol.exchange import Upload
+    from outbound_transfer.protocol.models import new_transfer
+
+    sent = []
+    for number in range(3):
+        draft = hook.create_transfer(
+            new_transfer(subject=f"Report {number}", recipients=["ann@example.com", "bob@example.com"])
+        )
+        hook.attach_file(draft.id, Upload("a.txt", 1, lambda: iter([b"x"])))
+        sent.append(hook.send_transfer(draft.id).id)
+        sandbox.advance_clock(1)
+    time = Time(sandbox)
+
+    def run() -> Any:
+        return TaskInstance(lambda: TransfersToSqlOperator(task_id="list", sql_conn_id="warehouse"), time).run()
+
+    assert run() == {"pages": 1, "transfers": 3, "new": 3, "open": 3}
+    sandbox.pickup(sent[0], "ann@example.com")
+    sandbox.cancel(sent[1])
+    assert run() == {"pages": 1, "transfers": 3, "new": 0, "open": 2}
+    states = dict(warehouse("SELECT transfer_id, status FROM outbound_transfer_transfers"))
+    assert states == {sent[0]: "partial", sent[1]: "canceled", sent[2]: "pending"}
+    picked = warehouse("SELECT transfer_id, email FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL")
+    assert picked == [(sent[0], "ann@example.com")]
+
+
+# ----------------------------------------------------------------------------------------------------- a real Airflow
+
+
+def test_a_landing_wakes_the_dag_that_reads_just_those_rows(run_dag, connection, sandbox, warehouse) -> None:
+    sandbox.add_events(4, "file_downloaded")
+    run = run_dag((REPOSITORY / "dags/ingest_event_feed.py").read_text(), conf={})
+    assert run.state == "success"
+    extra = _extra_of_last_asset_event()
+    assert (extra["cursor_from"], extra["cursor_to"], extra["types"]) == (0, 4, {"file_downloaded": 4})
+
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(str(REPOSITORY / "dags/react_to_events.py")).dags["react_to_events"]
+    function = dag.get_task("downloads").python_callable
+    asset = table_asset("events", sql_conn_id="outbound_transfer_warehouse")
+    woken = {asset: [type("AssetEvent", (), {"extra": extra})()]}
+    assert function(triggering_asset_events=woken) == {"file_downloaded": 4}
+
+
+def _extra_of_last_asset_event() -> dict[str, Any]:
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        return dict(session.scalars(select(AssetEvent).order_by(AssetEvent.id.desc())).first().extra)
+
+
+def test_an_empty_feed_wakes_nobody(connection, sandbox, warehouse) -> None:
+    told: list[Any] = []
+
+    class Outlets(dict):
+        def __missing__(self, key: Any) -> Any:
+            return type("Alias", (), {"add": lambda _, asset, extra: told.append((asset.uri, extra["cursor_to"]))})()
+
+    operator = EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse")
+    assert operator.outlets == [LANDED]
+    operator.execute({"outlet_events": Outlets()})
+    assert told == []
+    sandbox.patch_account(feed_interval_seconds=0)
+    sandbox.add_events(2)
+    operator.execute({"outlet_events": Outlets()})
+    assert told == [("x-outbound-transfer://warehouse/outbound_transfer_events", 2)]

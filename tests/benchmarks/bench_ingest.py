@@ -1,0 +1,242 @@
+"""The event feed into each warehouse, beside dlt reading the same feed into the same databases.
+
+The sandbox serves synthetic events with its rate limit off. Each ingest is a process of its own; its CPU time is that
+of the process and its children (PostgreSQL's server is neither's), its memory what it took above the interpreter that
+had imported nothing yet, and above the one that had imported Airflow. dlt appends without a check for duplicates, which
+is the least that it can do, and reads fewer events by default: figures are per event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+WAREHOUSES = ("sqlite", "duckdb", "postgresql")
+
+
+# ---------------------------------------------------------------------------------------------------- in the children
+
+
+def _megabytes(field: str) -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) / 1024
+
+
+def _measured(work: Any, bare: float) -> dict[str, Any]:
+    idle, wall, cpu = _megabytes("VmRSS"), time.monotonic(), sum(os.times()[:4])
+    events = work()
+    return {
+        "events": events,
+        "wall": time.monotonic() - wall,
+        "cpu": sum(os.times()[:4]) - cpu,
+        "memory": _megabytes("VmHWM") - bare,
+        "memory_above_imports": _megabytes("VmHWM") - idle,
+    }
+
+
+def ours(target: dict[str, Any]) -> dict[str, Any]:
+    """The operator, as a worker runs it."""
+    bare = _megabytes("VmRSS")
+    from outbound_transfer.transfers import event_feed_to_sql
+
+    event_feed_to_sql.FEED_INTERVAL = 0.0  # the sandbox is told the same
+    operator = event_feed_to_sql.EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse")
+    max_pages = target["events"] // 1_000
+    operator.max_pages = max_pages
+    return _measured(lambda: operator.execute({})["new_events"], bare)
+
+
+def theirs(target: dict[str, Any]) -> dict[str, Any]:
+    """dlt's REST client and pipeline."""
+    bare = _megabytes("VmRSS")
+    import dlt
+    from dlt.sources.helpers.rest_client import RESTClient
+    from dlt.sources.helpers.rest_client.auth import BearerTokenAuth
+
+    limit = target["events"]
+
+    @dlt.resource(
+        name="events", write_disposition="append", max_table_nesting=0, columns={"data": {"data_type": "json"}}
+    )
+    def events() -> Iterator[list[dict[str, Any]]]:
+        client = RESTClient(base_url=target["base_url"], auth=BearerTokenAuth(target["event_api_key"]))
+        state = dlt.current.resource_state()
+        while state.get("cursor", 0) < limit:
+            answer = client.get("/v1/events", params={"cursor": state.get("cursor", 0), "limit": 1_000})
+            yield [json.loads(line) for line in answer.content.splitlines()]
+            state["cursor"] = int(answer.headers["X-Next-Cursor"])
+            if answer.headers["X-Has-More"] != "true":
+                return
+
+    destination = {
+        "sqlite": lambda: dlt.destinations.sqlalchemy(f"sqlite:///{target['file']}"),
+        "duckdb": lambda: dlt.destinations.duckdb(target["file"]),
+        "postgresql": lambda: dlt.destinations.postgres(target["url"]),
+    }[target["warehouse"]]()
+    pipeline = dlt.pipeline("bench", pipelines_dir=target["folder"], destination=destination, dataset_name="feed")
+
+    def work() -> int:
+        pipeline.run(events())
+        with pipeline.sql_client() as client:
+            return int(client.execute_sql("SELECT count(*) FROM events")[0][0])
+
+    return _measured(work, bare)
+
+
+def page(target: dict[str, Any]) -> dict[str, Any]:
+    """Seconds that each of 50 more pages of 1,000 takes to commit, a connection of its own included."""
+    from airflow.sdk import BaseHook
+
+    from outbound_transfer.protocol.feed import Event, Page
+    from outbound_transfer.warehouse.database import Warehouse
+    from outbound_transfer.warehouse.feed import FeedTables
+
+    tables = FeedTables(Warehouse(BaseHook.get_hook("warehouse")), "bench")
+    cursor, took = tables.cursor(), []
+    for _ in range(50):
+        last = cursor + 1_000
+        events = tuple(
+            Event(f"b{n}", "transfer_sent", "2026-01-01T00:00:00Z", '{"synthetic": true}', None, n - cursor)
+            for n in range(cursor + 1, last + 1)
+        )
+        started = time.monotonic()
+        tables.land(Page(cursor, last, True, events, ()))
+        took.append(time.monotonic() - started)
+        cursor = last
+    return {"median": statistics.median(took), "longest": max(took)}
+
+
+# ----------------------------------------------------------------------------------------------------- in the parent
+
+
+def _child(what: str, target: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--child", what, json.dumps(target)]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{what} into {target['warehouse']} failed:\n{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@contextmanager
+def _sandbox(folder: Path, events: int) -> Iterator[dict[str, str]]:
+    ready = folder / "ready.json"
+    script = Path(sys.executable).with_name("outbound-transfer-sandbox")
+    command = [script, "--port", "0", "--data", folder / "sandbox", "--ready-file", ready]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not ready.exists():
+            assert process.poll() is None, "the sandbox did not start"
+            time.sleep(0.05)
+        keys: dict[str, str] = json.loads(ready.read_text())
+        _control(keys, "PATCH", "account", {"feed_interval_seconds": 0})
+        for at in range(0, events, 100_000):
+            _control(keys, "POST", "events", {"count": min(100_000, events - at), "type": "transfer_sent"})
+        yield keys
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _control(keys: dict[str, str], method: str, path: str, body: Any) -> None:
+    request = urllib.request.Request(
+        f"{keys['base_url'].rstrip('/')}/_sandbox/{path}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+        method=method,
+    )
+    urllib.request.urlopen(request, timeout=120).close()
+
+
+def _connection(warehouse: str, file: str, database: Any) -> str:
+    if warehouse == "postgresql":
+        return str(database.airflow_connection)
+    return json.dumps({"conn_type": warehouse, "host": file})
+
+
+def _report(who: str, warehouse: str, result: dict[str, Any]) -> dict[str, float]:
+    rate, cpu = result["events"] / result["wall"], result["cpu"] / result["events"] * 1e6
+    print(
+        f"{warehouse:<11} {who:<5} {result['events']:>9,} {rate:>9,.0f} {cpu:>8,.0f} {result['memory']:>8,.0f}"
+        f" {result['memory_above_imports']:>9,.0f} {result['wall']:>8,.0f}",
+        flush=True,
+    )
+    return {"rate": rate, "cpu": cpu}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--dlt-events", type=int, default=100_000)
+    parser.add_argument("--warehouse", choices=WAREHOUSES, action="append")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(globals()[options.child[0]](json.loads(options.child[1]))))
+        return
+    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    from support.postgres import running_server
+
+    try:
+        with running_server() as database, _sandbox(folder, options.events) as keys:
+            _bench(options, folder, database, keys)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _bench(options: argparse.Namespace, folder: Path, database: Any, keys: dict[str, str]) -> None:
+    print("warehouse   who      events  events/s  CPU s/M   MB, peak above      slot s")
+    print("                                                 bare    imports")
+    for warehouse in options.warehouse or WAREHOUSES:
+        scores = {}
+        for who, events in (("ours", options.events), ("dlt", options.dlt_events)):
+            file = str(folder / f"{who}.{warehouse}")
+            target = {
+                "warehouse": warehouse,
+                "events": events,
+                "file": file,
+                "folder": str(folder / f"{who}-{warehouse}"),
+                "url": f"postgresql://postgres:none@localhost/{database.name}?host={database.host}",
+                **keys,
+            }
+            extra = {"event_api_key": keys["event_api_key"]}
+            account = {"conn_type": "outbound_transfer", "host": keys["base_url"], "extra": extra}
+            environment = {
+                "AIRFLOW_HOME": str(folder / "airflow"),
+                "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR",
+                "AIRFLOW_CONN_WAREHOUSE": _connection(warehouse, file, database),
+                "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": json.dumps(account),
+                "RUNTIME__DLTHUB_TELEMETRY": "false",
+            }
+            scores[who] = _report(who, warehouse, _child("ours" if who == "ours" else "theirs", target, environment))
+            if who == "ours":
+                took = _child("page", target, environment)
+                print(
+                    f"            a page of 1,000 more commits in {took['median'] * 1000:.0f} ms at the median,"
+                    f" {took['longest'] * 1000:.0f} ms at most",
+                    flush=True,
+                )
+        print(
+            f"            {scores['ours']['rate'] / scores['dlt']['rate']:.1f} times dlt's events/s, "
+            f"{scores['dlt']['cpu'] / scores['ours']['cpu']:.1f} times less CPU",
+            flush=True,
+        )
+    print("Slot seconds are with the rate limit off; under the feed's minute a page, ours waits without a slot.")
+
+
+if __name__ == "__main__":
+    main()

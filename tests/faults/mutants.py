@@ -1,0 +1,21 @@
+"""Safeguards of the provider taken out, to test that the tests notice."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbound_transfer import state as states
+from outbound_transfer.delivery import Delivery
+
+
+def storing_the_id_after_the_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery remembers its draft only when it has sent it."""
+    save, send = states.save, Delivery.send
+
+    def send_then_save(self: Delivery, state: states.DeliveryState) -> object:
+        transfer = send(self, state)
+        save(self.store, state)
+        return transfer
+
+    monkeypatch.setattr(states, "save", lambda *_: None)
+    monkeypatch.setattr(Delivery, "send", send_then_save)

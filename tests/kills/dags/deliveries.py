@@ -1,0 +1,78 @@
+"""What the kill matrix runs: deliveries of the same files, one over each of the connections that the run is given."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+from airflow.sdk import dag, task
+
+from outbound_transfer import state as states
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+ARGUMENTS: dict[str, Any] = {
+    "task_id": "deliver",
+    "files": os.environ["KILLS_FILES"].split(os.pathsep),
+    "subject": "Report",
+    "recipients": os.environ["KILLS_RECIPIENTS"].split(),
+    "poke_interval": 1,
+    # More than a case has kills: Airflow may take a task for dead by itself on a busy machine.
+    "retries": 5,
+    "retry_delay": timedelta(0),
+}
+DAG = {"schedule": None, "catchup": False, "params": {"connections": ["outbound_transfer_default"]}}
+FIRST = "{{ params.connections[0] }}"
+
+
+class StoringAfterTheSend(DeliverFilesOperator):
+    """A mutant: the draft's id is stored, but only after the send."""
+
+    def work(self, hook: Any, context: Any, *, resumed: bool) -> dict[str, Any]:
+        saved: list[states.DeliveryState] = []
+        save = states.save
+        with mock.patch.object(states, "save", lambda _, state: saved.append(state)):
+            result = super().work(hook, context, resumed=resumed)
+        for state in saved[-1:]:
+            save(context["task_state_store"], state)
+        return result
+
+
+@dag(**DAG)
+def plain() -> None:
+    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
+
+
+@dag(**DAG)
+def poking() -> None:
+    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True)
+
+
+@dag(**DAG)
+def deferring() -> None:
+    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True, deferrable=True)
+
+
+@task
+def connections(params: dict[str, Any]) -> list[str]:
+    return list(params["connections"])
+
+
+@dag(**DAG)
+def mapped() -> None:
+    DeliverFilesOperator.partial(**ARGUMENTS).expand(outbound_transfer_conn_id=connections())
+
+
+@dag(**DAG)
+def mapped_deferring() -> None:
+    deliveries = DeliverFilesOperator.partial(**ARGUMENTS, wait=True, deferrable=True)
+    deliveries.expand(outbound_transfer_conn_id=connections())
+
+
+@dag(**DAG)
+def mutant() -> None:
+    StoringAfterTheSend(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
+
+
+plain(), poking(), deferring(), mapped(), mapped_deferring(), mutant()

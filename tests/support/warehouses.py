@@ -1,0 +1,98 @@
+"""Real databases for tests, through what the warehouse uses of a ``DbApiHook``.
+
+Import the fixtures into the test module, with those of :mod:`support.postgres`::
+
+    from support.warehouses import hook, hook_of, memory  # noqa: F401
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import duckdb
+import psycopg.rows
+import psycopg2.extras
+import pytest
+from airflow.providers.common.sql.hooks.sql import DbApiHook
+
+from outbound_transfer.warehouse.dialects import dialect_of
+from support.postgres import Database
+
+
+@dataclass
+class Hook:
+    """What the warehouse uses of a ``DbApiHook``."""
+
+    dialect_name: str
+    get_conn: Callable[[], Any]
+    placeholder: str = "%s"
+
+    @property
+    def supports_autocommit(self) -> bool:
+        return self.placeholder == "%s"  # of these drivers, PostgreSQL's alone
+
+    def set_autocommit(self, conn: Any, autocommit: bool) -> None:
+        DbApiHook.set_autocommit(self, conn, autocommit)
+
+    def fetch(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(dialect_of(self).connect(self)) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(query)
+            return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in cursor.fetchall()]
+
+    def run(self, statement: str) -> None:
+        with closing(dialect_of(self).connect(self)) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(statement)
+            (cursor if self.dialect_name == "duckdb" else connection).commit()
+
+
+DRIVERS: dict[str, dict[str, Any]] = {
+    "psycopg": {},
+    "psycopg-autocommit": {"driver": "psycopg", "autocommit": True},
+    "psycopg-dictionaries": {"driver": "psycopg", "row_factory": psycopg.rows.dict_row},
+    "psycopg2": {"driver": "psycopg2"},
+    "psycopg2-dictionaries": {"driver": "psycopg2", "cursor_factory": psycopg2.extras.RealDictCursor},
+}
+
+
+def sqlite_hook(file: Path) -> Hook:
+    return Hook("sqlite", lambda: sqlite3.connect(f"file:{file}", uri=True))
+
+
+def duckdb_hook(file: Path) -> Hook:
+    return Hook("duckdb", lambda: duckdb.connect(file))
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder that no disk is waited for: DuckDB writes its file anew whenever it is closed."""
+    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def hook_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Hook]:
+    def make(name: str) -> Hook:
+        if name == "sqlite":
+            return sqlite_hook(tmp_path / "warehouse.db")
+        if name == "duckdb":
+            return duckdb_hook(request.getfixturevalue("memory") / "warehouse.duckdb")
+        database: Database = request.getfixturevalue("postgres")
+        return Hook("postgresql", lambda: database.connect(**DRIVERS[name]))
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2"])
+def hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
+    return hook_of(request.param)
+
+
+@pytest.fixture(params=["sqlite", "duckdb", *DRIVERS])
+def any_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
+    return hook_of(request.param)

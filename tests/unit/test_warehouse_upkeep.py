@@ -1,0 +1,241 @@
+"""What a person does to a feed's tables; older tables, databases that are not known, many readers beside an ingest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from outbound_transfer.protocol.exchange import Answer
+from outbound_transfer.protocol.feed import Page, read_page
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, NewerTables, WarehouseBusy
+from outbound_transfer.warehouse.feed import FeedTables, Poll
+from outbound_transfer.warehouse.upkeep import faults, feeds, rebuild, replay, reset, status
+from support.postgres import postgres, postgres_server  # noqa: F401
+from support.warehouses import Hook, hook, hook_of, memory  # noqa: F401
+
+
+def tables(hook: Any, feed: str = "acme") -> FeedTables:
+    return FeedTables(Warehouse(hook), feed)
+
+
+def page(cursor: int, *lines: bytes, has_more: bool = False) -> Page:
+    headers = {
+        "content-type": "application/x-ndjson",
+        "x-next-cursor": str(cursor + len(lines)),
+        "x-has-more": str(has_more).lower(),
+    }
+    return read_page(Answer(200, headers, b"".join(line + b"\n" for line in lines)), cursor=cursor)
+
+
+def event(number: int, **fields: Any) -> bytes:
+    return json.dumps({"event_id": f"e{number}", "type": "t", "data": {"n": number}} | fields).encode()
+
+
+def landed(hook: Hook) -> FeedTables:
+    feed = tables(hook)
+    feed.cursor()
+    feed.land(page(0, event(1), event(2), has_more=True))
+    feed.log(Poll(cursor_from=2, status=429, note="rate limited"))
+    feed.land(page(2, b"junk", event(3)))
+    return feed
+
+
+POLLS = "SELECT action, status, events, new_events, rejected, cursor_from, cursor_to, has_more, note FROM {}"
+
+
+def test_every_poll_leaves_a_row_in_the_log(hook: Hook) -> None:
+    landed(hook)
+    query = POLLS.format("outbound_transfer_feed_polls ORDER BY cursor_from, polled_at")
+    assert hook.fetch(query) == [
+        ("poll", 200, 2, 2, 0, 0, 2, True, None),
+        ("poll", 429, 0, 0, 0, 2, None, None, "rate limited"),
+        ("poll", 200, 1, 1, 1, 2, 4, False, None),
+    ]
+
+
+def test_status_and_verify_of_a_sound_feed(hook: Hook) -> None:
+    feed = landed(hook)
+    found = status(feed)
+    assert (found.cursor, found.caught_up, found.events, found.rejected, found.status) == (4, True, 3, 1, 200)
+    assert list(faults(feed)) == []
+    assert feeds(feed.warehouse) == ["acme"]
+
+
+def test_verify_says_what_is_wrong(hook: Hook) -> None:
+    feed = landed(hook)
+    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 1")
+    said = "\n".join(faults(feed))
+    assert "1 rows of events" in said
+    assert "1 rows of rejected_lines" in said
+    assert "the log ends at 4" in said
+    hook.run("DELETE FROM outbound_transfer_feed_polls WHERE cursor_to = 4")
+    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 7")
+    feed.log(Poll(cursor_from=5, cursor_to=7, status=200))
+    assert any("the log has a gap" in fault for fault in faults(feed))
+
+
+def test_a_reset_and_a_rebuild_are_in_the_log(hook: Hook) -> None:
+    feed = landed(hook)
+    assert reset(feed, 0) == (4, 0)
+    assert feed.cursor() == 0
+    assert rebuild(feed) == (0, 2)
+    assert feed.land(page(2, b"junk", event(3))) == 0
+    query = "SELECT action, cursor_from, cursor_to FROM outbound_transfer_feed_polls WHERE action <> 'poll'"
+    assert sorted(hook.fetch(query)) == [("rebuild", 0, 2), ("reset", 4, 0)]
+    assert list(faults(feed)) == []
+    with pytest.raises(InvalidCursor):
+        reset(feed, -1)
+
+
+def test_rejected_lines_that_can_be_read_by_now_become_rows(hook: Hook) -> None:
+    feed = landed(hook)
+    table, raw = "outbound_transfer_rejected_lines", event(9).decode()
+    as_bytes = f"convert_to('{raw}', 'UTF8')" if hook.dialect_name == "postgresql" else f"CAST('{raw}' AS BLOB)"
+    hook.run(f"INSERT INTO {table} SELECT feed, 0, 7, {as_bytes}, reason, landed_at FROM {table}")
+    assert replay(feed) == (1, 1)
+    assert hook.fetch("SELECT cursor_from, line FROM outbound_transfer_events WHERE event_id = 'e9'") == [(0, 7)]
+    assert hook.fetch(f"SELECT cursor_from FROM {table}") == [(2,)]
+    assert replay(feed) == (0, 1)
+
+
+# ------------------------------------------------------------------------------------------------------- other versions
+
+
+@pytest.mark.parametrize("name", ["sqlite", "psycopg", "psycopg2"])
+def test_tables_of_the_first_version_are_upgraded_and_nothing_is_lost(hook_of: Any, name: str) -> None:
+    hook = hook_of(name)
+    big, time, json_type, blob = (
+        ("bigint", "timestamptz", "json", "bytea")
+        if hook.dialect_name == "postgresql"
+        else ("INTEGER", "TEXT", "TEXT", "BLOB")
+    )
+    prefix = "CREATE TABLE outbound_transfer_"
+    hook.run(
+        f"{prefix}events (feed text NOT NULL, event_id text NOT NULL, type text NOT NULL, timestamp text, "
+        f"occurred_at {time}, data {json_type}, other {json_type}, cursor_from {big} NOT NULL, line {big} NOT NULL, "
+        f"landed_at {time} NOT NULL, PRIMARY KEY (feed, event_id))"
+    )
+    hook.run(f"{prefix}feed_cursor (feed text PRIMARY KEY, cursor {big} NOT NULL, updated_at {time} NOT NULL)")
+    hook.run(
+        f"{prefix}rejected_lines (feed text, cursor_from {big}, line {big}, raw {blob}, reason text, landed_at {time},"
+        " PRIMARY KEY (feed, cursor_from, line))"
+    )
+    hook.run("INSERT INTO outbound_transfer_feed_cursor VALUES ('acme', 2, '2026-01-01T00:00:00.000000Z')")
+    for number, (data, other) in enumerate([('{"a": 1}', "NULL"), ('"\\u0000"', "'{\"x\": [1]}'")], 1):
+        hook.run(
+            f"INSERT INTO outbound_transfer_events VALUES ('acme', 'e{number}', 't', NULL, NULL, '{data}', {other}, 0,"
+            f" {number}, '2026-01-01T00:00:00.000000Z')"
+        )
+    feed = tables(hook)
+    assert feed.cursor() == 2
+    assert feed.land(page(2, event(2), event(3))) == 1
+    rows = hook.fetch("SELECT event_id, CAST(data AS text), other, raw FROM outbound_transfer_events ORDER BY event_id")
+    assert rows[0] == ("e1", '{"a": 1}', None, None)
+    assert rows[1][:3] == ("e2", None, None)
+    assert json.loads(rows[1][3]) == {"event_id": "e2", "type": "t", "data": "\0", "x": [1]}
+    assert hook.fetch("SELECT version FROM outbound_transfer_schema") == [(2,)]
+    if hook.dialect_name == "postgresql":
+        types = "SELECT DISTINCT data_type FROM information_schema.columns WHERE column_name IN ('data', 'other')"
+        types += " AND table_name = 'outbound_transfer_events'"
+        assert hook.fetch(types) == [("jsonb",)]
+
+
+def test_tables_of_a_later_version_are_left_alone(hook: Hook) -> None:
+    feed = tables(hook)
+    feed.cursor()
+    hook.run("UPDATE outbound_transfer_schema SET version = 99")
+    with pytest.raises(NewerTables, match="install the provider that made"):
+        feed.cursor()
+
+
+# -------------------------------------------------------------------------------------------------------- portable SQL
+
+
+@pytest.mark.parametrize("name", ["sqlite", "psycopg", "psycopg2"])
+def test_a_database_that_nothing_is_known_of_lands_the_feed_too(hook_of: Any, name: str) -> None:
+    known = hook_of(name)
+    # SQLAlchemy knows the spelling, this package does not know the name: as it is with any other database.
+    spelling = "sqlite.pysqlite" if name == "sqlite" else "postgresql.psycopg"
+    portable = Hook(spelling, known.get_conn, "?" if name == "sqlite" else "%s")
+    feed = tables(portable)
+    assert feed.cursor() == 0
+    assert feed.land(page(0, event(1), event(1), b"junk \xff", event(2), has_more=True)) == 2
+    assert feed.land(page(4, event(2), event(3, data="\0"))) == 1
+    with pytest.raises(CursorMoved):
+        feed.land(page(4, event(4)))
+    ids = known.fetch("SELECT event_id, raw IS NULL FROM outbound_transfer_events ORDER BY event_id")
+    assert [(row[0], bool(row[1])) for row in ids] == [("e1", True), ("e2", True), ("e3", False)]
+    assert status(feed).cursor == 6
+    assert list(faults(feed)) == []
+    assert reset(feed, 0) == (6, 0)
+    assert feed.land(page(0, event(1), event(1), b"junk \xff", event(2), has_more=True)) == 0
+
+
+def test_a_feed_has_a_name_of_some_length(hook: Hook) -> None:
+    for name in ("", "x" * 251):
+        with pytest.raises(InvalidName):
+            tables(hook, name)
+
+
+# -------------------------------------------------------------------------------------------------------- many readers
+
+
+def test_four_readers_in_a_loop_beside_the_ingest_fail_nobody(hook: Hook) -> None:
+    feed, done, wrong = tables(hook), threading.Event(), []
+    feed.cursor()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                (count,) = hook.fetch("SELECT count(*) FROM outbound_transfer_events")[0]
+                assert count % 10 == 0
+            except Exception as error:
+                wrong.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    try:
+        for start in range(0, 100, 10):
+            feed.land(page(start, *(event(number) for number in range(start, start + 10))))
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert wrong == []
+    assert hook.fetch("SELECT count(*) FROM outbound_transfer_events") == [(100,)]
+
+
+HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.readline()"
+
+
+def test_duckdb_waits_for_another_process_and_says_so_in_the_end(hook_of: Any, memory: Path, monkeypatch: Any) -> None:
+    from outbound_transfer.warehouse.dialects import duckdb as dialect
+
+    hook = hook_of("duckdb")
+    feed = tables(hook)
+    feed.cursor()
+    command = [sys.executable, "-c", HOLD, str(memory / "warehouse.duckdb")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin
+        assert other.stdout
+        assert other.stdout.readline() == "held\n"
+        with monkeypatch.context() as patch:
+            patch.setattr(dialect, "PATIENCE", 0.2)
+            with pytest.raises(WarehouseBusy, match="in use for 0 s"):
+                feed.land(page(0, event(1)))
+        timer = threading.Timer(0.5, lambda: other.stdin and other.stdin.close())
+        timer.start()
+        assert feed.land(page(0, event(1))) == 1
+        timer.join()
+    with closing(duckdb.connect(memory / "warehouse.duckdb")) as connection:
+        assert connection.execute("SELECT count(*) FROM outbound_transfer_events").fetchone() == (1,)
