@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test faults machine kills kills-ingest fuzz lint \
+.PHONY: help setup demo demo-stop test chromium faults machine kills kills-ingest fuzz lint \
 	bench-upload bench-import bench-wait bench-ingest bench-sandbox sandbox constraints clean
 
 PYTHON ?= python3
@@ -26,8 +26,14 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(BIN)/python scripts/demo.py --stop
 
-test: setup ## Run the tests
+test: setup chromium ## Run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+chromium: # For the browser tests
+	@command -v chromium >/dev/null || { \
+		echo "The browser tests need Chromium, and there is none: it is installed from Debian's packages." >&2; \
+		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
+		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends chromium >/dev/null; }
 
 faults: setup ## A delivery under every single fault and every pair of faults (about 7 minutes)
 	$(BIN)/python tests/faults/run.py $(ARGS)
