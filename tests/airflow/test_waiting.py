@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
+from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from outbound_transfer import waiting
 from outbound_transfer.operators.transfer import DeliverFilesOperator
@@ -267,6 +269,77 @@ def test_triggers_of_one_connection_share_a_poll_and_survive_a_restart() -> None
     assert one.shared_stream_key() == again.shared_stream_key() == watcher.shared_stream_key()
     assert one.shared_stream_key() != TransferOutcomeTrigger(outbound_transfer_conn_id="other").shared_stream_key()
     assert TransferOutcomeTrigger(**watcher.serialize()[1]).serialize() == watcher.serialize()
+
+
+class Watched:
+    """An asset's state store."""
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self.values: dict[str, Any] = {}
+        self.shared = shared
+
+    async def aget(self, key: str) -> Any:
+        if self.shared:
+            raise ValueError("Task has 2 concrete inlets and outlets")
+        return self.values.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = json.loads(json.dumps(value))
+
+
+async def ends_told(store: Watched, count: int) -> list[str]:
+    """So many ends, as a triggerer has them told: what is known is kept once each event is stored."""
+    trigger = TransferOutcomeTrigger(poke_interval=1)
+    trigger.asset_state_store = store  # type: ignore[assignment]
+    producer = type(trigger).create_shared_stream_producer(trigger.serialize()[1])
+    told: list[str] = []
+
+    async def stream() -> Any:
+        async for news, payload in producer.open_stream():
+            yield news
+            await producer.advance([AdvanceItem(payload, AdvanceOutcome(acked=1, failed=0))])
+
+    async for event in trigger.filter_shared_stream(stream()):
+        told += [f"{one['id']} {one['status']}" for one in event.payload["transfers"]]
+        if (len(told) >= count and store.values) or store.shared:
+            return told
+    return told
+
+
+async def until(done: Callable[[], bool]) -> None:
+    while not done():  # noqa: ASYNC110  # what it waits for happens in another process, or in Airflow
+        await asyncio.sleep(0.05)
+
+
+def test_a_watcher_goes_on_where_it_was(sandbox, report) -> None:
+    store = Watched()
+    first, second = (send(report, Store())["id"] for _ in range(2))
+
+    async def scene(ended: str) -> list[str]:
+        telling = asyncio.ensure_future(ends_told(store, 1))
+        await until(lambda: bool(store.values))
+        if ended == first:
+            sandbox.cancel(ended)
+        return await asyncio.wait_for(telling, 60)
+
+    assert asyncio.run(scene(first)) == [f"{first} canceled"]
+    sandbox.cancel(second)  # while nobody watches
+    told = asyncio.run(scene(second))
+    assert f"{second} canceled" in told
+    assert set(told) <= {f"{first} canceled", f"{second} canceled"}
+
+
+def test_a_watcher_of_several_assets_watches_all_the_same(sandbox, sent) -> None:
+    store = Watched(shared=True)
+
+    async def scene() -> list[str]:
+        telling = asyncio.ensure_future(ends_told(store, 1))
+        await until(lambda: any(call["path"] == "/v1/transfers" for call in sandbox.requests()))
+        await asyncio.sleep(1)
+        sandbox.cancel(sent)
+        return await asyncio.wait_for(telling, 60)
+
+    assert asyncio.run(scene()) == [f"{sent} canceled"]
 
 
 @pytest.mark.parametrize("wrong", [[], ["pending"], ["complete", "lost"]])

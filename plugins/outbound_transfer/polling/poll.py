@@ -107,6 +107,7 @@ class Poll:
             trouble = await self._outcome(asking)
         finally:
             asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)  # before its connection is closed
         if trouble:
             yield News(trouble)
 

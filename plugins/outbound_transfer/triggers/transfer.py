@@ -16,6 +16,8 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from outbound_transfer.protocol.outcomes import FINAL
 
 if TYPE_CHECKING:
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+
     from outbound_transfer.client import Settings
     from outbound_transfer.polling.poll import News, Poll
     from outbound_transfer.polling.waits import Wait, Waits
@@ -168,7 +170,8 @@ class TransferOutcomeTrigger(_SharesPoll):
     state store when the event is stored, so that a triggerer that is killed loses none. Killed in the second or two
     between these two, the next tells the same ends again: ``id`` and ``status`` name an end.
 
-    Ends before the first look are not told; the first look notes which transfers are outstanding.
+    Ends before the first look are not told; the first look notes which transfers are outstanding. Give each asset a
+    trigger with arguments of its own: what is known cannot be kept for several at once.
 
     :param outcomes: which ends to tell of: ``complete``, ``expired``, ``canceled``.
     :param poke_interval: seconds between two looks.
@@ -192,8 +195,7 @@ class TransferOutcomeTrigger(_SharesPoll):
         from outbound_transfer.polling.watch import Watch
         from outbound_transfer.protocol.models import as_listed
 
-        store = self.asset_state_store
-        state: Any = await store.aget(STATE_KEY) if store else None
+        store, state = await self._kept()
         with waits.watched(Watch(self.poke_interval, time.time(), state)) as watch:
             async for one in news:
                 if one.trouble:
@@ -203,6 +205,15 @@ class TransferOutcomeTrigger(_SharesPoll):
                     yield TriggerEvent({"transfers": transfers})
                 if store and state:
                     one.once_told.append(partial(store.aset, STATE_KEY, state))
+
+    async def _kept(self) -> tuple[AssetStateStoreAccessors | None, Any]:
+        """Where to keep what is known, and what was kept there; nowhere where no asset is watched."""
+        store = self.asset_state_store
+        try:
+            return store, await store.aget(STATE_KEY) if store else None
+        except ValueError:  # Airflow runs one trigger for all assets whose watchers are alike, and each has a store
+            self.log.warning("Several assets have this trigger: what ends while no triggerer runs is not told of")
+            return None, None
 
 
 class _Producer(SharedStreamProducer):
