@@ -34,8 +34,8 @@ Recipients
     off counts for nothing; one that is canceled meanwhile never ends.
     Addresses are compared without regard to case; answers without regard to case and spacing, and kept as hashes.
     A code is asked for on the page, is good once and for ten minutes, and replaces the one before. A guest registers
-    with the address that the link was sent to: the link proves it. One registration serves all transfers to the address,
-    each asks to sign in, and a password that is forgotten stays so until the sandbox is reset.
+    with the address that the link was sent to: the link proves it. One registration serves all transfers to the
+    address, each asks to sign in, and a password that is forgotten stays so until the sandbox is reset.
     Wrong answers are limited for each recipient, guest and user; what is right is not looked at until the time is over.
     A link ends with its transfer: expired and canceled ones say so and name no file.
 Web application
