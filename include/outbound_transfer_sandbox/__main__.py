@@ -114,7 +114,8 @@ def _announce(ready: dict[str, str], password: str | None, options: argparse.Nam
         f"  transfer API key  {ready['transfer_api_key']}\n"
         f"  event API key     {ready['event_api_key']}\n"
         f"  web application   sign in as {users}\n"
-        f"  password          {password or 'as it was set before'}\n"
+        f"  password          {password or 'as it was set before; --password sets another'}\n"
+        f"  mailbox           {ready['base_url']}/mailbox shows what recipients would get\n"
         f"  data              {data}{'' if options.data else ' (removed at exit)'}\n"
     )
     sys.stdout.flush()

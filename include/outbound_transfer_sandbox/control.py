@@ -1,6 +1,31 @@
 """The control API under `/_sandbox`: what only an administrator, a recipient or time could do. JSON, loopback only.
 
-Errors have the Transfer interface's shape, with 403 forbidden for anybody who is not on this machine.
+Errors have the Transfer interface's shape, with 403 forbidden for anybody who is not on this machine. All calls:
+
+GET /state                          the clock, the account's settings, how many transfers are outstanding
+POST /reset                         forgets everything but the first keys, which it returns
+PATCH /account                      changes settings of the account
+POST /clock                         `advance_seconds`: moves the service's time forward
+POST /keys                          a new transfer key of `user`, with grants that are given
+POST /keys/revoke                   revokes the transfer key `key`
+PATCH /users/{user}                 `active`, `api_permitted`, `sending_permitted`
+POST /sign-ins                      lets `user` into the web application with `password`, perhaps as `administrator`
+GET /mailbox                        every email and text that went out, oldest first; `?address=` picks one reader's
+POST /event-key                     a new event key, which revokes the old
+GET /transfers/{transfer_id}        any user's transfer, draft or sent
+PATCH /transfers/{transfer_id}      `stored_status` makes it an old record, `expires_in_seconds` moves its end
+POST /transfers/{transfer_id}/pickup     the recipient `email` downloads every file
+POST /transfers/{transfer_id}/cancel     cancels it, as in the web application
+GET /transfers/{transfer_id}/files/{file_id}            its record, stored size and SHA-256
+GET /transfers/{transfer_id}/files/{file_id}/content    its bytes
+POST /events                        appends `count` synthetic events of `type` with `data`
+GET /ledger                         what was billed and emailed
+GET /requests                       the calls of the API and their answers
+GET /feed-calls                     the feed usage log
+POST /faults                        plans faults (see `faults`), after those that are planned
+GET /faults                         which were met and which not
+DELETE /faults                      forgets them
+POST /faults/release                lets calls go on that a fault holds up
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ Recipients
     off counts for nothing; one that is canceled meanwhile never ends.
     Addresses are compared without regard to case; answers without regard to case and spacing, and kept as hashes.
     A code is asked for on the page, is good once and for ten minutes, and replaces the one before. A guest registers
-    with the address that the link was sent to: the link proves it.
+    with the address that the link was sent to: the link proves it. One registration serves all transfers to the
+    address, each asks to sign in, and a password that is forgotten stays so until the sandbox is reset.
     Wrong answers are limited for each recipient, guest and user; what is right is not looked at until the time is over.
     A link ends with its transfer: expired and canceled ones say so and name no file.
 Web application
@@ -62,7 +63,7 @@ DEFAULT_SECURITY = "none"  # the only option that needs nothing of the recipient
 DRAFT_LIFETIME = 30 * DAY  # documented; kept with the other lifetimes
 MAX_JSON_BYTES = 1_048_576  # 250 recipients with long names fit ten times over
 SEND_SECONDS = 0.005  # how long a send takes: what overlaps it is "truly concurrent", and no two calls in a row do
-UPLOAD_STALL_SECONDS = 60.0  # an upload that goes silent for this long counts as cut off
+UPLOAD_STALL_SECONDS = 60.0  # an upload that needs longer for a megabyte counts as cut off
 STALL_SECONDS = 60.0  # a client that takes nothing of its answer for this long is cut off
 HEAD_SECONDS = 20.0  # for a request's head to come in whole; also for the first one of a connection
 MAX_HEAD_BYTES = 65_536

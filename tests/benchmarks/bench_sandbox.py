@@ -3,7 +3,8 @@
 .venv/bin/python tests/benchmarks/bench_sandbox.py [--quick] [start] [calls] [upload] [pages]
 
 Peers: of the start, a Python that does nothing; of the calls, "hello" in bare Starlette on the same uvicorn, which is
-what the server library allows; of the upload, a copy of the same file by read and write, and by the kernel alone.
+what the server library allows; of the upload, a copy of the same file by read and write, one by the kernel alone, and
+one through a bare socket, which is what the loopback allows.
 """
 
 from __future__ import annotations
@@ -42,6 +43,19 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 async def hello(request): return JSONResponse({"hello": "world"})
 uvicorn.run(Starlette(routes=[Route("/hello", hello)]), port=int(sys.argv[1]), log_level="error", access_log=False)
+"""
+
+SINK = """
+import os, socket, sys
+buffer = memoryview(bytearray(1 << 18))
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    while True:
+        connection, _ = server.accept()
+        with connection, open(sys.argv[1], "wb", buffering=0) as out:
+            while size := connection.recv_into(buffer):
+                out.write(buffer[:size])
+            connection.sendall(b"done")
 """
 
 
@@ -166,9 +180,10 @@ def upload(folder: Path, less: int) -> None:
         for _ in range(mib):
             out.write(os.urandom(MIB))
     speeds: dict[str, list[float]] = {}
-    with sandbox(folder / "data") as running:
+    with sandbox(folder / "data") as running, _sink(copy) as port:
         ways: dict[str, Callable[[], object]] = {
             "upload": lambda: _upload(running, source),
+            "through a bare socket": lambda: _through_socket(port, source),
             "copy by read and write": lambda: _copy(source, copy),
             "copy by the kernel": lambda: shutil.copyfile(source, copy),
         }
@@ -199,6 +214,24 @@ def _upload(running: Running, source: Path) -> None:
             connection.sendfile(file)
             assert connection.recv(1000).startswith(b"HTTP/1.1 201")
         client.delete(f"/v1/transfers/{draft}")
+
+
+@contextmanager
+def _sink(target: Path) -> Iterator[int]:
+    """The port of a process that writes what comes in to `target`."""
+    with subprocess.Popen([sys.executable, "-c", SINK, target], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            yield int(process.stdout.readline())
+        finally:
+            process.terminate()
+
+
+def _through_socket(port: int, source: Path) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection, source.open("rb") as file:
+        connection.sendfile(file)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(4) == b"done"
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
+
+from outbound_transfer_sandbox import control as control_api
 
 pytestmark = pytest.mark.control
 
@@ -15,6 +18,12 @@ ANN = {"email": "ann@example.com"}
 
 def when(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def test_every_call_is_documented() -> None:
+    assert re.findall(r"^([A-Z]+ /\S+)  ", control_api.__doc__, re.MULTILINE) == [
+        f"{method} {route.path}" for route in control_api.mount.routes for method in route.methods - {"HEAD"}
+    ]
 
 
 def test_state(api: Any, control: Any) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer_sandbox import unspecified
+
 pytestmark = pytest.mark.rule("Endpoints / POST .../files, Content-Length")
 
 MB = 1_048_576
@@ -93,6 +95,20 @@ def test_cut_off_upload(
         time.sleep(0.01)
     _nothing_is_left(api, draft, data_dir)
     assert api.attach(draft, content=b"again").status_code == 201
+
+
+@pytest.mark.control
+@pytest.mark.rule("POST .../files: 500 when the upload is cut off")
+@pytest.mark.parametrize("sent", [0, 9, 2 * MB + 9])
+def test_stalled_upload(
+    api: Any, refused: Any, draft: str, wire: Callable[[], Any], data_dir: Path, monkeypatch: Any, sent: int
+) -> None:
+    monkeypatch.setattr(unspecified, "UPLOAD_STALL_SECONDS", 0.3)
+    connection = wire()
+    connection.upload(draft, str(4 * MB))
+    connection.socket.sendall(b"x" * sent)
+    refused(connection.answer(), 500, "internal_error")
+    _nothing_is_left(api, draft, data_dir)
 
 
 def _nothing_is_left(api: Any, draft: str, data_dir: Path) -> None:

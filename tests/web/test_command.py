@@ -55,7 +55,7 @@ def test_a_given_password(tmp_path: Path) -> None:
     with running(tmp_path, **{VARIABLE: "from the environment"}) as (base_url, shown):
         assert signs_in(base_url, shown) == 200
     with running(tmp_path) as (base_url, shown):
-        assert shown == "as it was set before"
+        assert shown == "as it was set before; --password sets another"
         assert signs_in(base_url, "from the environment") == 200
     with running(tmp_path, "--password", "an option", **{VARIABLE: "ignored"}) as (base_url, _):
         assert signs_in(base_url, "an option") == 200

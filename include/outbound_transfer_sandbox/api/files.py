@@ -46,48 +46,41 @@ def _attached(transfer_id: str, file: FileRecord) -> Response:
 
 
 async def _receive(receive: Receive, upload: Upload, size: int) -> None:
-    """Writes the body to `upload`. Raises 500 internal_error when it ends or stalls before `size` bytes."""
-    missing, more = size, True
-    writer = _Writer(upload)
+    """Writes the body to `upload`. Raises 500 internal_error when it ends or stalls before `size` bytes.
+
+    A megabyte is written in a thread while the next one comes in: a slow disk stops nobody else. The last one, all
+    there is of a small file, is not worth a thread.
+    """
+    loop, missing, more = asyncio.get_running_loop(), size, True
+    writing: asyncio.Future[None] | None = None
     try:
         while more:
-            message = await asyncio.wait_for(receive(), unspecified.UPLOAD_STALL_SECONDS)
-            body: bytes = message.get("body", b"")
-            await writer.write(body)
-            missing -= len(body)
-            more = message.get("more_body", False)
+            chunks, more = await asyncio.wait_for(_megabyte(receive), unspecified.UPLOAD_STALL_SECONDS)
+            missing -= sum(map(len, chunks))
+            if writing:
+                await writing
+            if more:
+                writing = loop.run_in_executor(None, upload.write, chunks)
+            else:
+                upload.write(chunks)
     except asyncio.TimeoutError:
         pass  # it stalled: what is missing says so
     finally:
-        await writer.flush()
+        if writing:
+            await writing  # ends with no thread at work
     if missing:
         raise ApiError(500, "internal_error", "The upload was cut off; nothing is attached.", {"Connection": "close"})
 
 
-class _Writer:
-    """Writes in a thread, a megabyte at a time, while the next one comes in: a slow disk stops nobody else."""
-
-    def __init__(self, upload: Upload) -> None:
-        self._upload = upload
-        self._buffer = bytearray()
-        self._writing: asyncio.Future[None] | None = None
-
-    async def write(self, data: bytes) -> None:
-        self._buffer += data
-        if len(self._buffer) >= limits.MEGABYTE:
-            await self._settle()
-            full, self._buffer = self._buffer, bytearray()
-            self._writing = asyncio.get_running_loop().run_in_executor(None, self._upload.write, full)
-
-    async def flush(self) -> None:
-        """Ends with every byte written and no thread at work."""
-        await self._settle()
-        self._upload.write(self._buffer)
-
-    async def _settle(self) -> None:
-        if self._writing is not None:
-            await self._writing
-            self._writing = None
+async def _megabyte(receive: Receive) -> tuple[list[bytes], bool]:
+    """The next megabyte or more of the body, in the pieces in which it came, and whether more follows."""
+    chunks, size, more = [], 0, True
+    while more and size < limits.MEGABYTE:
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        more = message.get("more_body", False)
+    return chunks, more
 
 
 class File(HTTPEndpoint):

@@ -17,10 +17,11 @@ class Upload:
         self._release = release
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._fd, rest) :]
+    def write(self, chunks: Iterable[bytes]) -> None:
+        for chunk in chunks:
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
 
     def keep(self, target: Path) -> None:
         self._close()
