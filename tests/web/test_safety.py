@@ -217,7 +217,7 @@ async def test_the_quota(tmp_path: Path) -> None:
 def test_an_upload_that_breaks_off_frees_its_space(tmp_path: Path) -> None:
     with closing(Service(tmp_path, quota=1000)) as service:
         upload = service.context.blobs.begin(700)
-        upload.write(b"x")
+        upload.write([b"x"])
         assert service.context.blobs.used == 700
         upload.discard()
         upload.discard()
