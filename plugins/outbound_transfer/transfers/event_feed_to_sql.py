@@ -126,6 +126,12 @@ class EventFeedToSqlOperator(BaseOperator):
         self._announce(context, progress)
         return progress.summary()
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
+        """What was read and written; OpenLineage's provider calls it, where that is installed."""
+        from outbound_transfer.transfers.lineage import lineage
+
+        return lineage("events", ("events", "rejected_lines", "feed_cursor", "feed_polls"), self)
+
     def _announce(self, context: Context, progress: Progress) -> None:
         """Tell the events' asset which pages have new rows; DAGs that are scheduled on it read just those."""
         if progress.events:

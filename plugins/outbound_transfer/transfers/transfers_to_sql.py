@@ -67,6 +67,12 @@ class TransfersToSqlOperator(OutboundTransferOperator):
             )
         return result
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
+        """What was read and written; OpenLineage's provider calls it, where that is installed."""
+        from outbound_transfer.transfers.lineage import lineage
+
+        return lineage("transfers", ("transfers", "recipients"), self)
+
     def _listing(self, hook: OutboundTransferHook, tables: TransferTables, before: Open) -> dict[str, Any]:
         seen: set[str] = set()
         pages = new = 0
