@@ -256,12 +256,7 @@ class Run:
                 return None, error
 
     def settle(self) -> None:
-        """Until nothing is on its way any more."""
-        deadline = time.monotonic() + 30
-        while any(row["state"] == "held" for row in self.sandbox.faults()):
-            assert time.monotonic() < deadline, self.sandbox.faults()
-            self.sandbox.release()
-            time.sleep(0.002)
+        settle(self.sandbox)
 
     def judged(self, schedule: Schedule = (), *, must_succeed: bool, clear: bool = True) -> Outcome:
         """What the sandbox says of it; ``clear``: a task that failed is cleared, and judged again."""
@@ -310,12 +305,21 @@ def says_sent(error: BaseException | None, transfer_id: str) -> bool:
     return transfer_id in str(error) and re.search(r"\b(sent|delivered)\b", str(error)) is not None
 
 
+def settle(sandbox: Sandbox) -> None:
+    """Let go of what is held, until nothing is on its way any more."""
+    deadline = time.monotonic() + 30
+    while any(row["state"] == "held" for row in sandbox.faults()):
+        assert time.monotonic() < deadline, sandbox.faults()
+        sandbox.release()
+        time.sleep(0.002)
+
+
 class Releasing(Time):
-    """Time in which whatever is held goes on when the client begins to wait for its next try."""
+    """Time in which whatever is held lands while the client waits for its next try."""
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
-        self.sandbox.release()
+        settle(self.sandbox)
 
 
 def _is_late(schedule: Schedule) -> bool:
