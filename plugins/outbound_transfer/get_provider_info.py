@@ -87,4 +87,35 @@ def get_provider_info() -> dict[str, Any]:
             for module in ("event_feed_to_sql", "transfers_to_sql")
         ],
         "cli": ["outbound_transfer.cli.get_commands"],
+        "config": {
+            "outbound_transfer": {
+                "description": "The delivery ledger, and what the page of deliveries reads.",
+                "options": {
+                    "ledger_conn_id": {
+                        "description": (
+                            "Connection of the SQL database where deliveries are recorded and which the page shows: "
+                            "the warehouse, as a rule. Nothing is recorded where it is empty."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "outbound_transfer_warehouse",
+                        "default": "",
+                    },
+                    "ledger_table_prefix": {
+                        "description": "Begins the names of the tables, as of the ingestions.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": None,
+                        "default": "outbound_transfer_",
+                    },
+                    "ledger_schema": {
+                        "description": "Where the tables are; the connection's own where empty.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": None,
+                        "default": "",
+                    },
+                },
+            }
+        },
     }

@@ -12,6 +12,8 @@ from outbound_transfer.warehouse.errors import NewerTables
 from outbound_transfer.warehouse.migrations import FEED_STEPS
 from outbound_transfer.warehouse.rows import instant
 from outbound_transfer.warehouse.tables import (
+    CALLS,
+    DELIVERIES,
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
@@ -39,6 +41,7 @@ class Part:
 #: 1: events, cursor and rejected lines, without a version. 2: ``raw``, PostgreSQL's ``jsonb``, the log of polls.
 FEED: Final = Part("feed", 2, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS), FEED_STEPS)
 LISTING: Final = Part("transfers", 1, (TRANSFERS, RECIPIENTS), {})
+LEDGER: Final = Part("deliveries", 1, (DELIVERIES, CALLS), {})
 
 
 def ensure(warehouse: Warehouse, part: Part, now: datetime) -> None:

@@ -131,7 +131,8 @@ FEED_POLLS: Final = Table(
     key=("poll_id",),
 )
 
-#: Which version each set of tables has (``part``: ``feed`` or ``transfers``), so that an older one is upgraded.
+#: Which version each set of tables has (``part``: ``feed``, ``transfers`` or ``deliveries``), so that an older one is
+#: upgraded.
 SCHEMA: Final = Table(
     "schema",
     (Column("part", Kind.TEXT, length=32), Column("version", Kind.WHOLE), Column("updated_at", Kind.TIME)),
@@ -179,4 +180,66 @@ RECIPIENTS: Final = Table(
     key=("account", "transfer_id", "position"),
 )
 
-TABLES: Final = (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS, TRANSFERS, RECIPIENTS, SCHEMA)
+#: Deliveries as the tasks that make them tell (the ledger): one row per draft, whatever became of it.
+#:
+#: ``account``      whose: the account's site address; with ``transfer_id``, the key
+#: ``conn_id``      Airflow's connection to the service
+#: ``dag_id``, ``task_id``, ``run_id``, ``map_index`` (-1 where the task is not mapped), ``try_number``  whose delivery
+#: ``status``       the service's (``draft``, ``pending``, ...) as the delivery's own tasks saw it last, or ``removed``:
+#:                  a draft that was discarded. Where the transfers' table is kept, it may know better
+#: ``error``        what ended the last try, in a line; NULL where nothing did
+#: ``files``        JSON: ``[{"name": ..., "size": bytes, "sha256": hex or null}, ...]``; ``bytes`` their sum
+#: ``recipients``   how many; ``collected`` how many of them had picked up then
+#: ``created_at``   when the draft was made; ``sent_at``, ``expires_at`` as the service says
+#: ``ended_at``     when a final status was seen first; NULL until then
+#: ``updated_at``   when this row was written last
+DELIVERIES: Final = Table(
+    "deliveries",
+    (
+        Column("account", Kind.TEXT, length=MAX_FEED),
+        Column("transfer_id", Kind.TEXT, length=MAX_EVENT_ID),
+        Column("conn_id", Kind.TEXT),
+        Column("dag_id", Kind.TEXT),
+        Column("task_id", Kind.TEXT),
+        Column("run_id", Kind.TEXT),
+        Column("map_index", Kind.WHOLE),
+        Column("try_number", Kind.WHOLE),
+        Column("subject", Kind.TEXT),
+        Column("status", Kind.TEXT),
+        Column("error", Kind.TEXT, required=False),
+        Column("files", Kind.JSON),
+        Column("bytes", Kind.WHOLE),
+        Column("recipients", Kind.WHOLE),
+        Column("collected", Kind.WHOLE),
+        Column("created_at", Kind.TIME),
+        Column("sent_at", Kind.TIME, required=False),
+        Column("expires_at", Kind.TIME, required=False),
+        Column("ended_at", Kind.TIME, required=False),
+        Column("updated_at", Kind.TIME),
+    ),
+    key=("account", "transfer_id"),
+)
+
+#: Calls of the service, counted by minute and process: rows are only ever added. What one minute saw is their sum.
+#:
+#: ``call_id``      the key: opaque, unique
+#: ``minute``       its begin, UTC
+#: ``conn_id``      Airflow's connection, which stands for its key: no part of a key is kept
+#: ``operation``    as :class:`outbound_transfer.protocol.exchange.Operation` names it
+#: ``status``       HTTP status; 0 where no answer came
+#: ``calls``        how many
+CALLS: Final = Table(
+    "calls",
+    (
+        Column("call_id", Kind.TEXT, length=32),
+        Column("minute", Kind.TIME),
+        Column("account", Kind.TEXT, length=MAX_FEED),
+        Column("conn_id", Kind.TEXT),
+        Column("operation", Kind.TEXT),
+        Column("status", Kind.WHOLE),
+        Column("calls", Kind.WHOLE),
+    ),
+    key=("call_id",),
+)
+
+TABLES: Final = (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS, TRANSFERS, RECIPIENTS, DELIVERIES, CALLS, SCHEMA)
