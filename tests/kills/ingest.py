@@ -96,9 +96,9 @@ def _states() -> list[dict[str, Any]]:
 STATES = _states()
 
 
-def ingest(hook: Any) -> None:
+def ingest(warehouse: Warehouse) -> None:
     """Land all pages from where the cursor is."""
-    tables = FeedTables(Warehouse(hook), "acme")
+    tables = FeedTables(warehouse, "acme")
     cursor = tables.cursor()
     while cursor in PAGES:
         tables.land(PAGES[cursor])
@@ -133,19 +133,17 @@ def _is_there(warehouse: Warehouse, table: Any) -> bool:
 
 @dataclass
 class Killer:
-    """A hook whose process is killed at its n-th step (from 1): connecting, statements and commits are steps."""
+    """Kills its process at the n-th step of a warehouse (from 1): connecting, statements and commits are steps."""
 
-    place: Place
     at: int
     moment: str
     report: int
     count: int = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.place, name)
-
-    def get_conn(self) -> Any:
-        return _Watched(self.step("connect", self.place.get_conn), self)
+    def watched(self, warehouse: Warehouse) -> Warehouse:
+        connect = warehouse.connect
+        warehouse.connect = lambda: _Watched(self.step("connect", connect), self)
+        return warehouse
 
     def step(self, what: str, run: Callable[[], Any]) -> Any:
         self.count += 1
@@ -229,7 +227,7 @@ def kill_everywhere(place: Place, moment: str, every: int = 1) -> Account:
     __import__("duckdb"), __import__("psycopg"), __import__("psycopg2")
     for at in range(1, 10_000, every):
         place.empty()
-        code, said = in_a_process(lambda write, at=at: ingest(Killer(place, at, moment, write)))  # type: ignore[misc]
+        code, said = in_a_process(lambda write, at=at: ingest(Killer(at, moment, write).watched(Warehouse(place))))  # type: ignore[misc]
         if code == 0:
             break
         if code != -signal.SIGKILL:
@@ -247,7 +245,7 @@ def _judge(account: Account, place: Place, step: str, at: int) -> None:
         account.wrong.append(f"step {at}, {step}: left {found}")
         return
     account.left[found["cursor"]] = account.left.get(found["cursor"], 0) + 1
-    code, said = in_a_process(lambda _: ingest(place))
+    code, said = in_a_process(lambda _: ingest(Warehouse(place)))
     if code != 0 or asked(place) != STATES[-1]:
         account.wrong.append(f"step {at}, {step}: the next run {said.decode() or asked(place)}")
 

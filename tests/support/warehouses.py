@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,13 +41,17 @@ class Hook:
     def set_autocommit(self, conn: Any, autocommit: bool) -> None:
         DbApiHook.set_autocommit(self, conn, autocommit)
 
+    @cached_property
+    def connect(self) -> Callable[[], Any]:
+        return dialect_of(self).connector(self)
+
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
-        with closing(dialect_of(self).connect(self)) as connection, closing(connection.cursor()) as cursor:
+        with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(query)
             return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in cursor.fetchall()]
 
     def run(self, statement: str) -> None:
-        with closing(dialect_of(self).connect(self)) as connection, closing(connection.cursor()) as cursor:
+        with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(statement)
             (cursor if self.dialect_name == "duckdb" else connection).commit()
 

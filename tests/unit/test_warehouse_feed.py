@@ -149,24 +149,18 @@ class Fault(Exception):
 
 @dataclass
 class Faulty:
-    """A hook whose n-th statement (from 1, commits among them) fails: before it is run, or after."""
+    """Makes a warehouse's n-th statement (from 1, commits among them) fail: before it is run, or after."""
 
-    hook: Hook
     at: int
     after: bool
     count: int = 0
     met: list[str] = field(default_factory=list)
 
-    @property
-    def dialect_name(self) -> str:
-        return self.hook.dialect_name
-
-    @property
-    def placeholder(self) -> str:
-        return self.hook.placeholder
-
-    def get_conn(self) -> Any:
-        return _Watched(self.hook.get_conn(), self)
+    def tables(self, hook: Hook) -> FeedTables:
+        feed = tables(hook)
+        connect = feed.warehouse.connect
+        feed.warehouse.connect = lambda: _Watched(connect(), self)
+        return feed
 
     def step(self, what: str, run: Callable[[], Any]) -> Any:
         self.count += 1
@@ -210,8 +204,7 @@ def _state(hook: Hook) -> tuple[int, list[str], int]:
         return 0, [], 0
 
 
-def _drain(hook: Any, feed_pages: dict[int, Page]) -> None:
-    feed = tables(hook)
+def _drain(feed: FeedTables, feed_pages: dict[int, Page]) -> None:
     while (cursor := feed.cursor()) in feed_pages:
         feed.land(feed_pages[cursor])
 
@@ -247,12 +240,12 @@ def test_a_fault_at_any_statement_lands_a_page_whole_or_not_at_all(
         tables(hook).cursor()
     for at in range(1, 100):
         (_empty if name == "sqlite" else _rewind)(hook)
-        faulty = Faulty(hook, at, after)
+        faulty = Faulty(at, after)
         try:
-            _drain(faulty, PAGES)
+            _drain(faulty.tables(hook), PAGES)
         except Fault:
             assert _state(hook) in CONSISTENT, faulty.met
-            _drain(hook, PAGES)
+            _drain(tables(hook), PAGES)
         assert _state(hook) == CONSISTENT[-1]
         met += faulty.met
         if not faulty.met:
@@ -275,7 +268,7 @@ def test_a_connection_that_is_killed_in_the_middle_lands_nothing(hook_of: Callab
             return run()
 
     with pytest.raises(psycopg.OperationalError):
-        tables(Killing(hook, 0, after=False)).land(PAGES[0])
+        Killing(0, after=False).tables(hook).land(PAGES[0])
     assert any(statement.startswith("UPDATE") for statement in statements)
     assert _state(hook) == CONSISTENT[0]
 
@@ -364,6 +357,7 @@ def test_a_reader_neither_blocks_the_ingest_nor_sees_half_a_page(hook: Hook) -> 
 
 def test_what_is_not_committed_is_not_seen_and_blocks_no_reader(hook: Hook) -> None:
     tables(hook).cursor()
+    assert hook.fetch(IDS) == []
     counts = []
 
     class Watching(Faulty):
@@ -373,7 +367,7 @@ def test_what_is_not_committed_is_not_seen_and_blocks_no_reader(hook: Hook) -> N
                 counts.append(len(hook.fetch(IDS)))
             return result
 
-    tables(Watching(hook, 0, after=False)).land(PAGES[0])
+    Watching(0, after=False).tables(hook).land(PAGES[0])
     assert counts == [0, 0, 0]
     assert len(hook.fetch(IDS)) == 3
 

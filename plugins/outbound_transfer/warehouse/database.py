@@ -30,7 +30,8 @@ class Warehouse:
 
     def __init__(self, hook: Hook, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
         self.dialect = dialect_of(hook)
-        self._hook, self._prefix, self._schema = hook, prefix, schema or None
+        self.connect = self.dialect.connector(hook)
+        self._prefix, self._schema = prefix, schema or None
         self._check(prefix, room=_LONGEST_SUFFIX)
         self._check(schema or "", room=0)
 
@@ -48,7 +49,7 @@ class Warehouse:
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """A cursor that only reads."""
-        with closing(self.dialect.connect(self._hook)) as connection:
+        with closing(self.connect()) as connection:
             self.dialect.prepare(connection)
             with closing(connection.cursor()) as cursor:
                 yield cursor
@@ -56,7 +57,7 @@ class Warehouse:
     @contextmanager
     def writing(self) -> Iterator[Any]:
         """A cursor in a transaction: committed at the end, or, where anything is raised, not at all."""
-        with closing(self.dialect.connect(self._hook)) as connection:
+        with closing(self.connect()) as connection:
             self.dialect.prepare(connection)
             with closing(connection.cursor()) as cursor:
                 for statement in self.dialect.begin:

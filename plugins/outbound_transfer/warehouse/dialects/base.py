@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from outbound_transfer.warehouse.tables import Column, Kind, Table
 
 Row = Sequence[Any]
+
+#: Makes a connection, however long that takes.
+Connect: TypeAlias = Callable[[], Any]
 
 #: Keys that one statement asks for at most: databases end at about 1,000 parameters.
 _KEYS_AT_ONCE: Final = 500
@@ -32,8 +35,8 @@ class Hook(Protocol):
     def set_autocommit(self, conn: Any, autocommit: bool) -> None: ...
 
 
-def _connect(hook: Hook) -> Any:
-    return hook.get_conn()
+def _connector(hook: Hook) -> Connect:
+    return hook.get_conn
 
 
 def _as_it_is(connection: Any) -> None:
@@ -67,7 +70,7 @@ class Dialect:
         None where no statement is portable: the table is then asked for a row.
     :ivar insert: ``(cursor, quoted table, table, rows)``: adds the rows whose key is new; how many those were.
     :ivar text_of: the type of text of a length at most, where the database cannot index text of any length.
-    :ivar connect: a connection of the hook, however long that takes.
+    :ivar connector: what makes connections, of a hook.
     :ivar commit: ``(connection, cursor)``: ends the transaction.
     :ivar changed: how many rows the last statement changed.
     :ivar is_race: whether an error means that another session changed the same row first.
@@ -82,7 +85,7 @@ class Dialect:
     begin: tuple[str, ...] = ()
     lock: tuple[str, ...] = ()
     text_of: Callable[[int], str] | None = None
-    connect: Callable[[Hook], Any] = _connect
+    connector: Callable[[Hook], Connect] = _connector
     prepare: Callable[[Any], None] = _as_it_is
     commit: Callable[[Any, Any], None] = _commit
     changed: Callable[[Any], int] = _rowcount

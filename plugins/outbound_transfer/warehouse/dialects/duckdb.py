@@ -1,15 +1,25 @@
-"""DuckDB: a file that one process at a time may write, so every connection is short and waits for the file's lock."""
+"""DuckDB: a file that one process at a time may write, so every connection is short and waits for the file's lock.
+
+An instance of DuckDB takes longer to make than a page to land. So one is kept, and the file is attached to it only
+while it is used.
+"""
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row
 from outbound_transfer.warehouse.errors import WarehouseBusy
 from outbound_transfer.warehouse.tables import Kind, Table
+
+#: What the file is called where it is attached.
+_NAME: Final = "outbound_transfer"
 
 #: Seconds to wait for the processes that have the file open; a page of ours takes some hundredths of one.
 PATIENCE: Final = 120.0
@@ -27,27 +37,102 @@ _TYPES: Final = {
 _WIRE: Final = _TYPES | {Kind.TIME: "VARCHAR", Kind.JSON: "VARCHAR", Kind.FLAG: "BIGINT"}
 
 
-def connect(hook: Hook) -> Any:
-    """A connection, as soon as no other process has the file open.
+class _File:
+    """A file that is attached while it has users."""
 
-    :raises WarehouseBusy: others had it for all the patience.
-    """
-    until = time.monotonic() + PATIENCE
-    while True:
+    def __init__(self, path: str) -> None:
+        import duckdb
+
+        self._instance, self._path = duckdb.connect(), path
+        self._users, self._lock = 0, threading.Lock()
+
+    def attach(self) -> None:
+        with self._lock:
+            if not self._users:
+                quoted = self._path.replace("'", "''")
+                self._instance.execute(f"ATTACH '{quoted}' AS {_NAME}")
+            self._users += 1
+
+    def detach(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._instance.execute(f"DETACH {_NAME}")
+
+    def cursor(self) -> Any:
+        cursor = self._instance.cursor()
+        cursor.execute(f"USE {_NAME}")
+        return cursor
+
+
+class _Connection:
+    """A use of a file. A cursor of DuckDB is a connection of its own, and commits by itself."""
+
+    def __init__(self, file: _File) -> None:
+        file.attach()
+        self.cursor, self.close = file.cursor, file.detach
+
+
+@cache
+def _file(path: str, pid: int) -> _File:  # noqa: ARG001  # an instance does not outlive a fork
+    return _File(path)
+
+
+class Connector:
+    """Connections to the database of a hook: by its file where it is one, otherwise as the hook makes them."""
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        self._path: str | None = None
+
+    def __call__(self) -> Any:
+        """A connection, as soon as no other process has the file open.
+
+        :raises WarehouseBusy: others had it for all the patience.
+        """
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._connect()
+            except Exception as error:
+                if not _is_busy(error):
+                    raise
+                if time.monotonic() > until:
+                    raise WarehouseBusy(f"the DuckDB file was in use for {PATIENCE:.0f} s: {error}") from error
+            # Irregular, so as not to keep step with a reader's loop.
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311
+
+    def _connect(self) -> Any:
+        if self._path is None:
+            connection = self._hook.get_conn()
+            self._path = _path_of(connection)
+            if not self._path:
+                return connection
+            connection.close()
         try:
-            return hook.get_conn()
+            return _Connection(_file(self._path, os.getpid())) if self._path else self._hook.get_conn()
         except Exception as error:
-            if not _is_busy(error):
-                raise
-            if time.monotonic() > until:
-                raise WarehouseBusy(f"the DuckDB file was in use for {PATIENCE:.0f} s: {error}") from error
-        # Irregular, so as not to keep step with a reader's loop.
-        time.sleep(random.uniform(0.001, 0.02))  # noqa: S311
+            if _is_open_here(error):
+                return self._hook.get_conn()  # shares the instance of whoever has it open
+            raise
+
+
+def _path_of(connection: Any) -> str:
+    """The file of a database; empty where it is none: in memory, or elsewhere."""
+    connection.execute(
+        "SELECT path FROM duckdb_databases() WHERE database_name = current_database() AND type = 'duckdb'"
+    )
+    (path,) = connection.fetchone() or (None,)
+    return path or ""
 
 
 def _is_busy(error: Exception) -> bool:
     # Another process has the file; or this one is opening or closing it just now. The first has no class of its own.
-    return "lock on file" in str(error) or "Unique file handle conflict" in str(error)
+    return "lock on file" in str(error) or _is_open_here(error)
+
+
+def _is_open_here(error: Exception) -> bool:
+    return "Unique file handle conflict" in str(error)
 
 
 def _commit(connection: Any, cursor: Any) -> None:  # noqa: ARG001  # a cursor of DuckDB is a connection of its own
@@ -83,9 +168,10 @@ DUCKDB: Final = Dialect(
     longest_name=1_000,
     begin=("BEGIN TRANSACTION",),
     exists="SELECT count(*) > 0 FROM information_schema.tables"
-    " WHERE table_name = $plain AND table_schema = coalesce($schema, current_schema()) AND $quoted IS NOT NULL",
+    " WHERE table_name = $plain AND table_schema = coalesce($schema, current_schema())"
+    " AND table_catalog = current_database() AND $quoted IS NOT NULL",
     insert=_insert,
-    connect=connect,
+    connector=Connector,
     commit=_commit,
     changed=_changed,
     is_race=_is_race,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, Final
 
-from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row, missing, sqlalchemy_dialect
+from outbound_transfer.warehouse.dialects.base import Connect, Dialect, Hook, Row, missing, sqlalchemy_dialect
 from outbound_transfer.warehouse.tables import Kind, Table
 
 #: MySQL makes of a length the type that holds it; without one, its TEXT ends at 65,535 bytes.
@@ -26,7 +26,7 @@ def portable(name: str, mark: str) -> Dialect:
         types=_types(name),
         text_of=partial(_text_of, name),
         longest_name=63,
-        connect=_connect,
+        connector=_connector,
         exists=None,
         insert=partial(_insert, name, mark),
     )
@@ -55,11 +55,14 @@ def _text_of(name: str, length: int) -> str:
     return str(sqlalchemy_dialect(name).type_compiler_instance.process(String(length)))
 
 
-def _connect(hook: Hook) -> Any:
-    connection = hook.get_conn()
-    if hook.supports_autocommit:  # the others begin transactions by themselves
-        hook.set_autocommit(connection, False)
-    return connection
+def _connector(hook: Hook) -> Connect:
+    def connect() -> Any:
+        connection = hook.get_conn()
+        if hook.supports_autocommit:  # the others begin transactions by themselves
+            hook.set_autocommit(connection, False)
+        return connection
+
+    return connect
 
 
 def _insert(name: str, mark: str, cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
