@@ -2,6 +2,7 @@
 
 The lines are read with the standard library's JSON: msgspec refuses an unpaired surrogate (``"\\ud800"``), which is
 JSON all the same and which the name of a file from Windows may hold, and it does not show a name that comes twice.
+A page in which, as writing it anew shows, there is nothing of the kind is read with msgspec, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from math import isinf
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -100,10 +101,13 @@ def _has_more(value: str | None) -> bool:
 
 
 def _lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
+    body = body.removeprefix(_BOM)
+    if (plain := _plain_events(body)) is not None:
+        return plain, []
     events: list[Event] = []
     rejected: list[RejectedLine] = []
     # Split on the byte \n alone: JSON text may hold every other line separator of Unicode.
-    lines = body.removeprefix(_BOM).split(b"\n")
+    lines = body.split(b"\n")
     reader = _Reader()
     for position, line in enumerate(lines, 1):
         if not line.strip(_SPACE):
@@ -118,6 +122,41 @@ def _lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
         except _NotAnEvent as error:
             rejected.append(RejectedLine(position, line, str(error)))
     return events, rejected
+
+
+class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What most lines are."""
+
+    # A character has four bytes at most.
+    event_id: int | Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_EVENT_ID // 4)]
+    type: str
+    timestamp: str | None = None
+    data: msgspec.Raw = msgspec.Raw()
+
+
+_read_values: Final = msgspec.json.Decoder().decode_lines
+_read_plain: Final = msgspec.json.Decoder(_PlainLine).decode_lines
+_write: Final = msgspec.json.Encoder().encode_lines
+
+
+def _plain_events(body: bytes) -> list[Event] | None:
+    """The events of a page each of whose lines is plainly one; None where a closer look is needed.
+
+    Such a page comes out the same, spaces aside, when its values are written anew: so it has no name twice, and no
+    number, no text and no line break that could be written in another way. An escape might hide a NUL or a surrogate.
+    """
+    if b"\\" in body:
+        return None
+    try:
+        if _write(_read_values(body)).replace(b" ", b"") != body.replace(b" ", b""):
+            return None
+        lines = _read_plain(body)
+    except (ValueError, OverflowError, RecursionError):
+        return None
+    return [
+        Event(str(line.event_id), line.type, line.timestamp, str(line.data, "utf-8") or None, None, position)
+        for position, line in enumerate(lines, 1)
+    ]
 
 
 def read_line(raw: bytes, line: int) -> Event | RejectedLine:

@@ -13,6 +13,9 @@ from outbound_transfer.warehouse.dialects import Row
 
 _USUAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3}|\.\d{6})?Z", re.ASCII)
 
+#: Of every instant's text.
+_LENGTH: Final = len("2026-01-31T23:59:59.123456Z")
+
 
 def event_rows(feed: str, page: Page, landed_at: datetime) -> list[Row]:
     """The rows of :data:`.tables.EVENTS`."""
@@ -48,7 +51,8 @@ def occurred_at(timestamp: str | None) -> str | None:
         return None
     if _USUAL.fullmatch(timestamp):  # the same in a tenth of the time
         try:
-            return datetime.fromisoformat(timestamp[:-1]).isoformat(timespec="microseconds") + "Z"
+            usual = datetime.fromisoformat(timestamp[:-1])
+            return timestamp if len(timestamp) == _LENGTH else usual.isoformat(timespec="microseconds") + "Z"
         except ValueError:
             return None
     try:

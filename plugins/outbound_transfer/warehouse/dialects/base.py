@@ -74,6 +74,7 @@ class Dialect:
     :ivar commit: ``(connection, cursor)``: ends the transaction.
     :ivar changed: how many rows the last statement changed.
     :ivar is_race: whether an error means that another session changed the same row first.
+    :ivar takes_lists: a list can be one parameter, as ``= ANY(?)`` has it.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Dialect:
     commit: Callable[[Any, Any], None] = _commit
     changed: Callable[[Any], int] = _rowcount
     is_race: Callable[[BaseException], bool] = _never
+    takes_lists: bool = False
 
     def quote(self, name: str) -> str:
         """``name`` as an identifier."""
@@ -145,10 +147,11 @@ def missing(cursor: Any, dialect: Dialect, quoted: str, table: Table, rows: Sequ
     names = [dialect.quote(name) for name in table.key]
     same = "".join(f"{name} = {dialect.mark} AND " for name in names[:-1])
     for part in _parts(list(new)):
-        marks = ", ".join(dialect.mark for _ in part)
+        last = [each[-1] for each in part]
+        among = f"= ANY({dialect.mark})" if dialect.takes_lists else f"IN ({', '.join(dialect.mark for _ in part)})"
         cursor.execute(
-            f"SELECT {', '.join(names)} FROM {dialect.in_statement(quoted)} WHERE {same}{names[-1]} IN ({marks})",  # noqa: S608
-            (*part[0][:-1], *(each[-1] for each in part)),
+            f"SELECT {', '.join(names)} FROM {dialect.in_statement(quoted)} WHERE {same}{names[-1]} {among}",  # noqa: S608
+            (*part[0][:-1], *([last] if dialect.takes_lists else last)),
         )
         known.update(tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in cursor.fetchall())
     return [row for each, row in reversed(new.items()) if each not in known]

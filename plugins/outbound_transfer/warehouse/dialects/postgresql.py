@@ -22,7 +22,7 @@ def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
     # COPY knows no ON CONFLICT. Those that race for a page queue at the cursor's row, so what is new here stays new.
     new = missing(cursor, POSTGRESQL, quoted, table, rows)
     if new:
-        text = "".join("\t".join(map(_copied, row)) + "\n" for row in new)
+        text = "".join(map(_line, new))
         _copy(cursor, f"COPY {quoted} ({POSTGRESQL.columns(table)}) FROM STDIN", text)
     return len(new)
 
@@ -36,14 +36,16 @@ def _copy(cursor: Any, statement: str, text: str) -> None:
         copy.write(text.encode())
 
 
-def _copied(value: Any) -> str:
-    """A value in COPY's text format."""
-    if value is None:
-        return "\\N"
-    if isinstance(value, bytes):
-        return f"\\\\x{value.hex()}"
-    text = str(value)
-    return _SPECIAL.sub(lambda match: _ESCAPED[match[0]], text) if _SPECIAL.search(text) else text
+def _line(row: Row) -> str:
+    """A row in COPY's text format."""
+    texts = [value if isinstance(value, str) else _text(value) for value in row]
+    if _SPECIAL.search("".join(texts)):
+        texts = [_SPECIAL.sub(lambda match: _ESCAPED[match[0]], text) for text in texts]
+    return "\t".join("\\N" if value is None else text for value, text in zip(row, texts, strict=True)) + "\n"
+
+
+def _text(value: Any) -> str:
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
 POSTGRESQL: Final = Dialect(
@@ -63,6 +65,7 @@ POSTGRESQL: Final = Dialect(
     begin=("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",),
     # Two that create one table at once collide in the catalog.
     lock=("SELECT pg_advisory_xact_lock(8029759185026510692)",),
+    takes_lists=True,
     exists="SELECT to_regclass(%(quoted)s) IS NOT NULL",
     insert=_insert,
 )
