@@ -376,20 +376,25 @@ def test_a_reader_that_was_overtaken_stops_and_succeeds(task, warehouse, script,
     assert (warehouse.cursor(), warehouse.ids()) == (7, ["1", "2"])
 
 
-#: Each gives 0 where nobody else holds a transaction (SQLite), or even a connection (PostgreSQL, DuckDB).
+#: Each gives 0 where nobody else holds a transaction (SQLite, PostgreSQL), or even a connection (DuckDB).
 HELD = {
     "duckdb": "SELECT count(*) - 1 FROM duckdb_connection_count()",
     "sqlite": "PRAGMA wal_checkpoint(TRUNCATE)",
-    "postgres": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "postgres": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    " AND xact_start IS NOT NULL",
 }
 
 
 def test_nothing_is_held_in_the_warehouse_during_a_call(task, request, warehouse, script) -> None:
     query = HELD[request.node.callspec.params["warehouse"]]
     seen: list[int] = []
-    script.replies = [Reply(lines(1), cursor=1, before=lambda: seen.append(warehouse.fetch(query)[0][0]))]
-    task().run()
-    assert seen == [0]
+
+    def look() -> None:
+        seen.append(warehouse.fetch(query)[0][0])
+
+    script.replies = [Reply(lines(1), cursor=1, more=True, before=look), Reply(lines(2), cursor=2, before=look)]
+    task(deferrable=False).run()
+    assert seen == [0, 0]
 
 
 # ------------------------------------------------------------------------------------------------------ a real Airflow

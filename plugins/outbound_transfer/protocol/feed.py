@@ -134,6 +134,7 @@ class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     data: msgspec.Raw = msgspec.Raw()
 
 
+_LONG: Final = re.compile(rb"\d{300}")
 _read_values: Final = msgspec.json.Decoder().decode_lines
 _read_plain: Final = msgspec.json.Decoder(_PlainLine).decode_lines
 _write: Final = msgspec.json.Encoder().encode_lines
@@ -143,9 +144,10 @@ def _plain_events(body: bytes) -> list[Event] | None:
     """The events of a page each of whose lines is plainly one; None where a closer look is needed.
 
     Such a page comes out the same, spaces aside, when its values are written anew: so it has no name twice, and no
-    number, no text and no line break that could be written in another way. An escape might hide a NUL or a surrogate.
+    number, no text and no line break that could be written in another way. An escape might hide a NUL or a surrogate,
+    and a long number be beyond a double.
     """
-    if b"\\" in body:
+    if b"\\" in body or _LONG.search(body):
         return None
     try:
         if _write(_read_values(body)).replace(b" ", b"") != body.replace(b" ", b""):

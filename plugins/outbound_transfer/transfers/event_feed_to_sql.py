@@ -105,16 +105,17 @@ class EventFeedToSqlOperator(BaseOperator):
         try:
             with failing_at_once(), self.hook(on_wait=self._on_wait, waited={"events": progress.waited}) as hook:
                 self._feed = tables = self._tables(hook)
-                self._cursor = tables.cursor()
-                while True:
-                    page = self._read(hook)
-                    answered = time.monotonic()
-                    self._check_rejected(page, max_rejected)
-                    progress = self._landed(progress, page, tables.land(page))
-                    self._cursor = page.next_cursor
-                    if not page.has_more or (max_pages is not None and progress.pages >= max_pages):
-                        break
-                    self._wait_out(FEED_INTERVAL - (time.monotonic() - answered))
+                with tables.warehouse.kept():
+                    self._cursor = tables.cursor()
+                    while True:
+                        page = self._read(hook)
+                        answered = time.monotonic()
+                        self._check_rejected(page, max_rejected)
+                        progress = self._landed(progress, page, tables.land(page))
+                        self._cursor = page.next_cursor
+                        if not page.has_more or (max_pages is not None and progress.pages >= max_pages):
+                            break
+                        self._wait_out(FEED_INTERVAL - (time.monotonic() - answered))
         except CursorMoved as moved:
             self._log_poll(200, f"not landed: {moved}")
             self.log.warning(
@@ -202,11 +203,14 @@ class EventFeedToSqlOperator(BaseOperator):
             raise wait.error
         log_wait(wait)
         self._log_poll(getattr(wait.error, "status", None), str(wait.error))
+        self._feed.warehouse.rest()
         if wait.is_asked_for:
             self._defer_if_long(wait.seconds, wait.waited + wait.seconds)
 
     def _wait_out(self, seconds: float) -> None:
         self._defer_if_long(seconds, 0.0)
+        if seconds > 0:
+            self._feed.warehouse.rest()
         _sleep(max(seconds, 0.0))
 
     def _defer_if_long(self, seconds: float, waited: float) -> None:

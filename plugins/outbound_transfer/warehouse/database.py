@@ -20,7 +20,9 @@ _LONGEST_SUFFIX: Final = len("rejected_lines")
 
 
 class Warehouse:
-    """The tables of one prefix in one database. Every transaction has a connection of its own, closed at its end.
+    """The tables of one prefix in one database.
+
+    Every transaction has a connection of its own, closed at its end, but within :meth:`kept`.
 
     :param hook: leads to the database.
     :param prefix: begins the name of every table.
@@ -32,6 +34,7 @@ class Warehouse:
         self.dialect = dialect_of(hook)
         self.connect = self.dialect.connector(hook)
         self._prefix, self._schema = prefix, schema or None
+        self._keeps, self._idle = False, None
         self._check(prefix, room=_LONGEST_SUFFIX)
         self._check(schema or "", room=0)
 
@@ -49,22 +52,60 @@ class Warehouse:
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """A cursor that only reads."""
-        with closing(self.connect()) as connection:
-            self.dialect.prepare(connection)
+        with self._connection() as connection:
             with closing(connection.cursor()) as cursor:
                 yield cursor
+            if self._keeps:
+                connection.rollback()  # in some databases a question, too, begins a transaction
 
     @contextmanager
     def writing(self) -> Iterator[Any]:
         """A cursor in a transaction: committed at the end, or, where anything is raised, not at all."""
-        with closing(self.connect()) as connection:
+        with self._connection() as connection, closing(connection.cursor()) as cursor:
+            for statement in self.dialect.begin:
+                cursor.execute(statement)
+            yield cursor
+            # An exception never gets here, and closing the connection undoes what was not committed.
+            self.dialect.commit(connection, cursor)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within, transactions that follow each other share a connection, where that keeps nobody out."""
+        self._keeps = self.dialect.keeps
+        try:
+            yield
+        finally:
+            self._keeps = False
+            self.rest()
+
+    def rest(self) -> None:
+        """Close the connection that is kept, before a wait; the next transaction opens another."""
+        if self._idle is not None:
+            self._idle.close()
+            self._idle = None
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        connection, self._idle = self._idle or self._opened(), None
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        if self._keeps:
+            self.rest()  # one within another has left its own
+            self._idle = connection
+        else:
+            connection.close()
+
+    def _opened(self) -> Any:
+        connection = self.connect()
+        try:
             self.dialect.prepare(connection)
-            with closing(connection.cursor()) as cursor:
-                for statement in self.dialect.begin:
-                    cursor.execute(statement)
-                yield cursor
-                # An exception never gets here, and closing the connection undoes what was not committed.
-                self.dialect.commit(connection, cursor)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def name(self, table: Table) -> str:
         """The table's quoted name, for a statement with parameters (every statement here has some, or ``()``)."""

@@ -74,6 +74,7 @@ class Dialect:
     :ivar commit: ``(connection, cursor)``: ends the transaction.
     :ivar changed: how many rows the last statement changed.
     :ivar is_race: whether an error means that another session changed the same row first.
+    :ivar keeps: an open connection keeps nobody else out.
     :ivar takes_lists: a list can be one parameter, as ``= ANY(?)`` has it.
     """
 
@@ -91,6 +92,7 @@ class Dialect:
     commit: Callable[[Any, Any], None] = _commit
     changed: Callable[[Any], int] = _rowcount
     is_race: Callable[[BaseException], bool] = _never
+    keeps: bool = True
     takes_lists: bool = False
 
     def quote(self, name: str) -> str:

@@ -175,4 +175,5 @@ DUCKDB: Final = Dialect(
     commit=_commit,
     changed=_changed,
     is_race=_is_race,
+    keeps=False,
 )
