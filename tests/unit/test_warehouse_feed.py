@@ -100,6 +100,27 @@ def test_what_a_json_column_would_refuse_or_change_is_kept_as_it_came(hook: Hook
     assert rows == [(True, None, line), (False, None, None)]
 
 
+def _memory(field: str) -> int:
+    """Bytes that this process holds (VmRSS), or held at most (VmHWM) since the peak was last reset."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) * 1024
+
+
+@pytest.mark.parametrize("name", ["sqlite", "duckdb", "psycopg"])
+def test_a_line_of_50_megabytes_lands_in_bounded_memory(hook_of: Callable[[str], Hook], name: str) -> None:
+    hook, size = hook_of(name), 50 * 1024 * 1024
+    feed = tables(hook)
+    feed.cursor()
+    line = b'{"event_id": 1, "type": "t", "data": "' + b"\\n" * (size // 2) + b'"}'
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    assert feed.land(page(0, line, event(2))) == 2
+    assert _memory("VmHWM") - before < 16 * size
+    # Its JSON, quotes included; PostgreSQL's jsonb is written as text again.
+    column = "CAST(data AS text)" if hook.dialect_name == "postgresql" else "data"
+    assert hook.fetch(f"SELECT length({column}) FROM outbound_transfer_events ORDER BY line")[0] == (size + 2,)
+
+
 texts = st.text(max_size=20)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
