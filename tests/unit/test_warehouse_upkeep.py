@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +213,39 @@ def test_four_readers_in_a_loop_beside_the_ingest_fail_nobody(hook: Hook) -> Non
             reader.join()
     assert wrong == []
     assert hook.fetch("SELECT count(*) FROM outbound_transfer_events") == [(100,)]
+
+
+READ = """
+import duckdb, sys, time
+print("reading", flush=True)
+read = 0
+while True:
+    try:
+        with duckdb.connect(sys.argv[1], read_only=True) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM outbound_transfer_events").fetchone()
+    except duckdb.IOException as error:  # as long as another process writes
+        assert "lock on file" in str(error), error
+        time.sleep(0.005)
+        continue
+    assert count % 10 == 0, count
+    read += 1
+    if count == 100:
+        sys.exit(0 if read > 1 else "only the end was seen")
+"""
+
+
+def test_four_processes_that_read_a_duckdb_file_in_a_loop_fail_no_ingest(hook_of: Any, memory: Path) -> None:
+    feed = tables(hook_of("duckdb"))
+    feed.cursor()
+    command = [sys.executable, "-c", READ, str(memory / "warehouse.duckdb")]
+    with ExitStack() as stack:
+        readers = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE)) for _ in range(4)]
+        for reader in readers:
+            assert reader.stdout
+            reader.stdout.readline()
+        for start in range(0, 100, 10):
+            assert feed.land(page(start, *(event(number) for number in range(start, start + 10)))) == 10
+        assert [reader.wait(60) for reader in readers] == [0, 0, 0, 0]
 
 
 HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.readline()"
