@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowFailException
 
 from outbound_transfer.cli import get_commands
 from outbound_transfer.transfers.common import LANDED, table_asset
@@ -82,31 +83,75 @@ def test_a_warehouse_without_a_feed_is_said(connection, warehouse, command) -> N
 # ------------------------------------------------------------------------------------------------ transfers as tables
 
 
-def test_transfers_are_tables_and_a_second_run_reads_one_page(hook, connection, sandbox, warehouse) -> None:
+@pytest.fixture
+def send(hook, sandbox) -> Callable[[int], list[str]]:
+    """Sends so many transfers, a second apart; their ids, the newest first, as the listing has them."""
     from outbound_transfer.protocol.exchange import Upload
     from outbound_transfer.protocol.models import new_transfer
 
-    sent = []
-    for number in range(3):
-        draft = hook.create_transfer(
-            new_transfer(subject=f"Report {number}", recipients=["ann@example.com", "bob@example.com"])
-        )
-        hook.attach_file(draft.id, Upload("a.txt", 1, lambda: iter([b"x"])))
-        sent.append(hook.send_transfer(draft.id).id)
-        sandbox.advance_clock(1)
+    def send(count: int) -> list[str]:
+        sent = []
+        for number in range(count):
+            draft = hook.create_transfer(
+                new_transfer(subject=f"Report {number}", recipients=["ann@example.com", "bob@example.com"])
+            )
+            hook.attach_file(draft.id, Upload("a.txt", 1, lambda: iter([b"x"])))
+            sent.append(hook.send_transfer(draft.id).id)
+            sandbox.advance_clock(1)
+        return sent[::-1]
+
+    return send
+
+
+@pytest.fixture
+def list_transfers(connection, sandbox, warehouse) -> Callable[[], Any]:
     time = Time(sandbox)
+    return lambda: TaskInstance(lambda: TransfersToSqlOperator(task_id="list", sql_conn_id="warehouse"), time).run()
 
-    def run() -> Any:
-        return TaskInstance(lambda: TransfersToSqlOperator(task_id="list", sql_conn_id="warehouse"), time).run()
 
-    assert run() == {"pages": 1, "transfers": 3, "new": 3, "open": 3}
+def test_transfers_are_tables_and_a_second_run_reads_one_page(send, list_transfers, sandbox, warehouse) -> None:
+    sent = send(3)[::-1]
+    assert list_transfers() == {"pages": 1, "transfers": 3, "new": 3, "open": 3}
     sandbox.pickup(sent[0], "ann@example.com")
     sandbox.cancel(sent[1])
-    assert run() == {"pages": 1, "transfers": 3, "new": 0, "open": 2}
+    assert list_transfers() == {"pages": 1, "transfers": 3, "new": 0, "open": 2}
     states = dict(warehouse("SELECT transfer_id, status FROM outbound_transfer_transfers"))
     assert states == {sent[0]: "partial", sent[1]: "canceled", sent[2]: "pending"}
     picked = warehouse("SELECT transfer_id, email FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL")
     assert picked == [(sent[0], "ann@example.com")]
+
+
+def test_the_listing_is_read_only_as_far_as_something_may_have_changed(
+    send, list_transfers, sandbox, warehouse
+) -> None:
+    sandbox.patch_account(requests_per_window=10**6)
+    sent = send(205)
+    assert list_transfers() == {"pages": 3, "transfers": 205, "new": 205, "open": 205}
+    for transfer_id in sent[150:]:
+        sandbox.pickup(transfer_id, "ann@example.com")
+        sandbox.pickup(transfer_id, "bob@example.com")
+    assert list_transfers() == {"pages": 3, "transfers": 205, "new": 0, "open": 150}
+    assert list_transfers() == {"pages": 2, "transfers": 200, "new": 0, "open": 150}, (
+        "the last page is known to be final"
+    )
+    (new,) = send(1)
+    sandbox.cancel(sent[120])
+    assert list_transfers() == {"pages": 2, "transfers": 200, "new": 1, "open": 150}
+    states = warehouse("SELECT status, count(*) FROM outbound_transfer_transfers GROUP BY status ORDER BY status")
+    assert states == [("canceled", 1), ("complete", 55), ("pending", 150)]
+    assert warehouse("SELECT count(*) FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL") == [(110,)]
+    assert new not in sent
+
+
+def test_a_listing_that_breaks_off_is_made_good_by_the_next_run(send, list_transfers, sandbox, warehouse) -> None:
+    sandbox.patch_account(requests_per_window=10**6)
+    send(150)
+    first, second = {"kind": "delay", "seconds": 0.001}, {"kind": "error", "status": 401}
+    sandbox.plan_faults(*({"path": "/v1/transfers", "method": "GET", **fault} for fault in (first, second)))
+    with pytest.raises(AirflowFailException, match="key"):
+        list_transfers()
+    assert warehouse("SELECT count(*) FROM outbound_transfer_transfers") == [(100,)]
+    assert list_transfers() == {"pages": 2, "transfers": 150, "new": 50, "open": 150}
 
 
 # ----------------------------------------------------------------------------------------------------- a real Airflow

@@ -81,7 +81,11 @@ def _ingest(place: Any, base_url: str, key: str, write: int) -> None:
     # The kernel ends the process at an instant that nothing in it knows of.
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     signal.setitimer(signal.ITIMER_REAL, random.uniform(0.2, 6))
-    with Client(Settings(base_url=base_url, transfer_api_key="", event_api_key=key), sleep=lambda _: None) as client:
+    with Client(
+        Settings(base_url=base_url, transfer_api_key="", event_api_key=key),
+        sleep=lambda _: None,
+        on_wait=lambda _: None,
+    ) as client:
         tables = FeedTables(Warehouse(place), "acme")
         cursor = tables.cursor()
         while True:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from outbound_transfer.protocol.feed import Event, Page
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.feed import FeedTables, Poll
-from outbound_transfer.warehouse.transfers import TransferTables
+from outbound_transfer.warehouse.transfers import TransferTables, sent_at
 from support.postgres import postgres, postgres_server  # noqa: F401
 from support.warehouses import Hook, hook, hook_of, memory  # noqa: F401
 
@@ -132,10 +131,15 @@ def test_a_transfer_is_kept_current_and_what_was_seen_later_stays(hook: Hook) ->
 
 def test_reading_stops_where_nothing_older_can_have_changed(hook: Hook) -> None:
     tables = TransferTables(Warehouse(hook), "acme", clock=lambda: NOW)
-    before: Any = tables.open()
+    before = tables.open()
     first, second = [transfer("n", "pending", -1, 9, None)], [transfer("o", "pending", -30, 9, None)]
     assert not before.is_enough(first, {"n"})  # an empty table: everything is new
-    tables.save([*second, transfer("p", "complete", -20, 9, -1)], NOW)
+    older = transfer("p", "complete", -20, 9, -1)
+    tables.save([*second, older], NOW)
+    before = tables.open()
+    assert not before.is_enough([transfer("r", "complete", -40, 9, -1)], {"r", "o"})  # what is there may have gaps
+    tables.listed(sent_at(older))
+    tables.listed(sent_at(second[0]))  # of a run that began earlier
     before = tables.open()
     assert not before.is_enough(first, {"n"})  # newer than all that is known: more such may follow
     assert not before.is_enough([transfer("q", "complete", -25, 9, -1)], {"q"})  # "o" may still have changed

@@ -74,20 +74,26 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         return lineage("transfers", ("transfers", "recipients"), self)
 
     def _listing(self, hook: OutboundTransferHook, tables: TransferTables, before: Open) -> dict[str, Any]:
+        from outbound_transfer.warehouse.transfers import sent_at
+
         seen: set[str] = set()
         pages = new = 0
+        newest = ""
         cursor: str | None = None
         while True:
             asked_at = tables.now()
             page = hook.list_transfers(cursor=cursor)
             new += tables.save(page.data, asked_at)
             pages += 1
+            newest = newest or (sent_at(page.data[0]) if page.data else "")
             seen.update(transfer.id for transfer in page.data)
             if page.next_cursor in (None, cursor) or before.is_enough(page.data, seen):
                 break
             cursor = page.next_cursor
         for transfer_id in before.sent.keys() - seen:
             self._missed(hook, tables, transfer_id)
+        if newest:
+            tables.listed(newest)
         return {"pages": pages, "transfers": len(seen), "new": new}
 
     @staticmethod

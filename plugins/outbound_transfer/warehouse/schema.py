@@ -17,6 +17,7 @@ from outbound_transfer.warehouse.tables import (
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
+    LISTINGS,
     RECIPIENTS,
     REJECTED_LINES,
     SCHEMA,
@@ -40,7 +41,8 @@ class Part:
 
 #: 1: events, cursor and rejected lines, without a version. 2: ``raw``, PostgreSQL's ``jsonb``, the log of polls.
 FEED: Final = Part("feed", 2, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS), FEED_STEPS)
-LISTING: Final = Part("transfers", 1, (TRANSFERS, RECIPIENTS), {})
+#: 1: transfers and recipients. 2: how far the listing was read.
+LISTING: Final = Part("transfers", 2, (TRANSFERS, RECIPIENTS, LISTINGS), {})
 LEDGER: Final = Part("deliveries", 1, (DELIVERIES, CALLS), {})
 
 

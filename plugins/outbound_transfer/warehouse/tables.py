@@ -180,6 +180,18 @@ RECIPIENTS: Final = Table(
     key=("account", "transfer_id", "position"),
 )
 
+#: How far the listing of each ``account`` has been read whole: every transfer sent up to ``newest_sent_at`` is in the
+#: table of transfers. A run that breaks off leaves it as it was.
+LISTINGS: Final = Table(
+    "listings",
+    (
+        Column("account", Kind.TEXT, length=MAX_FEED),
+        Column("newest_sent_at", Kind.TIME),
+        Column("updated_at", Kind.TIME),
+    ),
+    key=("account",),
+)
+
 #: Deliveries as the tasks that make them tell (the ledger): one row per draft, whatever became of it.
 #:
 #: ``account``      whose: the account's site address; with ``transfer_id``, the key
@@ -242,4 +254,15 @@ CALLS: Final = Table(
     key=("call_id",),
 )
 
-TABLES: Final = (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS, TRANSFERS, RECIPIENTS, DELIVERIES, CALLS, SCHEMA)
+TABLES: Final = (
+    EVENTS,
+    FEED_CURSOR,
+    REJECTED_LINES,
+    FEED_POLLS,
+    TRANSFERS,
+    RECIPIENTS,
+    LISTINGS,
+    DELIVERIES,
+    CALLS,
+    SCHEMA,
+)

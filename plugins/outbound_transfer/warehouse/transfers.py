@@ -12,7 +12,7 @@ from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.warehouse.database import Warehouse, rows_of, value
 from outbound_transfer.warehouse.rows import instant, occurred_at
 from outbound_transfer.warehouse.schema import LISTING, ensure
-from outbound_transfer.warehouse.tables import RECIPIENTS, TRANSFERS
+from outbound_transfer.warehouse.tables import LISTINGS, RECIPIENTS, TRANSFERS
 
 #: Statuses that a transfer keeps (service.md, States and transitions).
 FINAL: Final = ("complete", "canceled", "expired")
@@ -24,7 +24,8 @@ REMOVED: Final = "removed"
 class Open(msgspec.Struct, frozen=True):
     """What the tables say before the listing is read.
 
-    :ivar newest: when the newest transfer was sent, as :func:`.rows.instant`; None where there is none.
+    :ivar newest: every transfer sent up to then is in the tables (:func:`.rows.instant`); None where the listing was
+        never read whole.
     :ivar sent: by id, when each transfer was sent whose status may still change.
     """
 
@@ -33,12 +34,13 @@ class Open(msgspec.Struct, frozen=True):
 
     def is_enough(self, page: Sequence[Transfer], seen: set[str]) -> bool:
         """Whether nothing after this page can be new or have changed: the listing is newest first."""
-        last = _sent_at(page[-1]) if page else ""
+        last = sent_at(page[-1]) if page else ""
         missed = [at for transfer_id, at in self.sent.items() if transfer_id not in seen]
         return self.newest is not None and last < self.newest and all(last < at for at in missed)
 
 
-def _sent_at(transfer: Transfer) -> str:
+def sent_at(transfer: Transfer) -> str:
+    """As :func:`.rows.instant`; empty where the service did not say it."""
     return occurred_at(transfer.sent_at) or ""
 
 
@@ -62,7 +64,7 @@ class TransferTables:
         with self._warehouse.reading() as cursor:
             newest = value(
                 cursor,
-                self._warehouse.spelled("SELECT max([sent_at]) FROM {transfers} WHERE [account] = ?"),
+                self._warehouse.spelled("SELECT [newest_sent_at] FROM {listings} WHERE [account] = ?"),
                 (self._account,),
             )
             self._warehouse.run(
@@ -84,6 +86,21 @@ class TransferTables:
             for transfer in page:
                 self._update(cursor, transfer, seen)
         return new
+
+    def listed(self, newest: str) -> None:
+        """Note that the listing was read whole.
+
+        :param newest: when the first transfer of its first page was sent, as :func:`.rows.instant`.
+        """
+        now = instant(self.now())
+        with self._warehouse.writing() as cursor:
+            self._warehouse.insert(cursor, LISTINGS, [(self._account, newest, now)])
+            self._warehouse.run(
+                cursor,
+                "UPDATE {listings} SET [newest_sent_at] = ?, [updated_at] = ?"
+                " WHERE [account] = ? AND [newest_sent_at] < ?",
+                (newest, now, self._account, newest),
+            )
 
     def remove(self, transfer_id: str, asked_at: datetime) -> None:
         """Mark a transfer that the service knows no more."""
