@@ -114,14 +114,7 @@ class OutboundTransferHook(BaseHook):
     def attach_file(self, transfer_id: str, upload: Upload) -> File:
         """Attach a file to a draft; where the name is attached already, the existing file."""
         file = self.perform(calls.attach_file(transfer_id, upload)).file
-        collector = get_hook_lineage_collector()
-        if upload.location:
-            # A path is no URI until it is quoted.
-            is_uri = "://" in upload.location
-            collector.add_input_asset(
-                self, uri=upload.location if is_uri else Path(upload.location).absolute().as_uri()
-            )
-        collector.add_output_asset(self, uri=self._asset("transfers"))
+        self._report(read=upload.location, written="transfers")
         return file
 
     def list_files(self, transfer_id: str) -> tuple[File, ...]:
@@ -147,8 +140,19 @@ class OutboundTransferHook(BaseHook):
     def read_events(self, *, cursor: int = 0, limit: int = calls.MAX_EVENTS) -> Page:
         """One page of the event feed; a success spends the account's one request a minute."""
         page = self.perform(calls.read_events(cursor=cursor, limit=limit))
-        get_hook_lineage_collector().add_input_asset(self, uri=self._asset("events"))
+        self._report(read=self._asset("events"))
         return page
+
+    def _report(self, *, read: str, written: str = "") -> None:
+        """Tell Airflow's hook lineage, which collects nothing unless somebody reads it."""
+        collector = get_hook_lineage_collector()
+        try:
+            if read:
+                collector.add_input_asset(self, uri=read if "://" in read else Path(read).absolute().as_uri())
+            if written:
+                collector.add_output_asset(self, uri=self._asset(written))
+        except Exception as error:  # not every address can be an asset's, and what was done is done
+            self.log.debug("Not in the lineage: %s", error)
 
     def _asset(self, name: str) -> str:
         return f"{account_namespace(self.get_conn().settings.base_url)}/{name}"

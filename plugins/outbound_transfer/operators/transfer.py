@@ -290,7 +290,11 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
         show(context, delivery.client.settings, draft.state.transfer_id)
 
     def _wait_for(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> dict[str, Any]:
+        from outbound_transfer.protocol.outcomes import story
+
         deadline = waiting.deadline(self.timeout, context)
+        if self.deferrable:
+            self._told = story(transfer)  # the trigger says it
         while (result := self.conclude(transfer)) is None:
             if self.deferrable:
                 self.defer_wait(transfer.id, deadline)
