@@ -22,15 +22,16 @@ PLACEHOLDER: Final = "{transfer_id}"
 _PLAIN: Final = re.compile(r"[\x21-\x7e]+")
 
 
-def transfer_url(web_url: str, transfer_id: str) -> str:
+def transfer_url(web_url: str, transfer_id: object) -> str:
     """Where the web application at ``web_url`` shows a transfer; "" where no link could be safe.
 
     service.md does not name the web application's addresses. So ``web_url`` may say by ``{transfer_id}`` where an id
     belongs; without it, the page is ``/transfers/{transfer_id}`` below, as in the API's own paths.
 
-    :param transfer_id: opaque, and quoted whole, so that none reaches another page.
+    :param transfer_id: opaque, and quoted whole, so that none reaches another page. What is no id, such as a template's
+        None, is refused by the call that uses it.
     """
-    if not transfer_id.strip(".") or not _is_safe(web_url):
+    if not isinstance(transfer_id, str) or not transfer_id.strip(".") or not _is_safe(web_url):
         return ""
     with suppress(UnicodeEncodeError):
         quoted = quote(transfer_id, safe="")
@@ -56,7 +57,7 @@ def _is_safe(web_url: str) -> bool:
     )
 
 
-def url_of(settings: Settings, transfer_id: str) -> str:
+def url_of(settings: Settings, transfer_id: object) -> str:
     """The same for a connection: its web application, or the service's address where none is named."""
     return transfer_url(settings.web_url or settings.base_url, transfer_id)
 
@@ -77,12 +78,12 @@ class TransferLink(BaseOperatorLink):
         return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
 
 
-def show(context: Any, settings: Settings, transfer_id: str) -> None:
+def show(context: Any, settings: Settings, transfer_id: object) -> None:
     """Link the running task instance to a transfer."""
     context["ti"].xcom_push(TransferLink().xcom_key, url_of(settings, transfer_id))
 
 
-def show_of(context: Any, conn_id: str, transfer_id: str) -> None:
+def show_of(context: Any, conn_id: str, transfer_id: object) -> None:
     """The same for a task that has no client yet; what is wrong with its connection is told by who uses that."""
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException

@@ -48,7 +48,7 @@ def test_no_link_where_none_is_safe(web_url) -> None:
     assert transfer_url(web_url, "tr_1") == ""
 
 
-@pytest.mark.parametrize("transfer_id", ["", ".", "..", "\udcff"])
+@pytest.mark.parametrize("transfer_id", ["", ".", "..", "\udcff", None, 7])
 def test_no_link_to_what_is_no_transfer(transfer_id) -> None:
     assert transfer_url("https://acme.example.com", transfer_id) == ""
 

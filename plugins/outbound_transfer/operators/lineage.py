@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Final
 
 from airflow.providers.openlineage.extractors import OperatorLineage
 from airflow.sdk import BaseHook, ObjectStoragePath
@@ -18,14 +18,15 @@ from outbound_transfer.protocol.models import DRAFT
 from outbound_transfer.state import DeliveryState
 
 #: The facet's name in a run.
-FACET = "outboundTransfer"
+FACET: Final = "outboundTransfer"
 
 
 @define
 class OutboundTransferRunFacet(RunFacet):
     """The transfer of a run. Says nothing of its recipients, its message or its security.
 
-    :ivar status: the service's, as the task last saw it; None where the task cannot know whether it was sent.
+    :ivar status: the service's, as the task returns it; else draft, and None where a send was begun and its end is not
+        known.
     :ivar files: each with ``name`` and ``size`` (bytes); empty where the task attaches none.
     """
 
