@@ -183,6 +183,7 @@ class Delivery:
             with _told_if_in_doubt(state):
                 transfer = self.client.perform(calls.get_transfer(transfer_id))
             if not transfer.is_draft:
+                self.log.info("Transfer %s was sent by an earlier try", transfer.id)
                 return transfer
         return self.send(state)
 
@@ -222,7 +223,7 @@ def _plan(
     for source in sources:
         file, old = held.get(source.name), before.get(source.name)
         sole = old is None or (old.sole and (old.size, old.version) == (source.size, source.version))
-        plan[source.name] = PlannedFile(source.size, source.version, file.id if file else "", sole)
+        plan[source.name] = PlannedFile(source.size, source.version, file.id if file else "", sole, source.location)
     return plan
 
 

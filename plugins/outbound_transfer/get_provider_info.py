@@ -48,7 +48,10 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "web_url": {
                         "label": "Web application",
-                        "description": "Address of the account's web application, for links.",
+                        "description": (
+                            "Address of the account's web application, for links; {transfer_id} in it stands for a "
+                            "transfer's id, else a transfer is looked for at /transfers/ and its id."
+                        ),
                         "schema": _TEXT,
                     },
                 },
@@ -76,6 +79,14 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Outbound Transfer Service",
                 "python-modules": ["outbound_transfer.triggers.transfer"],
+            }
+        ],
+        "extra-links": ["outbound_transfer.links.TransferLink"],
+        "asset-uris": [
+            {
+                "schemes": ["outbound-transfer"],
+                "handler": "outbound_transfer.assets.sanitize_uri",
+                "to_openlineage_converter": "outbound_transfer.assets.convert_asset_to_openlineage",
             }
         ],
         "transfers": [

@@ -1,12 +1,20 @@
-"""Progress of a long upload, in the task's log."""
+"""The story of a delivery, in the task's log: what is to be uploaded, how far it is, what became of it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow.sdk import timezone
+
+from outbound_transfer.links import url_of
 from outbound_transfer.logs import Log
+
+if TYPE_CHECKING:
+    from outbound_transfer.client import Settings
+    from outbound_transfer.protocol.models import File, Transfer
+    from outbound_transfer.sources import Source
 
 #: Seconds between two lines.
 INTERVAL: Final = 5.0
@@ -46,3 +54,30 @@ def in_units(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.2f} GB"
+
+
+def found(sources: Sequence[Source], log: Log) -> Sequence[Source]:
+    """``sources``, told of."""
+    log.info("Found %s to deliver", _counted(sources))
+    return sources
+
+
+def summary(transfer: Transfer, files: Sequence[File] | None, ti: Any, settings: Settings) -> str:
+    """One line on a transfer that was sent.
+
+    :param files: those of the transfer; None where they are not known.
+    :param ti: the task instance. What it took is counted from the start of its try, with the waits.
+    """
+    seconds = (timezone.utcnow() - ti.start_date).total_seconds()
+    return (
+        f"Done: {'files' if files is None else _counted(files)} to {_number(transfer.recipients, 'recipient')} in "
+        f"{seconds:.1f} s of try {ti.try_number}; transfer {transfer.id}, {url_of(settings, transfer.id)}"
+    )
+
+
+def _counted(files: Sequence[Source] | Sequence[File]) -> str:
+    return f"{_number(files, 'file')} ({in_units(sum(file.size for file in files))})"
+
+
+def _number(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

@@ -66,7 +66,7 @@ class Source:
 
     def upload(self, on_progress: Callable[[int], object] = int) -> Upload:
         """The file as the body of a call; ``on_progress`` is told the bytes read so far."""
-        return Upload(self.name, self.size, lambda: self._chunks(on_progress))
+        return Upload(self.name, self.size, lambda: self._chunks(on_progress), self.location)
 
     def _chunks(self, on_progress: Callable[[int], object]) -> Iterator[bytes]:
         self.check_unchanged()

@@ -98,18 +98,20 @@ def look(hook: OutboundTransferHook, transfer_id: str, log: Log) -> Transfer | N
         return None
 
 
-def conclude(transfer: Transfer, rules: OutcomeRules, log: Log) -> dict[str, Any] | None:
+def conclude(transfer: Transfer, rules: OutcomeRules, log: Log, *, told: str = "") -> dict[str, Any] | None:
     """The final transfer as a mapping, without its files, or None while the wait goes on.
 
+    :param told: what the log says of it already: a look that shows nothing new is not worth a line.
     :raises AirflowFailException: its status means failure by the user's choice.
     :raises AirflowSkipException: its status means to skip.
     """
     from outbound_transfer.protocol.models import as_listed
     from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, Outcome, story
 
-    if transfer.status not in KNOWN_STATUSES:
-        log.warning("Status %r is not one that service.md lists; the wait goes on", transfer.status)
-    log.info("%s", story(transfer))
+    if story(transfer) != told:
+        if transfer.status not in KNOWN_STATUSES:
+            log.warning("Status %r is not one that service.md lists; the wait goes on", transfer.status)
+        log.info("%s", story(transfer))
     match rules.of(transfer):
         case None:
             return None
@@ -156,6 +158,14 @@ class WaitsForEnd(BaseOperator):
     on_canceled: str
     accept_partial: bool
     finish_in_triggerer: bool
+    _told: str = ""
+
+    def conclude(self, transfer: Transfer) -> dict[str, Any] | None:
+        """As the function of this name, which says each thing once."""
+        from outbound_transfer.protocol.outcomes import story
+
+        told, self._told = self._told, story(transfer)
+        return conclude(transfer, self.rules(), self.log, told=told)
 
     def defer_wait(self, transfer_id: str, deadline: datetime) -> NoReturn:
         """Wait in the triggerer, on the poll that all waits on the connection share."""
@@ -172,6 +182,12 @@ class WaitsForEnd(BaseOperator):
             accept_partial=self.accept_partial,
             finish=self.finish_in_triggerer and self._may_finish(),
             push=self.do_xcom_push,
+        )
+        self.log.info(
+            "Waiting for the end of transfer %s until %s, without a worker slot; a look every %g s",
+            transfer_id,
+            deadline.isoformat(timespec="seconds"),
+            trigger.poke_interval,
         )
         self.defer(trigger=trigger, method_name="execute_complete")
 

@@ -86,6 +86,19 @@ def test_a_clear_after_the_send_returns_the_same_transfer(task, sandbox, files) 
     assert calls(sandbox)[5:] == ["GET transfer"]
 
 
+def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, files) -> None:
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    transfer_id = ti.run()["id"]
+    wanted = {"transfer_id": transfer_id, "_link_TransferLink": f"{sandbox.base_url}/transfers/{transfer_id}"}
+    assert ti.xcoms == wanted
+
+    ti.clear()
+    ti.xcoms.clear()  # as Airflow does at the start of a try
+    ti.run()
+
+    assert ti.xcoms == wanted
+
+
 def test_resend_sends_again_after_a_clear_only(task, sandbox, files) -> None:
     ti = task(DeliverFilesOperator, files=files, resend=True, retries=1, **DELIVERY)
     first = ti.run()

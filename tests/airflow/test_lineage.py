@@ -9,6 +9,7 @@ import pytest
 from airflow.providers.openlineage.extractors.base import DefaultExtractor
 from airflow.sdk import TaskInstanceState
 
+from outbound_transfer.operators.lineage import dataset_of
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from support.postgres import postgres, postgres_server  # noqa: F401
@@ -69,3 +70,17 @@ def test_without_a_schema_the_database_says_where_its_tables_are(postgres, monke
     assert [each.name for each in lineage.outputs] == [
         f"{postgres.name}.public.outbound_transfer_{table}" for table in ("transfers", "recipients")
     ]
+
+
+@pytest.mark.parametrize(
+    ("location", "namespace", "name"),
+    [
+        ("/data/a b#1?.csv", "file", "/data/a b#1?.csv"),
+        ("/data/x/../a.csv", "file", "/data/a.csv"),
+        ("s3://finance/2026/summary.xlsx", "s3://finance", "2026/summary.xlsx"),
+        ("s3://a_connection@finance/summary.xlsx", "s3://finance", "summary.xlsx"),
+    ],
+)
+def test_a_delivered_file_is_named_as_openlineage_names_files(location, namespace, name) -> None:
+    dataset = dataset_of(location)
+    assert (dataset.namespace, dataset.name) == (namespace, name)

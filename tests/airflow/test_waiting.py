@@ -67,6 +67,7 @@ def context_of(store: Store, max_tries: int = 0) -> Any:
         max_tries=max_tries,
         try_number=1,
         xcom_push=lambda *_: None,
+        start_date=timezone.utcnow(),
         get_first_reschedule_date=lambda _: rescheduled and datetime.fromisoformat(rescheduled),
     )
     return {"ti": ti, "task_state_store": store}

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
@@ -111,6 +112,7 @@ class TaskInstance:
     retries: int = 0
     try_number: int = 0
     max_tries: int = 0
+    start_date: datetime = field(default_factory=timezone.utcnow)
     store: Store = field(default_factory=Store)
     xcoms: dict[str, Any] = field(default_factory=dict)
     deferrals: int = 0

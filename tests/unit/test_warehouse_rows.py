@@ -120,6 +120,7 @@ def test_progress_counts_and_survives_a_deferral() -> None:
         "has_more": False,
         "types": {"a": 3, "b": 1},
     }
+    assert str(second) == ("Landed 4 events (3 new) and 2 rejected lines of 2 pages; cursor 7 to 27, caught up")
 
 
 def test_types_cannot_swell_the_counts() -> None:

@@ -51,7 +51,8 @@ OnWait: TypeAlias = Callable[[Wait], None]
 
 def log_wait(wait: Wait) -> None:
     """Say why nothing happens for a while."""
-    log.warning("%s: %s Repeated in %.1f s.", wait.call.operation.value, wait.error, wait.seconds)
+    what = wait.call.operation.value
+    log.warning("Waiting %.1f s to repeat %s: %s", wait.seconds, what, str(wait.error).removeprefix(f"{what}: "))
 
 
 @dataclass(frozen=True)

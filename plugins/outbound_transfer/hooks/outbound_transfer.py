@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.lineage import get_hook_lineage_collector
 
+from outbound_transfer.assets import account_namespace
 from outbound_transfer.protocol import calls
 from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferError, RateLimited, ServiceError
 
@@ -110,7 +113,9 @@ class OutboundTransferHook(BaseHook):
 
     def attach_file(self, transfer_id: str, upload: Upload) -> File:
         """Attach a file to a draft; where the name is attached already, the existing file."""
-        return self.perform(calls.attach_file(transfer_id, upload)).file
+        file = self.perform(calls.attach_file(transfer_id, upload)).file
+        self._report(read=upload.location, written="transfers")
+        return file
 
     def list_files(self, transfer_id: str) -> tuple[File, ...]:
         """The files of a transfer, draft or sent."""
@@ -134,7 +139,23 @@ class OutboundTransferHook(BaseHook):
 
     def read_events(self, *, cursor: int = 0, limit: int = calls.MAX_EVENTS) -> Page:
         """One page of the event feed; a success spends the account's one request a minute."""
-        return self.perform(calls.read_events(cursor=cursor, limit=limit))
+        page = self.perform(calls.read_events(cursor=cursor, limit=limit))
+        self._report(read=self._asset("events"))
+        return page
+
+    def _report(self, *, read: str, written: str = "") -> None:
+        """Tell Airflow's hook lineage, which collects nothing unless somebody reads it."""
+        collector = get_hook_lineage_collector()
+        try:
+            if read:
+                collector.add_input_asset(self, uri=read if "://" in read else Path(read).absolute().as_uri())
+            if written:
+                collector.add_output_asset(self, uri=self._asset(written))
+        except Exception as error:  # not every address can be an asset's, and what was done is done
+            self.log.debug("Not in the lineage: %s", error)
+
+    def _asset(self, name: str) -> str:
+        return f"{account_namespace(self.get_conn().settings.base_url)}/{name}"
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the keys are accepted. Never spends the feed's minute: its key is probed with a refused request."""

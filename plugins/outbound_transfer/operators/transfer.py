@@ -9,18 +9,34 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer import waiting
 from outbound_transfer.hidden import hide, hide_phones, reveal
+from outbound_transfer.links import TransferLink, show
 from outbound_transfer.operators.base import OutboundTransferOperator
+from outbound_transfer.progress import found, summary
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client.retry import RetryPolicy
-    from outbound_transfer.delivery import Delivery
+    from outbound_transfer.delivery import Delivery, Draft
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
 
-class _DescribesDraft(OutboundTransferOperator):
+class _OfTransfer(OutboundTransferOperator):
+    """An operator that works on one transfer: its link, and what OpenLineage's provider asks for."""
+
+    operator_extra_links = (TransferLink(),)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """The files, the transfer and its status; OpenLineage's provider calls it, where that is installed."""
+        from outbound_transfer.operators.lineage import lineage
+
+        return lineage(self, task_instance)
+
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
+
+
+class _DescribesDraft(_OfTransfer):
     """Arguments that describe a draft."""
 
     template_fields: Sequence[str] = (
@@ -93,10 +109,12 @@ class CreateTransferOperator(_DescribesDraft):
         new = self.new_transfer()
         delivery = _delivery(hook, context)
         earlier = delivery.earlier(new, None, resend=self.resend)
-        return (earlier or delivery.create(new, None)).state.transfer_id
+        transfer_id = (earlier or delivery.create(new, None)).state.transfer_id
+        show(context, hook.get_conn().settings, transfer_id)
+        return transfer_id
 
 
-class AttachFilesOperator(OutboundTransferOperator):
+class AttachFilesOperator(_OfTransfer):
     """Attach files to a draft. A retry attaches what is missing.
 
     :param transfer_id: the draft.
@@ -116,17 +134,18 @@ class AttachFilesOperator(OutboundTransferOperator):
         from outbound_transfer.sources import find_sources
 
         delivery = _delivery(hook, context)
+        show(context, delivery.client.settings, self.transfer_id)
         draft = delivery.draft(self.transfer_id, self.files)
         if draft.is_done:
             self.log.info("Transfer %s was sent with these files; nothing is attached again", self.transfer_id)
             records = [draft.held[name] for name in draft.state.files]
         else:
-            records = delivery.attach(draft, find_sources(self.files), only_ours=False)
+            records = delivery.attach(draft, found(find_sources(self.files), self.log), only_ours=False)
         result: list[dict[str, Any]] = as_json(records)
         return result
 
 
-class SendTransferOperator(OutboundTransferOperator):
+class SendTransferOperator(_OfTransfer):
     """Send a draft: bills it, emails the recipients, starts the expiration clock. Never sends twice.
 
     :param transfer_id: the draft; one that was sent already is returned as it is.
@@ -150,13 +169,15 @@ class SendTransferOperator(OutboundTransferOperator):
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         from outbound_transfer.protocol.models import as_json
 
-        transfer = _delivery(hook, context).send_draft(self.transfer_id, resumed=resumed)
-        self.log.info("Transfer %s is %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
+        delivery = _delivery(hook, context)
+        show(context, delivery.client.settings, self.transfer_id)
+        transfer = delivery.send_draft(self.transfer_id, resumed=resumed)
+        self.log.info("%s", summary(transfer, transfer.files, context["ti"], delivery.client.settings))
         result: dict[str, Any] = as_json(transfer)
         return result
 
 
-class DiscardTransferOperator(OutboundTransferOperator):
+class DiscardTransferOperator(_OfTransfer):
     """Remove a draft that its run will not send; made for a teardown task. A sent transfer is left alone.
 
     :param transfer_id: the draft; nothing is done where there is none (its task never made one).
@@ -175,6 +196,7 @@ class DiscardTransferOperator(OutboundTransferOperator):
         if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
             self.log.info("No draft was made; nothing to discard")
             return True
+        show(context, hook.get_conn().settings, self.transfer_id)
         gone = hook.run(discard_draft(self.transfer_id))
         self.log.info("Transfer %s %s", self.transfer_id, "is no draft any more" if gone else "was sent; left alone")
         return gone
@@ -250,17 +272,30 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
         earlier = delivery.paused(new, self.files) if resumed else None
         earlier = earlier or delivery.earlier(new, self.files, resend=self.resend)
         if earlier and not earlier.transfer.is_draft:
+            self._push_id(context, delivery, earlier)
             return earlier.transfer
         # Found before anything is created: a missing file must leave nothing behind.
-        sources = find_sources(self.files)
+        sources = found(find_sources(self.files), self.log)
         draft = earlier or delivery.create(new, self.files)
+        self._push_id(context, delivery, draft)
+        files = delivery.attach(draft, sources, only_ours=True)
+        transfer = delivery.send(draft.state)
+        self.log.info("%s", summary(transfer, files, context["ti"], delivery.client.settings))
+        return transfer
+
+    @staticmethod
+    def _push_id(context: Context, delivery: Delivery, draft: Draft) -> None:
+        # In every try: Airflow removes what the one before has pushed.
         context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
-        delivery.attach(draft, sources, only_ours=True)
-        return delivery.send(draft.state)
+        show(context, delivery.client.settings, draft.state.transfer_id)
 
     def _wait_for(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> dict[str, Any]:
+        from outbound_transfer.protocol.outcomes import story
+
         deadline = waiting.deadline(self.timeout, context)
-        while (result := waiting.conclude(transfer, self.rules(), self.log)) is None:
+        if self.deferrable:
+            self._told = story(transfer)  # the trigger says it
+        while (result := self.conclude(transfer)) is None:
             if self.deferrable:
                 self.defer_wait(transfer.id, deadline)
             waiting.check_deadline(transfer, deadline)

@@ -118,7 +118,7 @@ class ServiceError(CallError):
     def __init__(self, status: int, code: str = "", message: str = "", retry_after: float | None = None) -> None:
         self.status, self.code, self.message, self.retry_after = status, code, message, retry_after
         said = f"{status} {code}".strip()
-        super().__init__(f"{said}: {message or 'the service gave no message'}. {self.advice}")
+        super().__init__(f"{said}: {message.rstrip('.') or 'the service gave no message'}. {self.advice}")
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -63,11 +63,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Upload:
-    """A file's bytes for one call. ``chunks()`` starts from the first byte each time it is called."""
+    """A file's bytes for one call. ``chunks()`` starts from the first byte each time it is called.
+
+    :ivar location: the path or URI of the file, for lineage; "" where it comes from none.
+    """
 
     name: str
     size: int
     chunks: Callable[[], Iterator[bytes]]
+    location: str = ""
 
     def body(self) -> Iterator[bytes]:
         """The chunks, none of them empty.

@@ -9,6 +9,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf, timezone
 
 from outbound_transfer import waiting
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.links import TransferLink, show_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,6 +36,7 @@ class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id", "on_expired", "on_canceled")
+    operator_extra_links = (TransferLink(),)
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
         self.finish_in_triggerer = finish_in_triggerer
 
     def execute(self, context: Context) -> Any:
+        show_of(context, self.outbound_transfer_conn_id, self.transfer_id)
         if self.deferrable:
             self.defer_wait(self.transfer_id, waiting.deadline(self.timeout, context))
         if not self.reschedule:  # in which mode Airflow counts from the first try by itself
@@ -69,5 +72,5 @@ class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
         """One look at the transfer."""
         with OutboundTransferHook(self.outbound_transfer_conn_id) as hook:
             transfer = waiting.look(hook, self.transfer_id, self.log)
-        result = waiting.conclude(transfer, self.rules(), self.log) if transfer else None
+        result = self.conclude(transfer) if transfer else None
         return PokeReturnValue(is_done=result is not None, xcom_value=result)

@@ -125,6 +125,8 @@ class EventFeedToSqlOperator(BaseOperator):
         except LongWait as long:
             self._defer(long, progress)
         self._announce(context, progress)
+        if progress.pages > 1:
+            self.log.info("%s", progress)
         return progress.summary()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
@@ -208,6 +210,7 @@ class EventFeedToSqlOperator(BaseOperator):
             self._defer_if_long(wait.seconds, wait.waited + wait.seconds)
 
     def _wait_out(self, seconds: float) -> None:
+        self.log.info("The feed has more, and answers once a minute: the next page in %.0f s", max(seconds, 0.0))
         self._defer_if_long(seconds, 0.0)
         if seconds > 0:
             self._feed.warehouse.rest()

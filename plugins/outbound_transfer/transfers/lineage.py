@@ -10,8 +10,8 @@ from airflow.providers.openlineage.sqlparser import SQLParser
 from airflow.sdk import BaseHook
 from openlineage.client.event_v2 import Dataset
 
+from outbound_transfer.assets import account_namespace
 from outbound_transfer.hooks.outbound_transfer import settings_of
-from outbound_transfer.warehouse.progress import feed_name
 
 
 def lineage(source: str, tables: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:
@@ -21,7 +21,7 @@ def lineage(source: str, tables: Sequence[str], operator: Any) -> OperatorLineag
     :param tables: those written, without their prefix.
     """
     settings = settings_of(BaseHook.get_connection(operator.outbound_transfer_conn_id))
-    account = Dataset(namespace=f"outbound-transfer://{feed_name(settings.base_url)}", name=source)
+    account = Dataset(namespace=account_namespace(settings.base_url), name=source)
     namespace, before = _place(operator.sql_conn_id, operator.schema)
     names = (".".join((*before, f"{operator.table_prefix}{table}")) for table in tables)
     return OperatorLineage(inputs=[account], outputs=[Dataset(namespace=namespace, name=name) for name in names])

@@ -126,10 +126,13 @@ class TransferTrigger(_SharesPoll):
             async for one in news:
                 if one.trouble:
                     self.log.warning("%s", one.trouble)
+                finished = self._finished(wait) if wait.end else None
+                if wait.end and not finished:
+                    del wait.remarks[-1:]  # the worker says it
                 while wait.remarks:
                     self.log.info("%s", wait.remarks.pop(0))
-                if wait.end is not None:
-                    yield self._finished(wait) or TriggerEvent(wait.end)
+                if wait.end:
+                    yield finished or TriggerEvent(wait.end)
                     return
 
     def _wait(self) -> Wait:

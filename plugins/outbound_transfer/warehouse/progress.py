@@ -50,6 +50,12 @@ class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             types=_counted(self.types, page),
         )
 
+    def __str__(self) -> str:
+        return (
+            f"Landed {self.events} events ({self.new_events} new) and {self.rejected} rejected lines of {self.pages} "
+            f"pages; cursor {self.cursor_from} to {self.cursor_to}, {'more to come' if self.has_more else 'caught up'}"
+        )
+
     def as_kwargs(self) -> dict[str, Any]:
         """For a deferral."""
         return {"progress": msgspec.to_builtins(self)}
