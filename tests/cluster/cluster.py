@@ -20,11 +20,11 @@ from .native import HERE, REPOSITORY, UNCHECKED, Container, containers, lay_out
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
-from demo.console import Teller  # noqa: E402
-from demo.processes import Processes  # noqa: E402
-from demo.stack import Airflow, free_ports  # noqa: E402
+from demo.console import Teller
+from demo.processes import Processes
+from demo.stack import Airflow, free_ports
 
-from outbound_transfer_sandbox.testing import Sandbox  # noqa: E402
+from outbound_transfer_sandbox.testing import Sandbox
 
 FILES = (REPOSITORY / "docker-compose.yaml", HERE / "short.yaml")
 START_TIMEOUT = 240.0

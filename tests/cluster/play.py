@@ -13,8 +13,6 @@ from typing import Any
 from .cluster import Cluster
 from .native import Container
 
-from demo.console import DemoFailed  # isort: skip  # cluster knows the way to it
-
 Key = tuple[str, str, str, int]
 
 #: Events that are in the feed beforehand: pages enough for waits between them.
@@ -157,8 +155,9 @@ class Play:
         return next(str(row["state"]) for row in self._metadata.execute(query, [dag_id, run_id]))
 
     def _states(self) -> str:
-        query = "SELECT coalesce(state, 'none') AS state, count(*) AS count FROM task_instance WHERE dag_id = 'deliver_files' GROUP BY 1"
-        return ", ".join(f"{row['count']} {row['state']}" for row in self._metadata.execute(query))
+        query = "SELECT coalesce(state, 'none') AS state FROM task_instance WHERE dag_id = 'deliver_files'"
+        counts = Counter(row["state"] for row in self._metadata.execute(query))
+        return ", ".join(f"{count} {state}" for state, count in counts.items())
 
     def landed(self) -> dict[str, int]:
         """Of the warehouse's events: how many, and the range of their ids."""

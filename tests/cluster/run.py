@@ -1,8 +1,8 @@
 """Runs docker-compose.yaml natively and loses a worker and a triggerer: ``python tests/cluster/run.py [--keep]``.
 
 Two Celery workers and two triggerers deliver 100 times through the DAG ``deliver_files`` to recipients who pick up, and
-``ingest_event_feed`` lands the feed. A worker is killed while it sends, a triggerer while it waits, each with all that it
-has started. Exits with 0 where all was delivered exactly once, every event landed once and no wait was lost.
+``ingest_event_feed`` lands the feed. A worker is killed while it sends, a triggerer while it waits, each with all that
+it has started. Exits with 0 where all was delivered exactly once, every event landed once and no wait was lost.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import argparse
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
