@@ -247,14 +247,18 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
         from outbound_transfer.sources import find_sources
 
         new = self.new_transfer()
-        earlier = delivery.paused(new, self.files) if resumed else None
-        earlier = earlier or delivery.earlier(new, self.files, resend=self.resend)
-        if earlier and not earlier.transfer.is_draft:
-            return earlier.transfer
+        draft = delivery.paused(new, self.files) if resumed else None
+        draft = draft or delivery.earlier(new, self.files, resend=self.resend)
+        if draft:
+            # Also of an earlier try: Airflow has cleared that try's XComs.
+            context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
+            if not draft.transfer.is_draft:
+                return draft.transfer
         # Found before anything is created: a missing file must leave nothing behind.
         sources = find_sources(self.files)
-        draft = earlier or delivery.create(new, self.files)
-        context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
+        if not draft:
+            draft = delivery.create(new, self.files)
+            context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
         delivery.attach(draft, sources, only_ours=True)
         return delivery.send(draft.state)
 
