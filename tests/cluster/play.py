@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,11 @@ class Play:
         for _ in self._rounds(lambda: f"{SENT_BEFORE_LOSS} sends ({len(self.sandbox.sent())} so far)"):
             if len(self.sandbox.sent()) >= SENT_BEFORE_LOSS:
                 break
-        holds = [{"kind": "hold", "path": "*/send", "effect": effect} for effect in ("after", "before") * 2]
+        effects = islice(cycle(("after", "before")), self._slots())
+        holds = [{"kind": "hold", "path": "*/send", "effect": effect} for effect in effects]
         self.sandbox.plan_faults(*holds)
         for _ in self._rounds(lambda: f"every slot to send ({self._held()} of {len(holds)})"):
-            if self._held() >= len(holds) - 1:
+            if self._held() >= len(holds) - 1:  # the ingestion may have one
                 break
         workers = self.cluster.containers["worker"]
         lost, tasks = max(((worker, self._running_on(worker)) for worker in workers), key=lambda pair: len(pair[1]))
@@ -139,6 +141,10 @@ class Play:
         for _ in self.teller.rounds(what, STAGE_TIMEOUT, log=self.cluster.folder / "logs"):
             self.cluster.processes.check()
             yield
+
+    def _slots(self) -> int:
+        worker = self.cluster.services["worker"]
+        return worker.replicas * int(worker.environment["AIRFLOW__CELERY__WORKER_CONCURRENCY"])
 
     def _held(self) -> int:
         return sum(row["state"] == "held" for row in self.sandbox.faults())
