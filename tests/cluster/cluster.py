@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,13 @@ class Cluster:
         every = [container for group in self.containers.values() for container in group]
         ports = iter(free_ports(2 * len(every)))
         self._environments = {container.name: container.environment(ports) for container in every}
+        self._open = ExitStack()
         self._started: set[str] = set()
         self._healthy: set[str] = set()
+
+    def close(self) -> None:
+        """Of what this process has open; the containers run on."""
+        self._open.close()
 
     def up(self) -> None:
         """As ``docker compose up --wait``."""
@@ -67,8 +73,8 @@ class Cluster:
     def _start(self, name: str) -> None:
         self._started.add(name)
         for container in self.containers[name]:
-            ends = name == "init"
-            self.processes.start(container.name, container.command(), self._environments[container.name], ends=ends)
+            environment, ends = self._environments[container.name], not self.services[name].check
+            self.processes.start(container.name, container.command(), environment, ends=ends)
             self.teller.say(f"{container.name} starts, {container.address}")
 
     def _may_start(self, name: str) -> bool:
@@ -106,16 +112,28 @@ class Cluster:
     def airflow(self) -> Airflow:
         """The REST API, to which the administrator of ``.env`` has signed in."""
         airflow = Airflow(f"http://{self.containers['api-server'][0].address}:8080")
+        self._open.callback(airflow.close)
         airflow.sign_in("admin", self.variables["AIRFLOW_ADMIN_PASSWORD"])
         return airflow
 
     @cached_property
     def sandbox(self) -> Sandbox:
         keys = (self.variables[f"OUTBOUND_TRANSFER_{name}API_KEY"] for name in ("", "EVENT_"))
-        return Sandbox(f"http://{self.containers['sandbox'][0].address}:8085", *keys)
+        sandbox = Sandbox(f"http://{self.containers['sandbox'][0].address}:8085", *keys)
+        self._open.callback(sandbox.close)
+        return sandbox
 
-    def database(self, name: str) -> psycopg.Connection[DictRow]:
-        """A new connection to ``postgres`` or ``warehouse``; each has the database of its own user."""
+    @cached_property
+    def metadata(self) -> psycopg.Connection[DictRow]:
+        """Airflow's own database."""
+        return self._open.enter_context(self._database("postgres"))
+
+    @cached_property
+    def warehouse(self) -> psycopg.Connection[DictRow]:
+        return self._open.enter_context(self._database("warehouse"))
+
+    def _database(self, name: str) -> psycopg.Connection[DictRow]:
+        """Each server has the database of its own user."""
         server, settings = self.containers[name][0], self.services[name].environment
         user, password = settings["POSTGRES_USER"], settings["POSTGRES_PASSWORD"]
         host = {"host": server.address, "dbname": user, "user": user, "password": password}
@@ -123,8 +141,7 @@ class Cluster:
 
     def told(self) -> str:
         """What is mapped here and what is not checked."""
-        with self.database("postgres") as connection:
-            postgres = str(connection.execute("SHOW server_version").fetchone()["server_version"])  # type: ignore[index]
+        postgres = self.metadata.info.parameter_status("server_version")
         redis = self.containers["redis"][0]
         shown = subprocess.run(["redis-server", "--version"], env=self._environments[redis.name], capture_output=True)
         version = re.search(r"v=(\S+)", shown.stdout.decode())

@@ -17,10 +17,8 @@ import yaml
 
 Condition = Literal["service_healthy", "service_completed_successfully"]
 
-#: What only an engine can do; the rest of a service is carried out.
-ENGINES_OWN = frozenset({"build", "init", "restart", "stop_grace_period"})
-
-_KNOWN = ENGINES_OWN | {
+_ENGINES_OWN = {"build", "init", "restart", "stop_grace_period"}
+_CARRIED_OUT = {
     *("command", "deploy", "depends_on", "entrypoint", "environment", "healthcheck"),
     *("image", "ports", "profiles", "volumes"),
 }
@@ -49,8 +47,6 @@ class Service:
     #: As of Compose: ``CMD`` or ``CMD-SHELL`` first; empty where there is none.
     check: tuple[str, ...]
     replicas: int
-    #: What the file says of it and only an engine can do.
-    left_out: tuple[str, ...]
 
     @property
     def shell_check(self) -> str:
@@ -105,7 +101,7 @@ def _wanted(service: Mapping[str, Any], profiles: set[str]) -> bool:
 
 
 def _service(name: str, raw: Mapping[str, Any]) -> Service:
-    if unknown := raw.keys() - _KNOWN:
+    if unknown := raw.keys() - _CARRIED_OUT - _ENGINES_OWN:
         raise ComposeError(f"{name}: {', '.join(sorted(unknown))} is not known here")
     return Service(
         name=name,
@@ -118,7 +114,6 @@ def _service(name: str, raw: Mapping[str, Any]) -> Service:
         ports={int(published): int(port) for published, port in _published(raw.get("ports", ()))},
         check=tuple(raw.get("healthcheck", {}).get("test", ())),
         replicas=int(raw.get("deploy", {}).get("replicas", 1)),
-        left_out=tuple(sorted(ENGINES_OWN & raw.keys())),
     )
 
 

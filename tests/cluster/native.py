@@ -63,12 +63,13 @@ class Container:
         written = IMAGE_ENVIRONMENT[self.image] | self.service.environment
         tools = ":".join(map(str, (self.path("/bin"), VENV, *_tools(self.image), "/usr/bin", "/bin")))
         own = {"HOME": str(self.root), "HOSTNAME": self.name, "LANG": "C.UTF-8", "PATH": tools}
-        own |= {"PYTHONPATH": str(HERE / "site"), "PGHOST": self.address}
-        mapped = {name: self.native(value) for name, value in written.items()}
-        return own | mapped | (self._listening(log_ports) if self.image == "outbound-transfer-airflow" else {})
+        own |= {"PYTHONPATH": str(HERE / "site")} | self._listening(log_ports)
+        return {name: self.native(value) for name, value in written.items()} | own
 
     def _listening(self, log_ports: Iterator[int]) -> dict[str, str]:
-        """Where Airflow's servers would listen on all of a container's addresses."""
+        """In the place of all of a container's addresses, which are other containers' too here."""
+        if self.image != "outbound-transfer-airflow":
+            return {"PGHOST": self.address}  # for pg_isready
         return {
             "AIRFLOW__API__HOST": self.address,
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": self.address,

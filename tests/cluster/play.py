@@ -68,7 +68,6 @@ class Play:
         self.deliveries = write_deliveries(cluster.outbox, count)
         self.batches = [self.deliveries[number::runs] for number in range(runs)]
         self.run_ids: list[str] = []
-        self._metadata = cluster.database("postgres")
         self._collected: set[str] = set()
 
     def begin(self) -> None:
@@ -151,18 +150,18 @@ class Play:
 
     def _running_on(self, worker: Container) -> list[Key]:
         query = f"SELECT {KEY} FROM task_instance WHERE state = 'running' AND hostname = %s"
-        return [_key(row) for row in self._metadata.execute(query, [worker.name])]
+        return [_key(row) for row in self.cluster.metadata.execute(query, [worker.name])]
 
     def _waits(self) -> Counter[str]:
-        return Counter({row["host"]: row["waits"] for row in self._metadata.execute(WAITS_BY_TRIGGERER)})
+        return Counter({row["host"]: row["waits"] for row in self.cluster.metadata.execute(WAITS_BY_TRIGGERER)})
 
     def _state(self, dag_id: str, run_id: str) -> str:
         query = "SELECT state FROM dag_run WHERE dag_id = %s AND run_id = %s"
-        return next(str(row["state"]) for row in self._metadata.execute(query, [dag_id, run_id]))
+        return next(str(row["state"]) for row in self.cluster.metadata.execute(query, [dag_id, run_id]))
 
     def _states(self) -> str:
         query = "SELECT coalesce(state, 'none') AS state FROM task_instance WHERE dag_id = 'deliver_files'"
-        counts = Counter(row["state"] for row in self._metadata.execute(query))
+        counts = Counter(row["state"] for row in self.cluster.metadata.execute(query))
         return ", ".join(f"{count} {state}" for state, count in counts.items())
 
     def landed(self) -> dict[str, int]:
@@ -171,8 +170,7 @@ class Play:
             "SELECT count(*) AS events, count(DISTINCT event_id) AS ids, min(event_id) AS first, max(event_id) AS last"
             " FROM outbound_transfer_events"
         )
-        with self.cluster.database("warehouse") as connection:
-            return dict(next(iter(connection.execute(query))))
+        return dict(next(iter(self.cluster.warehouse.execute(query))))
 
     def wrongs(self) -> Iterator[str]:
         """What breaks a promise, or was not put to the test."""
@@ -206,7 +204,7 @@ class Play:
 
     def _wrong_waits(self) -> Iterator[str]:
         query = f"SELECT {KEY}, state FROM task_instance WHERE task_id = 'delivery.wait_for_pickup'"
-        states = Counter(row["state"] for row in self._metadata.execute(query))
+        states = Counter(row["state"] for row in self.cluster.metadata.execute(query))
         if states != {"success": len(self.deliveries)}:
             yield f"waits for pickup: {dict(states)}"
 
@@ -238,7 +236,7 @@ class Play:
 
     def _tries(self) -> Iterator[tuple[str, object]]:
         query = f"SELECT {KEY}, try_number, hostname FROM task_instance"
-        rows = {_key(row): row for row in self._metadata.execute(query)}
+        rows = {_key(row): row for row in self.cluster.metadata.execute(query)}
         retried = {key: row for key, row in rows.items() if row["try_number"] > 1}
         lost = [key for key in retried if key in self.losses.tasks]
         yield "task instances / tries", f"{len(rows)} / {sum(row['try_number'] for row in rows.values())}"

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -55,9 +55,9 @@ def running_cluster(folder: Path, teller: Teller) -> Iterator[Cluster]:
     signals = Signals()
     processes = Processes(folder, signals)
     try:
-        cluster = Cluster(folder, processes, teller)
-        cluster.up()
-        yield cluster
+        with closing(Cluster(folder, processes, teller)) as cluster:
+            cluster.up()
+            yield cluster
     finally:
         signals.ignore()
         if left := processes.stop():
