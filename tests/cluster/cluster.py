@@ -151,7 +151,7 @@ class Cluster:
 def variables(outbox: Path) -> dict[str, str]:
     """As of ``.env``, each secret a new one."""
     names = re.findall(r"^([A-Z_]+)=", (REPOSITORY / ".env.example").read_text(), re.MULTILINE)
-    return {name: secrets.token_hex(24) for name in names} | {
+    return {name: secrets.token_hex(32) for name in names} | {
         "AIRFLOW_FERNET_KEY": Fernet.generate_key().decode(),
         "OUTBOUND_TRANSFER_URL": "http://sandbox:8085",
         "OUTBOX_DIR": str(outbox),
