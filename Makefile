@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test chromium faults machine kills kills-ingest fuzz lint \
+.PHONY: help setup demo demo-stop test chromium faults machine kills kills-ingest test-cluster fuzz lint \
 	bench-upload bench-import bench-wait bench-ingest bench-sandbox sandbox constraints clean
 
 PYTHON ?= python3
@@ -43,6 +43,9 @@ machine: setup ## 2,000 random schedules of tasks, faults, deaths and clears aga
 
 kills: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes)
 	$(BIN)/python tests/kills/run.py $(ARGS)
+
+test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
+	$(BIN)/python tests/cluster/run.py $(ARGS)
 
 fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
 	FUZZ_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -q tests/contract/test_fuzz.py

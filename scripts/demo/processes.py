@@ -125,6 +125,13 @@ class Processes:
             if child.poll() is not None:
                 raise DemoFailed(f"{name} has ended by itself with exit code {child.returncode}.", self.log(name))
 
+    def kill(self, name: str) -> None:
+        """As a machine that is gone: SIGKILL to a process and all that it has started; :meth:`check` forgets it."""
+        del self._lasting[name]
+        gone = [leader for leader in self.leaders if leader.name == name]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none of them takes note of another's end
+            _signal(members(gone), number)
+
     def _write(self) -> None:
         temporary = self._record.with_suffix(".new")
         temporary.write_text(json.dumps([asdict(leader) for leader in self.leaders], indent=1))

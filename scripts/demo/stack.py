@@ -41,6 +41,13 @@ class Airflow:
     def close(self) -> None:
         self._http.close()
 
+    def sign_in(self, username: str, password: str) -> None:
+        """Where not everybody is an administrator, before any other call."""
+        response = self._http.post("/auth/token", json={"username": username, "password": password})
+        if response.is_error:
+            raise DemoFailed(f"Airflow lets {username} not in: {response.status_code} {response.text[:500]}")
+        self._http.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
+
     def call(self, method: str, path: str, body: Any = None, **params: Any) -> Any:
         """Any call of the REST API, `path` below `/api/v2/`; its JSON answer."""
         response = self._http.request(method, f"/api/v2/{path}", json=body, params=params)
@@ -140,7 +147,7 @@ class Stack:
         for _ in self._rounds("airflow db migrate"):
             if self._processes.ended("db-migrate"):
                 break
-        port, *closed = _free_ports(3)
+        port, *closed = free_ports(3)
         self._env |= self.connections() | _addresses(port, *closed)
         for name in COMPONENTS:
             self.start_component(name)
@@ -239,7 +246,7 @@ def _environment() -> dict[str, str]:
     return env | {"NO_PROXY": local, "no_proxy": local}
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [listener.getsockname()[1] for listener in listeners]

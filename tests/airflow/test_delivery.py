@@ -81,7 +81,7 @@ def test_a_clear_after_the_send_returns_the_same_transfer(task, sandbox, files) 
         Path(file).unlink()
     ti.clear()
 
-    assert ti.run()["id"] == first["id"]
+    assert ti.run()["id"] == ti.xcoms["transfer_id"] == first["id"], "also for the tasks that read the XCom"
     assert billed(sandbox) == 1
     assert calls(sandbox)[5:] == ["GET transfer"]
 
@@ -97,6 +97,21 @@ def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, 
     ti.run()
 
     assert ti.xcoms == wanted
+
+
+def test_a_draft_is_known_to_the_teardown_also_where_a_later_try_finds_a_file_missing(task, sandbox, files) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    with pytest.raises(AirflowFailException, match="Buy credit"):
+        ti.run()
+    first = ti.xcoms["transfer_id"]
+    Path(files[0]).unlink()
+    ti.clear()
+
+    with pytest.raises(SourceUnreadable):
+        ti.run()
+
+    assert ti.xcoms["transfer_id"] == first
 
 
 def test_resend_sends_again_after_a_clear_only(task, sandbox, files) -> None:

@@ -127,6 +127,7 @@ class TaskInstance:
         """Tries until success, or until no retry is left; the result, or the last try's error raised."""
         while True:
             self.try_number += 1
+            self.xcoms.clear()  # as Airflow does at the start of each try
             try:
                 return self.run_once()
             except (AirflowFailException, AirflowSkipException):

@@ -19,9 +19,6 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 #: `$${…}` is the container's; `${NAME:?message}` and `${NAME:-default}` are Compose's. A bare `${NAME}` may be empty.
 VARIABLE = re.compile(r"\$\$|\$\{(?P<name>\w+)(?P<how>:\?|:-)(?P<rest>[^}]*)\}")
 
-#: Options of the Celery provider, which is in the image and not needed here.
-CELERY_OPTIONS = {("celery", "broker_url"), ("celery", "result_backend"), ("celery", "worker_concurrency")}
-
 
 def texts(value: Any) -> list[str]:
     """Every scalar below a value."""
@@ -104,6 +101,31 @@ def test_only_this_machine_reaches_the_published_ports() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_a_triggerer_and_a_worker_may_be_lost() -> None:
+    for name in ("triggerer", "worker"):
+        assert SERVICES[name]["deploy"] == {"replicas": 2}
+        # Either would keep a service from having more than one container.
+        assert not {"container_name", "hostname", "ports"} & SERVICES[name].keys()
+
+
+def test_the_queue_outlives_a_restart() -> None:
+    command = SERVICES["redis"]["command"]
+    assert command[command.index("--appendonly") + 1] == "yes"
+
+
+def test_the_ledger_is_kept_in_the_warehouse() -> None:
+    environment = SERVICES["worker"]["environment"]
+    ledger = environment["AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID"]
+    assert f"AIRFLOW_CONN_{ledger.upper()}" in environment
+
+
+def test_every_part_of_airflow_has_one_environment() -> None:
+    for name in ("api-server", "scheduler", "dag-processor", "triggerer", "worker"):
+        assert SERVICES["init"]["environment"].items() >= SERVICES[name]["environment"].items() - {
+            ("DUMB_INIT_SETSID", "0")
+        }
+
+
 def test_only_the_sandbox_has_a_profile() -> None:
     assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
         "sandbox": ["sandbox"]
@@ -128,7 +150,7 @@ def test_airflow_knows_every_option_that_is_set() -> None:
     for name in SERVICES["worker"]["environment"]:
         if match := re.fullmatch(r"AIRFLOW__([A-Z_]+?)__([A-Z_]+)", name):
             section, option = match[1].lower(), match[2].lower()
-            assert (section, option) in CELERY_OPTIONS or option in known[section]["options"], name
+            assert option in known[section]["options"], name
 
 
 def test_commands_are_airflows() -> None:

@@ -269,15 +269,18 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
         from outbound_transfer.sources import find_sources
 
         new = self.new_transfer()
-        earlier = delivery.paused(new, self.files) if resumed else None
-        earlier = earlier or delivery.earlier(new, self.files, resend=self.resend)
-        if earlier and not earlier.transfer.is_draft:
-            self._push_id(context, delivery, earlier)
-            return earlier.transfer
+        draft = delivery.paused(new, self.files) if resumed else None
+        draft = draft or delivery.earlier(new, self.files, resend=self.resend)
+        if draft:
+            # Also of an earlier try: Airflow removes what that try has pushed.
+            self._push_id(context, delivery, draft)
+            if not draft.transfer.is_draft:
+                return draft.transfer
         # Found before anything is created: a missing file must leave nothing behind.
         sources = found(find_sources(self.files), self.log)
-        draft = earlier or delivery.create(new, self.files)
-        self._push_id(context, delivery, draft)
+        if not draft:
+            draft = delivery.create(new, self.files)
+            self._push_id(context, delivery, draft)
         files = delivery.attach(draft, sources, only_ours=True)
         transfer = delivery.send(draft.state)
         self.log.info("%s", summary(transfer, files, context["ti"], delivery.client.settings))
@@ -285,7 +288,6 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
 
     @staticmethod
     def _push_id(context: Context, delivery: Delivery, draft: Draft) -> None:
-        # In every try: Airflow removes what the one before has pushed.
         context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
         show(context, delivery.client.settings, draft.state.transfer_id)
 
