@@ -71,7 +71,10 @@ class Warehouse:
 
     def qualified(self, table: Table) -> str:
         """The table's quoted name as it is."""
-        parts = (*((self._schema,) if self._schema else ()), self._prefix + table.suffix)
+        return self._qualified(self._prefix + table.suffix)
+
+    def _qualified(self, name: str) -> str:
+        parts = (*((self._schema,) if self._schema else ()), name)
         return ".".join(self.dialect.quote(part) for part in parts)
 
     def has(self, cursor: Any, table: Table) -> bool:
@@ -108,6 +111,22 @@ class Warehouse:
     def _is_there(self, table: Table) -> bool:
         with self.reading() as cursor:
             return self.has(cursor, table)
+
+    def index(self, cursor: Any, *tables: Table) -> None:
+        """Create those of the tables' indexes that are not there, where the database gains by them."""
+        if self.dialect.index is None:
+            return
+        for table in tables:
+            for number, columns in enumerate(table.indexes, 1):
+                table_name, name = self._prefix + table.suffix, f"{self._prefix}{table.suffix}_{number}"
+                names = {
+                    "name": self._qualified(name),
+                    "plain_name": self.dialect.quote(name),
+                    "table": self._qualified(table_name),
+                    "plain_table": self.dialect.quote(table_name),
+                    "columns": ", ".join(map(self.dialect.quote, columns)),
+                }
+                cursor.execute(self.dialect.in_statement(self.dialect.index.format_map(names)), ())
 
     def lock(self, cursor: Any) -> None:
         """Be the only session that creates or changes tables, until the transaction ends."""

@@ -38,11 +38,12 @@ _FEED_COLUMN: Final = Column("feed", Kind.TEXT, length=MAX_FEED)
 
 @dataclass(frozen=True)
 class Table:
-    """A table: ``{prefix}{suffix}``, unique by ``key``."""
+    """A table: ``{prefix}{suffix}``, unique by ``key``; ``indexes`` are further ones, where the database gains by them."""
 
     suffix: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    indexes: tuple[tuple[str, ...], ...] = ()
 
 
 #: Every event, once (service.md, Events).
@@ -129,6 +130,7 @@ FEED_POLLS: Final = Table(
         Column("note", Kind.TEXT, required=False),
     ),
     key=("poll_id",),
+    indexes=(("feed", "polled_at"),),
 )
 
 #: Which version each set of tables has (``part``: ``feed``, ``transfers`` or ``deliveries``), so that an older one is
@@ -218,6 +220,7 @@ DELIVERIES: Final = Table(
         Column("updated_at", Kind.TIME),
     ),
     key=("account", "transfer_id"),
+    indexes=(("created_at",), ("run_id",)),
 )
 
 #: Calls of the service, counted by minute and process: rows are only ever added. What one minute saw is their sum.
@@ -240,6 +243,7 @@ CALLS: Final = Table(
         Column("calls", Kind.WHOLE),
     ),
     key=("call_id",),
+    indexes=(("minute",),),
 )
 
 TABLES: Final = (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS, TRANSFERS, RECIPIENTS, DELIVERIES, CALLS, SCHEMA)

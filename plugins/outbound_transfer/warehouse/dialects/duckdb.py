@@ -27,12 +27,12 @@ _TYPES: Final = {
 _WIRE: Final = _TYPES | {Kind.TIME: "VARCHAR", Kind.JSON: "VARCHAR", Kind.FLAG: "BIGINT"}
 
 
-def connect(hook: Hook) -> Any:
+def connect(hook: Hook, patience: float = PATIENCE) -> Any:
     """A connection, as soon as no other process has the file open.
 
-    :raises WarehouseBusy: others had it for all the patience.
+    :raises WarehouseBusy: others had it for all the patience (seconds).
     """
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     while True:
         try:
             return hook.get_conn()
@@ -40,7 +40,7 @@ def connect(hook: Hook) -> Any:
             if not _is_busy(error):
                 raise
             if time.monotonic() > until:
-                raise WarehouseBusy(f"the DuckDB file was in use for {PATIENCE:.0f} s: {error}") from error
+                raise WarehouseBusy(f"the DuckDB file was in use for {patience:.0f} s: {error}") from error
         # Irregular, so as not to keep step with a reader's loop.
         time.sleep(random.uniform(0.001, 0.02))  # noqa: S311
 

@@ -65,4 +65,5 @@ POSTGRESQL: Final = Dialect(
     lock=("SELECT pg_advisory_xact_lock(8029759185026510692)",),
     exists="SELECT to_regclass(%(quoted)s) IS NOT NULL",
     insert=_insert,
+    index="CREATE INDEX IF NOT EXISTS {plain_name} ON {table} ({columns})",
 )

@@ -55,4 +55,5 @@ SQLITE: Final = Dialect(
     begin=("BEGIN IMMEDIATE",),
     exists="SELECT count(*) > 0 FROM pragma_table_info(:plain, :schema)",
     insert=_insert,
+    index="CREATE INDEX IF NOT EXISTS {name} ON {plain_table} ({columns})",
 )
