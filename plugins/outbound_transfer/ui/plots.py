@@ -54,10 +54,10 @@ class Plot:
 
 
 def nice(value: int) -> int:
-    """The least of 1, 2, 5, 10, 20, 50, ... that is not below."""
+    """The least of 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, ... that is not below."""
     scale = 1
     while True:
-        for step in (1, 2, 5):
+        for step in (1, 2, 3, 4, 5, 6, 8):
             if step * scale >= value:
                 return step * scale
         scale *= 10
