@@ -55,9 +55,7 @@ class UiStack(Stack):
         addresses = _addresses(port, *closed)
         url = addresses["AIRFLOW__API__BASE_URL"] + path
         name = f"api-server{path.replace('/', '-')}"
-        self._processes.start(
-            name, _airflow("api-server"), self._env | addresses | {"AIRFLOW__API__BASE_URL": url}
-        )
+        self._processes.start(name, _airflow("api-server"), self._env | addresses | {"AIRFLOW__API__BASE_URL": url})
         server = Airflow(url)
         self._open.callback(server.close)
         return server

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
@@ -19,7 +19,8 @@ from outbound_transfer.ui import pages
 from outbound_transfer.ui.access import MAY_SEE_THE_PAGE, MAY_SEE_THE_TASK, READABLE_DAGS
 from outbound_transfer.ui.bounded import Reads
 from outbound_transfer.ui.filters import filter_of
-from outbound_transfer.ui.ledger import Ledger, NotConfigured
+from outbound_transfer.ui.kept import Kept
+from outbound_transfer.ui.ledger import Ledger, NotConfigured, Read
 from outbound_transfer.ui.views import deliveries_page, task_page
 
 log = logging.getLogger(__name__)
@@ -28,17 +29,20 @@ log = logging.getLogger(__name__)
 PATIENCE: Final = 3.0
 AT_ONCE: Final = 4
 
+#: Seconds for which the counts behind the plots are kept, for all who see the same DAGs.
+KEEP: Final = 20.0
+
 _UNMAPPED: Final = -1
 
 
 @cache
 def application() -> FastAPI:
     """The application of this process."""
-    return create_application(Reads(AT_ONCE, PATIENCE))
+    return create_application(Reads(AT_ONCE, PATIENCE), Kept(KEEP))
 
 
-def create_application(reads: Reads) -> FastAPI:
-    """The application, whose reads of the warehouse go through ``reads``."""
+def create_application(reads: Reads, kept: Kept) -> FastAPI:
+    """The application, whose reads of the warehouse go through ``reads``, and whose counts are ``kept``."""
     app = FastAPI(title="Outbound transfers", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     app.middleware("http")(_with_headers)
@@ -52,7 +56,9 @@ def create_application(reads: Reads) -> FastAPI:
     async def deliveries(request: Request, readable: set[str] = READABLE_DAGS) -> Response:
         wanted, now = filter_of(request.query_params), datetime.now(timezone.utc)
         return await _answered(
-            reads, lambda ledger: ledger.overview(wanted, readable, now), lambda read: deliveries_page(read, wanted, now)
+            reads,
+            lambda: Ledger.configured(kept).overview(wanted, readable, now),
+            lambda read: deliveries_page(read, wanted, now),
         )
 
     @app.get("/task", dependencies=[MAY_SEE_THE_TASK])
@@ -60,7 +66,9 @@ def create_application(reads: Reads) -> FastAPI:
         now = datetime.now(timezone.utc)
         index = _map_index(map_index)
         return await _answered(
-            reads, lambda ledger: ledger.of_task(dag_id, run_id, task_id, index), lambda read: task_page(read, now)
+            reads,
+            lambda: Ledger.configured(kept).of_task(dag_id, run_id, task_id, index),
+            lambda read: task_page(read, now),
         )
 
     return app
@@ -71,10 +79,10 @@ def _map_index(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else _UNMAPPED
 
 
-async def _answered(reads: Reads, read: Callable[[Ledger], Any], show: Callable[[Any], Response]) -> Response:
+async def _answered(reads: Reads, read: Callable[[], Read], show: Callable[[Read], Response]) -> Response:
     """What was read, shown; or what to do where it could not be."""
     try:
-        return show(await reads(lambda: read(Ledger.configured())))
+        return show(await reads(read))
     except NotConfigured as error:
         return pages.message(200, "No ledger is set", str(error))
     except asyncio.TimeoutError:

@@ -28,7 +28,7 @@ CHOICES: Final = {
     "": "Any status",
     IN_FLIGHT: "In flight",
     FAILED: "With an error",
-    DRAFT: "Draft",
+    DRAFT: "Not sent (draft)",
     PENDING: "Pending",
     PARTIAL: "Partial",
     COMPLETE: "Complete",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from outbound_transfer.hooks.outbound_transfer import settings_of
 from outbound_transfer.transfers.common import warehouse_of
 from outbound_transfer.ui import queries
 from outbound_transfer.ui.filters import Filter
+from outbound_transfer.ui.kept import Kept
 from outbound_transfer.ui.text import web_link
 from outbound_transfer.warehouse.database import Warehouse
-
-log = logging.getLogger(__name__)
 
 #: Seconds to wait for DuckDB's file; less than a page waits, so that it can say what is the matter.
 _PATIENCE = 2.0
@@ -39,12 +37,13 @@ class Read:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The warehouse."""
+    """The warehouse, and the counts of it that are kept."""
 
     warehouse: Warehouse
+    kept: Kept
 
     @classmethod
-    def configured(cls) -> Ledger:
+    def configured(cls, kept: Kept) -> Ledger:
         """The one of Airflow's configuration.
 
         :raises NotConfigured: there is none.
@@ -58,11 +57,11 @@ class Ledger:
             )
         prefix = conf.get("outbound_transfer", "ledger_table_prefix", fallback="outbound_transfer_")
         schema = conf.get("outbound_transfer", "ledger_schema", fallback="") or None
-        return cls(queries.impatient(warehouse_of(conn_id, prefix, schema), _PATIENCE))
+        return cls(queries.impatient(warehouse_of(conn_id, prefix, schema), _PATIENCE), kept)
 
     def overview(self, wanted: Filter, readable: Collection[str], now: datetime) -> Read:
         """As :func:`.queries.overview`."""
-        rows = queries.overview(self.warehouse, wanted, readable, now)
+        rows = queries.overview(self.warehouse, wanted, readable, now, self.kept)
         return Read(rows, _web(rows.deliveries))
 
     def of_task(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> Read:

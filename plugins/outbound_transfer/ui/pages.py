@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import HTMLResponse
 
-from outbound_transfer.ui.text import span
+from outbound_transfer.ui.text import NONE, span
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -45,7 +45,7 @@ def _environment() -> Environment:
 
 def instant(moment: datetime | None) -> str:
     """``2026-01-31 23:59:59 UTC``, or a dash."""
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC") if moment else "–"
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC") if moment else NONE
 
 
 def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 from outbound_transfer.ui.shapes import OUTCOMES, outcome_of, whole
@@ -88,12 +89,14 @@ def _stack(values: Sequence[int], kinds: Sequence[str], x: float, place: float, 
 def outcomes(rows: Iterable[Sequence[Any]], starts: Sequence[datetime]) -> Plot:
     """Deliveries by day and outcome.
 
-    :param rows: bar, status, how many, how many with an error.
+    :param rows: bar, status, how many.
     """
     counted = [dict.fromkeys(OUTCOMES, 0) for _ in starts]
-    for bar, status, count, _ in rows:
+    for bar, status, count in rows:
         counted[whole(bar)][outcome_of(str(status))] += whole(count)
-    return bars([f"{start:%b} {start.day}" for start in starts], [list(day.values()) for day in counted], list(OUTCOMES))
+    return bars(
+        [f"{start:%b} {start.day}" for start in starts], [list(day.values()) for day in counted], list(OUTCOMES)
+    )
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def pickups(rows: Iterable[Sequence[Any]]) -> Waits | None:
     counts = [0] * (len(_EDGES) + 1)
     for seconds in took:
         counts[sum(seconds >= edge for edge in _EDGES)] += 1
-    labels = [f"under {span(_EDGES[0])}", *(f"{span(a)} – {span(b)}" for a, b in zip(_EDGES, _EDGES[1:], strict=False))]
+    labels = [f"under {span(_EDGES[0])}", *(f"{span(a)} to {span(b)}" for a, b in pairwise(_EDGES))]
     plot = bars([*labels, f"{span(_EDGES[-1])} or more"], [[count] for count in counts], ["time"])
     return Waits(plot, span(took[(len(took) - 1) // 2]), span(took[(len(took) - 1) * 9 // 10]))
 

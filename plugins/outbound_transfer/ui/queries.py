@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from outbound_transfer.protocol.models import DRAFT
 from outbound_transfer.ui.filters import FAILED, FINAL, IN_FLIGHT, Filter, Position, bounds
+from outbound_transfer.ui.kept import Kept
 from outbound_transfer.ui.text import moment
 from outbound_transfer.warehouse.database import Warehouse, rows_of
 from outbound_transfer.warehouse.dialects import duckdb
@@ -34,6 +36,10 @@ PICKUPS_OF: Final = 1_000
 #: Deliveries that one task instance is shown with, feeds, and the recipients of one delivery: more are not read.
 MANY: Final = 250
 
+#: More than there can be. A planner that looks through the subselect takes each instant for a group of its own, and
+#: sorts them all; it does not look through a limit.
+_ALL: Final = 2**62
+
 _TABLES: Final = (DELIVERIES, CALLS, TRANSFERS, RECIPIENTS, FEED_CURSOR, FEED_POLLS, REJECTED_LINES)
 
 _KNOWN_FINAL: Final = ", ".join(f"'{status}'" for status in FINAL)
@@ -45,8 +51,10 @@ _NEWER_STATUS: Final = (
     f" WHEN t.[status] IN ({_KNOWN_FINAL}) OR t.[seen_at] >= d.[updated_at] THEN t.[status] ELSE d.[status] END"
 )
 _MORE_COLLECTED: Final = "CASE WHEN t.[collected] > d.[collected] THEN t.[collected] ELSE d.[collected] END"
+#: Only what may still change is looked for.
 _BESIDE: Final = (
     "{deliveries} d LEFT JOIN {transfers} t ON t.[account] = d.[account] AND t.[transfer_id] = d.[transfer_id]"
+    f" AND d.[status] NOT IN ({_KNOWN_FINAL})"
 )
 
 #: The columns of a delivery, in the order of :class:`.shapes.Delivery`.
@@ -62,7 +70,7 @@ class Overview:
     """The rows behind the page.
 
     :ivar has: which tables there are.
-    :ivar outcomes: bar of the plot, status, how many, how many of them with an error: all deliveries of the window.
+    :ivar outcomes: bar of the plot, status, how many: all deliveries of the window.
     :ivar deliveries: a page of them; ``before`` and ``after``: whether there are newer and older ones.
     :ivar pickups: ``sent_at``, ``picked_up_at``.
     :ivar feeds: feed, cursor, ``updated_at``, last poll, last landed page, rejected lines.
@@ -95,10 +103,11 @@ def impatient(warehouse: Warehouse, seconds: float) -> Warehouse:
     return warehouse
 
 
-def overview(warehouse: Warehouse, wanted: Filter, readable: Collection[str], now: datetime) -> Overview:
+def overview(warehouse: Warehouse, wanted: Filter, readable: Collection[str], now: datetime, kept: Kept) -> Overview:
     """Everything that the page shows, over one connection.
 
     :param readable: the DAGs whose deliveries may be seen.
+    :param kept: where the counts behind the plots are found, which are dear and change little.
     """
     with warehouse.reading() as cursor:
         reader = _Reader(warehouse, cursor)
@@ -108,16 +117,11 @@ def overview(warehouse: Warehouse, wanted: Filter, readable: Collection[str], no
         starts = bounds(wanted.days, now)
         dags = reader.dags(starts[0], readable)
         rows, before, after = reader.page(wanted, starts[0], dags)
-        return Overview(
-            has,
-            reader.outcomes(starts, dags),
-            rows,
-            before,
-            after,
-            reader.pickups(starts[0], dags),
-            reader.feeds(),
-            reader.calls(now),
+        outcomes, pickups = kept(
+            (has, warehouse.qualified(DELIVERIES), *starts, *dags),
+            lambda: (reader.outcomes(starts, dags), reader.pickups(starts[0], dags)),
         )
+        return Overview(has, outcomes, rows, before, after, pickups, reader.feeds(), reader.calls(now))
 
 
 def of_task(warehouse: Warehouse, dag_id: str, run_id: str, task_id: str, map_index: int) -> OfTask:
@@ -151,24 +155,22 @@ class _Reader:
     def _rows(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         return rows_of(self._warehouse.run(self._cursor, statement, parameters))
 
-    def dags(self, since: datetime, readable: Collection[str]) -> list[str] | None:
-        """Those of the readable DAGs that have deliveries; None where all that have some are readable."""
-        found = {row[0] for row in self._rows(
-            "SELECT DISTINCT [dag_id] FROM {deliveries} WHERE [created_at] >= ?", (instant(since),)
-        )}  # fmt: skip
-        return None if found <= set(readable) else sorted(found & set(readable))
+    def dags(self, since: datetime, readable: Collection[str]) -> list[str]:
+        """Those of the readable DAGs that have deliveries: far fewer than Airflow may have DAGs."""
+        found = self._rows("SELECT DISTINCT [dag_id] FROM {deliveries} WHERE [created_at] >= ?", (instant(since),))
+        return sorted({row[0] for row in found}.intersection(readable))
 
-    def outcomes(self, starts: Sequence[datetime], dags: list[str] | None) -> Rows:
-        """Bar, status, how many, how many of them with an error."""
+    def outcomes(self, starts: Sequence[datetime], dags: list[str]) -> Rows:
+        """Bar, status, how many."""
         where, parameters = _all(_since(starts[0]), _of_dags(dags))
         bar, edges = _bar("d.[created_at]", list(map(instant, starts)))
         return self._rows(
-            f"SELECT bar, status, count(*), count(error) FROM (SELECT {bar} AS bar, {self._status} AS status,"  # noqa: S608
-            f" d.[error] AS error FROM {self._source} WHERE {where}) counted GROUP BY bar, status",
+            f"SELECT bar, status, count(*) FROM (SELECT {bar} AS bar, {self._status} AS status"  # noqa: S608
+            f" FROM {self._source} WHERE {where} LIMIT {_ALL}) counted GROUP BY bar, status",
             (*edges, *parameters),
         )
 
-    def page(self, wanted: Filter, since: datetime, dags: list[str] | None) -> tuple[Rows, bool, bool]:
+    def page(self, wanted: Filter, since: datetime, dags: list[str]) -> tuple[Rows, bool, bool]:
         """A page of deliveries, newest first, and whether there are newer and older ones."""
         position, sign, order = wanted.older, "<", "DESC"
         if wanted.newer:
@@ -194,25 +196,25 @@ class _Reader:
         if status == FAILED:
             return "d.[error] IS NOT NULL", ()
         if status == IN_FLIGHT:
-            return f"{self._status} NOT IN ({_KNOWN_FINAL})", ()
+            return f"{self._status} NOT IN ('{DRAFT}', {_KNOWN_FINAL})", ()
         return (f"{self._status} = ?", (status,)) if status else ("", ())
 
     def recipients(self, account: str, transfer_id: str) -> Rows:
         if RECIPIENTS not in self.has:
             return []
         return self._rows(
-            "SELECT [transfer_id], [email], [name], [picked_up_at] FROM {recipients}"
+            "SELECT [transfer_id], [email], [name], [picked_up_at] FROM {recipients}"  # noqa: S608
             f" WHERE [account] = ? AND [transfer_id] = ? ORDER BY [position] LIMIT {MANY}",
             (account, transfer_id),
         )
 
-    def pickups(self, since: datetime, dags: list[str] | None) -> Rows:
-        """When the latest deliveries were sent, and when a recipient picked up; nothing where recipients are not kept."""
+    def pickups(self, since: datetime, dags: list[str]) -> Rows:
+        """When the latest deliveries were sent and recipients picked up; nothing where recipients are not kept."""
         if RECIPIENTS not in self.has:
             return []
         where, parameters = _all(_since(since), _of_dags(dags), ("d.[sent_at] IS NOT NULL", ()))
         return self._rows(
-            "SELECT s.[sent_at], r.[picked_up_at] FROM (SELECT d.[account], d.[transfer_id], d.[sent_at]"
+            "SELECT s.[sent_at], r.[picked_up_at] FROM (SELECT d.[account], d.[transfer_id], d.[sent_at]"  # noqa: S608
             f" FROM {{deliveries}} d WHERE {where} ORDER BY d.[created_at] DESC LIMIT {PICKUPS_OF}) s"
             " JOIN {recipients} r ON r.[account] = s.[account] AND r.[transfer_id] = s.[transfer_id]"
             " WHERE r.[picked_up_at] IS NOT NULL",
@@ -224,10 +226,8 @@ class _Reader:
         landed and whether there was more after it, and how many lines were rejected."""
         if FEED_CURSOR not in self.has:
             return []
-        rejected = dict(self._rejected())
-        cursors = self._rows(
-            f"SELECT [feed], [cursor], [updated_at] FROM {{feed_cursor}} ORDER BY [feed] LIMIT {MANY}"
-        )
+        rejected: dict[str, int] = dict(self._rejected())
+        cursors = self._rows("SELECT [feed], [cursor], [updated_at] FROM {feed_cursor} ORDER BY [feed]")[:MANY]
         return [
             (*row, *self._last_poll(row[0], ""), *self._last_poll(row[0], " AND [cursor_to] IS NOT NULL"),
              rejected.get(row[0], 0))
@@ -239,7 +239,7 @@ class _Reader:
         if FEED_POLLS not in self.has:
             return (None, None, None, None)
         statement = (
-            "SELECT [polled_at], [status], [note], [has_more] FROM {feed_polls}"
+            "SELECT [polled_at], [status], [note], [has_more] FROM {feed_polls}"  # noqa: S608
             f" WHERE [feed] = ? AND [action] = 'poll'{more} ORDER BY [polled_at] DESC LIMIT 1"
         )
         return next(iter(self._rows(statement, (feed,))), (None, None, None, None))
@@ -274,11 +274,8 @@ def _since(since: datetime) -> Clause:
     return "d.[created_at] >= ?", (instant(since),)
 
 
-def _of_dags(dags: Iterable[str] | None) -> Clause:
-    if dags is None:
-        return "", ()
-    known = list(dags)
-    return (f"d.[dag_id] IN ({', '.join('?' * len(known))})", known) if known else ("1 = 0", ())
+def _of_dags(dags: Sequence[str]) -> Clause:
+    return (f"d.[dag_id] IN ({', '.join('?' * len(dags))})", dags) if dags else ("1 = 0", ())
 
 
 def _found(search: str) -> Clause:

@@ -1,4 +1,4 @@
-"""From rows to what the templates show: pure. What comes from outside is made plain text here, and nothing is trusted."""
+"""From rows to what the templates show: pure. What comes from outside is made plain text here; nothing is trusted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
-from outbound_transfer.ui.filters import FAILED, FINAL, REMOVED
-from outbound_transfer.ui.text import moment, shown, size, span
+from outbound_transfer.ui.filters import FINAL, REMOVED
+from outbound_transfer.ui.text import NONE, moment, shown, size, span
 
 #: Calls that one key has a minute (service.md, Limits).
 CALLS_A_MINUTE: Final = 60
@@ -25,6 +25,7 @@ OUTCOMES: Final = {
     "in-flight": ("In flight", ()),
     "expired": ("Expired", (EXPIRED,)),
     "canceled": ("Canceled or removed", (CANCELED, REMOVED)),
+    "draft": ("Not sent", (DRAFT,)),
 }
 
 
@@ -89,12 +90,12 @@ class Delivery:
     def age(self, now: datetime) -> str:
         """Since the send; of a draft, since it was made."""
         since = self.sent_at or self.created_at
-        return span((now - since).total_seconds()) if since else "–"
+        return span((now - since).total_seconds()) if since else NONE
 
     def expiry(self, now: datetime) -> str:
         """How long recipients still have."""
         if not self.is_open or self.expires_at is None or self.status == DRAFT:
-            return "–"
+            return NONE
         left = (self.expires_at - now).total_seconds()
         return span(left) if left > 0 else "past"
 
@@ -238,9 +239,8 @@ def _key(conn_id: str, rows: list[Sequence[Any]], now: datetime) -> Key:
 
 
 def totals(outcomes: Iterable[Sequence[Any]]) -> dict[str, int]:
-    """Deliveries by outcome, and how many of all ended a try with an error."""
-    counted = dict.fromkeys((*OUTCOMES, FAILED), 0)
-    for _, status, count, failed in outcomes:
+    """Deliveries by outcome."""
+    counted = dict.fromkeys(OUTCOMES, 0)
+    for _, status, count in outcomes:
         counted[outcome_of(str(status))] += whole(count)
-        counted[FAILED] += whole(failed)
     return counted

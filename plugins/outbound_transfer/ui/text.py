@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 #: What does not show, or makes what follows show otherwise: controls, and marks that turn the direction of text.
 _INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+#: Where there is nothing to say.
+NONE: Final = "\N{EN DASH}"
 
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -22,7 +26,7 @@ def shown(text: Any, most: int = 200) -> str:
 def span(seconds: float) -> str:
     """``2 d 3 h``, ``5 min``: the two greatest units, the second one only below a hundred of the first."""
     left = max(0, round(seconds))
-    for (size, unit), (small, small_unit) in zip(_SPANS, _SPANS[1:], strict=False):
+    for (size, unit), (small, small_unit) in pairwise(_SPANS):
         if left >= size:
             more = left % size // small
             return f"{left // size} {unit}" + (f" {more} {small_unit}" if more and left < 10 * size else "")

@@ -7,7 +7,7 @@ from datetime import datetime
 from fastapi import Response
 
 from outbound_transfer.ui import pages, plots, shapes
-from outbound_transfer.ui.filters import CHOICES, FAILED, IN_FLIGHT, REFRESH, WINDOWS, Filter, bounds
+from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH, WINDOWS, Filter, bounds
 from outbound_transfer.ui.ledger import Read
 from outbound_transfer.ui.queries import PICKUPS_OF, OfTask, Overview, position_of
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, FEED_CURSOR, RECIPIENTS
@@ -25,7 +25,6 @@ def deliveries_page(read: Read, wanted: Filter, now: datetime) -> Response:
         windows=WINDOWS,
         choices=CHOICES,
         in_flight=IN_FLIGHT,
-        failed=FAILED,
         has_ledger=DELIVERIES in rows.has,
         has_calls=CALLS in rows.has,
         has_feed=FEED_CURSOR in rows.has,

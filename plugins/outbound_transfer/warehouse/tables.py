@@ -38,7 +38,7 @@ _FEED_COLUMN: Final = Column("feed", Kind.TEXT, length=MAX_FEED)
 
 @dataclass(frozen=True)
 class Table:
-    """A table: ``{prefix}{suffix}``, unique by ``key``; ``indexes`` are further ones, where the database gains by them."""
+    """A table: ``{prefix}{suffix}``, unique by ``key``; ``indexes``: more, where a database gains by them."""
 
     suffix: str
     columns: tuple[Column, ...]
@@ -165,6 +165,7 @@ TRANSFERS: Final = Table(
         Column("seen_at", Kind.TIME),
     ),
     key=("account", "transfer_id"),
+    indexes=(("account", "transfer_id", "status", "seen_at"),),
 )
 
 #: Their recipients: ``position`` in the transfer, from 1 (an address may stand there twice), ``email``, ``name``, and
@@ -220,7 +221,8 @@ DELIVERIES: Final = Table(
         Column("updated_at", Kind.TIME),
     ),
     key=("account", "transfer_id"),
-    indexes=(("created_at",), ("run_id",)),
+    # The first one holds all that counting by day and outcome reads.
+    indexes=(("created_at", "dag_id", "status", "account", "transfer_id", "updated_at"), ("run_id",)),
 )
 
 #: Calls of the service, counted by minute and process: rows are only ever added. What one minute saw is their sum.
