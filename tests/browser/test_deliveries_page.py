@@ -60,7 +60,7 @@ def fill(warehouse: Warehouse, run_id: str) -> None:
     ledger.fill(warehouse, 200, now, runs=[run_id])
     of_run: dict[str, Any] = {"run_id": run_id, "dag_id": "deliver_files"}
     rows = [
-        ledger.delivery("hostile", now, subject=HOSTILE, error="<img src=x onerror=alert(2)>", conn_id="none", **of_run),
+        ledger.delivery("hostile", now, subject=HOSTILE, error="<img src=x onerror=alert(2)>", conn_id="no", **of_run),
         ledger.delivery("mapped-0", now, task_id="deliver_each", map_index=0, subject="Mapped, first", **of_run),
         ledger.delivery("mapped-1", now, task_id="deliver_each", map_index=1, subject="Mapped, second", **of_run),
         ledger.delivery("hidden", now, dag_id="not_of_this_airflow", subject="Nobody may see this"),

@@ -57,11 +57,11 @@ _BESIDE: Final = (
     f" AND d.[status] NOT IN ({_KNOWN_FINAL})"
 )
 
-#: The columns of a delivery, in the order of :class:`.shapes.Delivery`.
+#: The columns of a delivery, as :func:`.shapes.delivery` takes them. Each has its own name: some drivers go by that.
 _COLUMNS: Final = (
     "d.[account], d.[transfer_id], d.[conn_id], d.[dag_id], d.[task_id], d.[run_id], d.[map_index], d.[try_number],"
-    " d.[subject], {status}, d.[error], d.[files], d.[bytes], d.[recipients], {collected}, d.[created_at],"
-    " d.[sent_at], d.[expires_at], d.[ended_at]"
+    " d.[subject], {status} AS status, d.[error], d.[files], d.[bytes], d.[recipients], {collected} AS collected,"
+    " d.[created_at], d.[sent_at], d.[expires_at], d.[ended_at]"
 )
 
 
@@ -254,8 +254,9 @@ class _Reader:
         if CALLS not in self.has:
             return []
         return self._rows(
-            "SELECT [conn_id], [minute], sum([calls]), sum(CASE WHEN [status] = 429 THEN [calls] ELSE 0 END),"
-            " sum(CASE WHEN [status] >= 500 OR [status] = 0 THEN [calls] ELSE 0 END)"
+            "SELECT [conn_id], [minute], sum([calls]) AS made,"
+            " sum(CASE WHEN [status] = 429 THEN [calls] ELSE 0 END) AS limited,"
+            " sum(CASE WHEN [status] >= 500 OR [status] = 0 THEN [calls] ELSE 0 END) AS failed"
             " FROM {calls} WHERE [minute] > ? GROUP BY [conn_id], [minute] ORDER BY [conn_id], [minute]",
             (instant(now - timedelta(hours=1)),),
         )
