@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,11 +19,19 @@ from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.tables import DELIVERIES, RECIPIENTS
 from support import ledger
 from support.postgres import running_server
-from support.ui import PASSWORD, WEB, UiStack, running_ui
+from support.ui import PASSWORD, UiStack, running_ui
 from support.warehouses import Hook
 
 DAGS = Path(__file__).with_name("dags")
 PATHS = ("", "/af")
+WEB = "https://account.example.com/transfers"
+#: Kept in Airflow's database, as most are.
+CONNECTION = {
+    "connection_id": ledger.CONN_ID,
+    "conn_type": "outbound_transfer",
+    "host": "https://account.example.com",
+    "extra": json.dumps({"web_url": WEB}),
+}
 HOSTILE = "<script>alert(1)</script><b>Report</b> \u202egnp.exe"
 NAV = "plugin/outbound-transfers"
 
@@ -51,6 +60,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
         with running_ui(folder, server.airflow_connection, DAGS, *PATHS) as stack:
             for path in PATHS:
                 stack.sign_in(path, "ann")
+            stack.servers[""].call("POST", "connections", CONNECTION)
             run_id = stack.servers[""].trigger("deliver_files", {})
             fill(warehouse, run_id)
             yield Ui(stack, run_id)

@@ -22,7 +22,6 @@ from kills.stack import NoSignals  # noqa: E402
 
 PASSWORD = "correct horse"
 LEDGER = "ledger"
-WEB = "https://account.example.com/transfers"
 
 
 class UiStack(Stack):
@@ -79,11 +78,7 @@ class UiStack(Stack):
         }
 
     def connections(self) -> dict[str, str]:
-        service = {"conn_type": "outbound_transfer", "host": "https://account.example.com", "extra": {"web_url": WEB}}
-        return {
-            "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": json.dumps(service),
-            f"AIRFLOW_CONN_{LEDGER.upper()}": self._ledger,
-        }
+        return {f"AIRFLOW_CONN_{LEDGER.upper()}": self._ledger}
 
 
 @contextmanager

@@ -64,10 +64,11 @@ def create_application(reads: Reads, kept: Kept) -> FastAPI:
     @app.get("/task", dependencies=[MAY_SEE_THE_TASK])
     async def task(dag_id: str, run_id: str, task_id: str, map_index: str = "") -> Response:
         now = datetime.now(timezone.utc)
-        index = _map_index(map_index)
+        # PostgreSQL takes no NUL, and no task has one in its name.
+        names = [name.replace("\0", "") for name in (dag_id, run_id, task_id)]
         return await _answered(
             reads,
-            lambda: Ledger.configured(kept).of_task(dag_id, run_id, task_id, index),
+            lambda: Ledger.configured(kept).of_task(*names, _map_index(map_index)),
             lambda read: task_page(read, now),
         )
 
@@ -89,7 +90,7 @@ async def _answered(reads: Reads, read: Callable[[], Read], show: Callable[[Read
         return pages.message(503, "The warehouse does not answer", _SILENT.format(reads.seconds))
     except Exception as error:
         # Drivers put addresses and users into their messages; those are for the log of the API server.
-        log.warning("The ledger could not be read: %s", error)
+        log.warning("The ledger could not be read", exc_info=True)
         return pages.message(503, "The warehouse cannot be read", _BROKEN.format(type(error).__name__))
 
 

@@ -9,7 +9,7 @@ from fastapi import Response
 from outbound_transfer.ui import pages, plots, shapes
 from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH, WINDOWS, Filter, bounds
 from outbound_transfer.ui.ledger import Read
-from outbound_transfer.ui.queries import PICKUPS_OF, OfTask, Overview, position_of
+from outbound_transfer.ui.queries import OfTask, Overview, position_of
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, FEED_CURSOR, RECIPIENTS
 
 
@@ -36,7 +36,6 @@ def deliveries_page(read: Read, wanted: Filter, now: datetime) -> Response:
         totals=shapes.totals(rows.outcomes),
         by_day=plots.outcomes(rows.outcomes, bounds(wanted.days, now)),
         waits=plots.pickups(rows.pickups),
-        pickups_of=PICKUPS_OF,
         feeds=[shapes.feed(row, now) for row in rows.feeds],
         keys=[(key, plots.minutes(key.minutes, shapes.CALLS_A_MINUTE)) for key in shapes.keys(rows.calls, now)],
         limit=shapes.CALLS_A_MINUTE,
