@@ -65,10 +65,10 @@ def create_application(reads: Reads, kept: Kept) -> FastAPI:
     async def task(dag_id: str, run_id: str, task_id: str, map_index: str = "") -> Response:
         now = datetime.now(timezone.utc)
         # PostgreSQL takes no NUL, and no task has one in its name.
-        names = [name.replace("\0", "") for name in (dag_id, run_id, task_id)]
+        dag, run, of = (name.replace("\0", "") for name in (dag_id, run_id, task_id))
         return await _answered(
             reads,
-            lambda: Ledger.configured(kept).of_task(*names, _map_index(map_index)),
+            lambda: Ledger.configured(kept).of_task(dag, run, of, _map_index(map_index)),
             lambda read: task_page(read, now),
         )
 
