@@ -35,7 +35,7 @@ from support.warehouses import Hook, duckdb_hook, sqlite_hook  # noqa: E402
 DAGS = ("deliver_files", "deliver_files", "deliver_files", "forgotten")
 
 #: Rounds in which nothing is kept.
-COLD = 5
+COLD = 3
 
 
 def main() -> int:

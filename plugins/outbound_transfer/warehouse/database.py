@@ -71,10 +71,7 @@ class Warehouse:
 
     def qualified(self, table: Table) -> str:
         """The table's quoted name as it is."""
-        return self._qualified(self._prefix + table.suffix)
-
-    def _qualified(self, name: str) -> str:
-        parts = (*((self._schema,) if self._schema else ()), name)
+        parts = (*((self._schema,) if self._schema else ()), self._prefix + table.suffix)
         return ".".join(self.dialect.quote(part) for part in parts)
 
     def has(self, cursor: Any, table: Table) -> bool:
@@ -116,17 +113,13 @@ class Warehouse:
         """Create those of the tables' indexes that are not there, where the database gains by them."""
         if self.dialect.index is None:
             return
+        quote, schema = self.dialect.quote, f"{self.dialect.quote(self._schema)}." if self._schema else ""
         for table in tables:
-            for number, columns in enumerate(table.indexes, 1):
-                table_name, name = self._prefix + table.suffix, f"{self._prefix}{table.suffix}_{number}"
-                names = {
-                    "name": self._qualified(name),
-                    "plain_name": self.dialect.quote(name),
-                    "table": self._qualified(table_name),
-                    "plain_table": self.dialect.quote(table_name),
-                    "columns": ", ".join(map(self.dialect.quote, columns)),
-                }
-                cursor.execute(self.dialect.in_statement(self.dialect.index.format_map(names)), ())
+            name = self._prefix + table.suffix
+            for number, index in enumerate(table.indexes, 1):
+                columns, covers = (list(map(quote, names)) for names in (index.columns, index.covers))
+                made = self.dialect.index(quote(f"{name}_{number}"), quote(name), schema, columns, covers)
+                cursor.execute(self.dialect.in_statement(made), ())
 
     def lock(self, cursor: Any) -> None:
         """Be the only session that creates or changes tables, until the transaction ends."""

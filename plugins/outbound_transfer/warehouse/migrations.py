@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from outbound_transfer.protocol.feed import Event, read_line
 from outbound_transfer.warehouse.database import Warehouse, rows_of
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, EVENTS, FEED_POLLS, TRANSFERS, Table
+from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, EVENTS, FEED_POLLS, Table
 
 _AT_ONCE: Final = 10_000
 
@@ -66,5 +66,4 @@ def _indexed(*tables: Table) -> Step:
 Step = Callable[[Warehouse, Any], None]
 
 FEED_STEPS: Final[Mapping[int, Step]] = {2: _raw_lines, 3: _indexed(FEED_POLLS)}
-LISTING_STEPS: Final[Mapping[int, Step]] = {2: _indexed(TRANSFERS)}
 LEDGER_STEPS: Final[Mapping[int, Step]] = {2: _indexed(DELIVERIES, CALLS)}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from outbound_transfer.warehouse.database import Warehouse, value
 from outbound_transfer.warehouse.errors import NewerTables
-from outbound_transfer.warehouse.migrations import FEED_STEPS, LEDGER_STEPS, LISTING_STEPS
+from outbound_transfer.warehouse.migrations import FEED_STEPS, LEDGER_STEPS
 from outbound_transfer.warehouse.rows import instant
 from outbound_transfer.warehouse.tables import (
     CALLS,
@@ -41,8 +41,8 @@ class Part:
 #: 1: events, cursor and rejected lines, without a version. 2: ``raw``, PostgreSQL's ``jsonb``, the log of polls.
 #: 3: an index of the log.
 FEED: Final = Part("feed", 3, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS), FEED_STEPS)
-#: 2 of both: indexes.
-LISTING: Final = Part("transfers", 2, (TRANSFERS, RECIPIENTS), LISTING_STEPS)
+LISTING: Final = Part("transfers", 1, (TRANSFERS, RECIPIENTS), {})
+#: 2: indexes.
 LEDGER: Final = Part("deliveries", 2, (DELIVERIES, CALLS), LEDGER_STEPS)
 
 

@@ -27,11 +27,13 @@ _TYPES: Final = {
 _WIRE: Final = _TYPES | {Kind.TIME: "VARCHAR", Kind.JSON: "VARCHAR", Kind.FLAG: "BIGINT"}
 
 
-def connect(hook: Hook, patience: float = PATIENCE) -> Any:
+def connect(hook: Hook, patience: float | None = None) -> Any:
     """A connection, as soon as no other process has the file open.
 
-    :raises WarehouseBusy: others had it for all the patience (seconds).
+    :param patience: seconds; :data:`PATIENCE` where it is not given.
+    :raises WarehouseBusy: others had it for all of them.
     """
+    patience = PATIENCE if patience is None else patience
     until = time.monotonic() + patience
     while True:
         try:
