@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop test chromium faults machine kills kills-ingest test-cluster fuzz lint \
-	bench-upload bench-import bench-wait bench-ingest bench-sandbox sandbox constraints clean
+	bench-upload bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -69,6 +69,9 @@ bench-import: setup ## What importing the operators adds to importing Airflow
 
 bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSensor (about half an hour)
 	$(BIN)/python tests/benchmarks/bench_wait.py $(ARGS)
+
+bench-page: setup ## The page of deliveries with 100,000 of them, in each warehouse (about 8 minutes)
+	$(BIN)/python tests/benchmarks/bench_page.py $(ARGS)
 
 bench-sandbox: setup ## The sandbox: start, calls a second, upload, pages of long lists, beside peers
 	$(BIN)/python tests/benchmarks/bench_sandbox.py $(ARGS)

@@ -90,6 +90,36 @@ def test_operators_sensors_and_triggers_load_nothing_heavy(tmp_path: Path) -> No
     assert [name for name in ours if ".client" in name or name.endswith((".sources", ".delivery"))] == []
 
 
+PLUGIN = """
+import json, sys
+import airflow.plugins_manager
+before = set(sys.modules)
+import outbound_transfer.ui.plugin as plugin
+added = sorted(set(sys.modules) - before)
+(app,) = plugin.OutboundTransferPlugin.fastapi_apps
+print(json.dumps([added, callable(app["app"]), "outbound_transfer.ui.app" in sys.modules]))
+"""
+
+
+def test_the_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
+    added, is_callable, loaded = last_line(run(PLUGIN, tmp_path))
+    assert set(added) - {"outbound_transfer"} == {"outbound_transfer.ui", "outbound_transfer.ui.plugin"}
+    assert (is_callable, loaded) == (True, False)
+
+
+PLUGINS = """
+import json
+from airflow import plugins_manager
+found = [each["name"] for each in plugins_manager.get_plugin_info()]
+print(json.dumps([found.count("outbound_transfer"), plugins_manager.get_import_errors()]))
+"""
+
+
+def test_the_plugin_is_registered_once_where_the_folder_is_scanned_too(tmp_path: Path) -> None:
+    code = f"import os; os.environ['AIRFLOW__CORE__PLUGINS_FOLDER'] = {str(REPOSITORY / 'plugins')!r}\n{PLUGINS}"
+    assert last_line(run(code, tmp_path)) == [1, {}]
+
+
 def test_parsing_a_dag_asks_nothing_of_anybody(tmp_path: Path) -> None:
     files = sorted((REPOSITORY / "dags").glob("*.py"))
     assert last_line(run(PARSE, tmp_path, *map(str, files))) == {file.stem: [file.stem] for file in files}

@@ -142,7 +142,7 @@ def test_tables_of_the_first_version_are_upgraded_and_nothing_is_lost(hook_of: A
     assert rows[0] == ("e1", '{"a": 1}', None, None)
     assert rows[1][:3] == ("e2", None, None)
     assert json.loads(rows[1][3]) == {"event_id": "e2", "type": "t", "data": "\0", "x": [1]}
-    assert hook.fetch("SELECT version FROM outbound_transfer_schema") == [(2,)]
+    assert hook.fetch("SELECT version FROM outbound_transfer_schema") == [(3,)]
     if hook.dialect_name == "postgresql":
         types = "SELECT DISTINCT data_type FROM information_schema.columns WHERE column_name IN ('data', 'other')"
         types += " AND table_name = 'outbound_transfer_events'"

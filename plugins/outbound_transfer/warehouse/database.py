@@ -151,6 +151,18 @@ class Warehouse:
         with self.reading() as cursor:
             return self.has(cursor, table)
 
+    def index(self, cursor: Any, *tables: Table) -> None:
+        """Create those of the tables' indexes that are not there, where the database gains by them."""
+        if self.dialect.index is None:
+            return
+        quote, schema = self.dialect.quote, f"{self.dialect.quote(self._schema)}." if self._schema else ""
+        for table in tables:
+            name = self._prefix + table.suffix
+            for number, index in enumerate(table.indexes, 1):
+                columns, covers = (list(map(quote, names)) for names in (index.columns, index.covers))
+                made = self.dialect.index(quote(f"{name}_{number}"), quote(name), schema, columns, covers)
+                cursor.execute(self.dialect.in_statement(made), ())
+
     def lock(self, cursor: Any) -> None:
         """Be the only session that creates or changes tables, until the transaction ends."""
         for statement in self.dialect.lock:

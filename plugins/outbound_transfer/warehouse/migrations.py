@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from outbound_transfer.protocol.feed import Event, read_line
 from outbound_transfer.warehouse.database import Warehouse, rows_of
-from outbound_transfer.warehouse.tables import EVENTS
+from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, EVENTS, FEED_POLLS, Table
 
 _AT_ONCE: Final = 10_000
 
@@ -59,4 +59,11 @@ def _line(event_id: str, kind: str, timestamp: str | None, data: str | None, oth
     return f"{line}, {other[1:]}" if other else line + "}"
 
 
-FEED_STEPS: Final[Mapping[int, Callable[[Warehouse, Any], None]]] = {2: _raw_lines}
+def _indexed(*tables: Table) -> Step:
+    return lambda warehouse, cursor: warehouse.index(cursor, *tables)
+
+
+Step = Callable[[Warehouse, Any], None]
+
+FEED_STEPS: Final[Mapping[int, Step]] = {2: _raw_lines, 3: _indexed(FEED_POLLS)}
+LEDGER_STEPS: Final[Mapping[int, Step]] = {2: _indexed(DELIVERIES, CALLS)}

@@ -37,12 +37,21 @@ _FEED_COLUMN: Final = Column("feed", Kind.TEXT, length=MAX_FEED)
 
 
 @dataclass(frozen=True)
+class Index:
+    """An index; ``covers``: more columns to keep in it, where the database would look up each row for them."""
+
+    columns: tuple[str, ...]
+    covers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Table:
-    """A table: ``{prefix}{suffix}``, unique by ``key``."""
+    """A table: ``{prefix}{suffix}``, unique by ``key``; ``indexes``: more, where a database gains by them."""
 
     suffix: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    indexes: tuple[Index, ...] = ()
 
 
 #: Every event, once (service.md, Events).
@@ -129,6 +138,7 @@ FEED_POLLS: Final = Table(
         Column("note", Kind.TEXT, required=False),
     ),
     key=("poll_id",),
+    indexes=(Index(("feed", "polled_at")),),
 )
 
 #: Which version each set of tables has (``part``: ``feed``, ``transfers`` or ``deliveries``), so that an older one is
@@ -230,6 +240,11 @@ DELIVERIES: Final = Table(
         Column("updated_at", Kind.TIME),
     ),
     key=("account", "transfer_id"),
+    # The first one covers what counting by day and outcome reads.
+    indexes=(
+        Index(("created_at", "dag_id"), covers=("status", "account", "transfer_id", "updated_at")),
+        Index(("run_id",)),
+    ),
 )
 
 #: Calls of the service, counted by minute and process: rows are only ever added. What one minute saw is their sum.
@@ -252,6 +267,7 @@ CALLS: Final = Table(
         Column("calls", Kind.WHOLE),
     ),
     key=("call_id",),
+    indexes=(Index(("minute",)),),
 )
 
 TABLES: Final = (

@@ -70,6 +70,8 @@ class Dialect:
         None where no statement is portable: the table is then asked for a row.
     :ivar insert: ``(cursor, quoted table, table, rows)``: adds the rows whose key is new; how many those were.
     :ivar text_of: the type of text of a length at most, where the database cannot index text of any length.
+    :ivar index: ``(index's name, table's name, schema, columns, covered columns)``, all quoted, schema with its dot or
+        empty: the statement that creates an index unless it is there. None where none is worth its while.
     :ivar connector: what makes connections, of a hook.
     :ivar commit: ``(connection, cursor)``: ends the transaction.
     :ivar changed: how many rows the last statement changed.
@@ -87,6 +89,7 @@ class Dialect:
     begin: tuple[str, ...] = ()
     lock: tuple[str, ...] = ()
     text_of: Callable[[int], str] | None = None
+    index: Callable[[str, str, str, list[str], list[str]], str] | None = None
     connector: Callable[[Hook], Connect] = _connector
     prepare: Callable[[Any], None] = _as_it_is
     commit: Callable[[Any, Any], None] = _commit

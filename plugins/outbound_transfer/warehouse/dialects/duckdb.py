@@ -79,10 +79,13 @@ def _file(path: str, pid: int) -> _File:  # noqa: ARG001  # an instance does not
 
 
 class Connector:
-    """Connections to the database of a hook: by its file where it is one, otherwise as the hook makes them."""
+    """Connections to the database of a hook: by its file where it is one, otherwise as the hook makes them.
 
-    def __init__(self, hook: Hook) -> None:
-        self._hook = hook
+    :param patience: seconds to wait for other processes; :data:`PATIENCE` where not given.
+    """
+
+    def __init__(self, hook: Hook, patience: float | None = None) -> None:
+        self._hook, self._patience = hook, patience
         self._path: str | None = None
 
     def __call__(self) -> Any:
@@ -90,7 +93,8 @@ class Connector:
 
         :raises WarehouseBusy: others had it for all the patience.
         """
-        until = time.monotonic() + PATIENCE
+        patience = PATIENCE if self._patience is None else self._patience
+        until = time.monotonic() + patience
         while True:
             try:
                 return self._connect()
@@ -98,7 +102,7 @@ class Connector:
                 if not _is_busy(error):
                     raise
                 if time.monotonic() > until:
-                    raise WarehouseBusy(f"the DuckDB file was in use for {PATIENCE:.0f} s: {error}") from error
+                    raise WarehouseBusy(f"the DuckDB file was in use for {patience:.0f} s: {error}") from error
             # Irregular, so as not to keep step with a reader's loop.
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311
 

@@ -38,6 +38,10 @@ def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
     return int(cursor.rowcount)
 
 
+def _index(name: str, table: str, schema: str, columns: list[str], covers: list[str]) -> str:
+    return f"CREATE INDEX IF NOT EXISTS {schema}{name} ON {table} ({', '.join([*columns, *covers])})"
+
+
 SQLITE: Final = Dialect(
     name="sqlite",
     mark="?",
@@ -55,4 +59,5 @@ SQLITE: Final = Dialect(
     begin=("BEGIN IMMEDIATE",),
     exists="SELECT count(*) > 0 FROM pragma_table_info(:plain, :schema)",
     insert=_insert,
+    index=_index,
 )

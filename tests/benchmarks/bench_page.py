@@ -1,0 +1,134 @@
+"""The page of deliveries in a real Airflow's API server, over HTTP, with 100,000 deliveries in the ledger.
+
+.venv/bin/python tests/benchmarks/bench_page.py [--deliveries N] [--rounds N] [postgresql] [sqlite] [duckdb]
+
+Peer: Airflow's own listing of DAG runs (25 a page), from the same API server, signed in the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "tests"))
+
+from outbound_transfer.ui.app import KEEP  # noqa: E402
+from outbound_transfer.warehouse.database import Warehouse  # noqa: E402
+from support import ledger  # noqa: E402
+from support.postgres import running_server  # noqa: E402
+from support.ui import running_ui  # noqa: E402
+from support.warehouses import Hook, duckdb_hook, sqlite_hook  # noqa: E402
+
+#: Of so many DAGs, one is of nobody's who asks: Airflow does not know it.
+DAGS = ("deliver_files", "deliver_files", "deliver_files", "forgotten")
+
+#: Rounds in which nothing is kept.
+COLD = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("warehouses", nargs="*", metavar="WAREHOUSE", help=f"of {', '.join(WAREHOUSES)}")
+    parser.add_argument("--deliveries", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=50)
+    arguments = parser.parse_args()
+    for name in arguments.warehouses or WAREHOUSES:
+        with tempfile.TemporaryDirectory(prefix="bench-page-") as folder, WAREHOUSES[name](Path(folder)) as found:
+            measure(name, Path(folder), *found, arguments.deliveries, arguments.rounds)
+    return 0
+
+
+@contextmanager
+def _postgresql(folder: Path) -> Iterator[tuple[Hook, str]]:
+    with running_server() as server:
+        yield Hook("postgresql", server.connect), server.airflow_connection
+
+
+@contextmanager
+def _sqlite(folder: Path) -> Iterator[tuple[Hook, str]]:
+    file = folder / "warehouse.db"
+    yield sqlite_hook(file), json.dumps({"conn_type": "sqlite", "host": str(file)})
+
+
+@contextmanager
+def _duckdb(folder: Path) -> Iterator[tuple[Hook, str]]:
+    file = folder / "warehouse.duckdb"
+    yield duckdb_hook(file), json.dumps({"conn_type": "duckdb", "host": str(file)})
+
+
+WAREHOUSES: dict[str, Callable[[Path], Any]] = {"postgresql": _postgresql, "sqlite": _sqlite, "duckdb": _duckdb}
+
+
+def measure(name: str, folder: Path, hook: Hook, connection: str, deliveries: int, rounds: int) -> None:
+    warehouse, now = Warehouse(hook), datetime.now(timezone.utc)
+    started = time.perf_counter()
+    ledger.fill(warehouse, deliveries, now, dags=DAGS)
+    print(f"\n{name}: {deliveries:,} deliveries made in {time.perf_counter() - started:.0f} s", flush=True)
+    with running_ui(folder / "airflow", connection, REPOSITORY / "tests/browser/dags", "") as stack:
+        token = stack.sign_in("", "ann")
+        run = stack.servers[""].trigger("deliver_files", {})
+        with httpx.Client(
+            base_url=stack.servers[""].url, headers={"Authorization": f"Bearer {token}"}, trust_env=False, timeout=60
+        ) as http:
+            print(f"{'':34} p50 ms   p95 ms   max ms   of {rounds}")
+            print(f"  {f'the page, counted anew ({COLD} times)':30} {cold(http)}", flush=True)
+            for what, path in asked(http, run).items():
+                print(f"  {what:30} {figures(http, path, rounds)}", flush=True)
+
+
+def asked(http: httpx.Client, run: str) -> dict[str, str]:
+    """What is measured, by name; the page's links lead to its second page."""
+    page = "/outbound-transfer/deliveries"
+    first = http.get(page).raise_for_status().text
+    older = first.partition('rel="next"')[0].rpartition('href="')[2].partition("#")[0].replace("&amp;", "&")
+    assert older.startswith("?older="), older
+    return {
+        "the page": page,
+        "the page, second of its pages": page + older,
+        "the page of a year": f"{page}?days=365",
+        "in flight": f"{page}?status=in-flight",
+        "expired (rare)": f"{page}?status=expired",
+        "a search that finds nothing": f"{page}?search=nowhere",
+        "of one task instance": f"/outbound-transfer/task?dag_id=deliver_files&run_id={run}&task_id=deliver",
+        "peer: Airflow's DAG runs": "/api/v2/dags/~/dagRuns?limit=25",
+    }
+
+
+def figures(http: httpx.Client, path: str, rounds: int) -> str:
+    return shown([milliseconds(http, path) for _ in range(rounds + 3)][3:])  # the first ones load modules
+
+
+def cold(http: httpx.Client) -> str:
+    """With counts that are not kept any more; the very first one loads modules."""
+    took = [milliseconds(http, "/outbound-transfer/deliveries")]
+    for _ in range(COLD):
+        time.sleep(KEEP + 0.5)
+        took.append(milliseconds(http, "/outbound-transfer/deliveries"))
+    return shown(took[1:])
+
+
+def milliseconds(http: httpx.Client, path: str) -> float:
+    started = time.perf_counter()
+    http.get(path).raise_for_status()
+    return (time.perf_counter() - started) * 1_000
+
+
+def shown(took: list[float]) -> str:
+    took = sorted(took)
+    return f"{statistics.median(took):8.0f} {took[int(len(took) * 0.95)]:8.0f} {took[-1]:8.0f}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
