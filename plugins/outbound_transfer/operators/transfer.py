@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery import Delivery
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.ledger.journal import Journal
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
 
@@ -91,7 +92,7 @@ class CreateTransferOperator(_DescribesDraft):
 
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> str:  # noqa: ARG002
         new = self.new_transfer()
-        delivery = _delivery(hook, context)
+        delivery = _delivery(hook, context, self.journal)
         earlier = delivery.earlier(new, None, resend=self.resend)
         return (earlier or delivery.create(new, None)).state.transfer_id
 
@@ -115,7 +116,7 @@ class AttachFilesOperator(OutboundTransferOperator):
         from outbound_transfer.protocol.models import as_json
         from outbound_transfer.sources import find_sources
 
-        delivery = _delivery(hook, context)
+        delivery = _delivery(hook, context, self.journal)
         draft = delivery.draft(self.transfer_id, self.files)
         if draft.is_done:
             self.log.info("Transfer %s was sent with these files; nothing is attached again", self.transfer_id)
@@ -150,7 +151,7 @@ class SendTransferOperator(OutboundTransferOperator):
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         from outbound_transfer.protocol.models import as_json
 
-        transfer = _delivery(hook, context).send_draft(self.transfer_id, resumed=resumed)
+        transfer = _delivery(hook, context, self.journal).send_draft(self.transfer_id, resumed=resumed)
         self.log.info("Transfer %s is %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         result: dict[str, Any] = as_json(transfer)
         return result
@@ -165,6 +166,8 @@ class DiscardTransferOperator(OutboundTransferOperator):
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
 
+    delivers = False
+
     def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
@@ -176,6 +179,8 @@ class DiscardTransferOperator(OutboundTransferOperator):
             self.log.info("No draft was made; nothing to discard")
             return True
         gone = hook.run(discard_draft(self.transfer_id))
+        if gone:
+            self.journal.removed(self.transfer_id)
         self.log.info("Transfer %s %s", self.transfer_id, "is no draft any more" if gone else "was sent; left alone")
         return gone
 
@@ -238,7 +243,7 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         from outbound_transfer.protocol.models import as_json
 
-        delivery = _delivery(hook, context)
+        delivery = _delivery(hook, context, self.journal)
         transfer = self._sent(delivery, context, resumed=resumed)
         result: dict[str, Any] = self._wait_for(hook, transfer, context) if self.wait else as_json(transfer)
         return result
@@ -266,6 +271,7 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
             waiting.check_deadline(transfer, deadline)
             time.sleep(waiting.seconds(self.poke_interval))
             transfer = waiting.look(hook, transfer.id, self.log) or transfer
+            self.journal.saw(transfer)
         return result
 
 
@@ -275,10 +281,15 @@ def _patient_for_slot(limit_timeout: float | timedelta) -> RetryPolicy:
     return RetryPolicy(limit_patience=waiting.seconds(limit_timeout))
 
 
-def _delivery(hook: OutboundTransferHook, context: Context) -> Delivery:
+def _delivery(hook: OutboundTransferHook, context: Context, journal: Journal) -> Delivery:
     from outbound_transfer.delivery import Delivery
 
     ti = context["ti"]
     return Delivery(
-        hook.get_conn(), context["task_state_store"], hook.log, clears=ti.max_tries, try_number=ti.try_number
+        hook.get_conn(),
+        context["task_state_store"],
+        hook.log,
+        clears=ti.max_tries,
+        try_number=ti.try_number,
+        journal=journal,
     )

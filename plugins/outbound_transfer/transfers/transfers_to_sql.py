@@ -74,13 +74,17 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         return lineage("transfers", ("transfers", "recipients"), self)
 
     def _listing(self, hook: OutboundTransferHook, tables: TransferTables, before: Open) -> dict[str, Any]:
+        from outbound_transfer import metrics
+
         seen: set[str] = set()
         pages = new = 0
         cursor: str | None = None
         while True:
             asked_at = tables.now()
             page = hook.list_transfers(cursor=cursor)
-            new += tables.save(page.data, asked_at)
+            landed = tables.save(page.data, asked_at)
+            metrics.ROWS_LANDED.emit(landed, table="transfers")
+            new += landed
             pages += 1
             seen.update(transfer.id for transfer in page.data)
             if page.next_cursor in (None, cursor) or before.is_enough(page.data, seen):

@@ -52,6 +52,10 @@ def _never(error: BaseException) -> bool:  # noqa: ARG001
     return False
 
 
+def _unhurried(dialect: Dialect, seconds: float) -> Dialect:  # noqa: ARG001
+    return dialect
+
+
 @dataclass(frozen=True)
 class Dialect:
     """One database.
@@ -71,6 +75,7 @@ class Dialect:
     :ivar commit: ``(connection, cursor)``: ends the transaction.
     :ivar changed: how many rows the last statement changed.
     :ivar is_race: whether an error means that another session changed the same row first.
+    :ivar hurried: ``(dialect, seconds)``: the same, which waits for other sessions no longer than that.
     """
 
     name: str
@@ -87,6 +92,7 @@ class Dialect:
     commit: Callable[[Any, Any], None] = _commit
     changed: Callable[[Any], int] = _rowcount
     is_race: Callable[[BaseException], bool] = _never
+    hurried: Callable[[Dialect, float], Dialect] = _unhurried
 
     def quote(self, name: str) -> str:
         """``name`` as an identifier."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row
@@ -27,12 +29,13 @@ _TYPES: Final = {
 _WIRE: Final = _TYPES | {Kind.TIME: "VARCHAR", Kind.JSON: "VARCHAR", Kind.FLAG: "BIGINT"}
 
 
-def connect(hook: Hook) -> Any:
+def connect(hook: Hook, patience: float | None = None) -> Any:
     """A connection, as soon as no other process has the file open.
 
     :raises WarehouseBusy: others had it for all the patience.
     """
-    until = time.monotonic() + PATIENCE
+    patience = PATIENCE if patience is None else patience
+    until = time.monotonic() + patience
     while True:
         try:
             return hook.get_conn()
@@ -40,9 +43,13 @@ def connect(hook: Hook) -> Any:
             if not _is_busy(error):
                 raise
             if time.monotonic() > until:
-                raise WarehouseBusy(f"the DuckDB file was in use for {PATIENCE:.0f} s: {error}") from error
+                raise WarehouseBusy(f"the DuckDB file was in use for {patience:.0f} s: {error}") from error
         # Irregular, so as not to keep step with a reader's loop.
         time.sleep(random.uniform(0.001, 0.02))  # noqa: S311
+
+
+def _hurried(dialect: Dialect, seconds: float) -> Dialect:
+    return replace(dialect, connect=partial(connect, patience=seconds))
 
 
 def _is_busy(error: Exception) -> bool:
@@ -61,7 +68,8 @@ def _changed(cursor: Any) -> int:
 def _is_race(error: BaseException) -> bool:
     import duckdb
 
-    return isinstance(error, duckdb.TransactionException)
+    # Of two threads that add one key at once, the later is told of either.
+    return isinstance(error, duckdb.TransactionException | duckdb.ConstraintException)
 
 
 def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
@@ -89,4 +97,5 @@ DUCKDB: Final = Dialect(
     commit=_commit,
     changed=_changed,
     is_race=_is_race,
+    hurried=_hurried,
 )
