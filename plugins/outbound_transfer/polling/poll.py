@@ -111,10 +111,10 @@ class Poll:
                 if self._is_news(began):
                     yield News()
             trouble = await self._outcome(asking)
-            self._on_look(self._clock() - began)
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)  # before its connection is closed
+            self._on_look(self._clock() - began)
         if trouble:
             yield News(trouble)
 
