@@ -99,9 +99,8 @@ def context() -> Any:
         map_index=-1,
         try_number=1,
         max_tries=0,
-        xcom_push=lambda **_: None,
+        xcom_push=lambda *_, **__: None,
     )
-    ti.xcom_push = lambda *_: None
     return {"ti": ti, "task_state_store": Store()}
 
 

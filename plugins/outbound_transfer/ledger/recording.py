@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.ledger.counts import CALLS
-from outbound_transfer.ledger.journal import Journal
+from outbound_transfer.ledger.journal import Journal, in_a_line
 from outbound_transfer.ledger.place import place, tables_of
 from outbound_transfer.ledger.writer import Writer
 from outbound_transfer.warehouse.deliveries import DeliveryTables, Note, Task
@@ -53,10 +53,10 @@ def _open(operator: Any, context: Context, hook: OutboundTransferHook) -> tuple[
     if (where := place()) is None:
         return None
     try:
-        # Looked up here, as Airflow's own threads are few: the writer's would wait in line with the task's own calls.
+        # Not in the thread: a lookup goes over the one socket to Airflow that the task's own requests take too.
         connection = hook.get_connection(where.conn_id)
     except Exception as error:
-        operator.log.warning("No delivery ledger is kept: %s", str(error).splitlines()[0] if str(error) else error)
+        operator.log.warning("No delivery ledger is kept: %s", in_a_line(error))
         return None
     writer = Writer(partial(tables_of, where, connection), operator.log)
     account = feed_name(hook.get_conn().settings.base_url)
