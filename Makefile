@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop test chromium faults machine kills kills-ingest test-cluster fuzz lint \
-	bench-upload bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints clean
+	bench-upload bench-ledger bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -55,8 +55,11 @@ lint: setup ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
+bench-upload: setup ## Upload 1 GiB: speed beside curl's and with a digest, and memory
 	$(BIN)/python tests/benchmarks/bench_upload.py
+
+bench-ledger: setup ## What the ledger adds to a delivery of three small files
+	$(BIN)/python tests/benchmarks/bench_ledger.py $(ARGS)
 
 bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about an hour)
 	$(BIN)/python tests/benchmarks/bench_ingest.py $(ARGS)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outbound_transfer import state as states
+from outbound_transfer.digests import Digest
+from outbound_transfer.ledger.journal import Journal
 from outbound_transfer.logs import Log
 from outbound_transfer.progress import Progress
 from outbound_transfer.protocol import calls, flows
@@ -50,11 +52,22 @@ class Delivery:
 
     :param clears: how often the task was cleared, in any measure that only a clear changes.
     :param try_number: of the task.
+    :param journal: told of every step.
     """
 
-    def __init__(self, client: Client, store: StateStore, log: Log, *, clears: int, try_number: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        store: StateStore,
+        log: Log,
+        *,
+        clears: int,
+        try_number: int,
+        journal: Journal | None = None,
+    ) -> None:
         self.client, self.store, self.log = client, store, log
         self.clears, self.try_number = clears, try_number
+        self.journal = journal or Journal()
 
     def earlier(self, new: NewTransfer, files: Any, *, resend: bool = False) -> Draft | None:
         """What an earlier try of just this delivery made, a draft or a sent transfer; None where there is none.
@@ -66,8 +79,11 @@ class Delivery:
         state = states.load(self.store)
         if state is None:
             return None
+        self.journal.about(state.transfer_id)
         with _told_if_in_doubt(state):
             transfer = self.client.run(flows.find_transfer(state.transfer_id))
+        if transfer is not None:
+            self.journal.saw(transfer)
         if resend and state.clears != self.clears and (transfer is None or not transfer.is_draft):
             self.log.warning("Sending again on purpose (resend=True): %s was this run's delivery", state.transfer_id)
             return None
@@ -86,16 +102,20 @@ class Delivery:
         if state is None or state.try_number != self.try_number or not state.is_of(new, files):
             return None
         held = {name: File(file.file_id, name, file.size) for name, file in state.files.items() if file.file_id}
-        return Draft(state, Transfer(state.transfer_id, DRAFT, new.subject), held)
+        transfer = Transfer(state.transfer_id, DRAFT, new.subject)
+        self.journal.saw(transfer, recipients=len(new.recipients))
+        return Draft(state, transfer, held)
 
     def draft(self, transfer_id: str, files: Any) -> Draft:
         """A draft that another task made, with what this task has attached to it so far."""
+        self.journal.about(transfer_id)
         saved = states.load(self.store)
         if saved is None or saved.transfer_id != transfer_id:
             saved = DeliveryState(transfer_id)
         salt = states.new_salt()
         state = DeliveryState(transfer_id, salt, states.fingerprint(None, files, salt), files=saved.files)
         transfer = self.client.perform(calls.get_transfer(transfer_id))
+        self.journal.saw(transfer)
         held = _by_name(transfer.files)
         is_done = not transfer.is_draft and saved.is_of(None, files) and saved.files.keys() <= held.keys()
         return Draft(state, transfer, held, is_done)
@@ -106,6 +126,7 @@ class Delivery:
                 f"Transfer {state.transfer_id} may have been sent by an earlier try, and this key cannot see it any "
                 "more. Look in the service's web application. If it was not sent, clear the task with resend=True."
             )
+        self.journal.removed(state.transfer_id)
         self.log.info("Draft %s of an earlier try is gone (discarded or too old); making a new one", state.transfer_id)
 
     def _drop(self, transfer: Transfer) -> None:
@@ -114,6 +135,7 @@ class Delivery:
                 f"This run has already delivered transfer {transfer.id}, made from other input than it has now. "
                 "Trigger a new DAG run to deliver this, or set resend=True and clear the task."
             )
+        self.journal.removed(transfer.id)
         self.log.info("Draft %s was made from other input: discarded", transfer.id)
 
     def create(self, new: NewTransfer, files: Any) -> Draft:
@@ -128,6 +150,7 @@ class Delivery:
             try_number=self.try_number,
         )
         states.save(self.store, state)
+        self.journal.saw(transfer)
         self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
         return Draft(state, transfer, {})
 
@@ -146,12 +169,16 @@ class Delivery:
         state, held = draft.state, draft.held
         for file in _stale(state.files, held, _by_name(sources), only_ours=only_ours):
             self.client.perform(calls.remove_file(state.transfer_id, file.id))
+            self.journal.drops(state.transfer_id, file.name)
             self.log.info("Removed %s from the draft: it is not what is delivered now", file.name)
             del held[file.name]
         # Written only now: until a stale file is gone, the plan must go on saying what it is.
         before, state.files = state.files, _plan(sources, held, state.files)
         state.try_number = self.try_number
         states.save(self.store, state)
+        for source in sources:
+            if source.name in held:
+                self._note_file(state, source)
         missing = [source for source in sources if source.name not in held]
         try:
             for source in sorted(missing, key=lambda source: source.size, reverse=True):
@@ -163,19 +190,28 @@ class Delivery:
 
     def _attach_one(self, state: DeliveryState, source: Source, *, begun_before: bool) -> File:
         progress = Progress(source.name, source.size, self.log)
+        upload = source.upload(progress)
+        digest = Digest(upload) if self.journal.is_kept else None
         flow = flows.attach(
             state.transfer_id,
-            source.upload(progress),
+            digest.upload if digest else upload,
             unchanged=source.check_unchanged,
             begun_before=begun_before and state.files[source.name].sole,
         )
         file = self.client.run(flow)
         state.files[source.name].file_id = file.id
+        state.files[source.name].sha256 = digest.sha256 if digest else ""
+        self._note_file(state, source)
         progress.done()
         return file
 
+    def _note_file(self, state: DeliveryState, source: Source) -> None:
+        plan = state.files[source.name]
+        self.journal.holds(state.transfer_id, source.name, plan.size, plan.sha256, sole=plan.sole)
+
     def send_draft(self, transfer_id: str, *, resumed: bool) -> Transfer:
         """Send a draft that another task made; ``resumed`` as of :meth:`.OutboundTransferOperator.work`."""
+        self.journal.about(transfer_id)
         state = states.load(self.store)
         if state is None or state.transfer_id != transfer_id:
             state = DeliveryState(transfer_id)
@@ -184,6 +220,7 @@ class Delivery:
                 transfer = self.client.perform(calls.get_transfer(transfer_id))
             if not transfer.is_draft:
                 self.log.info("Transfer %s was sent by an earlier try", transfer.id)
+                self.journal.saw(transfer)
                 return transfer
         return self.send(state)
 
@@ -200,6 +237,7 @@ class Delivery:
                 state.sending = False
                 states.save(self.store, state)
             raise
+        self.journal.saw(transfer)
         self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         return transfer
 
@@ -223,7 +261,11 @@ def _plan(
     for source in sources:
         file, old = held.get(source.name), before.get(source.name)
         sole = old is None or (old.sole and (old.size, old.version) == (source.size, source.version))
-        plan[source.name] = PlannedFile(source.size, source.version, file.id if file else "", sole, source.location)
+        # A file that is still held is the one that was planned.
+        sha256 = old.sha256 if file and old else ""
+        plan[source.name] = PlannedFile(
+            source.size, source.version, file.id if file else "", sole, location=source.location, sha256=sha256
+        )
     return plan
 
 

@@ -28,6 +28,7 @@ class PlannedFile(msgspec.Struct):
     :ivar sole: no other version of it was ever planned for this draft, so what the draft holds by this name is this
         one. Otherwise an upload of another version, given up long ago, may still land: only ``file_id`` tells then.
     :ivar location: where it comes from, for lineage.
+    :ivar sha256: of the bytes that were attached, in hexadecimal; "" where no ledger asks for it.
     """
 
     size: int
@@ -35,6 +36,7 @@ class PlannedFile(msgspec.Struct):
     file_id: str = ""
     sole: bool = True
     location: str = ""
+    sha256: str = ""
 
     def is_attached_as(self, file: File) -> bool:
         """Whether ``file`` of the draft is surely this."""

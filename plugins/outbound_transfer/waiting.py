@@ -16,12 +16,12 @@ from airflow.sdk.exceptions import (
 )
 
 from outbound_transfer.failures import failing_at_once
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.logs import Log
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.models import Transfer
     from outbound_transfer.protocol.outcomes import OutcomeRules
 
@@ -131,22 +131,32 @@ def conclude_event(event: Any, rules: OutcomeRules, log: Log) -> dict[str, Any]:
     :raises AirflowFailException, AirflowSkipException: as :func:`conclude`, and where the service refused.
     :raises AirflowSensorTimeout: the deadline passed.
     """
-    import msgspec
-
-    from outbound_transfer.protocol.models import Transfer
     from outbound_transfer.protocol.outcomes import story
 
-    if not isinstance(event, Mapping) or event.get("ending") not in ("ended", "timed out", "failed"):
-        raise ValueError("The trigger's event is not one of this provider's")
+    transfer = seen_of(event)
     if event["ending"] == "failed":
         raise AirflowFailException(str(event.get("message")))
-    transfer = msgspec.convert(event.get("transfer"), Transfer | None)
     if event["ending"] == "ended" and transfer and (result := conclude(transfer, rules, log)) is not None:
         return result
     raise AirflowSensorTimeout(
         f"Gave up waiting: {story(transfer) if transfer else 'the service could not be asked'}. "
         "Raise timeout to wait longer."
     )
+
+
+def seen_of(event: Any) -> Transfer | None:
+    """The transfer as the trigger saw it last.
+
+    :raises ValueError: the event is none of this provider's.
+    """
+    import msgspec
+
+    from outbound_transfer.protocol.models import Transfer
+
+    if not isinstance(event, Mapping) or event.get("ending") not in ("ended", "timed out", "failed"):
+        raise ValueError("The trigger's event is not one of this provider's")
+    seen: Transfer | None = msgspec.convert(event.get("transfer"), Transfer | None)
+    return seen
 
 
 class WaitsForEnd(BaseOperator):
@@ -191,9 +201,14 @@ class WaitsForEnd(BaseOperator):
         )
         self.defer(trigger=trigger, method_name="execute_complete")
 
-    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:  # noqa: ARG002
+    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """End with what the trigger saw."""
-        return conclude_event(event, self.rules(), self.log)
+        from outbound_transfer.ledger.recording import recording
+
+        with OutboundTransferHook(self.outbound_transfer_conn_id) as hook, recording(self, context, hook) as journal:
+            if transfer := seen_of(event):
+                journal.saw(transfer)
+            return conclude_event(event, self.rules(), self.log)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As Airflow does; but a trigger that failed is no end of the wait."""

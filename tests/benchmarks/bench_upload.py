@@ -1,4 +1,4 @@
-"""Upload 1 GiB with the hook and with curl, in turn, to one sandbox: speed of both, and the memory that ours takes."""
+"""Upload 1 GiB with the hook, with the digest that a ledger asks for, and with curl, in turn: speeds, and memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--upload", nargs=4, metavar=("URL", "KEY", "TRANSFER", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--digest", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.upload:
-        print(json.dumps(upload(*arguments.upload)))
+        print(json.dumps(upload(*arguments.upload, is_digested=arguments.digest)))
         return 0
     with tempfile.TemporaryDirectory(prefix="bench-upload-") as folder:
         compare(Path(folder), arguments.mib)
@@ -43,21 +44,24 @@ def compare(folder: Path, mib: int) -> None:
             out.write(bytes(MIB))
     server, service = start_sandbox(folder)
     try:
-        ours, curls, grown = [], [], []
+        ours, digested, curls, grown = [], [], [], []
         for number in range(1, ROUNDS + 1):
             run = run_ours(service, new_draft(service), file)
             ours.append(mib / run["seconds"])
             grown.append(run["grown_mib"])
+            digested.append(mib / run_ours(service, new_draft(service), file, "--digest")["seconds"])
             curls.append(mib / run_curl(service, new_draft(service), file))
-            speeds = f"ours {ours[-1]:,.0f} MiB/s, curl {curls[-1]:,.0f} MiB/s"
+            speeds = f"ours {ours[-1]:,.0f}, with SHA-256 {digested[-1]:,.0f}, curl {curls[-1]:,.0f} MiB/s"
             print(f"round {number}: {speeds}, memory +{grown[-1]:.1f} MiB")
     finally:
         server.terminate()
         server.wait()
     ratio = statistics.median(one / other for one, other in zip(ours, curls, strict=True))
+    with_digest = statistics.median(one / other for one, other in zip(digested, ours, strict=True))
     print(
         f"\n{mib} MiB, median of {ROUNDS}: ours {statistics.median(ours):,.0f} MiB/s, "
         f"curl {statistics.median(curls):,.0f} MiB/s, ours/curl {ratio:.2f} (claim: at least 0.8); "
+        f"with SHA-256 {statistics.median(digested):,.0f} MiB/s, {with_digest:.2f} of that without; "
         f"memory grown by at most {max(grown):.1f} MiB (claim: under 32)"
     )
 
@@ -87,24 +91,26 @@ def new_draft(service: dict[str, str]) -> str:
     return str(answer.raise_for_status().json()["id"])
 
 
-def run_ours(service: dict[str, str], transfer_id: str, file: Path) -> dict[str, float]:
+def run_ours(service: dict[str, str], transfer_id: str, file: Path, *options: str) -> dict[str, float]:
     command = [sys.executable, __file__, "--upload", service["base_url"], service["transfer_api_key"]]
-    done = subprocess.run([*command, transfer_id, str(file)], check=True, capture_output=True)
+    done = subprocess.run([*command, transfer_id, str(file), *options], check=True, capture_output=True)
     result: dict[str, float] = json.loads(done.stdout)
     return result
 
 
-def upload(url: str, key: str, transfer_id: str, file: str) -> dict[str, float]:
+def upload(url: str, key: str, transfer_id: str, file: str, *, is_digested: bool) -> dict[str, float]:
     """One upload in a process of its own: seconds, and MiB that its peak memory grew by."""
     from outbound_transfer.client import Client, Settings
+    from outbound_transfer.digests import Digest
     from outbound_transfer.protocol import calls
     from outbound_transfer.sources import find_sources
 
     (source,) = find_sources(file)
+    body = Digest(source.upload()).upload if is_digested else source.upload()
     with Client(Settings(url, key)) as client:
         client.perform(calls.get_transfer(transfer_id))  # connect, import and warm up outside the measured part
         before, started = peak_mib(), time.perf_counter()
-        attached = client.perform(calls.attach_file(transfer_id, source.upload()))
+        attached = client.perform(calls.attach_file(transfer_id, body))
         seconds = time.perf_counter() - started
     assert attached.file.size == source.size
     return {"seconds": seconds, "grown_mib": peak_mib() - before}

@@ -15,7 +15,6 @@ from outbound_transfer.ui.queries import PAGE, Overview, position_of
 from outbound_transfer.ui.shapes import feed, keys
 from outbound_transfer.ui.text import moment
 from outbound_transfer.warehouse.database import Warehouse, rows_of
-from outbound_transfer.warehouse.dialects import duckdb
 from outbound_transfer.warehouse.errors import WarehouseBusy
 from outbound_transfer.warehouse.schema import FEED, LEDGER, ensure
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, FEED_POLLS, RECIPIENTS, TRANSFERS
@@ -254,15 +253,14 @@ def test_tables_of_the_version_before_get_their_indexes(a_hook: Hook) -> None:
 
 
 def test_the_page_does_not_wait_for_duckdbs_file(hook_of: Callable[[str], Hook]) -> None:
-    waited = Warehouse(hook_of("duckdb"))
+    hook = hook_of("duckdb")
 
     def busy() -> Any:
         raise OSError("Could not set lock on file")
 
-    waited._hook.get_conn = busy  # type: ignore[method-assign]
+    hook.get_conn = busy
     with pytest.raises(WarehouseBusy, match=r"in use for 0 s"):
-        read(queries.impatient(waited, 0.05))
-    assert duckdb.DUCKDB.connect is duckdb.connect
+        read(Warehouse(hook, patience=0.05))
 
 
 def test_moments_are_the_same_from_every_driver(warehouse: Warehouse) -> None:

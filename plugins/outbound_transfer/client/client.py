@@ -11,7 +11,8 @@ import httpx
 from tenacity import AsyncRetrying, Retrying
 
 from outbound_transfer.client.drive import drive, drive_async
-from outbound_transfer.client.retry import OnWait, RetryPolicy, log_wait
+from outbound_transfer.client.observer import Observer, observed, tell
+from outbound_transfer.client.retry import OnWait, RetryPolicy, Wait, log_wait
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, exchange, exchange_async
 from outbound_transfer.protocol.exchange import Answer, Call, Flow
@@ -31,18 +32,25 @@ class _Base:
         clock: Callable[[], float] = time.monotonic,
         on_wait: OnWait = log_wait,
         waited: Mapping[str, float] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """
         :param clock: monotonic seconds.
         :param on_wait: told of every wait before it begins; may raise to wait elsewhere (a deferral).
         :param waited: seconds that a call, by its operation, has waited before this client was made.
+        :param observer: told of every try of a call, and of every wait.
         """
         self.settings, self.policy = settings, policy or RetryPolicy()
         self._clock, self._on_wait, self._waited = clock, on_wait, dict(waited or {})
+        self._observer = observer or Observer()
 
     def _retry_options(self, call: Call[T]) -> dict[str, Any]:
         waited = self._waited.pop(call.operation.value, 0.0)
-        return self.policy.options(call, self._clock, self._on_wait, waited)
+        return self.policy.options(call, self._clock, self._announce, waited)
+
+    def _announce(self, wait: Wait) -> None:
+        tell(self._observer.waits, wait)  # first: the other may raise, to wait elsewhere
+        self._on_wait(wait)
 
 
 class Client(_Base):
@@ -67,7 +75,10 @@ class Client(_Base):
         return drive(flow, self.perform)
 
     def _exchange(self, call: Call[Any]) -> Answer:
-        return exchange(self._http, self.settings, call)
+        with observed(self._observer, call) as asked:
+            answer = exchange(self._http, self.settings, call)
+            asked.status = answer.status
+        return answer
 
     def close(self) -> None:
         self._http.close()
@@ -107,7 +118,10 @@ class AsyncClient(_Base):
         return await drive_async(flow, self.perform)
 
     async def _exchange(self, call: Call[Any]) -> Answer:
-        return await exchange_async(self._http, self.settings, call)
+        with observed(self._observer, call) as asked:
+            answer = await exchange_async(self._http, self.settings, call)
+            asked.status = answer.status
+        return answer
 
     async def close(self) -> None:
         await self._http.aclose()

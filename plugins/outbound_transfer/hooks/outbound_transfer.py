@@ -58,14 +58,21 @@ class OutboundTransferHook(BaseHook):
         if self._client is None:
             from outbound_transfer.client import Client
 
-            self._client = Client(settings_of(self.get_connection(self.outbound_transfer_conn_id)), **self._options)
+            settings = settings_of(self.get_connection(self.outbound_transfer_conn_id))
+            self._client = Client(settings, **self._watched(settings))
         return self._client
 
     async def get_async_conn(self) -> AsyncClient:
         """A new client for the triggerer; the caller closes it."""
         from outbound_transfer.client import AsyncClient
 
-        return AsyncClient(await self.get_async_settings(), **self._options)
+        settings = await self.get_async_settings()
+        return AsyncClient(settings, **self._watched(settings))
+
+    def _watched(self, settings: Settings) -> dict[str, Any]:
+        from outbound_transfer.watching import CallWatch
+
+        return {"observer": CallWatch(self.outbound_transfer_conn_id, settings.base_url), **self._options}
 
     async def get_async_settings(self) -> Settings:
         """The connection's settings as they are now.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client.retry import RetryPolicy, Wait
+    from outbound_transfer.ledger.journal import Journal
 
 #: A wait longer than this many seconds frees the worker slot.
 LONGEST_HELD_WAIT: Final = 5.0
@@ -49,6 +50,10 @@ class OutboundTransferOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id",)
+
+    #: Whether the ledger takes the task for one that makes deliveries, or for one that only sees them.
+    delivers = True
+    journal: Journal
 
     def __init__(
         self,
@@ -96,9 +101,11 @@ class OutboundTransferOperator(BaseOperator):
         return self._work(context, waited=waited or {}, resumed=not unclear)
 
     def _work(self, context: Context, *, waited: dict[str, float], resumed: bool) -> Any:
+        from outbound_transfer.ledger.recording import recording
+
         options = {"policy": self.retry_policy_of_calls(), "on_wait": self._on_wait, "waited": waited}
         try:
-            with failing_at_once(), self.hook(**options) as hook:
+            with failing_at_once(), self.hook(**options) as hook, recording(self, context, hook) as self.journal:
                 return self.work(hook, context, resumed=resumed)
         except LongWait as long:
             self.defer(

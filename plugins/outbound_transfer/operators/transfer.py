@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery import Delivery, Draft
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.ledger.journal import Journal
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
 
@@ -107,7 +108,7 @@ class CreateTransferOperator(_DescribesDraft):
 
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> str:  # noqa: ARG002
         new = self.new_transfer()
-        delivery = _delivery(hook, context)
+        delivery = _delivery(hook, context, self.journal)
         earlier = delivery.earlier(new, None, resend=self.resend)
         transfer_id = (earlier or delivery.create(new, None)).state.transfer_id
         show(context, hook.get_conn().settings, transfer_id)
@@ -133,7 +134,7 @@ class AttachFilesOperator(_OfTransfer):
         from outbound_transfer.protocol.models import as_json
         from outbound_transfer.sources import find_sources
 
-        delivery = _delivery(hook, context)
+        delivery = _delivery(hook, context, self.journal)
         show(context, delivery.client.settings, self.transfer_id)
         draft = delivery.draft(self.transfer_id, self.files)
         if draft.is_done:
@@ -169,7 +170,7 @@ class SendTransferOperator(_OfTransfer):
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         from outbound_transfer.protocol.models import as_json
 
-        delivery = _delivery(hook, context)
+        delivery = _delivery(hook, context, self.journal)
         show(context, delivery.client.settings, self.transfer_id)
         transfer = delivery.send_draft(self.transfer_id, resumed=resumed)
         self.log.info("%s", summary(transfer, transfer.files, context["ti"], delivery.client.settings))
@@ -186,6 +187,8 @@ class DiscardTransferOperator(_OfTransfer):
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
 
+    delivers = False
+
     def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
@@ -198,6 +201,8 @@ class DiscardTransferOperator(_OfTransfer):
             return True
         show(context, hook.get_conn().settings, self.transfer_id)
         gone = hook.run(discard_draft(self.transfer_id))
+        if gone:
+            self.journal.removed(self.transfer_id)
         self.log.info("Transfer %s %s", self.transfer_id, "is no draft any more" if gone else "was sent; left alone")
         return gone
 
@@ -260,7 +265,7 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         from outbound_transfer.protocol.models import as_json
 
-        delivery = _delivery(hook, context)
+        delivery = _delivery(hook, context, self.journal)
         transfer = self._sent(delivery, context, resumed=resumed)
         result: dict[str, Any] = self._wait_for(hook, transfer, context) if self.wait else as_json(transfer)
         return result
@@ -303,6 +308,7 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
             waiting.check_deadline(transfer, deadline)
             time.sleep(waiting.seconds(self.poke_interval))
             transfer = waiting.look(hook, transfer.id, self.log) or transfer
+            self.journal.saw(transfer)
         return result
 
 
@@ -312,10 +318,15 @@ def _patient_for_slot(limit_timeout: float | timedelta) -> RetryPolicy:
     return RetryPolicy(limit_patience=waiting.seconds(limit_timeout))
 
 
-def _delivery(hook: OutboundTransferHook, context: Context) -> Delivery:
+def _delivery(hook: OutboundTransferHook, context: Context, journal: Journal) -> Delivery:
     from outbound_transfer.delivery import Delivery
 
     ti = context["ti"]
     return Delivery(
-        hook.get_conn(), context["task_state_store"], hook.log, clears=ti.max_tries, try_number=ti.try_number
+        hook.get_conn(),
+        context["task_state_store"],
+        hook.log,
+        clears=ti.max_tries,
+        try_number=ti.try_number,
+        journal=journal,
     )

@@ -20,6 +20,7 @@ from outbound_transfer.polling.watch import OVERLAP
 from outbound_transfer.protocol import rounds
 from outbound_transfer.protocol.errors import Forbidden, InvalidApiKey, ServiceError
 from outbound_transfer.protocol.exchange import Call, Flow
+from outbound_transfer.watching import CallWatch
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class Poll:
     :param settings: gives the connection's settings, anew for every look, as its key may be changed meanwhile.
     :param clock: seconds since the epoch.
     :param sleep: as ``asyncio.sleep``.
+    :param conn_id: Airflow's connection, for the metrics.
+    :param on_look: told how many seconds each look took; must not raise.
     """
 
     def __init__(
@@ -67,8 +70,11 @@ class Poll:
         *,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        conn_id: str = "",
+        on_look: Callable[[float], object] = id,
     ) -> None:
         self._waits, self._settings, self._clock, self._sleep = waits, settings, clock, sleep
+        self._conn_id, self._on_look = conn_id, on_look
         self._client: AsyncClient | None = None
         self._allowance = Allowance()
         self._listing = rounds.Listing()
@@ -108,6 +114,7 @@ class Poll:
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)  # before its connection is closed
+            self._on_look(self._clock() - began)
         if trouble:
             yield News(trouble)
 
@@ -175,7 +182,12 @@ class Poll:
         if self._client is None or self._client.settings != settings:
             await self._disconnect()
             self._client = AsyncClient(
-                settings, policy=RETRIES, sleep=self._sleep, clock=self._clock, on_wait=_log_wait
+                settings,
+                policy=RETRIES,
+                sleep=self._sleep,
+                clock=self._clock,
+                on_wait=_log_wait,
+                observer=CallWatch(self._conn_id, settings.base_url),
             )
 
     async def _is_outdated(self) -> bool:

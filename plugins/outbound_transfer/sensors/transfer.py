@@ -38,6 +38,9 @@ class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
     template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id", "on_expired", "on_canceled")
     operator_extra_links = (TransferLink(),)
 
+    #: It only sees deliveries, and begins no row of the ledger.
+    delivers = False
+
     def __init__(
         self,
         *,
@@ -68,9 +71,12 @@ class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
             self.timeout = max((waiting.deadline(self.timeout, context) - timezone.utcnow()).total_seconds(), 0)
         return super().execute(context)
 
-    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002  # the base class passes it
+    def poke(self, context: Context) -> PokeReturnValue:
         """One look at the transfer."""
-        with OutboundTransferHook(self.outbound_transfer_conn_id) as hook:
-            transfer = waiting.look(hook, self.transfer_id, self.log)
+        from outbound_transfer.ledger.recording import recording
+
+        with OutboundTransferHook(self.outbound_transfer_conn_id) as hook, recording(self, context, hook) as journal:
+            if transfer := waiting.look(hook, self.transfer_id, self.log):
+                journal.saw(transfer)
         result = self.conclude(transfer) if transfer else None
         return PokeReturnValue(is_done=result is not None, xcom_value=result)

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from outbound_transfer import failures
 
 if TYPE_CHECKING:
+    from outbound_transfer.protocol.feed import Page
     from outbound_transfer.warehouse.database import Warehouse
 
 #: The alias under which every ingestion announces what it landed; an ``Asset`` is made of it only where rows came.
@@ -35,8 +36,8 @@ def announce(context: Any, asset: Asset, extra: dict[str, Any]) -> None:
         context["outlet_events"][LANDED].add(asset, extra=extra)
 
 
-def warehouse_of(sql_conn_id: str, prefix: str, schema: str | None) -> Warehouse:
-    """The warehouse of a connection.
+def warehouse_of(sql_conn_id: str, prefix: str, schema: str | None, *, patience: float | None = None) -> Warehouse:
+    """The warehouse of a connection; ``patience`` as of :class:`.Warehouse`.
 
     :raises UnsupportedWarehouse: the connection leads to no SQL database.
     """
@@ -48,7 +49,19 @@ def warehouse_of(sql_conn_id: str, prefix: str, schema: str | None) -> Warehouse
     hook = BaseHook.get_hook(sql_conn_id)
     if not isinstance(hook, DbApiHook):
         raise UnsupportedWarehouse(f"the connection {sql_conn_id} leads to no SQL database")
-    return Warehouse(hook, prefix=prefix, schema=schema)
+    return Warehouse(hook, prefix=prefix, schema=schema, patience=patience)
+
+
+def show_page(feed: str, page: Page, new_events: int, now: float) -> None:
+    """The metrics of a page that was landed; ``now`` is seconds since the epoch."""
+    from outbound_transfer import metrics
+    from outbound_transfer.protocol.models import instant_of
+
+    metrics.ROWS_LANDED.emit(new_events, table="events")
+    metrics.REJECTED_LINES.emit(len(page.rejected), feed=feed)
+    newest = instant_of(page.events[-1].timestamp) if page.events and page.has_more else now
+    if newest is not None:
+        metrics.FEED_LAG.emit(max(now - newest, 0.0), feed=feed)
 
 
 @contextmanager

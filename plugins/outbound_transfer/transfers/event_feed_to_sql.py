@@ -63,6 +63,9 @@ class EventFeedToSqlOperator(BaseOperator):
         "max_rejected",
     )
 
+    #: The ledger counts its calls; it makes no deliveries.
+    delivers = False
+
     def __init__(
         self,
         *,
@@ -97,13 +100,18 @@ class EventFeedToSqlOperator(BaseOperator):
         return self._drain(context, {} if progress is None else progress)
 
     def _drain(self, context: Context, brought: Any) -> dict[str, Any]:
+        from outbound_transfer.ledger.recording import recording
         from outbound_transfer.warehouse.errors import CursorMoved
         from outbound_transfer.warehouse.progress import progress_of
 
         progress = progress_of(brought)
         max_pages, max_rejected = _limit("max_pages", self.max_pages, 1), _limit("max_rejected", self.max_rejected, 0)
         try:
-            with failing_at_once(), self.hook(on_wait=self._on_wait, waited={"events": progress.waited}) as hook:
+            with (
+                failing_at_once(),
+                self.hook(on_wait=self._on_wait, waited={"events": progress.waited}) as hook,
+                recording(self, context, hook),
+            ):
                 self._feed = tables = self._tables(hook)
                 with tables.warehouse.kept():
                     self._cursor = tables.cursor()
@@ -173,6 +181,8 @@ class EventFeedToSqlOperator(BaseOperator):
         return FeedTables(warehouse, self.feed or feed_name(hook.get_conn().settings.base_url))
 
     def _landed(self, progress: Progress, page: Page, new_events: int) -> Progress:
+        from outbound_transfer.transfers.common import show_page
+
         self.log.info(
             "Landed %d events (%d new) and %d rejected lines; cursor %d to %d, %s",
             len(page.events),
@@ -182,6 +192,7 @@ class EventFeedToSqlOperator(BaseOperator):
             page.next_cursor,
             "more to come" if page.has_more else "caught up",
         )
+        show_page(self._feed.feed, page, new_events, time.time())
         return progress.after(page, new_events)
 
     def _check_rejected(self, page: Page, max_rejected: int | None) -> None:

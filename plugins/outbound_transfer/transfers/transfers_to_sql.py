@@ -74,6 +74,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         return lineage("transfers", ("transfers", "recipients"), self)
 
     def _listing(self, hook: OutboundTransferHook, tables: TransferTables, before: Open) -> dict[str, Any]:
+        from outbound_transfer import metrics
         from outbound_transfer.warehouse.transfers import sent_at
 
         seen: set[str] = set()
@@ -83,7 +84,9 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         while True:
             asked_at = tables.now()
             page = hook.list_transfers(cursor=cursor)
-            new += tables.save(page.data, asked_at)
+            landed = tables.save(page.data, asked_at)
+            metrics.ROWS_LANDED.emit(landed, table="transfers")
+            new += landed
             pages += 1
             newest = newest or (sent_at(page.data[0]) if page.data else "")
             seen.update(transfer.id for transfer in page.data)

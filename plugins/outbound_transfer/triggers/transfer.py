@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,11 +24,15 @@ if TYPE_CHECKING:
     from outbound_transfer.client import Settings
     from outbound_transfer.polling.poll import News, Poll
     from outbound_transfer.polling.waits import Wait, Waits
+    from outbound_transfer.protocol.models import Transfer
 
 log = logging.getLogger(__name__)
 
 #: Who waits in this process, by connection. Kept when empty: a poll that is being stopped may get a new subscriber.
 _waits: Final[dict[str, Waits]] = {}
+
+#: How many wait in this process, by connection.
+_in_flight: Final[Counter[str]] = Counter()
 
 #: Where a watcher keeps what it knows, in its asset's state store.
 STATE_KEY: Final = "outbound_transfer_watch"
@@ -122,7 +129,7 @@ class TransferTrigger(_SharesPoll):
             yield event
 
     async def _follow(self, waits: Waits, news: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
-        with waits.joined(self._wait()) as wait:
+        with waits.joined(self._wait()) as wait, _counted(self.outbound_transfer_conn_id):
             async for one in news:
                 if one.trouble:
                     self.log.warning("%s", one.trouble)
@@ -156,13 +163,20 @@ class TransferTrigger(_SharesPoll):
         from outbound_transfer.protocol.outcomes import Outcome
 
         outcome = wait.rules.of(wait.seen) if self.finish and wait.seen else None
+        if outcome not in (Outcome.SKIP, Outcome.SUCCEED) or wait.seen is None:
+            return None
+        self._tell(wait.seen)
         if outcome is Outcome.SKIP:
             return TaskSkippedEvent()
-        if outcome is Outcome.SUCCEED and wait.seen:
-            if self.push:
-                _push(self.task_instance, as_listed(wait.seen))
-            return TaskSuccessEvent()
-        return None
+        if self.push:
+            _push(self.task_instance, as_listed(wait.seen))
+        return TaskSuccessEvent()
+
+    def _tell(self, transfer: Transfer) -> None:
+        """No worker will tell the ledger."""
+        from outbound_transfer.ledger.triggerer import DESK
+
+        DESK.ended(transfer, self.outbound_transfer_conn_id)
 
 
 class TransferOutcomeTrigger(_SharesPoll):
@@ -247,7 +261,33 @@ def _waits_of(conn_id: str) -> Waits:
 def _poll(conn_id: str, waits: Waits) -> Poll:
     from outbound_transfer.polling.poll import Poll
 
-    return Poll(waits, partial(_settings, conn_id))
+    return Poll(waits, partial(_settings, conn_id), conn_id=conn_id, on_look=partial(_looked, conn_id))
+
+
+def _looked(conn_id: str, seconds: float) -> None:
+    from outbound_transfer import metrics
+    from outbound_transfer.ledger.triggerer import DESK
+
+    metrics.POLL_DURATION.emit(seconds, conn_id=conn_id)
+    DESK.count()
+
+
+@contextmanager
+def _counted(conn_id: str) -> Iterator[None]:
+    """One wait more is in flight while the block runs."""
+    _in_flight[conn_id] += 1
+    _show_waits(conn_id)
+    try:
+        yield
+    finally:
+        _in_flight[conn_id] -= 1
+        _show_waits(conn_id)
+
+
+def _show_waits(conn_id: str) -> None:
+    from outbound_transfer import metrics
+
+    metrics.WAITS.emit(_in_flight[conn_id], conn_id=conn_id, triggerer=socket.gethostname())
 
 
 async def _settings(conn_id: str) -> Settings:

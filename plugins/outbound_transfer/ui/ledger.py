@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow.configuration import conf
 from airflow.sdk import BaseHook
 
 from outbound_transfer.hooks.outbound_transfer import settings_of
+from outbound_transfer.ledger.place import place
 from outbound_transfer.transfers.common import warehouse_of
 from outbound_transfer.ui import queries
 from outbound_transfer.ui.filters import Filter
@@ -48,16 +48,14 @@ class Ledger:
 
         :raises NotConfigured: there is none.
         """
-        conn_id = conf.get("outbound_transfer", "ledger_conn_id", fallback="")
-        if not conn_id:
+        where = place()
+        if where is None:
             raise NotConfigured(
                 "Set ledger_conn_id in the section [outbound_transfer] of Airflow's configuration, or "
                 "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID in its environment, to a connection of your SQL "
                 "warehouse. The operators then record every delivery there, and this page shows them."
             )
-        prefix = conf.get("outbound_transfer", "ledger_table_prefix", fallback="outbound_transfer_")
-        schema = conf.get("outbound_transfer", "ledger_schema", fallback="") or None
-        return cls(queries.impatient(warehouse_of(conn_id, prefix, schema), _PATIENCE), kept)
+        return cls(warehouse_of(where.conn_id, where.prefix, where.schema, patience=_PATIENCE), kept)
 
     def overview(self, wanted: Filter, readable: Collection[str], now: datetime) -> Read:
         """As :func:`.queries.overview`."""

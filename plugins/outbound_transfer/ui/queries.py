@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from outbound_transfer.protocol.models import DRAFT
@@ -13,7 +12,6 @@ from outbound_transfer.ui.filters import FAILED, FINAL, IN_FLIGHT, Filter, Posit
 from outbound_transfer.ui.kept import Kept
 from outbound_transfer.ui.text import moment
 from outbound_transfer.warehouse.database import Warehouse, rows_of
-from outbound_transfer.warehouse.dialects import duckdb
 from outbound_transfer.warehouse.rows import instant
 from outbound_transfer.warehouse.tables import (
     CALLS,
@@ -94,13 +92,6 @@ class OfTask:
     has: frozenset[Table]
     deliveries: Rows = field(default_factory=list)
     recipients: Rows = field(default_factory=list)
-
-
-def impatient(warehouse: Warehouse, seconds: float) -> Warehouse:
-    """The warehouse, for whoever does not wait as long for DuckDB's file as an ingest does."""
-    if warehouse.dialect.name == "duckdb":
-        warehouse.dialect = replace(warehouse.dialect, connect=partial(duckdb.connect, patience=seconds))
-    return warehouse
 
 
 def overview(warehouse: Warehouse, wanted: Filter, readable: Collection[str], now: datetime, kept: Kept) -> Overview:

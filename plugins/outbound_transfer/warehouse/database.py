@@ -27,11 +27,15 @@ class Warehouse:
     :param hook: leads to the database.
     :param prefix: begins the name of every table.
     :param schema: where the tables are; the connection's own where not given. It must exist.
+    :param patience: seconds to wait for other sessions at most; as long as an ingestion may wait where not given.
     :raises InvalidName: the database could not keep the names as they are.
     """
 
-    def __init__(self, hook: Hook, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
-        self.dialect = dialect_of(hook)
+    def __init__(
+        self, hook: Hook, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None, patience: float | None = None
+    ) -> None:
+        dialect = dialect_of(hook)
+        self.dialect = dialect if patience is None else dialect.hurried(dialect, patience)
         self.connect = self.dialect.connector(hook)
         self._prefix, self._schema = prefix, schema or None
         self._keeps, self._idle = False, None

@@ -55,6 +55,10 @@ def _never(error: BaseException) -> bool:  # noqa: ARG001
     return False
 
 
+def _unhurried(dialect: Dialect, seconds: float) -> Dialect:  # noqa: ARG001
+    return dialect
+
+
 @dataclass(frozen=True)
 class Dialect:
     """One database.
@@ -78,6 +82,7 @@ class Dialect:
     :ivar is_race: whether an error means that another session changed the same row first.
     :ivar keeps: an open connection keeps nobody else out.
     :ivar takes_lists: a list can be one parameter, as ``= ANY(?)`` has it.
+    :ivar hurried: ``(dialect, seconds)``: the same, which waits for other sessions no longer than that.
     """
 
     name: str
@@ -97,6 +102,7 @@ class Dialect:
     is_race: Callable[[BaseException], bool] = _never
     keeps: bool = True
     takes_lists: bool = False
+    hurried: Callable[[Dialect, float], Dialect] = _unhurried
 
     def quote(self, name: str) -> str:
         """``name`` as an identifier."""

@@ -11,7 +11,8 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any, Final
 
 from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row
@@ -130,6 +131,10 @@ def _path_of(connection: Any) -> str:
     return path or ""
 
 
+def _hurried(dialect: Dialect, seconds: float) -> Dialect:
+    return replace(dialect, connector=partial(Connector, patience=seconds))
+
+
 def _is_busy(error: Exception) -> bool:
     # Another process has the file; or this one is opening or closing it just now. The first has no class of its own.
     return "lock on file" in str(error) or _is_open_here(error)
@@ -150,7 +155,8 @@ def _changed(cursor: Any) -> int:
 def _is_race(error: BaseException) -> bool:
     import duckdb
 
-    return isinstance(error, duckdb.TransactionException)
+    # Of two threads that add one key at once, the later is told of either.
+    return isinstance(error, duckdb.TransactionException | duckdb.ConstraintException)
 
 
 def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
@@ -180,4 +186,5 @@ DUCKDB: Final = Dialect(
     changed=_changed,
     is_race=_is_race,
     keeps=False,
+    hurried=_hurried,
 )

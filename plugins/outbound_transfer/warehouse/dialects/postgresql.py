@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from outbound_transfer.warehouse.dialects.base import Dialect, Row, missing
@@ -16,6 +17,11 @@ _ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 def _prepare(connection: Any) -> None:
     connection.autocommit = False  # psycopg 2 and 3 alike, whatever the connection's extra says
+
+
+def _hurried(dialect: Dialect, seconds: float) -> Dialect:
+    # Of the transaction alone: a pooler may hand the session to others.
+    return replace(dialect, begin=(*dialect.begin, f"SET LOCAL statement_timeout = {seconds * 1_000:.0f}"))
 
 
 def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
@@ -74,4 +80,5 @@ POSTGRESQL: Final = Dialect(
     exists="SELECT to_regclass(%(quoted)s) IS NOT NULL",
     insert=_insert,
     index=_index,
+    hurried=_hurried,
 )

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from outbound_transfer.warehouse.dialects.base import Dialect, Row
 from outbound_transfer.warehouse.tables import Kind, Table
 
-#: Milliseconds to wait for another writer; a page takes a few.
-_PATIENCE: Final = 30_000
+#: Seconds to wait for another writer; a page takes some thousandths of one.
+_PATIENCE: Final = 30.0
 
 
-def _prepare(connection: Any) -> None:
+def _prepare(connection: Any, patience: float = _PATIENCE) -> None:
     connection.isolation_level = None  # transactions begin and end where it is said, not where the driver thinks
-    connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
+    connection.execute(f"PRAGMA busy_timeout = {patience * 1_000:.0f}")
     # WAL: readers never block the ingest, nor it them. It is a property of the file, so it is set once.
-    until = time.monotonic() + _PATIENCE / 1_000
+    until = time.monotonic() + patience
     while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -26,6 +28,10 @@ def _prepare(connection: Any) -> None:
             if time.monotonic() > until:
                 raise
             time.sleep(0.05)
+
+
+def _hurried(dialect: Dialect, seconds: float) -> Dialect:
+    return replace(dialect, prepare=partial(_prepare, patience=seconds))
 
 
 def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
@@ -60,4 +66,5 @@ SQLITE: Final = Dialect(
     exists="SELECT count(*) > 0 FROM pragma_table_info(:plain, :schema)",
     insert=_insert,
     index=_index,
+    hurried=_hurried,
 )

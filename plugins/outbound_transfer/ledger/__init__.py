@@ -1,0 +1,1 @@
+"""The delivery ledger: what the tasks tell of their deliveries, kept beside them and never in their way."""

@@ -1,0 +1,108 @@
+"""What the ledger adds to a delivery of three small files against the sandbox, in each database, and where."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+ROUNDS = 20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments = parser.parse_args()
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="bench-ledger-") as folder:
+        os.environ["AIRFLOW_HOME"] = folder
+        os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "ERROR"
+        compare(stack, Path(folder), arguments.rounds)
+    return 0
+
+
+def compare(stack: ExitStack, folder: Path, rounds: int) -> None:
+    """Deliver in turn without a ledger and with one in each database; print the medians."""
+    from outbound_transfer_sandbox.testing import running_sandbox
+    from support.postgres import running_server
+
+    sandbox = stack.enter_context(running_sandbox())
+    sandbox.patch_account(requests_per_window=1_000_000, outstanding_transfer_limit=1_000_000)
+    os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"] = sandbox.airflow_connection()
+    server = stack.enter_context(running_server())
+    ledgers = {
+        "none": None,
+        "SQLite": json.dumps({"conn_type": "sqlite", "host": str(folder / "ledger.db")}),
+        "PostgreSQL": server.airflow_connection,
+    }
+    files = []
+    for name in "abc":
+        files.append(folder / f"{name}.csv")
+        files[-1].write_bytes(b"x" * 10_000)
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ledgers}
+    for number in range(rounds + 1):
+        for name, connection in ledgers.items():
+            result = deliver(connection, list(map(str, files)))
+            if number:  # the first imports and makes the tables
+                taken[name].append(result)
+    none = [statistics.median(each) for each in zip(*taken["none"], strict=True)]
+    for name, results in taken.items():
+        to_send, whole = (statistics.median(each) for each in zip(*results, strict=True))
+        added = "" if name == "none" else f": {to_send - none[0]:+.1f} ms and {whole - none[1]:+.1f} ms"
+        print(f"ledger {name:10}  until sent {to_send:6.1f} ms, whole task {whole:6.1f} ms{added}")
+
+
+def deliver(connection: str | None, files: list[str]) -> tuple[float, float]:
+    """Milliseconds until the transfer is sent, and until the task has ended."""
+    from outbound_transfer.delivery import Delivery
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+    os.environ["AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID"] = "ledger" if connection else ""
+    os.environ["AIRFLOW_CONN_LEDGER"] = connection or ""
+    operator = DeliverFilesOperator(task_id="deliver", subject="S", recipients=["ann@example.com"], files=files)
+    sent: list[float] = []
+    send = Delivery.send
+
+    def timed(self: Delivery, state: Any) -> Any:
+        transfer = send(self, state)
+        sent.append(time.perf_counter())
+        return transfer
+
+    Delivery.send = timed  # type: ignore[method-assign]
+    try:
+        began = time.perf_counter()
+        operator.execute(context())
+        ended = time.perf_counter()
+    finally:
+        Delivery.send = send  # type: ignore[method-assign]
+    return 1_000 * (sent[0] - began), 1_000 * (ended - began)
+
+
+def context() -> Any:
+    """A task instance's, as far as an operator looks at it."""
+    from types import SimpleNamespace
+
+    from support.tasks import Store
+
+    ti = SimpleNamespace(
+        dag_id="bench",
+        task_id="deliver",
+        run_id="run",
+        map_index=-1,
+        try_number=1,
+        max_tries=0,
+        xcom_push=lambda *_, **__: None,
+    )
+    return {"ti": ti, "task_state_store": Store()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
