@@ -16,10 +16,11 @@ ENTRY_POINTS = {
     "pytest11": {"outbound_transfer_sandbox": "outbound_transfer_sandbox.pytest_plugin"},
 }
 #: What the tests of an unpacked source archive read.
-BESIDE_THE_PACKAGES = """
-    LICENSE README.md CHANGELOG.md Makefile constraints.txt pyproject.toml docker-compose.yaml Dockerfile .dockerignore
-    .env.example .ci/run plugins/.airflowignore dags/deliver_files.py
-""".split()
+BESIDE_THE_PACKAGES = (
+    *("LICENSE", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "pyproject.toml", ".ci/run"),
+    *("docker-compose.yaml", "Dockerfile", ".dockerignore", ".env.example", "plugins/.airflowignore"),
+    *("dags/deliver_files.py", "tests/conftest.py"),
+)
 
 
 def faults_of_wheel(wheel: Path) -> Iterator[str]:
