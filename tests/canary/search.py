@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
-from cryptography.fernet import Fernet, InvalidToken
-
 from support.postgres import Database
-
-_TOKEN = re.compile(rb"gAAAAA[\w-]+=*")
 
 
 @dataclass(frozen=True)
@@ -56,8 +52,8 @@ def files(*folders: Path) -> Iterator[Place]:
                 yield Place(str(path.relative_to(folder.parent)), path.read_bytes())
 
 
-def tables(database: Database, fernet_key: str) -> Iterator[Place]:
-    """Every table of a database as PostgreSQL dumps it; what Airflow has encrypted in it, deciphered too."""
+def tables(database: Database) -> Iterator[Place]:
+    """Every table of a database, as PostgreSQL dumps it."""
     with closing(database.connect(autocommit=True)) as connection:
         listed = connection.execute(
             "SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables"
@@ -65,14 +61,4 @@ def tables(database: Database, fernet_key: str) -> Iterator[Place]:
         ).fetchall()
         for (table,) in listed:
             with connection.cursor().copy(f"COPY (SELECT * FROM {table}) TO STDOUT") as copy:
-                dump = b"".join(bytes(block) for block in copy)
-            yield Place(f"{database.name} {table}", dump)
-            yield Place(f"{database.name} {table}, deciphered", b"\n".join(_deciphered(dump, Fernet(fernet_key))))
-
-
-def _deciphered(dump: bytes, key: Fernet) -> Iterator[bytes]:
-    for token in _TOKEN.findall(dump):
-        try:
-            yield key.decrypt(token)
-        except InvalidToken:
-            continue  # it only looks like one
+                yield Place(f"{database.name} {table}", b"".join(bytes(block) for block in copy))

@@ -20,8 +20,8 @@ PHONE = Canary("phone number", "+1 (555) 867-5309")
 MALFORMED_PHONE = Canary("malformed phone", "+1 555 86x 4177")
 WRONG_KEY = Canary("refused key", "otk_refused_66d1c04fa97e")
 WRONG_EVENT_KEY = Canary("refused event key", "obs_refused_0b57ae44c219")
-#: Put by hand wherever is looked.
-PLANTED = Canary("planted", "planted/4c41 & more")
+
+LINEAGE: Final = "lineage.jsonl"
 
 #: Of Airflow's REST API; the run's own are below `dags/canary/dagRuns/…`.
 LISTINGS: Final = (
@@ -33,14 +33,6 @@ LISTINGS: Final = (
 
 class CanaryStack(KillStack):
     """Airflow with secrets that it gets from its environment alone, and that tells all that it can."""
-
-    @property
-    def lineage(self) -> Path:
-        return self.folder / "airflow" / "lineage.jsonl"
-
-    @property
-    def fernet_key(self) -> str:
-        return self._env["AIRFLOW__CORE__FERNET_KEY"]
 
     def start(self) -> None:
         with closing(self.database.connect(autocommit=True)) as connection:
@@ -61,7 +53,7 @@ class CanaryStack(KillStack):
             "AIRFLOW__OPENLINEAGE__INCLUDE_FULL_TASK_INFO": "True",
             "AIRFLOW__OPENLINEAGE__NAMESPACE": "canary",
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
-                {"type": "file", "log_file_path": str(self.lineage), "append": True}
+                {"type": "file", "log_file_path": str(self.folder / "airflow" / LINEAGE), "append": True}
             ),
             "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID": "warehouse",
             "AIRFLOW_VAR_CANARY_ANSWER": ANSWER.value,
@@ -92,8 +84,8 @@ class CanaryStack(KillStack):
 
     def places(self) -> Iterator[Place]:
         """Everything that this Airflow keeps, has said and can be asked."""
-        yield from tables(self.database, self.fernet_key)
-        yield from tables(self.warehouse_database, self.fernet_key)
+        yield from tables(self.database)
+        yield from tables(self.warehouse_database)
         yield from files(self.folder / "airflow")
         # The sandboxes print their keys when they start, as whoever starts them needs them.
         yield from (place for place in files(self.folder / "logs") if "sandbox" not in place.name)
