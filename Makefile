@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test chromium faults machine kills kills-ingest test-cluster fuzz lint \
+.PHONY: help setup demo demo-stop test test-package test-cluster chromium faults machine kills kills-ingest fuzz lint \
 	bench-upload bench-ledger bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints clean
 
 PYTHON ?= python3
@@ -28,6 +28,9 @@ demo-stop: setup ## Stop what `make demo KEEP=1` left running
 
 test: setup chromium ## Run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-package: setup ## Build wheel and source archive, install and test them on Python 3.10 and 3.13 (about 6 minutes)
+	$(BIN)/python tests/package/run.py $(ARGS)
 
 chromium: # For the browser tests
 	@command -v chromium >/dev/null || { \

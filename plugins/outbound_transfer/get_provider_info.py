@@ -26,9 +26,10 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-class-name": "outbound_transfer.hooks.outbound_transfer.OutboundTransferHook",
                 "hook-name": "Outbound Transfer",
                 "ui-field-behaviour": {
-                    "hidden-fields": ["schema", "login", "port"],
+                    # The port is shown because "Test" of Airflow 3.3.2 refuses whatever is saved without one.
+                    "hidden-fields": ["schema", "login"],
                     "relabeling": {"host": "Service address", "password": "Transfer API key"},
-                    "placeholders": {"host": "https://account.example.com"},
+                    "placeholders": {"host": "https://account.example.com", "port": "443"},
                 },
                 "conn-fields": {
                     "event_api_key": {

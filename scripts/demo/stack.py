@@ -101,6 +101,9 @@ class Airflow:
 class Stack:
     """Sandbox and Airflow in `folder`, which is made anew."""
 
+    #: Which of Airflow's components run.
+    components: tuple[str, ...] = tuple(COMPONENTS)
+
     def __init__(self, folder: Path, processes: Processes, teller: Teller) -> None:
         self.folder, self._processes, self._teller = folder, processes, teller
         self.airflow_logs = folder / "airflow" / "logs"
@@ -149,9 +152,9 @@ class Stack:
                 break
         port, *closed = free_ports(3)
         self._env |= self.connections() | _addresses(port, *closed)
-        for name in COMPONENTS:
+        for name in self.components:
             self.start_component(name)
-        self._teller.say(f"Airflow starts: {', '.join(COMPONENTS)}")
+        self._teller.say(f"Airflow starts: {', '.join(self.components)}")
         airflow = Airflow(self._env["AIRFLOW__API__BASE_URL"])
         self._open.callback(airflow.close)
         self._wait_until_healthy(airflow)
@@ -161,6 +164,7 @@ class Stack:
         self._processes.start(name, _airflow(*COMPONENTS[name]), self._env)
 
     def _wait_until_healthy(self, airflow: Airflow) -> None:
+        expected = {"metadatabase", *(name.replace("-", "_") for name in self.components if name != "api-server")}
         healthy: set[str] = set()
         for _ in self._rounds("Airflow to start"):
             health = airflow.health()
@@ -168,7 +172,7 @@ class Stack:
             healthy |= news
             if news:
                 self._teller.say(f"Airflow: {', '.join(sorted(news))} healthy")
-            if health and healthy >= {"metadatabase", "scheduler", "triggerer", "dag_processor"}:
+            if health and healthy >= expected:
                 break
 
     def wait_for_dags(self, airflow: Airflow, *dag_ids: str) -> None:

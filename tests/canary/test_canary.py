@@ -1,0 +1,130 @@
+"""Keys, answers and phone numbers come out nowhere: a real Airflow at DEBUG, with OpenLineage, is searched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from canary.search import Canary, Place, found, tables
+from canary.stack import LINEAGE, CanaryStack
+from kills.stack import Teller, running_stack
+
+DONE = {"success", "failed", "skipped", "upstream_failed"}
+ENDS = {
+    "question": "success",
+    "question_deferred": "success",
+    "sms": "success",
+    "sms_deferred": "success",
+    "mapped": "success",
+    "unclear": "success",
+    "unclear_sms": "success",
+    "refused": "failed",
+    "refused_sms": "failed",
+    "forbidden": "failed",
+    "malformed": "failed",
+    "retried": "success",
+    "gone": "failed",
+    "create": "success",
+    "attach": "success",
+    "send": "success",
+    "wait": "success",
+    "discard": "success",
+    "events": "success",
+    "transfers": "success",
+    "feed_refused": "failed",
+}
+WAITING = {"question_deferred", "sms_deferred", "wait"}
+
+#: What must be found, to show that the search would have found the canaries.
+PLANTED = Canary("planted", "planted/4c41 & more")
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[CanaryStack]:
+    with running_stack(tmp_path / "stack", Teller(), 4, kind=CanaryStack) as stack:
+        _, unclear, unclear_sms, forbidden = stack.sandboxes
+        unclear.plan_faults({"kind": "reset", "path": "*/send", "effect": "after"})
+        unclear_sms.plan_faults({"kind": "error", "status": 502, "path": "*/send", "effect": "after"})
+        forbidden.plan_faults(
+            {"kind": "error", "status": 403, "code": "auth_option_not_enabled", "path": "/v1/transfers"}
+        )
+        stack.wait_for_dags(stack.airflow, "canary")
+        yield stack
+
+
+def test_no_canary_is_heard(stack: CanaryStack) -> None:
+    plant(stack)
+    stack.airflow.trigger("canary", {})
+    wait_until(lambda: states(stack, "deferred") >= WAITING, stack)
+    waiting = list(tables(stack.database))
+    wait_until(lambda: pick_up(stack) or len(states(stack, *DONE)) == len(ENDS), stack)
+
+    assert {task["task_id"]: task["state"] for task in stack.tasks()} == ENDS
+    for sandbox in stack.sandboxes:
+        sandbox.assert_faults_met()
+    places = list(stack.places())
+    assert_searched(stack, waiting, places)
+    assert found(stack.canaries(), [*waiting, *places]) == []
+
+
+def plant(stack: CanaryStack) -> None:
+    (stack.folder / "airflow" / "logs" / "planted.log").write_text(f"DEBUG {PLANTED.value}")
+    (stack.folder / "logs" / "planted.log").write_text("?q=planted%2F4c41+%26+more")
+    with closing(stack.database.connect(autocommit=True)) as connection:
+        connection.execute("CREATE TABLE planted (text text)")
+        connection.execute("INSERT INTO planted VALUES (%s)", [PLANTED.value])
+    with closing(stack.warehouse_database.connect(autocommit=True)) as connection:
+        connection.execute("CREATE TABLE planted (bytes bytea)")
+        connection.execute("INSERT INTO planted VALUES (%s)", [PLANTED.value.encode()])
+
+
+def assert_searched(stack: CanaryStack, waiting: list[Place], places: list[Place]) -> None:
+    """The search finds what was planted, and the places hold what they are searched for."""
+    assert found([PLANTED], places) == [
+        "planted in airflow/logs/planted.log",
+        "planted in logs/planted.log",
+        "planted in postgres public.planted",
+        "planted in warehouse public.planted",
+    ]
+    content = {place.name: place.content for place in places}
+    (transfer_id,) = {row["transfer_id"] for row in stack.sandboxes[1].ledger()}
+    for name in (
+        "postgres public.xcom",
+        "postgres public.task_state_store",
+        "postgres public.rendered_task_instance_fields",
+    ):
+        assert content[name], f"{name} is empty"
+    for name in ("outbound_transfer_events", "outbound_transfer_transfers", "outbound_transfer_recipients"):
+        assert content[f"warehouse public.{name}"], f"{name} is empty"
+    assert transfer_id.encode() in content["postgres public.xcom"]
+    assert b"***" in content["postgres public.rendered_task_instance_fields"]
+    (triggers,) = (place.content for place in waiting if place.name == "postgres public.trigger")
+    assert b"poke_interval" in triggers
+    assert b"COMPLETE" in content[f"airflow/{LINEAGE}"]
+    logs = b"".join(text for name, text in content.items() if "/task_id=" in name)
+    assert b'"level":"debug"' in logs
+    assert b"401 invalid_api_key" in logs
+    assert {name.rpartition(" ")[2] for name in content if name.startswith("GET")} <= {"200", "403"}
+
+
+def states(stack: CanaryStack, *wanted: str) -> set[str]:
+    return {task["task_id"] for task in stack.tasks() if task["state"] in wanted}
+
+
+def pick_up(stack: CanaryStack) -> None:
+    for sandbox in stack.sandboxes:
+        for row in sandbox.ledger():
+            if row["kind"] == "emailed":
+                sandbox.pickup(row["transfer_id"], row["recipient"])
+
+
+def wait_until(is_so: Callable[[], bool], stack: CanaryStack) -> None:
+    deadline = time.monotonic() + 240
+    while not is_so():
+        told = {task["task_id"]: task["state"] for task in stack.tasks()}
+        assert time.monotonic() < deadline, told
+        time.sleep(1)
