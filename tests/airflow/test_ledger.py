@@ -178,6 +178,13 @@ def test_a_wait_that_the_triggerer_ended_is_written_by_the_worker(task, fetch, s
     assert (row_of(fetch)["status"], row_of(fetch)["error"]) == ("canceled", None)
 
 
+def test_a_wait_ends_though_the_service_s_connection_is_gone(task, fetch, monkeypatch) -> None:
+    waiting = task(wait=True, deferrable=True, outbound_transfer_conn_id="gone")
+    seen = {"id": "t1", "status": "complete", "subject": "S", "recipients": []}
+    event = {"ending": "ended", "transfer": seen, "message": ""}
+    assert waiting.make().execute_complete(waiting.context(), event)["status"] == "complete"
+
+
 def test_a_failed_try_is_told_and_a_retry_that_uploads_nothing_again_knows_the_digests(
     task, fetch, sandbox, tmp_path
 ) -> None:

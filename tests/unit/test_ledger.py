@@ -183,6 +183,14 @@ def test_a_journal_that_is_not_kept_takes_nothing_down() -> None:
     assert not journal.is_kept
 
 
+def test_a_step_that_cannot_be_taken_down_breaks_nothing(caplog) -> None:
+    def broken(note: Note) -> None:
+        raise OSError("for ann@example.com")
+
+    Journal("acme", Task("conn", "dag", "deliver", "run", -1, 1), broken).saw(DRAFT)
+    assert "not in the delivery ledger: OSError: for ***" in caplog.text
+
+
 def test_an_error_is_a_bounded_line() -> None:
     assert len(in_a_line(ValueError("x" * 10_000))) == 500
 

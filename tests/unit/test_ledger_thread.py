@@ -86,6 +86,19 @@ def test_a_writer_that_was_given_nothing_has_no_thread() -> None:
     assert writer.close(0) is True
 
 
+def test_a_machine_without_a_thread_left_breaks_nothing(monkeypatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    log = Log()
+    writer = Writer(list, log)
+    writer.put("a", print)
+    writer.put("b", print)
+    assert writer.close(0) is True
+    assert len(log.lines) == 1
+
+
 def test_calls_are_counted_by_minute_and_taken_once() -> None:
     now = [datetime(2026, 1, 31, 12, 0, 59, tzinfo=timezone.utc).timestamp()]
     counts = CallCounts(clock=lambda: now[0])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -14,8 +16,27 @@ from outbound_transfer.warehouse.deliveries import MAX_ERROR, Note, Task
 from outbound_transfer.warehouse.rows import instant, occurred_at
 from outbound_transfer.warehouse.transfers import REMOVED
 
+log = logging.getLogger(__name__)
+
 #: An address, as far as it could be told from the words around it.
 _ADDRESS: Final = re.compile(r"[^\s,;<>\"']+@[^\s,;<>\"']+")
+
+
+Step = TypeVar("Step", bound=Callable[..., None])
+
+
+def _harmless(step: Step) -> Step:
+    """A step that does nothing where no ledger is kept, and whose failure is a line in the log."""
+
+    @wraps(step)
+    def taken(self: Journal, *args: Any, **kwargs: Any) -> None:
+        try:
+            if self.is_kept:
+                step(self, *args, **kwargs)
+        except Exception as error:
+            log.warning("A step is not in the delivery ledger: %s: %s", type(error).__name__, in_a_line(error))
+
+    return taken  # type: ignore[return-value]
 
 
 def _now() -> datetime:
@@ -47,10 +68,12 @@ class Journal:
         """Whether anything is taken down."""
         return self._task is not None
 
+    @_harmless
     def about(self, transfer_id: str) -> None:
         """The task goes on with this delivery; whatever ends its try now is this delivery's error."""
         self._current = transfer_id
 
+    @_harmless
     def saw(self, transfer: Transfer, *, recipients: int | None = None) -> None:
         """The service said how a transfer stands.
 
@@ -69,6 +92,7 @@ class Journal:
         )
         self.about(transfer.id)
 
+    @_harmless
     def holds(self, transfer_id: str, name: str, size: int, sha256: str, *, sole: bool) -> None:
         """The draft holds a file of this task.
 
@@ -80,6 +104,7 @@ class Journal:
             dropped |= {name}
         self._change(transfer_id, files=files | {name: {"size": size, "sha256": sha256 or None}}, dropped=dropped)
 
+    @_harmless
     def drops(self, transfer_id: str, name: str) -> None:
         """A file was removed from the draft."""
         files, dropped = self._files_of(transfer_id)
@@ -87,10 +112,12 @@ class Journal:
             transfer_id, files={each: file for each, file in files.items() if each != name}, dropped=dropped | {name}
         )
 
+    @_harmless
     def removed(self, transfer_id: str) -> None:
         """The draft is gone."""
         self._change(transfer_id, status=REMOVED)
 
+    @_harmless
     def failed(self, error: BaseException) -> None:
         """The task's try ends with an error, which the errors' own rules keep free of secrets."""
         if self._current:
@@ -101,8 +128,7 @@ class Journal:
         return (dict(note.files), note.dropped) if note else ({}, frozenset())
 
     def _change(self, transfer_id: str, **known: Any) -> None:
-        if self._task is None:
-            return
+        assert self._task is not None
         now = instant(self._clock())
         note = self._notes.get(transfer_id) or Note(
             account=self._account,

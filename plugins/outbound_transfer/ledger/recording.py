@@ -55,11 +55,11 @@ def _open(operator: Any, context: Context, hook: OutboundTransferHook) -> tuple[
     try:
         # Not in the thread: a lookup goes over the one socket to Airflow that the task's own requests take too.
         connection = hook.get_connection(where.conn_id)
+        account = feed_name(hook.get_conn().settings.base_url)
     except Exception as error:
         operator.log.warning("No delivery ledger is kept: %s", in_a_line(error))
         return None
     writer = Writer(partial(tables_of, where, connection), operator.log)
-    account = feed_name(hook.get_conn().settings.base_url)
 
     def put(note: Note) -> None:
         writer.put(note.transfer_id, lambda tables: tables.save(note))

@@ -34,9 +34,17 @@ class Writer(Generic[T]):
             self._left[key] = write
             self._changed.notify_all()
             if self._thread is None:
-                # A daemon: a warehouse that hangs must not keep the process from ending.
-                self._thread = threading.Thread(target=self._run, name="outbound-transfer-ledger", daemon=True)
-                self._thread.start()
+                self._start()
+
+    def _start(self) -> None:
+        # A daemon: a warehouse that hangs must not keep the process from ending.
+        thread = threading.Thread(target=self._run, name="outbound-transfer-ledger", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the machine has no thread left
+            self._tell(error)
+        else:
+            self._thread = thread
 
     @property
     def backlog(self) -> int:

@@ -206,11 +206,13 @@ LISTINGS: Final = Table(
 #:
 #: ``account``      whose: the account's site address; with ``transfer_id``, the key
 #: ``conn_id``      Airflow's connection to the service
-#: ``dag_id``, ``task_id``, ``run_id``, ``map_index`` (-1 where the task is not mapped), ``try_number``  whose delivery
+#: ``dag_id``, ``task_id``, ``run_id``, ``map_index`` (-1 where the task is not mapped), ``try_number``  whose delivery:
+#:                  the task that made the draft, or the first that delivers it and could be written down
 #: ``status``       the service's (``draft``, ``pending``, ...) as the delivery's own tasks saw it last, or ``removed``:
 #:                  a draft that was discarded. Where the transfers' table is kept, it may know better
-#: ``error``        what ended the last try, in a line; NULL where nothing did
-#: ``files``        JSON: ``[{"name": ..., "size": bytes, "sha256": hex or null}, ...]``; ``bytes`` their sum
+#: ``error``        what ended the last try, in a line and without addresses; NULL where nothing did
+#: ``files``        those that are attached, as JSON: ``[{"name": ..., "size": bytes, "sha256": hex or null}, ...]``;
+#:                  null where no task knows what was sent. ``bytes`` is the sum of their sizes
 #: ``recipients``   how many; ``collected`` how many of them had picked up then
 #: ``created_at``   when the draft was made; ``sent_at``, ``expires_at`` as the service says
 #: ``ended_at``     when a final status was seen first; NULL until then
@@ -248,6 +250,7 @@ DELIVERIES: Final = Table(
 )
 
 #: Calls of the service, counted by minute and process: rows are only ever added. What one minute saw is their sum.
+#: Those of operators, sensors, ingestions and triggerers; workers add theirs when a task ends or defers.
 #:
 #: ``call_id``      the key: opaque, unique
 #: ``minute``       its begin, UTC
