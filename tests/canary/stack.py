@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 
@@ -127,7 +128,8 @@ class CanaryStack(KillStack):
 
 
 def answer(http: httpx.Client, path: str, **params: Any) -> Place:
-    response = http.get(path, params=params)
+    # httpx takes the query out of an address where it is given an empty one.
+    response = http.get(path, params=params or None)
     return Place(f"GET {path} {params} {response.status_code}", response.content)
 
 
@@ -135,5 +137,5 @@ def filled(href: str, task: dict[str, Any]) -> str:
     """The address of a view for a task instance."""
     names = {"{DAG_ID}": "dag_id", "{RUN_ID}": "dag_run_id", "{TASK_ID}": "task_id", "{MAP_INDEX}": "map_index"}
     for name, field in names.items():
-        href = href.replace(name, str(task[field]))
+        href = href.replace(name, quote(str(task[field]), safe=""))
     return href
