@@ -16,7 +16,6 @@ from outbound_transfer.transfers.common import warehouse_of
 from outbound_transfer.ui import queries
 from outbound_transfer.ui.filters import Filter
 from outbound_transfer.ui.kept import Kept
-from outbound_transfer.ui.text import web_link
 from outbound_transfer.warehouse.database import Warehouse
 
 #: Seconds to wait for DuckDB's file; less than a page waits, so that it can say what is the matter.
@@ -32,7 +31,7 @@ class Read:
     """What was read, with the web applications of the connections that occur."""
 
     rows: Any
-    web: dict[str, str | None]
+    web: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,13 @@ class Ledger:
         return Read(rows, _web(rows.deliveries))
 
 
-def _web(rows: queries.Rows) -> dict[str, str | None]:
+def _web(rows: queries.Rows) -> dict[str, str]:
     return {conn_id: _web_application(conn_id) for conn_id in {str(row[2]) for row in rows}}
 
 
-def _web_application(conn_id: str) -> str | None:
-    """The connection's ``web_url``, or else its address; None where there is no such connection any more."""
+def _web_application(conn_id: str) -> str:
+    """The connection's ``web_url``, or else its address; "" where there is no such connection any more."""
     with suppress(Exception):  # of whatever secrets backend there is; a link is the least of the page
         settings = settings_of(BaseHook.get_connection(conn_id))
-        return web_link(settings.web_url or settings.base_url)
-    return None
+        return settings.web_url or settings.base_url
+    return ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
+from outbound_transfer.links import transfer_url
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.ui.filters import FINAL, REMOVED
 from outbound_transfer.ui.text import NONE, moment, shown, size, span
@@ -107,11 +108,11 @@ class Delivery:
 
 
 def delivery(
-    row: Sequence[Any], web: Callable[[str], str | None], people: Iterable[Sequence[Any]] = (), most: int = 200
+    row: Sequence[Any], web: Mapping[str, str], people: Iterable[Sequence[Any]] = (), most: int = 200
 ) -> Delivery:
     """A delivery of a row of :mod:`.queries`.
 
-    :param web: the web application of a connection's account.
+    :param web: the web application of each connection's account.
     :param most: characters of its subject.
     """
     _, transfer_id, conn_id, dag_id, task_id, run_id, map_index, try_number, *rest = row
@@ -140,7 +141,7 @@ def delivery(
         ended_at=ended_at,
         run=run,
         task=f"{run}/tasks/{quote(str(task_id), safe='')}" + (f"/mapped/{index}" if index >= 0 else ""),
-        web=web(str(conn_id)),
+        web=transfer_url(web.get(str(conn_id), ""), transfer_id) or None,
         people=tuple(
             Recipient(shown(email), shown(name), moment(at)) for of, email, name, at in people if of == transfer_id
         ),

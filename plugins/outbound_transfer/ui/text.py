@@ -6,7 +6,6 @@ import re
 from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 #: What does not show, or makes what follows show otherwise: controls, and marks that turn the direction of text.
 _INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
@@ -53,13 +52,3 @@ def moment(value: Any) -> datetime | None:
     if not isinstance(value, datetime):
         return None
     return value.astimezone(timezone.utc) if value.tzinfo else value.replace(tzinfo=timezone.utc)
-
-
-def web_link(address: str) -> str | None:
-    """An address that a person may be sent to: http or https, with a host and no password in it."""
-    try:
-        url = urlsplit(address)
-        harmless = url.scheme in ("http", "https") and url.hostname and not url.username and not url.password
-    except ValueError:
-        return None
-    return address if harmless and not _INVISIBLE.search(address) else None

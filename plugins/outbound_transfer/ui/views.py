@@ -29,7 +29,7 @@ def deliveries_page(read: Read, wanted: Filter, now: datetime) -> Response:
         has_calls=CALLS in rows.has,
         has_feed=FEED_CURSOR in rows.has,
         has_recipients=RECIPIENTS in rows.has,
-        deliveries=[shapes.delivery(row, read.web.get) for row in rows.deliveries],
+        deliveries=[shapes.delivery(row, read.web) for row in rows.deliveries],
         newer=first if rows.before else None,
         older=last if rows.after else None,
         outcomes=shapes.OUTCOMES,
@@ -50,5 +50,5 @@ def task_page(read: Read, now: datetime) -> Response:
         now=now,
         refresh=0,
         has_ledger=DELIVERIES in rows.has,
-        deliveries=[shapes.delivery(row, read.web.get, rows.recipients, most=2_000) for row in rows.deliveries],
+        deliveries=[shapes.delivery(row, read.web, rows.recipients, most=2_000) for row in rows.deliveries],
     )
