@@ -24,7 +24,7 @@ from support.warehouses import Hook
 
 DAGS = Path(__file__).with_name("dags")
 PATHS = ("", "/af")
-WEB = "https://account.example.com/transfers"
+WEB = "https://account.example.com/app"
 #: Kept in Airflow's database, as most are.
 CONNECTION = {
     "connection_id": ledger.CONN_ID,
@@ -195,7 +195,7 @@ def test_the_web_application_opens_outside_the_frame(signed_in: Callable[..., Pa
     link = frame(page).get_by_role("link", name="Web application").first
     with page.context.expect_page() as opened:
         link.click()
-    assert opened.value.url == f"{WEB}/alone"
+    assert opened.value.url == f"{WEB}/transfers/alone"
     assert opened.value.evaluate("window.opener") is None
 
 

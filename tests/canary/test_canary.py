@@ -98,8 +98,9 @@ def assert_searched(stack: CanaryStack, waiting: list[Place], places: list[Place
         "postgres public.rendered_task_instance_fields",
     ):
         assert content[name], f"{name} is empty"
-    for name in ("outbound_transfer_events", "outbound_transfer_transfers", "outbound_transfer_recipients"):
-        assert content[f"warehouse public.{name}"], f"{name} is empty"
+    for name in ("events", "transfers", "recipients", "deliveries", "calls"):
+        assert content[f"warehouse public.outbound_transfer_{name}"], f"{name} is empty"
+    assert any(name.startswith("GET /outbound-transfer/task") for name in content)
     assert transfer_id.encode() in content["postgres public.xcom"]
     assert b"***" in content["postgres public.rendered_task_instance_fields"]
     (triggers,) = (place.content for place in waiting if place.name == "postgres public.trigger")

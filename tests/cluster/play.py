@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections import Counter
@@ -177,6 +178,7 @@ class Play:
                 yield f"deliver_files {run_id}: {state}"
         yield from self._wrong_deliveries()
         yield from self._wrong_waits()
+        yield from self._wrong_rows()
         landed, events = self.landed(), range(1, self.last_event + 1)
         if landed != list(events):
             missing, twice = set(events) - set(landed), len(landed) - len(set(landed))
@@ -207,6 +209,23 @@ class Play:
         if states != {"success": len(self.deliveries)}:
             yield f"waits for pickup: {dict(states)}"
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The deliveries of the ledger in the warehouse."""
+        return self.cluster.warehouse.execute("SELECT * FROM outbound_transfer_deliveries").fetchall()
+
+    def _wrong_rows(self) -> Iterator[str]:
+        rows = {row["transfer_id"]: row for row in self.rows()}
+        digests = {each.subject: {path.name: _sha256(path) for path in each.paths} for each in self.deliveries}
+        for transfer_id in self.sandbox.sent():
+            row = rows.pop(transfer_id, None)
+            if row is None or (row["status"], row["collected"]) != ("complete", row["recipients"]):
+                yield f"the ledger says of {transfer_id}: {row}"
+            # A worker that is lost takes the digest of a file with it that it was just sending.
+            elif any(file["sha256"] not in (None, digests[row["subject"]][file["name"]]) for file in row["files"]):
+                yield f"the ledger has other digests of {transfer_id}: {row['files']}"
+        if rows:
+            yield f"the ledger has {list(rows)}, which were not sent"
+
     def _wrong_losses(self) -> Iterator[str]:
         """A loss that cost nothing proves nothing."""
         if not any(task == "delivery.deliver" for _, _, task, _ in self.losses.tasks):
@@ -224,6 +243,8 @@ class Play:
         calls = self.sandbox.requests()
         yield "deliveries sent / asked for", f"{len(self.sandbox.sent())} / {len(self.deliveries)}"
         yield "events in the feed / in the warehouse", f"{self.last_event} / {len(self.landed())}"
+        unknown = sum(file["sha256"] is None for row in self.rows() for file in row["files"])
+        yield "deliveries in the ledger", f"{len(self.rows())}, {unknown} of their files without a digest"
         yield "tasks lost with the worker", ", ".join(map(_told, self.losses.tasks))
         yield "sends on their way at that moment", self.losses.sends
         yield "waits lost with the triggerer", f"{self.losses.waits}, taken over after {self.losses.taken_over:.0f} s"
@@ -259,6 +280,10 @@ def write_deliveries(outbox: Path, count: int) -> list[Delivery]:
             path.write_bytes(os.urandom(size))
         deliveries.append(Delivery(f"Report {number:03}", f"ann{number:03}@example.com", paths))
     return deliveries
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _key(row: dict[str, Any]) -> Key:

@@ -11,6 +11,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = {"outbound_transfer": "plugins", "outbound_transfer_sandbox": "include"}
 ENTRY_POINTS = {
+    "airflow.plugins": {"outbound_transfer": "outbound_transfer.ui.plugin:OutboundTransferPlugin"},
     "apache_airflow_provider": {"provider_info": "outbound_transfer.get_provider_info:get_provider_info"},
     "console_scripts": {"outbound-transfer-sandbox": "outbound_transfer_sandbox.__main__:main"},
     "pytest11": {"outbound_transfer_sandbox": "outbound_transfer_sandbox.pytest_plugin"},
