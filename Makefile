@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test test-package test-cluster chromium faults machine kills kills-ingest fuzz lint \
+.PHONY: help setup demo demo-stop test test-package test-cluster chromium views faults machine kills kills-ingest fuzz lint \
 	bench-upload bench-ledger bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints clean
 
 PYTHON ?= python3
@@ -57,6 +57,9 @@ lint: setup ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+views: setup ## Draw what the analysts' views say, for the documentation
+	$(BIN)/python scripts/draw_views.py
 
 bench-upload: setup ## Upload 1 GiB: speed beside curl's and with a digest, and memory
 	$(BIN)/python tests/benchmarks/bench_upload.py

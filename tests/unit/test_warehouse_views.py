@@ -144,3 +144,10 @@ def test_reading_stops_where_nothing_older_can_have_changed(hook: Hook) -> None:
     assert not before.is_enough(first, {"n"})  # newer than all that is known: more such may follow
     assert not before.is_enough([transfer("q", "complete", -25, 9, -1)], {"q"})  # "o" may still have changed
     assert before.is_enough([transfer("q", "complete", -25, 9, -1)], {"q", "o"})
+
+
+def test_the_picture_is_of_the_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SQL.parents[1] / "scripts"))
+    import draw_views
+
+    assert draw_views.PICTURE.read_text() == draw_views.picture(), "draw it again: make views"
