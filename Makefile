@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test test-package test-cluster chromium views faults machine kills kills-ingest fuzz lint \
+.PHONY: help setup demo demo-stop test test-whole test-package test-cluster chromium views faults machine kills kills-ingest fuzz lint \
 	bench-upload bench-ledger bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints clean
 
 PYTHON ?= python3
@@ -26,8 +26,11 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(BIN)/python scripts/demo.py --stop
 
-test: setup chromium ## Run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+test: setup chromium ## Run the tests, all but the longest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not whole" $(ARGS)
+
+test-whole: setup chromium ## Run the longest tests: whole Airflows, in a browser, with a killed triggerer, searched for secrets
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m whole $(ARGS)
 
 test-package: setup ## Build wheel and source archive, install and test them on Python 3.10 and 3.13 (about 6 minutes)
 	$(BIN)/python tests/package/run.py $(ARGS)

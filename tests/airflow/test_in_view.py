@@ -18,6 +18,8 @@ import pytest
 
 from kills.stack import REPOSITORY, KillStack, Teller, running_stack
 
+pytestmark = pytest.mark.whole
+
 FILES = {"a.csv": b"a" * 1_000, "b c.csv": b"b" * 100_000}
 RECIPIENTS = ["ann@example.com", "bob@example.com"]
 SECRETS = ("obs_", "Bearer", *RECIPIENTS)

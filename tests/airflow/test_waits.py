@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+import pytest
+
 from benchmarks.bench_wait import WaitStack, ours, prepare
 from kills.stack import Teller, running_stack
+
+pytestmark = pytest.mark.whole
 
 COUNT = 24
 

@@ -22,13 +22,14 @@ SWITCHES = (
 )
 
 
-@pytest.fixture(scope="session")
+# Of a module: while it lives, its event loop runs in this thread, where other tests have loops of their own.
+@pytest.fixture(scope="module")
 def playwright() -> Iterator[Playwright]:
     with sync_playwright() as playwright:
         yield playwright
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     executable = shutil.which("chromium")
     if executable is None:

@@ -21,6 +21,8 @@ from demo.console import Teller  # isort: skip  # kills.stack knows the way to i
 from demo.processes import Processes  # isort: skip
 from demo.stack import Airflow, Stack  # isort: skip
 
+pytestmark = pytest.mark.whole
+
 
 #: The extra fields, each with what the form says of it.
 EXTRA = {

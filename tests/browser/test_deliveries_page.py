@@ -22,6 +22,8 @@ from support.postgres import running_server
 from support.ui import PASSWORD, UiStack, running_ui
 from support.warehouses import Hook
 
+pytestmark = pytest.mark.whole
+
 DAGS = Path(__file__).with_name("dags")
 PATHS = ("", "/af")
 WEB = "https://account.example.com/app"

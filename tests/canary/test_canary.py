@@ -13,6 +13,8 @@ from canary.search import Canary, Place, found, tables
 from canary.stack import LINEAGE, CanaryStack
 from kills.stack import Teller, running_stack
 
+pytestmark = pytest.mark.whole
+
 DONE = {"success", "failed", "skipped", "upstream_failed"}
 ENDS = {
     "question": "success",

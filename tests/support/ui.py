@@ -16,7 +16,7 @@ sys.path.insert(0, str(REPOSITORY / "scripts"))
 
 from demo.console import Teller  # noqa: E402
 from demo.processes import Processes  # noqa: E402
-from demo.stack import Airflow, Stack, _addresses, _airflow, _free_ports  # noqa: E402
+from demo.stack import Airflow, Stack, _addresses, _airflow, free_ports  # noqa: E402
 
 from kills.stack import NoSignals  # noqa: E402
 
@@ -50,7 +50,7 @@ class UiStack(Stack):
                 break
 
     def _start_server(self, path: str) -> Airflow:
-        port, *closed = _free_ports(3)
+        port, *closed = free_ports(3)
         addresses = _addresses(port, *closed)
         url = addresses["AIRFLOW__API__BASE_URL"] + path
         name = f"api-server{path.replace('/', '-')}"

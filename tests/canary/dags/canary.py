@@ -45,13 +45,15 @@ QUESTION: dict[str, Any] = {
 }
 SMS: dict[str, Any] = {"files": FILE, "subject": "With a code", "recipients": recipients, "security": "sms"}
 WAIT: dict[str, Any] = {"wait": True, "poke_interval": 1}
+#: Airflow may take a task for failed that is back from the triggerer before the scheduler knows of its deferral.
+DEFERRED: dict[str, Any] = {"deferrable": True, "retries": 2}
 
 with DAG("canary", schedule=None, catchup=False, default_args={"retry_delay": timedelta(0)}):
     deliveries = [
         DeliverFilesOperator(task_id="question", **QUESTION),
-        DeliverFilesOperator(task_id="question_deferred", **QUESTION, **WAIT, deferrable=True),
+        DeliverFilesOperator(task_id="question_deferred", **QUESTION, **WAIT, **DEFERRED),
         DeliverFilesOperator(task_id="sms", **SMS, **WAIT),
-        DeliverFilesOperator(task_id="sms_deferred", **SMS, **WAIT, deferrable=True),
+        DeliverFilesOperator(task_id="sms_deferred", **SMS, **WAIT, **DEFERRED),
         DeliverFilesOperator.partial(task_id="mapped", **without("subject", SMS)).expand(subject=["One", "Another"]),
         DeliverFilesOperator(task_id="unclear", **QUESTION, deferrable=True, outbound_transfer_conn_id="unclear"),
         DeliverFilesOperator(task_id="unclear_sms", **SMS, outbound_transfer_conn_id="unclear_sms"),
@@ -70,11 +72,11 @@ with DAG("canary", schedule=None, catchup=False, default_args={"retry_delay": ti
     create = CreateTransferOperator(task_id="create", **without("files", QUESTION))
     attach = AttachFilesOperator(task_id="attach", transfer_id=create.output, files=FILE)
     send = SendTransferOperator(task_id="send", transfer_id=create.output)
-    wait = TransferSensor(task_id="wait", transfer_id=create.output, deferrable=True, poke_interval=1)
+    wait = TransferSensor(task_id="wait", transfer_id=create.output, poke_interval=1, **DEFERRED)
     discard = DiscardTransferOperator(task_id="discard", transfer_id=create.output)
     chain(create, attach, send, wait, discard)
 
-    events = EventFeedToSqlOperator(task_id="events", sql_conn_id="warehouse", deferrable=True, trigger_rule="all_done")
+    events = EventFeedToSqlOperator(task_id="events", sql_conn_id="warehouse", **DEFERRED, trigger_rule="all_done")
     transfers = TransfersToSqlOperator(task_id="transfers", sql_conn_id="warehouse", trigger_rule="all_done")
     feed_refused = EventFeedToSqlOperator(
         task_id="feed_refused", sql_conn_id="warehouse", outbound_transfer_conn_id="refused", trigger_rule="all_done"
