@@ -12,8 +12,8 @@ from outbound_transfer.ui.bounded import Reads
 from outbound_transfer.ui.kept import Kept
 
 
-def readers() -> int:
-    return sum(thread.name == "outbound-transfer-page" for thread in threading.enumerate())
+def readers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "outbound-transfer-page"}
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -42,11 +42,11 @@ async def test_reads_that_hang_keep_their_places_and_nobody_else_is_held_up() ->
 
     answers = await asyncio.gather(*(reads(hang) for _ in range(10)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [asyncio.TimeoutError] * 10
-    assert (len(begun), readers() - before) == (2, 2)
+    assert (len(begun), len(readers() - before)) == (2, 2)
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "outbound-transfer-page")
 
     end.set()
-    await until(lambda: readers() == before)
+    await until(lambda: not readers() - before)
     assert await asyncio.gather(*(reads(lambda: 1) for _ in range(10))) == [1] * 10
 
 
@@ -68,12 +68,10 @@ def test_a_read_may_outlive_its_loop() -> None:
 
     with pytest.raises(asyncio.TimeoutError):
         asyncio.run(read())
-    assert readers() == before + 1
+    (thread,) = readers() - before
     end.set()
-    for thread in threading.enumerate():
-        if thread.name == "outbound-transfer-page":
-            thread.join(10)
-    assert readers() == before
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_counts_are_kept_for_their_time_and_no_longer() -> None:
