@@ -193,8 +193,8 @@ def test_a_hostile_subject_is_text(signed_in: Callable[..., Page], ui: Ui) -> No
 def test_the_web_application_opens_outside_the_frame(signed_in: Callable[..., Page], ui: Ui) -> None:
     page = signed_in("")
     page.context.route("https://account.example.com/**", lambda route: route.fulfill(body="the web application"))
-    page.goto(f"{ui.url('')}/{NAV}?search=third")
-    link = frame(page).get_by_role("link", name="Web application").first
+    page.goto(f"{ui.url('')}/{NAV}")
+    link = frame(page).get_by_role("row", name=re.compile("third edition")).get_by_role("link", name="Web application")
     with page.context.expect_page() as opened:
         link.click()
     assert opened.value.url == f"{WEB}/transfers/alone"
