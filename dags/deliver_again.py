@@ -13,6 +13,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.protocol.errors import NotFound
 from outbound_transfer.triggers.transfer import TransferOutcomeTrigger
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,13 @@ EXPIRED = Asset(
 
 def files_of(hook: OutboundTransferHook, transfer_id: str) -> list[str] | None:
     """The transfer's files in the outbox; None where one is missing there, or is another by its size."""
+    try:
+        files = hook.list_files(transfer_id)
+    except NotFound:
+        log.warning("Transfer %s is not delivered again: the service knows it no more", transfer_id)
+        return None
     paths = []
-    for file in hook.list_files(transfer_id):
+    for file in files:
         path = OUTBOX / file.name
         if path.name != file.name or not path.is_file() or path.stat().st_size != file.size:
             log.warning("Transfer %s is not delivered again: %s is not in %s as it was", transfer_id, file.name, OUTBOX)

@@ -60,7 +60,9 @@ def _transfer(chance: random.Random, sent: datetime) -> Transfer:
 def views(file: Path) -> sqlite3.Connection:
     """A warehouse with the month's transfers and the views."""
     hook = SimpleNamespace(dialect_name="sqlite", placeholder="?", get_conn=lambda: sqlite3.connect(file))
-    tables = TransferTables(Warehouse(cast(Any, hook)), "account.example.com", clock=lambda: NOW)
+    tables = TransferTables(
+        Warehouse(cast(Any, hook)), "account.example.com", "outbound_transfer_default", clock=lambda: NOW
+    )
     tables.open()
     tables.save(list(transfers()), NOW)
     connection = sqlite3.connect(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
     from outbound_transfer.client import Settings
+
+log = logging.getLogger(__name__)
 
 #: Stands for a transfer's id in a connection's ``web_url``.
 PLACEHOLDER: Final = "{transfer_id}"
@@ -79,17 +82,18 @@ class TransferLink(BaseOperatorLink):
 
 
 def show(context: Any, settings: Settings, transfer_id: object) -> None:
-    """Link the running task instance to a transfer."""
-    context["ti"].xcom_push(TransferLink().xcom_key, url_of(settings, transfer_id))
+    """Link the running task instance to a transfer; a link that cannot be stored fails no task."""
+    try:
+        context["ti"].xcom_push(TransferLink().xcom_key, url_of(settings, transfer_id))
+    except Exception as error:
+        log.warning("The link to the transfer is not stored: %s", error)
 
 
 def show_of(context: Any, conn_id: str, transfer_id: object) -> None:
     """The same for a task that has no client yet; what is wrong with its connection is told by who uses that."""
     from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
 
-    from outbound_transfer.client.settings import InvalidSettings
     from outbound_transfer.hooks.outbound_transfer import settings_of
 
-    with suppress(AirflowNotFoundException, InvalidSettings):
+    with suppress(Exception):
         show(context, settings_of(BaseHook.get_connection(conn_id)), transfer_id)

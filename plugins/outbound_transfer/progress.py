@@ -68,7 +68,9 @@ def summary(transfer: Transfer, files: Sequence[File] | None, ti: Any, settings:
     :param files: those of the transfer; None where they are not known.
     :param ti: the task instance. What it took is counted from the start of its try, with the waits.
     """
-    seconds = (timezone.utcnow() - ti.start_date).total_seconds()
+    began = ti.start_date
+    # What is sent is sent: a task instance of somebody's test, without a time that can be reckoned with, fails nothing.
+    seconds = (timezone.utcnow() - began).total_seconds() if getattr(began, "tzinfo", None) else 0.0
     return (
         f"Done: {'files' if files is None else _counted(files)} to {_number(transfer.recipients, 'recipient')} in "
         f"{seconds:.1f} s of try {ti.try_number}; transfer {transfer.id}, {url_of(settings, transfer.id)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator, timezone
 from airflow.sdk.exceptions import (
@@ -120,9 +120,6 @@ def conclude(transfer: Transfer, rules: OutcomeRules, log: Log, *, told: str = "
         case Outcome.SKIP:
             raise AirflowSkipException(f"Skipped as asked for: {story(transfer)}")
     return as_listed(transfer)
-
-
-Ending = Literal["ended", "timed out", "failed"]
 
 
 def conclude_event(event: Any, rules: OutcomeRules, log: Log) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
 from outbound_transfer.cli import get_commands
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.transfers.common import LANDED, table_asset
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
@@ -89,7 +90,7 @@ def send(hook, sandbox) -> Callable[[int], list[str]]:
     from outbound_transfer.protocol.exchange import Upload
     from outbound_transfer.protocol.models import new_transfer
 
-    def send(count: int) -> list[str]:
+    def send(count: int, hook: OutboundTransferHook = hook) -> list[str]:
         sent = []
         for number in range(count):
             draft = hook.create_transfer(
@@ -104,9 +105,14 @@ def send(hook, sandbox) -> Callable[[int], list[str]]:
 
 
 @pytest.fixture
-def list_transfers(connection, sandbox, warehouse) -> Callable[[], Any]:
+def list_transfers(connection, sandbox, warehouse) -> Callable[..., Any]:
     time = Time(sandbox)
-    return lambda: TaskInstance(lambda: TransfersToSqlOperator(task_id="list", sql_conn_id="warehouse"), time).run()
+
+    def run(**arguments: Any) -> Any:
+        operator = TransfersToSqlOperator
+        return TaskInstance(lambda: operator(task_id="list", sql_conn_id="warehouse", **arguments), time).run()
+
+    return run
 
 
 def test_transfers_are_tables_and_a_second_run_reads_one_page(send, list_transfers, sandbox, warehouse) -> None:
@@ -141,6 +147,22 @@ def test_the_listing_is_read_only_as_far_as_something_may_have_changed(
     assert states == [("canceled", 1), ("complete", 55), ("pending", 150)]
     assert warehouse("SELECT count(*) FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL") == [(110,)]
     assert new not in sent
+
+
+def test_two_keys_of_one_account_list_their_own_transfers(
+    send, list_transfers, sandbox, warehouse, monkeypatch
+) -> None:
+    other = {"conn_type": "outbound_transfer", "host": sandbox.base_url, "password": sandbox.new_key("bob@example.com")}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(other))
+    (of_the_other,) = send(1, OutboundTransferHook("other"))
+    send(2)
+    assert list_transfers() == {"pages": 1, "transfers": 2, "new": 2, "open": 2}
+    seen = {"pages": 1, "transfers": 1, "new": 1, "open": 1}
+    assert list_transfers(outbound_transfer_conn_id="other") == seen
+    assert list_transfers() == {"pages": 1, "transfers": 2, "new": 0, "open": 2}
+    states = dict(warehouse("SELECT conn_id || ' ' || status, count(*) FROM outbound_transfer_transfers GROUP BY 1"))
+    assert states == {"outbound_transfer_default pending": 2, "other pending": 1}
+    assert warehouse("SELECT transfer_id FROM outbound_transfer_transfers WHERE conn_id = 'other'") == [(of_the_other,)]
 
 
 def test_a_listing_that_breaks_off_is_made_good_by_the_next_run(send, list_transfers, sandbox, warehouse) -> None:

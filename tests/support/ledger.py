@@ -67,7 +67,7 @@ def delivery(transfer_id: str, now: datetime, **values: Any) -> tuple[Any, ...]:
 def transfer(transfer_id: str, status: str, seen_at: datetime, collected: int = 0) -> tuple[Any, ...]:
     """A row of the listing."""
     seen = instant(seen_at)
-    return (ACCOUNT, transfer_id, status, "Quarterly report", seen, seen, 2, collected, seen, seen)
+    return (ACCOUNT, transfer_id, CONN_ID, status, "Quarterly report", seen, seen, 2, collected, seen, seen)
 
 
 def insert(warehouse: Warehouse, table: Table, rows: Sequence[Sequence[Any]]) -> None:

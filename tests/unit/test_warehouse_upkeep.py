@@ -20,7 +20,7 @@ from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, Inval
 from outbound_transfer.warehouse.feed import FeedTables, Poll
 from outbound_transfer.warehouse.upkeep import faults, feeds, rebuild, replay, reset, status
 from support.postgres import postgres, postgres_server  # noqa: F401
-from support.warehouses import Hook, hook, hook_of, memory  # noqa: F401
+from support.warehouses import Hook, duckdb_hook, hook, hook_of, memory  # noqa: F401
 
 
 def tables(hook: Any, feed: str = "acme") -> FeedTables:
@@ -272,3 +272,12 @@ def test_duckdb_waits_for_another_process_and_says_so_in_the_end(hook_of: Any, m
         timer.join()
     with closing(duckdb.connect(memory / "warehouse.duckdb")) as connection:
         assert connection.execute("SELECT count(*) FROM outbound_transfer_events").fetchone() == (1,)
+
+
+def test_a_duckdb_schema_may_be_called_like_the_tables(memory: Path) -> None:
+    file = memory / "warehouse.duckdb"
+    with closing(duckdb.connect(file)) as connection:
+        connection.execute("CREATE SCHEMA outbound_transfer")
+    feed = FeedTables(Warehouse(duckdb_hook(file), schema="outbound_transfer"), "acme")
+    assert feed.cursor() == 0
+    assert feed.land(page(0, event(1))) == 1

@@ -42,7 +42,7 @@ TRANSFERS = [
 @pytest.fixture
 def filled(hook: Hook) -> Hook:
     warehouse = Warehouse(hook)
-    listing = TransferTables(warehouse, "acme", clock=lambda: NOW)
+    listing = TransferTables(warehouse, "acme", "key", clock=lambda: NOW)
     listing.open()
     listing.save(TRANSFERS, NOW)
     feed = FeedTables(warehouse, "acme", clock=lambda: NOW - timedelta(seconds=90))
@@ -115,7 +115,7 @@ def _columns(hook: Hook, view: str) -> list[str]:
 
 
 def test_a_transfer_is_kept_current_and_what_was_seen_later_stays(hook: Hook) -> None:
-    tables = TransferTables(Warehouse(hook), "acme", clock=lambda: NOW)
+    tables = TransferTables(Warehouse(hook), "acme", "key", clock=lambda: NOW)
     assert tables.open().sent == {}
     assert tables.save([transfer("x", "pending", -2, 10, None, None)], NOW) == 1
     assert list(tables.open().sent) == ["x"]
@@ -130,7 +130,7 @@ def test_a_transfer_is_kept_current_and_what_was_seen_later_stays(hook: Hook) ->
 
 
 def test_reading_stops_where_nothing_older_can_have_changed(hook: Hook) -> None:
-    tables = TransferTables(Warehouse(hook), "acme", clock=lambda: NOW)
+    tables = TransferTables(Warehouse(hook), "acme", "key", clock=lambda: NOW)
     before = tables.open()
     first, second = [transfer("n", "pending", -1, 9, None)], [transfer("o", "pending", -30, 9, None)]
     assert not before.is_enough(first, {"n"})  # an empty table: everything is new

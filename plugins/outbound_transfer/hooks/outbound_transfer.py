@@ -152,8 +152,8 @@ class OutboundTransferHook(BaseHook):
 
     def _report(self, *, read: str, written: str = "") -> None:
         """Tell Airflow's hook lineage, which collects nothing unless somebody reads it."""
-        collector = get_hook_lineage_collector()
         try:
+            collector = get_hook_lineage_collector()
             if read:
                 collector.add_input_asset(self, uri=read if "://" in read else Path(read).absolute().as_uri())
             if written:

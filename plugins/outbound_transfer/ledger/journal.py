@@ -19,7 +19,7 @@ from outbound_transfer.warehouse.transfers import REMOVED
 log = logging.getLogger(__name__)
 
 #: An address, as far as it could be told from the words around it.
-_ADDRESS: Final = re.compile(r"[^\s,;<>\"']+@[^\s,;<>\"']+")
+_ADDRESS: Final = re.compile(r"(\"[^\"]*\"|[^\s,;<>\"']+)@[^\s,;<>\"']+")
 
 
 Step = TypeVar("Step", bound=Callable[..., None])
@@ -146,5 +146,8 @@ class Journal:
 
 def in_a_line(error: BaseException) -> str:
     """The first line of an error, without anybody's address: those are not the ledger's to keep."""
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]  # it is there, and not in __all__
+
     said = str(error).strip() or type(error).__name__
-    return _ADDRESS.sub("***", said.splitlines()[0])[:MAX_ERROR]
+    # What the log would mask is masked here too: an error may quote what an object store or a database said.
+    return _ADDRESS.sub("***", str(redact(said.splitlines()[0])))[:MAX_ERROR]

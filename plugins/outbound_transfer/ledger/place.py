@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Seconds that the ledger's thread waits for the database in each step, before it gives a note up.
 PATIENCE: Final = 10.0
+
+log = logging.getLogger(__name__)
 
 _SECTION: Final = "outbound_transfer"
 
@@ -29,12 +32,16 @@ class Place:
 
 
 def place() -> Place | None:
-    """As configured; None where no ledger is kept."""
-    conn_id = conf.get(_SECTION, "ledger_conn_id", fallback="")
-    if not conn_id:
+    """As configured; None where no ledger is kept, or its settings cannot be read: no delivery fails with them."""
+    try:
+        conn_id = conf.get(_SECTION, "ledger_conn_id", fallback="")
+        if not conn_id:
+            return None
+        prefix = conf.get(_SECTION, "ledger_table_prefix", fallback="outbound_transfer_")
+        return Place(conn_id, prefix, conf.get(_SECTION, "ledger_schema", fallback="") or None)
+    except Exception as error:  # a lone % in airflow.cfg
+        log.warning("No delivery ledger is kept: the section [%s] cannot be read: %s", _SECTION, error)
         return None
-    prefix = conf.get(_SECTION, "ledger_table_prefix", fallback="outbound_transfer_")
-    return Place(conn_id, prefix, conf.get(_SECTION, "ledger_schema", fallback="") or None)
 
 
 def tables_of(place: Place, connection: Connection) -> DeliveryTables:

@@ -67,8 +67,8 @@ class Desk:
         from outbound_transfer.warehouse.deliveries import Task
         from outbound_transfer.warehouse.progress import feed_name
 
-        writer = await self._open(where)
         settings = await OutboundTransferHook(conn_id).get_async_settings()
+        writer = await self._open(where)  # and no pause until it has the note: it may be replaced
 
         def put(note: Note) -> None:
             writer.put(note.transfer_id, lambda tables: tables.save(note))

@@ -57,7 +57,8 @@ class TransfersToSqlOperator(OutboundTransferOperator):
 
         with failing_at_once():
             warehouse = warehouse_of(self.sql_conn_id, self.table_prefix, self.schema)
-            tables = TransferTables(warehouse, self.account or feed_name(hook.get_conn().settings.base_url))
+            account = self.account or feed_name(hook.get_conn().settings.base_url)
+            tables = TransferTables(warehouse, account, self.outbound_transfer_conn_id)
             result = self._listing(hook, tables, tables.open())
             result["open"] = len(tables.open().sent)
         self.log.info("Saw %(transfers)d transfers on %(pages)d pages, %(new)d new; %(open)d may still change", result)

@@ -64,11 +64,11 @@ def create_application(reads: Reads, kept: Kept) -> FastAPI:
     @app.get("/task", dependencies=[MAY_SEE_THE_TASK])
     async def task(dag_id: str, run_id: str, task_id: str, map_index: str = "") -> Response:
         now = datetime.now(timezone.utc)
-        # PostgreSQL takes no NUL, and no task has one in its name.
-        dag, run, of = (name.replace("\0", "") for name in (dag_id, run_id, task_id))
+        if "\0" in dag_id + run_id + task_id:  # no name has one, and PostgreSQL takes none
+            raise HTTPException(404)
         return await _answered(
             reads,
-            lambda: Ledger.configured(kept).of_task(dag, run, of, _map_index(map_index)),
+            lambda: Ledger.configured(kept).of_task(dag_id, run_id, task_id, _map_index(map_index)),
             lambda read: task_page(read, now),
         )
 

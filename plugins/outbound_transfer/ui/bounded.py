@@ -33,14 +33,19 @@ class Reads:
         await self._places.acquire()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        Thread(target=self._run, args=(function, loop, answer), name="outbound-transfer-page", daemon=True).start()
+        thread = Thread(target=self._run, args=(function, loop, answer), name="outbound-transfer-page", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the machine has no thread left
+            self._places.release()
+            raise
         return await answer
 
     def _run(self, function: Callable[[], T], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[T]) -> None:
         try:
             result: Any = function()
             setter = answer.set_result
-        except Exception as error:
+        except BaseException as error:  # whatever it is, the place is given back
             result, setter = error, answer.set_exception  # type: ignore[assignment]
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._finish, answer, setter, result)

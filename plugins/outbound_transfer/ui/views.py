@@ -10,7 +10,7 @@ from outbound_transfer.ui import pages, plots, shapes
 from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH, WINDOWS, Filter, bounds
 from outbound_transfer.ui.ledger import Read
 from outbound_transfer.ui.queries import OfTask, Overview, position_of
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, FEED_CURSOR, RECIPIENTS
+from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, RECIPIENTS
 
 
 def deliveries_page(read: Read, wanted: Filter, now: datetime) -> Response:
@@ -27,7 +27,6 @@ def deliveries_page(read: Read, wanted: Filter, now: datetime) -> Response:
         in_flight=IN_FLIGHT,
         has_ledger=DELIVERIES in rows.has,
         has_calls=CALLS in rows.has,
-        has_feed=FEED_CURSOR in rows.has,
         has_recipients=RECIPIENTS in rows.has,
         deliveries=[shapes.delivery(row, read.web) for row in rows.deliveries],
         newer=first if rows.before else None,

@@ -84,9 +84,9 @@ class Warehouse:
 
     def rest(self) -> None:
         """Close the connection that is kept, before a wait; the next transaction opens another."""
-        if self._idle is not None:
-            self._idle.close()
-            self._idle = None
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.close()
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from outbound_transfer.protocol.feed import Event, read_line
 from outbound_transfer.warehouse.database import Warehouse, rows_of
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, EVENTS, FEED_POLLS, Table
+from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, EVENTS, FEED_POLLS, TRANSFERS, Table
 
 _AT_ONCE: Final = 10_000
 
@@ -67,3 +68,17 @@ Step = Callable[[Warehouse, Any], None]
 
 FEED_STEPS: Final[Mapping[int, Step]] = {2: _raw_lines, 3: _indexed(FEED_POLLS)}
 LEDGER_STEPS: Final[Mapping[int, Step]] = {2: _indexed(DELIVERIES, CALLS)}
+
+
+def _listed_by(warehouse: Warehouse, cursor: Any) -> None:
+    """Version 2 of the transfers: by whose key each was listed. Empty until its next listing, which reads all again."""
+    cursor.execute(f"SELECT * FROM {warehouse.name(TRANSFERS)} WHERE 1 = 0", ())  # noqa: S608
+    if "conn_id" in [column[0] for column in cursor.description]:
+        return
+    (conn_id,) = (column for column in TRANSFERS.columns if column.name == "conn_id")
+    # Not every database adds a column that may not be NULL.
+    column = warehouse.dialect.column(replace(conn_id, required=False))
+    cursor.execute(f"ALTER TABLE {warehouse.name(TRANSFERS)} ADD COLUMN {column}", ())
+
+
+LISTING_STEPS: Final[Mapping[int, Step]] = {2: _listed_by}

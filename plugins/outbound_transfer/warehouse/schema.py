@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from outbound_transfer.warehouse.database import Warehouse, value
 from outbound_transfer.warehouse.errors import NewerTables
-from outbound_transfer.warehouse.migrations import FEED_STEPS, LEDGER_STEPS
+from outbound_transfer.warehouse.migrations import FEED_STEPS, LEDGER_STEPS, LISTING_STEPS
 from outbound_transfer.warehouse.rows import instant
 from outbound_transfer.warehouse.tables import (
     CALLS,
@@ -42,8 +42,8 @@ class Part:
 #: 1: events, cursor and rejected lines, without a version. 2: ``raw``, PostgreSQL's ``jsonb``, the log of polls.
 #: 3: an index of the log.
 FEED: Final = Part("feed", 3, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS), FEED_STEPS)
-#: 1: transfers and recipients. 2: how far the listing was read.
-LISTING: Final = Part("transfers", 2, (TRANSFERS, RECIPIENTS, LISTINGS), {})
+#: 1: transfers and recipients. 2: by whose key, and how far the listing was read.
+LISTING: Final = Part("transfers", 2, (TRANSFERS, RECIPIENTS, LISTINGS), LISTING_STEPS)
 #: 2: indexes.
 LEDGER: Final = Part("deliveries", 2, (DELIVERIES, CALLS), LEDGER_STEPS)
 

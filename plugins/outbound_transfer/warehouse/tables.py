@@ -153,6 +153,7 @@ SCHEMA: Final = Table(
 #:
 #: ``account``      whose they are: the account's site address
 #: ``transfer_id``  with ``account``, the key
+#: ``conn_id``      Airflow's connection whose key listed it: a key sees its own user's transfers only
 #: ``status``       as last seen
 #: ``subject``      as it was sent
 #: ``sent_at``      when it was sent, UTC; ``expires_at`` when its pickup ends
@@ -163,6 +164,7 @@ TRANSFERS: Final = Table(
     (
         Column("account", Kind.TEXT, length=MAX_FEED),
         Column("transfer_id", Kind.TEXT, length=MAX_EVENT_ID),
+        Column("conn_id", Kind.TEXT),
         Column("status", Kind.TEXT),
         Column("subject", Kind.TEXT),
         Column("sent_at", Kind.TIME, required=False),
@@ -190,16 +192,17 @@ RECIPIENTS: Final = Table(
     key=("account", "transfer_id", "position"),
 )
 
-#: How far the listing of each ``account`` has been read whole: every transfer sent up to ``newest_sent_at`` is in the
-#: table of transfers. A run that breaks off leaves it as it was.
+#: How far the listing of each ``account`` by each connection has been read whole: every transfer of its key's user that
+#: was sent up to ``newest_sent_at`` is in the table of transfers. A run that breaks off leaves it as it was.
 LISTINGS: Final = Table(
     "listings",
     (
         Column("account", Kind.TEXT, length=MAX_FEED),
+        Column("conn_id", Kind.TEXT, length=MAX_FEED),
         Column("newest_sent_at", Kind.TIME),
         Column("updated_at", Kind.TIME),
     ),
-    key=("account",),
+    key=("account", "conn_id"),
 )
 
 #: Deliveries as the tasks that make them tell (the ledger): one row per draft, whatever became of it.

@@ -49,13 +49,16 @@ def _now() -> datetime:
 
 
 class TransferTables:
-    """The transfers of one account.
+    """The transfers of one account that one key sees: those of its user (service.md, Authentication).
 
     :param account: whose they are; rows of several accounts share the tables.
+    :param conn_id: Airflow's connection, which stands for the key.
     """
 
-    def __init__(self, warehouse: Warehouse, account: str, *, clock: Callable[[], datetime] = _now) -> None:
-        self._warehouse, self._account, self.now = warehouse, account, clock
+    def __init__(
+        self, warehouse: Warehouse, account: str, conn_id: str, *, clock: Callable[[], datetime] = _now
+    ) -> None:
+        self._warehouse, self._account, self._conn_id, self.now = warehouse, account, conn_id, clock
 
     def open(self) -> Open:
         """What may still change; makes the tables at first."""
@@ -64,13 +67,16 @@ class TransferTables:
         with self._warehouse.reading() as cursor:
             newest = value(
                 cursor,
-                self._warehouse.spelled("SELECT [newest_sent_at] FROM {listings} WHERE [account] = ?"),
-                (self._account,),
+                self._warehouse.spelled(
+                    "SELECT [newest_sent_at] FROM {listings} WHERE [account] = ? AND [conn_id] = ?"
+                ),
+                (self._account, self._conn_id),
             )
             self._warehouse.run(
                 cursor,
-                f"SELECT [transfer_id], [sent_at] FROM {{transfers}} WHERE [account] = ? AND [status] NOT IN ({marks})",  # noqa: S608
-                (self._account, *FINAL, REMOVED),
+                "SELECT [transfer_id], [sent_at] FROM {transfers}"  # noqa: S608
+                f" WHERE [account] = ? AND [conn_id] = ? AND [status] NOT IN ({marks})",
+                (self._account, self._conn_id, *FINAL, REMOVED),
             )
             return Open(_text(newest), {row[0]: _text(row[1]) or "" for row in rows_of(cursor)})
 
@@ -94,12 +100,12 @@ class TransferTables:
         """
         now = instant(self.now())
         with self._warehouse.writing() as cursor:
-            self._warehouse.insert(cursor, LISTINGS, [(self._account, newest, now)])
+            self._warehouse.insert(cursor, LISTINGS, [(self._account, self._conn_id, newest, now)])
             self._warehouse.run(
                 cursor,
                 "UPDATE {listings} SET [newest_sent_at] = ?, [updated_at] = ?"
-                " WHERE [account] = ? AND [newest_sent_at] < ?",
-                (newest, now, self._account, newest),
+                " WHERE [account] = ? AND [conn_id] = ? AND [newest_sent_at] < ?",
+                (newest, now, self._account, self._conn_id, newest),
             )
 
     def remove(self, transfer_id: str, asked_at: datetime) -> None:
@@ -114,9 +120,10 @@ class TransferTables:
     def _update(self, cursor: Any, transfer: Transfer, seen: str) -> None:
         self._warehouse.run(
             cursor,
-            "UPDATE {transfers} SET [status] = ?, [expires_at] = ?, [collected] = ?, [seen_at] = ?"
+            "UPDATE {transfers} SET [conn_id] = ?, [status] = ?, [expires_at] = ?, [collected] = ?, [seen_at] = ?"
             " WHERE [account] = ? AND [transfer_id] = ? AND [seen_at] < ?",
             (
+                self._conn_id,
                 transfer.status,
                 occurred_at(transfer.expires_at),
                 transfer.picked_up,
@@ -139,6 +146,7 @@ class TransferTables:
         return (
             self._account,
             transfer.id,
+            self._conn_id,
             transfer.status,
             _storable(transfer.subject),
             occurred_at(transfer.sent_at),

@@ -19,8 +19,8 @@ from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row
 from outbound_transfer.warehouse.errors import WarehouseBusy
 from outbound_transfer.warehouse.tables import Kind, Table
 
-#: What the file is called where it is attached.
-_NAME: Final = "outbound_transfer"
+#: What the file is called where it is attached; no schema should be called the same.
+_NAME: Final = "outbound_transfer_file"
 
 #: Seconds to wait for the processes that have the file open; a page of ours takes some hundredths of one.
 PATIENCE: Final = 120.0
@@ -58,7 +58,12 @@ class _File:
         with self._lock:
             self._users -= 1
             if not self._users:
-                self._instance.execute(f"DETACH {_NAME}")
+                try:
+                    self._instance.execute(f"DETACH {_NAME}")
+                except BaseException:
+                    self._instance.close()  # which gives the file back
+                    _file.cache_clear()
+                    raise
 
     def cursor(self) -> Any:
         cursor = self._instance.cursor()
