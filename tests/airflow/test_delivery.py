@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -332,3 +333,14 @@ def test_attaching_replaces_a_file_of_another_size(task, sandbox, files, hook) -
 def test_discarding_nothing_is_no_error(task, sandbox, nothing) -> None:
     assert task(DiscardTransferOperator, transfer_id=nothing).run() is True
     assert calls(sandbox) == []
+
+
+@pytest.mark.parametrize("breaks", ["the link", "the ledger's settings"])
+def test_what_is_beside_a_delivery_fails_none(task, sandbox, files, monkeypatch, breaks) -> None:
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    if breaks == "the link":
+        monkeypatch.setattr("outbound_transfer.links.url_of", mock.Mock(side_effect=RuntimeError("no backend")))
+    else:
+        broken = mock.Mock(get=mock.Mock(side_effect=ValueError("a lone %")))
+        monkeypatch.setattr("outbound_transfer.ledger.place.conf", broken)
+    assert ti.run()["status"] == "pending"

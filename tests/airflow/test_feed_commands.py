@@ -154,7 +154,8 @@ def test_two_keys_of_one_account_list_their_own_transfers(
 ) -> None:
     other = {"conn_type": "outbound_transfer", "host": sandbox.base_url, "password": sandbox.new_key("bob@example.com")}
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(other))
-    (of_the_other,) = send(1, OutboundTransferHook("other"))
+    with OutboundTransferHook("other") as hook:
+        (of_the_other,) = send(1, hook)
     send(2)
     assert list_transfers() == {"pages": 1, "transfers": 2, "new": 2, "open": 2}
     seen = {"pages": 1, "transfers": 1, "new": 1, "open": 1}

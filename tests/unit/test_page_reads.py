@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -57,6 +58,21 @@ async def test_a_read_waits_for_a_place() -> None:
     assert not second.done()
     end.set()
     assert (await first, await second) == (True, 2)
+
+
+async def test_a_read_that_ends_oddly_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Reads(1, 5)
+
+    def leave() -> None:
+        raise SystemExit(1)
+
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        await reads(leave)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError):
+            await reads(leave)
+    assert await reads(lambda: 1) == 1
 
 
 def test_a_read_may_outlive_its_loop() -> None:

@@ -46,7 +46,9 @@ class Reads:
             result: Any = function()
             setter = answer.set_result
         except BaseException as error:  # whatever it is, the place is given back
-            result, setter = error, answer.set_exception  # type: ignore[assignment]
+            # What would end a process ends no event loop from here.
+            result = error if isinstance(error, Exception) else RuntimeError(f"the read ended with {error!r}")
+            setter = answer.set_exception  # type: ignore[assignment]
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._finish, answer, setter, result)
 
