@@ -101,7 +101,7 @@ def rows_of(fetch) -> list[dict[str, Any]]:
     names = [column.name for column in DELIVERIES.columns]
     found = [
         dict(zip(names, row, strict=True))
-        for row in fetch(f"SELECT {', '.join(names)} FROM outbound_transfer_deliveries ORDER BY created_at")
+        for row in fetch(f"SELECT {', '.join(names)} FROM outbound_transfer_deliveries ORDER BY map_index, created_at")
     ]
     return [
         row | {"files": row["files"] if isinstance(row["files"], list) else json.loads(row["files"])} for row in found
@@ -214,7 +214,7 @@ def test_what_was_made_from_other_input_is_marked_removed(task, fetch, sandbox, 
     again = task(subject="Other")
     again.store, again.try_number, again.max_tries = first.store, 1, 1
     again.run()
-    old, new = rows_of(fetch)
+    old, new = sorted(rows_of(fetch), key=lambda row: row["subject"] == "Other")
     assert (old["status"], old["error"]) == ("removed", None)
     assert (new["subject"], new["status"], digests(new)) == ("Other", "pending", RIGHT)
 
