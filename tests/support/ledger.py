@@ -141,6 +141,7 @@ def _delivery(
     listed = (
         ACCOUNT,
         transfer_id,
+        CONN_ID,
         status,
         "Report",
         instant(sent),
