@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from outbound_transfer.protocol.feed import Event, Page
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.feed import FeedTables, Poll
-from outbound_transfer.warehouse.transfers import TransferTables, sent_at
+from outbound_transfer.warehouse.rows import instant
+from outbound_transfer.warehouse.tables import RECIPIENTS, SCHEMA, TRANSFERS
+from outbound_transfer.warehouse.transfers import Open, TransferTables, sent_at
 from support.postgres import postgres, postgres_server  # noqa: F401
 from support.warehouses import Hook, hook, hook_of, memory  # noqa: F401
 
@@ -32,7 +35,7 @@ def transfer(name: str, status: str, sent: float, expires: float, *collected: fl
     return Transfer(name, status, f"Report {name}", at(expires), None, recipients, None, at(sent))
 
 
-TRANSFERS = [
+SENT = [
     transfer("c", "partial", -24, 10, -22.5, None),
     transfer("b", "complete", -48, 100, -47),
     transfer("a", "expired", -48, -1, None),
@@ -44,7 +47,7 @@ def filled(hook: Hook) -> Hook:
     warehouse = Warehouse(hook)
     listing = TransferTables(warehouse, "acme", "key", clock=lambda: NOW)
     listing.open()
-    listing.save(TRANSFERS, NOW)
+    listing.save(SENT, NOW)
     feed = FeedTables(warehouse, "acme", clock=lambda: NOW - timedelta(seconds=90))
     feed.cursor()
     feed.land(Page(0, 1, False, (Event("e", "t", at(-0.1), "{}", None, 1),), ()))
@@ -144,6 +147,19 @@ def test_reading_stops_where_nothing_older_can_have_changed(hook: Hook) -> None:
     assert not before.is_enough(first, {"n"})  # newer than all that is known: more such may follow
     assert not before.is_enough([transfer("q", "complete", -25, 9, -1)], {"q"})  # "o" may still have changed
     assert before.is_enough([transfer("q", "complete", -25, 9, -1)], {"q", "o"})
+
+
+def test_transfers_of_the_first_version_are_listed_anew(hook: Hook) -> None:
+    warehouse = Warehouse(hook)
+    older = replace(TRANSFERS, columns=tuple(column for column in TRANSFERS.columns if column.name != "conn_id"))
+    warehouse.create((SCHEMA, older, RECIPIENTS))
+    with warehouse.writing() as cursor:
+        warehouse.insert(cursor, SCHEMA, [("transfers", 1, instant(NOW))])
+        warehouse.insert(cursor, older, [("acme", "x", "pending", "s", *[instant(NOW)] * 2, 1, 0, *[instant(NOW)] * 2)])
+    tables = TransferTables(warehouse, "acme", "key", clock=lambda: NOW)
+    assert tables.open() == Open(None, {})
+    tables.save([transfer("x", "complete", -2, 10, -1)], NOW + timedelta(minutes=1))
+    assert hook.fetch("SELECT conn_id, status FROM outbound_transfer_transfers") == [("key", "complete")]
 
 
 def test_the_picture_is_of_the_views(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,16 +60,6 @@ def _line(event_id: str, kind: str, timestamp: str | None, data: str | None, oth
     return f"{line}, {other[1:]}" if other else line + "}"
 
 
-def _indexed(*tables: Table) -> Step:
-    return lambda warehouse, cursor: warehouse.index(cursor, *tables)
-
-
-Step = Callable[[Warehouse, Any], None]
-
-FEED_STEPS: Final[Mapping[int, Step]] = {2: _raw_lines, 3: _indexed(FEED_POLLS)}
-LEDGER_STEPS: Final[Mapping[int, Step]] = {2: _indexed(DELIVERIES, CALLS)}
-
-
 def _listed_by(warehouse: Warehouse, cursor: Any) -> None:
     """Version 2 of the transfers: by whose key each was listed. Empty until its next listing, which reads all again."""
     cursor.execute(f"SELECT * FROM {warehouse.name(TRANSFERS)} WHERE 1 = 0", ())  # noqa: S608
@@ -81,4 +71,12 @@ def _listed_by(warehouse: Warehouse, cursor: Any) -> None:
     cursor.execute(f"ALTER TABLE {warehouse.name(TRANSFERS)} ADD COLUMN {column}", ())
 
 
+def _indexed(*tables: Table) -> Step:
+    return lambda warehouse, cursor: warehouse.index(cursor, *tables)
+
+
+Step = Callable[[Warehouse, Any], None]
+
+FEED_STEPS: Final[Mapping[int, Step]] = {2: _raw_lines, 3: _indexed(FEED_POLLS)}
+LEDGER_STEPS: Final[Mapping[int, Step]] = {2: _indexed(DELIVERIES, CALLS)}
 LISTING_STEPS: Final[Mapping[int, Step]] = {2: _listed_by}
