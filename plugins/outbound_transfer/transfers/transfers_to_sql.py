@@ -91,12 +91,13 @@ class TransfersToSqlOperator(OutboundTransferOperator):
             pages += 1
             newest = newest or (sent_at(page.data[0]) if page.data else "")
             seen.update(transfer.id for transfer in page.data)
-            if page.next_cursor in (None, cursor) or before.is_enough(page.data, seen):
+            is_whole = page.next_cursor is None or before.is_enough(page.data, seen)
+            if is_whole or page.next_cursor == cursor:
                 break
             cursor = page.next_cursor
         for transfer_id in before.sent.keys() - seen:
             self._missed(hook, tables, transfer_id)
-        if newest:
+        if newest and is_whole:
             tables.listed(newest)
         return {"pages": pages, "transfers": len(seen), "new": new}
 
