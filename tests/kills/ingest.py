@@ -71,13 +71,14 @@ def _event(number: int) -> bytes:
     return json.dumps({"event_id": number, "type": "transfer_sent", "data": {"n": number}}).encode()
 
 
-#: With a rejected line, an event twice in a page and one twice across pages.
+#: With a rejected line, an event twice in a page and one twice across pages; the last page is landed as one all new.
 PAGES = {
     page.cursor: page
     for page in (
         _page(0, _event(1), _event(2), b"junk", _event(2), _event(3)),
         _page(5, _event(3), _event(4), _event(5)),
-        _page(8, b"more junk", _event(6), has_more=False),
+        _page(8, b"more junk", _event(6)),
+        _page(10, _event(7), _event(8), has_more=False),
     )
 }
 

@@ -26,6 +26,7 @@ from outbound_transfer.protocol.feed import Page, read_page
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName
 from outbound_transfer.warehouse.feed import FeedTables
+from outbound_transfer.warehouse.tables import EVENTS, Table
 from support.postgres import postgres, postgres_server  # noqa: F401
 from support.warehouses import DRIVERS, Hook, any_hook, hook, hook_of, memory, sqlite_hook  # noqa: F401
 
@@ -426,6 +427,27 @@ def test_a_reset_reads_everything_again_without_duplicates(hook: Hook) -> None:
         assert feed.land(page(5, *lines[5:])) == 0
         assert (hook.fetch(IDS), [bytes(raw) for (raw,) in hook.fetch(REJECTED)]) == before
         assert before[1] == [b"junk", b"junk", b"more junk"]
+
+
+def test_a_feed_that_is_read_again_is_not_tried_as_new_page_after_page(hook: Hook) -> None:
+    feed = tables(hook)
+    feed.cursor()
+    pages = [page(start, *events(start, start + 2)) for start in range(0, 10, 2)]
+    for each in pages[:3]:
+        feed.land(each)
+    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 0")
+    tried, append = [], feed.warehouse.append
+
+    def counting(cursor: Any, table: Table, rows: Sequence[Any]) -> int:
+        if table is EVENTS:
+            tried.append(rows[0][1])
+        return append(cursor, table, rows)
+
+    feed.warehouse.append = counting
+    assert [feed.land(each) for each in pages] == [0, 0, 0, 2, 2]
+    # Where adding without a look is no faster, it is one and the same.
+    assert tried == (["e0", "e2", "e4", "e6", "e8"] if hook.dialect_name == "sqlite" else ["e0", "e8"])
+    assert hook.fetch(IDS) == [(f"e{number}",) for number in range(10)]
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,14 @@ class Warehouse:
         """Add the rows whose key is new, in bulk; how many those were."""
         return self.dialect.insert(cursor, self.qualified(table), table, rows) if rows else 0
 
+    def append(self, cursor: Any, table: Table, rows: Sequence[Row]) -> int:
+        """The same where all of them are likely to be new.
+
+        :raises KnownRow: one is not; the transaction is lost, and :meth:`insert` in another takes the rows.
+        """
+        add = self.dialect.append or self.dialect.insert
+        return add(cursor, self.qualified(table), table, rows) if rows else 0
+
     def run(self, cursor: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
         """Run a statement as :meth:`spelled` takes it; the cursor."""
         cursor.execute(self.spelled(statement), parameters)

@@ -28,6 +28,10 @@ class CursorMoved(WarehouseError):
     """
 
 
+class KnownRow(WarehouseError):
+    """A row that was to be new is in its table, or comes twice: nothing was added, and the transaction is lost."""
+
+
 class WarehouseBusy(WarehouseError):
     """Other processes had the database to themselves for too long; a retry may well succeed."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -12,10 +13,11 @@ import msgspec
 
 from outbound_transfer.protocol.feed import MAX_CURSOR, Page
 from outbound_transfer.warehouse.database import Warehouse, value
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName
+from outbound_transfer.warehouse.dialects import Row
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, KnownRow
 from outbound_transfer.warehouse.rows import event_rows, instant, rejected_rows
 from outbound_transfer.warehouse.schema import FEED, ensure, is_current
-from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR, FEED_POLLS, MAX_FEED, REJECTED_LINES
+from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR, FEED_POLLS, MAX_FEED, REJECTED_LINES, Table
 
 #: Characters of a note in the log.
 MAX_NOTE: Final = 500
@@ -53,6 +55,7 @@ class FeedTables:
         if not 0 < len(feed) <= MAX_FEED:
             raise InvalidName(f"a feed's name has 1 to {MAX_FEED} characters, not {len(feed)}")
         self.warehouse, self.feed, self.now = warehouse, feed, clock
+        self._all_new = True
 
     def cursor(self) -> int:
         """Where the feed is read on from; 0 at first, when the tables are created or upgraded too.
@@ -104,6 +107,15 @@ class FeedTables:
         :return: how many of its events were not there before.
         :raises CursorMoved: the cursor is not the one that the page was asked with.
         """
+        if self._all_new:
+            with suppress(KnownRow):
+                return self._land(page, self.warehouse.append)
+        new = self._land(page, self.warehouse.insert)
+        # Where one page is known, as of a feed that is read again, the next ones are likely to be.
+        self._all_new = new == len(page.events)
+        return new
+
+    def _land(self, page: Page, add_events: Callable[[Any, Table, Sequence[Row]], int]) -> int:
         now = self.now()
         try:
             with self.warehouse.writing() as cursor:
@@ -111,7 +123,7 @@ class FeedTables:
                 self.move(cursor, page.cursor, page.next_cursor)
                 self._forget_rejected(cursor, page)
                 self.warehouse.insert(cursor, REJECTED_LINES, rejected_rows(self.feed, page, now))
-                new = self.warehouse.insert(cursor, EVENTS, event_rows(self.feed, page, now))
+                new = add_events(cursor, EVENTS, event_rows(self.feed, page, now))
                 self.add(cursor, landed(page, new))
                 return new
         except Exception as error:
@@ -159,7 +171,7 @@ class FeedTables:
             None if poll.has_more is None else int(poll.has_more),
             None if poll.note is None else _printable(poll.note),
         )
-        self.warehouse.insert(cursor, FEED_POLLS, [row])
+        self.warehouse.append(cursor, FEED_POLLS, [row])
 
     def log(self, poll: Poll) -> None:
         """A row of the log by itself: of a poll that landed nothing."""

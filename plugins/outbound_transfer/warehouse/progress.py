@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -77,11 +78,11 @@ def progress_of(progress: Any) -> Progress:
 
 def _counted(types: dict[str, int], page: Page) -> dict[str, int]:
     counted = dict(types)
-    for event in page.events:
-        kind = event.type[:MAX_TYPE_LENGTH]
-        if kind not in counted and len(counted) >= MAX_TYPES:
-            kind = OTHER_TYPES
-        counted[kind] = counted.get(kind, 0) + 1
+    for kind, count in Counter([event.type for event in page.events]).items():
+        shown = kind[:MAX_TYPE_LENGTH]
+        if shown not in counted and len(counted) >= MAX_TYPES:
+            shown = OTHER_TYPES
+        counted[shown] = counted.get(shown, 0) + count
     return counted
 
 

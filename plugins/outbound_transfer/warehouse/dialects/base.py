@@ -73,6 +73,7 @@ class Dialect:
     :ivar exists: asks whether a table is there; named parameters ``quoted`` (with its schema), ``plain``, ``schema``.
         None where no statement is portable: the table is then asked for a row.
     :ivar insert: ``(cursor, quoted table, table, rows)``: adds the rows whose key is new; how many those were.
+    :ivar append: the same for rows that are all new, where that takes much less: :class:`.KnownRow` where one is not.
     :ivar text_of: the type of text of a length at most, where the database cannot index text of any length.
     :ivar index: ``(index's name, table's name, schema, columns, covered columns)``, all quoted, schema with its dot or
         empty: the statement that creates an index unless it is there. None where none is worth its while.
@@ -91,6 +92,7 @@ class Dialect:
     longest_name: int
     exists: str | None
     insert: Callable[[Any, str, Table, Sequence[Row]], int]
+    append: Callable[[Any, str, Table, Sequence[Row]], int] | None = None
     begin: tuple[str, ...] = ()
     lock: tuple[str, ...] = ()
     text_of: Callable[[int], str] | None = None

@@ -16,11 +16,14 @@ from functools import cache, partial
 from typing import Any, Final
 
 from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row
-from outbound_transfer.warehouse.errors import WarehouseBusy
+from outbound_transfer.warehouse.errors import KnownRow, WarehouseBusy
 from outbound_transfer.warehouse.tables import Kind, Table
 
 #: What the file is called where it is attached; no schema should be called the same.
 _NAME: Final = "outbound_transfer_file"
+
+#: Rows that DuckDB keeps together. A page rewrites those that it is added to, and that many stay in memory.
+_ROW_GROUP: Final = 16_384
 
 #: Seconds to wait for the processes that have the file open; a page of ours takes some hundredths of one.
 PATIENCE: Final = 120.0
@@ -44,14 +47,15 @@ class _File:
     def __init__(self, path: str) -> None:
         import duckdb
 
-        self._instance, self._path = duckdb.connect(), path
+        # What is asked here is small: more threads would only wait for each other.
+        self._instance, self._path = duckdb.connect(config={"threads": 1}), path
         self._users, self._lock = 0, threading.Lock()
 
     def attach(self) -> None:
         with self._lock:
             if not self._users:
                 quoted = self._path.replace("'", "''")
-                self._instance.execute(f"ATTACH '{quoted}' AS {_NAME}")
+                self._instance.execute(f"ATTACH '{quoted}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP})")
             self._users += 1
 
     def detach(self) -> None:
@@ -165,13 +169,34 @@ def _is_race(error: BaseException) -> bool:
 
 
 def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-    # One statement a page: the rows go as one list a column.
-    lists = ", ".join(f"unnest(?::{_WIRE[column.kind]}[]) AS {DUCKDB.quote(column.name)}" for column in table.columns)
+    return _add(cursor, quoted, table, rows, " ON CONFLICT DO NOTHING")
+
+
+def _append(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+    import duckdb
+
+    try:
+        return _add(cursor, quoted, table, rows)
+    except duckdb.ConstraintException as error:
+        raise KnownRow(f"a row of {quoted} is there, or comes twice") from error
+
+
+def _add(cursor: Any, quoted: str, table: Table, rows: Sequence[Row], conflict: str = "") -> int:
+    # One statement a page: a column goes as one list, or as one value where it has no other. The key makes the rows.
+    columns, parameters = [], []
+    for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
+        wire, name = _WIRE[column.kind], DUCKDB.quote(column.name)
+        if len(rows) == 1 or (column.name != table.key[-1] and values.count(values[0]) == len(values)):
+            columns.append(f"?::{wire} AS {name}")
+            parameters.append(values[0])
+        else:
+            columns.append(f"unnest(?::{wire}[]) AS {name}")
+            parameters.append(list(values))
     casts = ", ".join(f"new.{DUCKDB.quote(column.name)}::{_TYPES[column.kind]}" for column in table.columns)
     cursor.execute(
-        f"INSERT INTO {quoted} ({DUCKDB.columns(table)}) SELECT {casts} FROM (SELECT {lists}) AS new"  # noqa: S608
-        " ON CONFLICT DO NOTHING",
-        [list(values) for values in zip(*rows, strict=True)],
+        f"INSERT INTO {quoted} ({DUCKDB.columns(table)}) SELECT {casts}"  # noqa: S608
+        f" FROM (SELECT {', '.join(columns)}) AS new{conflict}",
+        parameters,
     )
     return _changed(cursor)
 
@@ -186,6 +211,7 @@ DUCKDB: Final = Dialect(
     " WHERE table_name = $plain AND table_schema = coalesce($schema, current_schema())"
     " AND table_catalog = current_database() AND $quoted IS NOT NULL",
     insert=_insert,
+    append=_append,
     connector=Connector,
     commit=_commit,
     changed=_changed,

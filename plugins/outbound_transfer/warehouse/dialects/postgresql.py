@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from outbound_transfer.warehouse.dialects.base import Dialect, Row, missing
+from outbound_transfer.warehouse.errors import KnownRow
 from outbound_transfer.warehouse.tables import Kind, Table
 
-_SPECIAL: Final = re.compile(r"[\\\n\r\t]")
-_ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+_UNIQUE_VIOLATION: Final = "23505"
 
 
 def _prepare(connection: Any) -> None:
@@ -28,12 +29,23 @@ def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
     # COPY knows no ON CONFLICT. Those that race for a page queue at the cursor's row, so what is new here stays new.
     new = missing(cursor, POSTGRESQL, quoted, table, rows)
     if new:
-        text = "".join(map(_line, new))
-        _copy(cursor, f"COPY {quoted} ({POSTGRESQL.columns(table)}) FROM STDIN", text)
+        _copy(cursor, quoted, table, new)
     return len(new)
 
 
-def _copy(cursor: Any, statement: str, text: str) -> None:
+def _append(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+    try:
+        _copy(cursor, quoted, table, rows)
+    except Exception as error:
+        # psycopg 3 and 2; their classes are not imported for this, as either may be missing.
+        if _UNIQUE_VIOLATION in (getattr(error, "sqlstate", None), getattr(error, "pgcode", None)):
+            raise KnownRow(f"a row of {quoted} is there, or comes twice") from error
+        raise
+    return len(rows)
+
+
+def _copy(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> None:
+    statement, text = f"COPY {quoted} ({POSTGRESQL.columns(table)}) FROM STDIN", _copy_text(rows)
     if hasattr(cursor, "copy_expert"):  # psycopg 2
         # The encoding of the connection is the client's; PostgreSQL is told which one this is.
         cursor.copy_expert(f"{statement} (ENCODING 'UTF8')", io.BytesIO(text.encode()))
@@ -42,16 +54,29 @@ def _copy(cursor: Any, statement: str, text: str) -> None:
         copy.write(text.encode())
 
 
-def _line(row: Row) -> str:
-    """A row in COPY's text format."""
-    texts = [value if isinstance(value, str) else _text(value) for value in row]
-    if _SPECIAL.search("".join(texts)):
-        texts = [_SPECIAL.sub(lambda match: _ESCAPED[match[0]], text) for text in texts]
-    return "\t".join("\\N" if value is None else text for value, text in zip(row, texts, strict=True)) + "\n"
+def _copy_text(rows: Sequence[Row]) -> str:
+    """The rows in COPY's text format."""
+    columns = [_column(values) for values in zip(*rows, strict=True)]
+    return "".join(["\t".join(row) + "\n" for row in zip(*columns, strict=True)])
 
 
-def _text(value: Any) -> str:
-    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+def _column(values: Sequence[Any]) -> Sequence[str]:
+    if values.count(values[0]) == len(values):
+        return [_field(values[0])] * len(values)
+    # Most columns are text without anything to escape, which is seen at once.
+    if set(map(type, values)) == {str} and _is_plain("".join(values)):
+        return values
+    return list(map(_field, values))
+
+
+def _is_plain(text: str) -> bool:
+    return not ("\\" in text or "\n" in text or "\r" in text or "\t" in text)
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return "\\N"
+    return (f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)).translate(_ESCAPES)
 
 
 def _index(name: str, table: str, schema: str, columns: list[str], covers: list[str]) -> str:  # noqa: ARG001
@@ -79,6 +104,7 @@ POSTGRESQL: Final = Dialect(
     takes_lists=True,
     exists="SELECT to_regclass(%(quoted)s) IS NOT NULL",
     insert=_insert,
+    append=_append,
     index=_index,
     hurried=_hurried,
 )
