@@ -2,9 +2,8 @@
 
 The sandbox serves synthetic events with its rate limit off. Each ingest is a process of its own; its CPU time is that
 of the process and its children (PostgreSQL's server is neither's), its memory what it took above the interpreter that
-had imported nothing yet, and above the one that had imported Airflow. dlt reads the feed twice: it appends without a
-check for duplicates, which is the least that it can do, and it merges by ``event_id``, so that as with ours no event is
-there twice.
+had imported nothing yet, and above the one that had imported Airflow. dlt, with its defaults, reads the feed twice: it
+appends without a check for duplicates, and it merges by ``event_id``, so that as with ours no event is there twice.
 """
 
 from __future__ import annotations
@@ -52,14 +51,11 @@ def _measured(work: Any, bare: float) -> dict[str, Any]:
 def ours(target: dict[str, Any]) -> dict[str, Any]:
     """The operator, as a worker runs it."""
     bare = _megabytes("VmRSS")
-    from airflow.sdk import Asset
-    from airflow.sdk.lineage import get_hook_lineage_collector
+    from airflow.sdk.listener import get_listener_manager
 
     from outbound_transfer.transfers import event_feed_to_sql
 
-    # Airflow's plugins and providers, which a worker's task has loaded by then.
-    get_hook_lineage_collector()
-    Asset("file:///any")
+    get_listener_manager()  # Airflow's plugins, which a worker has loaded before its task begins
     event_feed_to_sql.FEED_INTERVAL = 0.0  # the sandbox is told the same
     operator = event_feed_to_sql.EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse")
     max_pages = target["events"] // 1_000
@@ -198,6 +194,8 @@ def main() -> None:
     parser.add_argument("--warehouse", choices=WAREHOUSES, action="append")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if min(options.events, options.dlt_events or options.events) < 1_000:
+        parser.error("a page has 1,000 events: read at least one")
     if options.child:
         print(json.dumps(globals()[options.child[0]](json.loads(options.child[1]))))
         return

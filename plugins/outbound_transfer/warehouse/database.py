@@ -177,12 +177,25 @@ class Warehouse:
         return self.dialect.insert(cursor, self.qualified(table), table, rows) if rows else 0
 
     def append(self, cursor: Any, table: Table, rows: Sequence[Row]) -> int:
-        """The same where all of them are likely to be new.
+        """The same where all of them are likely to be new; the database must see to the key by itself.
 
         :raises KnownRow: one is not; the transaction is lost, and :meth:`insert` in another takes the rows.
         """
         add = self.dialect.append or self.dialect.insert
         return add(cursor, self.qualified(table), table, rows) if rows else 0
+
+    def gains_by_append(self, table: Table) -> bool:
+        """Whether :meth:`append` takes less, and nothing twice: a table that was not made here may not have its key."""
+        if self.dialect.append is None:
+            return False
+        key = ", ".join(map(self.dialect.quote, table.key))
+        nothing = f"INSERT INTO {self.name(table)} SELECT * FROM {self.name(table)} WHERE 1 = 0"  # noqa: S608
+        with self.reading() as cursor:
+            try:
+                cursor.execute(f"{nothing} ON CONFLICT ({key}) DO NOTHING", ())
+            except Exception:
+                return False
+            return True
 
     def run(self, cursor: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
         """Run a statement as :meth:`spelled` takes it; the cursor."""

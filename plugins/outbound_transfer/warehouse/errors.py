@@ -28,8 +28,11 @@ class CursorMoved(WarehouseError):
     """
 
 
-class KnownRow(WarehouseError):
-    """A row that was to be new is in its table, or comes twice: nothing was added, and the transaction is lost."""
+class KnownRow(Exception):
+    """A row that was to be new is in its table, or comes twice: nothing was added, and the transaction is lost.
+
+    It stays in the warehouse.
+    """
 
 
 class WarehouseBusy(WarehouseError):

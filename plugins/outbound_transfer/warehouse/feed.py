@@ -55,7 +55,8 @@ class FeedTables:
         if not 0 < len(feed) <= MAX_FEED:
             raise InvalidName(f"a feed's name has 1 to {MAX_FEED} characters, not {len(feed)}")
         self.warehouse, self.feed, self.now = warehouse, feed, clock
-        self._all_new = True
+        self._appends: bool | None = None
+        self._likely_new = False
 
     def cursor(self) -> int:
         """Where the feed is read on from; 0 at first, when the tables are created or upgraded too.
@@ -107,12 +108,14 @@ class FeedTables:
         :return: how many of its events were not there before.
         :raises CursorMoved: the cursor is not the one that the page was asked with.
         """
-        if self._all_new:
+        if self._appends is None:
+            self._appends = self._likely_new = self.warehouse.gains_by_append(EVENTS)
+        if self._likely_new:
             with suppress(KnownRow):
                 return self._land(page, self.warehouse.append)
         new = self._land(page, self.warehouse.insert)
         # Where one page is known, as of a feed that is read again, the next ones are likely to be.
-        self._all_new = new == len(page.events)
+        self._likely_new = self._appends and new == len(page.events)
         return new
 
     def _land(self, page: Page, add_events: Callable[[Any, Table, Sequence[Row]], int]) -> int:

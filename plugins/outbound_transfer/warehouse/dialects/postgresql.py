@@ -11,8 +11,6 @@ from outbound_transfer.warehouse.dialects.base import Dialect, Row, missing
 from outbound_transfer.warehouse.errors import KnownRow
 from outbound_transfer.warehouse.tables import Kind, Table
 
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-
 _UNIQUE_VIOLATION: Final = "23505"
 
 
@@ -76,7 +74,8 @@ def _is_plain(text: str) -> bool:
 def _field(value: Any) -> str:
     if value is None:
         return "\\N"
-    return (f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)).translate(_ESCAPES)
+    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
 def _index(name: str, table: str, schema: str, columns: list[str], covers: list[str]) -> str:  # noqa: ARG001
