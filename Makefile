@@ -29,7 +29,7 @@ demo-stop: setup ## Stop what `make demo KEEP=1` left running
 test: setup chromium ## Run the tests, all but the longest
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not whole" $(ARGS)
 
-test-whole: setup chromium ## Run the longest tests: whole Airflows, in a browser, with a killed triggerer, searched for secrets
+test-whole: setup chromium ## Run the longest tests: whole Airflows, in a browser, killed, searched for secrets
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m whole $(ARGS)
 
 test-package: setup ## Build wheel and source archive, install and test them on Python 3.10 and 3.13 (about 6 minutes)

@@ -70,6 +70,7 @@ def shell_examples() -> list[str]:
 WAYS = ["by hand", "by the environment", "by a secrets backend"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("way", WAYS)
 def test_a_connection_that_is_set_up_so_passes_its_test(way, no_saved_connection, sandbox, tmp_path) -> None:
     *ways, test = shell_examples()

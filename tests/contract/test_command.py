@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,8 +143,10 @@ def test_a_kill_during_an_upload_leaves_no_file(command: Callable[..., Any], tmp
             head = f"POST /v1/transfers/{transfer}/files HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n"
             head += f"Authorization: {http.headers['Authorization']}\r\n"
             upload.sendall(f"{head}Content-Disposition: attachment; filename=a\r\n\r\n".encode() + b"x" * 4_000_000)
-            http.get("/v1/transfers")
-            assert len(list(partial.iterdir())) == 1
+            begun = time.monotonic()
+            while not list(partial.iterdir()):
+                assert time.monotonic() - begun < 20, "the upload does not arrive"
+                time.sleep(0.02)
             process.stop(signal.SIGKILL)
     (tmp_path / "data" / "files" / "fi_without_record").write_bytes(b"x")
     with command(*data) as process, connect(process.ready) as http:

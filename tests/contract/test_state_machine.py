@@ -283,6 +283,7 @@ def one_more_than_the_limit_may_be_outstanding(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(TransferService, "_check_sendable", check_one_less)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "mutant", [complete_ones_expire, complete_ones_can_be_canceled, one_more_than_the_limit_may_be_outstanding]
 )

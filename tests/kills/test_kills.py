@@ -40,6 +40,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield Bench(stack)
 
 
+@pytest.mark.whole
 def test_kills_and_clears(bench: Bench) -> None:
     groups = [*SOUND, *((case,) for case in UNSOUND)]
     outcomes = {outcome.case: outcome for outcome in bench.play(groups)}
