@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/testing-your-dags.md").read_text()
 
 
+@pytest.mark.whole
 def test_the_example_passes_as_it_stands(tmp_path: Path) -> None:
     files = re.findall(r"```python\n# (\S+)\n(.*?)```", DOCUMENT, re.DOTALL)
     for name, content in files:

@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 ADDRESS, KEY, EVENT_KEY = (f"OUTBOUND_TRANSFER_{name}" for name in ("BASE_URL", "API_KEY", "EVENT_API_KEY"))
 
 
+@pytest.mark.whole
 def test_the_suite_passes_against_an_account(command: Callable[..., Any], tmp_path: Path) -> None:
     """The command stands for the account; its rates are lifted first, for nobody wants to wait for them here."""
     with command("--transfer-key", "acc_of_ann", "--event-key", "obs_of_the_account") as process:
