@@ -70,10 +70,10 @@ bench-upload: setup ## Upload 1 GiB: speed beside curl's and with a digest, and 
 bench-ledger: setup ## What the ledger adds to a delivery of three small files
 	$(BIN)/python tests/benchmarks/bench_ledger.py $(ARGS)
 
-bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about an hour)
+bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 10 minutes)
 	$(BIN)/python tests/benchmarks/bench_ingest.py $(ARGS)
 
-kills-ingest: setup ## Kill the ingest at every step of its SQL, on each warehouse (about 15 minutes)
+kills-ingest: setup ## Kill the ingest at every step of its SQL, on each warehouse (about 10 minutes)
 	$(BIN)/python tests/kills/ingest.py $(ARGS)
 
 bench-import: setup ## What importing the operators adds to importing Airflow

@@ -4,6 +4,7 @@ The sandbox serves synthetic events with its rate limit off. Each ingest is a pr
 of the process and its children (PostgreSQL's server is neither's), its memory what it took above the interpreter that
 had imported nothing yet, and above the one that had imported Airflow. dlt, with its defaults, reads the feed twice: it
 appends without a check for duplicates, and it merges by ``event_id``, so that as with ours no event is there twice.
+With ``--in-memory`` neither makes a call: each finds the pages in its memory.
 """
 
 from __future__ import annotations
@@ -48,6 +49,20 @@ def _measured(work: Any, bare: float) -> dict[str, Any]:
     }
 
 
+def _pages(target: dict[str, Any]) -> dict[int, tuple[bytes, dict[str, str]]]:
+    """The feed's answers by cursor: body and headers."""
+    pages, cursor = {}, 0
+    while cursor < target["events"]:
+        request = urllib.request.Request(
+            f"{target['base_url'].rstrip('/')}/v1/events?cursor={cursor}&limit=1000",
+            headers={"Authorization": f"Bearer {target['event_api_key']}"},
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            pages[cursor] = answer.read(), {name.lower(): value for name, value in answer.headers.items()}
+        cursor = int(pages[cursor][1]["x-next-cursor"])
+    return pages
+
+
 def ours(target: dict[str, Any]) -> dict[str, Any]:
     """The operator, as a worker runs it."""
     bare = _megabytes("VmRSS")
@@ -60,7 +75,22 @@ def ours(target: dict[str, Any]) -> dict[str, Any]:
     operator = event_feed_to_sql.EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse")
     max_pages = target["events"] // 1_000
     operator.max_pages = max_pages
+    if target["in_memory"]:
+        _serve_from(_pages(target))
     return _measured(lambda: operator.execute({})["new_events"], bare)
+
+
+def _serve_from(pages: dict[int, tuple[bytes, dict[str, str]]]) -> None:
+    """Let the hook read pages without a call."""
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.protocol.exchange import Answer
+    from outbound_transfer.protocol.feed import Page, read_page
+
+    def read_events(self: OutboundTransferHook, *, cursor: int) -> Page:
+        body, headers = pages[cursor]
+        return read_page(Answer(200, headers, body), cursor=cursor)
+
+    OutboundTransferHook.read_events = read_events  # type: ignore[method-assign, assignment]
 
 
 def theirs(target: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +101,7 @@ def theirs(target: dict[str, Any]) -> dict[str, Any]:
     from dlt.sources.helpers.rest_client.auth import BearerTokenAuth
 
     limit = target["events"]
+    pages = _pages(target) if target["in_memory"] else {}
 
     @dlt.resource(
         name="events",
@@ -82,6 +113,10 @@ def theirs(target: dict[str, Any]) -> dict[str, Any]:
     def events() -> Iterator[list[dict[str, Any]]]:
         client = RESTClient(base_url=target["base_url"], auth=BearerTokenAuth(target["event_api_key"]))
         state = dlt.current.resource_state()
+        for body, _ in pages.values():
+            yield [json.loads(line) for line in body.splitlines()]
+        if pages:
+            return
         while state.get("cursor", 0) < limit:
             answer = client.get("/v1/events", params={"cursor": state.get("cursor", 0), "limit": 1_000})
             yield [json.loads(line) for line in answer.content.splitlines()]
@@ -192,6 +227,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--dlt-events", type=int, help="how many dlt reads; as many where not given")
     parser.add_argument("--warehouse", choices=WAREHOUSES, action="append")
+    parser.add_argument("--in-memory", action="store_true", help="both find the pages in their memory")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if min(options.events, options.dlt_events or options.events) < 1_000:
@@ -220,6 +256,7 @@ def _bench(options: argparse.Namespace, folder: Path, database: Any, keys: dict[
             target = {
                 "warehouse": warehouse,
                 "events": events,
+                "in_memory": options.in_memory,
                 "file": file,
                 "folder": str(folder / f"{who}-{warehouse}"),
                 "disposition": who.removeprefix("dlt "),
