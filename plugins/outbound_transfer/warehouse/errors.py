@@ -31,7 +31,7 @@ class CursorMoved(WarehouseError):
 class KnownRow(Exception):
     """A row that was to be new is in its table, or comes twice: nothing was added, and the transaction is lost.
 
-    It stays in the warehouse.
+    Caught where a page is landed; no caller sees it.
     """
 
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -55,8 +56,7 @@ class FeedTables:
         if not 0 < len(feed) <= MAX_FEED:
             raise InvalidName(f"a feed's name has 1 to {MAX_FEED} characters, not {len(feed)}")
         self.warehouse, self.feed, self.now = warehouse, feed, clock
-        self._appends: bool | None = None
-        self._likely_new = False
+        self._likely_new = True
 
     def cursor(self) -> int:
         """Where the feed is read on from; 0 at first, when the tables are created or upgraded too.
@@ -108,15 +108,17 @@ class FeedTables:
         :return: how many of its events were not there before.
         :raises CursorMoved: the cursor is not the one that the page was asked with.
         """
-        if self._appends is None:
-            self._appends = self._likely_new = self.warehouse.gains_by_append(EVENTS)
-        if self._likely_new:
+        if self._likely_new and self._appends:
             with suppress(KnownRow):
                 return self._land(page, self.warehouse.append)
         new = self._land(page, self.warehouse.insert)
         # Where one page is known, as of a feed that is read again, the next ones are likely to be.
-        self._likely_new = self._appends and new == len(page.events)
+        self._likely_new = new == len(page.events)
         return new
+
+    @cached_property
+    def _appends(self) -> bool:
+        return self.warehouse.gains_by_append(EVENTS)
 
     def _land(self, page: Page, add_events: Callable[[Any, Table, Sequence[Row]], int]) -> int:
         now = self.now()
