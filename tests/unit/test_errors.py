@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.protocol import errors
-from outbound_transfer.protocol.calls import create_transfer, get_transfer, send_transfer
+from outbound_transfer.protocol.calls import create_transfer, get_transfer, read_events, send_transfer
 from outbound_transfer.protocol.errors import CallError, MalformedAnswer, ServiceError
 from outbound_transfer.protocol.exchange import Answer, Call, error_of, result_of
 from outbound_transfer.protocol.models import new_transfer
@@ -105,6 +105,25 @@ def test_a_body_that_is_no_error_object_leaves_the_status(body: bytes) -> None:
     error = failed(503, body)
     assert isinstance(error, errors.ServerFault)
     assert (error.code, error.message) == ("", "")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>Sign in</html>", b'{"detail": "Not Found"}', b'{"error": ""}', b"[]"])
+@pytest.mark.parametrize("status", [401, 403, 404, 409])
+def test_a_refusal_without_the_error_object_is_not_the_services(status: int, body: bytes) -> None:
+    error = failed(status, body)
+    assert isinstance(error, MalformedAnswer)
+    assert error.passes
+    assert error.unclear
+    assert f"status {status} without the service's error object" in str(error)
+
+
+@pytest.mark.parametrize("status", [400, 411, 413, 429, 500, 502, 503, 504])
+def test_other_statuses_say_enough_by_themselves(status: int) -> None:
+    assert isinstance(failed(status, b"<html></html>"), ServiceError)
+
+
+def test_what_the_feeds_errors_look_like_is_not_documented() -> None:
+    assert isinstance(failed(401, b"", read_events()), errors.InvalidApiKey)
 
 
 @pytest.mark.parametrize("rest", ['"message": null', '"message": "m", "new": {"a": [1]}', '"details": []'])

@@ -72,7 +72,7 @@ EARLY = {"413 Too Large": errors.FileTooLarge, "409 Conflict": errors.Conflict, 
 @pytest.mark.parametrize("status", EARLY)
 def test_an_answer_before_the_end_of_an_upload_is_read(kind: type, drain: bool, status: str) -> None:
     def early(stream: socket.socket, request: bytes) -> None:
-        stream.sendall(answer(b"{}", status, "Connection: close"))
+        stream.sendall(answer(b'{"error": "new_code"}', status, "Connection: close"))
         if drain:
             read_body(stream, request)
 

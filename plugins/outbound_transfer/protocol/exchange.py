@@ -143,6 +143,11 @@ def result_of(call: Call[T], answer: Answer) -> T:
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
+#: Statuses from which much is concluded: a key is refused, a transfer is gone, a send was done. The service gives every
+#: error an error object (service.md, Error object), so one of these without it is a proxy's or a gateway's word.
+_VERDICTS: Final = frozenset({401, 403, 404, 409})
+
+
 class _ErrorObject(msgspec.Struct):
     error: str = ""
     message: str | None = None
@@ -159,6 +164,11 @@ def error_of(call: Call[Any], answer: Answer) -> CallError:
         said = msgspec.json.decode(answer.body, type=_ErrorObject)
     except _UNREADABLE:
         said = _ErrorObject()  # the feed's error bodies are "not shown", and proxies answer with HTML
+    if not said.error and call.api is Api.TRANSFER and answer.status in _VERDICTS:
+        return MalformedAnswer(
+            f"{call.operation.value}: status {answer.status} without the service's error object: "
+            f"something between here and the service answered. Check the connection's host and the proxies on the way."
+        )
     wait = seconds_to_wait(answer.headers.get("retry-after"), date=answer.headers.get("date"))
     secrets = (*call.secrets, *answer.secrets)
     # A word of a code may be somebody's answer; the code stays what it is.
