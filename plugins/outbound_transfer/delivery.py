@@ -1,36 +1,47 @@
 """A delivery in a task: a draft that is made once, filled with just the right files, and sent once.
 
-What makes it survive a crash is the order of things: the draft's id is stored before anything else happens to it,
-a file's plan before its first byte, the intention to send before the send.
+What makes it survive a crash is the order of things: that a draft is about to be created is stored, and seen to be
+stored, before the create; the draft's id before anything else happens to it; a file's plan before its first byte; the
+intention to send before the send. What is found under a remembered id is compared with what is meant, and where nothing
+is remembered though something should be, the service is asked what it has sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from outbound_transfer import state as states
+from outbound_transfer.attachments import by_name, differences, plan_files, stale_files, unwanted_uploads
 from outbound_transfer.digests import Digest
 from outbound_transfer.ledger.journal import Journal
 from outbound_transfer.logs import Log
 from outbound_transfer.progress import Progress
 from outbound_transfer.protocol import calls, flows
-from outbound_transfer.protocol.errors import CallError, FileConflict, OutboundTransferError, ServiceError
+from outbound_transfer.protocol.errors import (
+    CallError,
+    FileConflict,
+    NothingMatches,
+    OutboundTransferError,
+    ServiceError,
+    SourceMissing,
+    WrongTransfer,
+)
+from outbound_transfer.protocol.identity import holds_just, identity_of
 from outbound_transfer.protocol.models import DRAFT, File, Transfer
-from outbound_transfer.state import DeliveryState, PlannedFile, StateStore
+from outbound_transfer.state import DeliveryState, Match, StateStore
 
 if TYPE_CHECKING:
     from outbound_transfer.client import Client
     from outbound_transfer.protocol.models import NewTransfer
     from outbound_transfer.sources import Source
-
-Named = TypeVar("Named", "File", "Source")
+    from outbound_transfer.task_run import TaskRun
 
 
 class AlreadyDelivered(OutboundTransferError):
-    """This run has sent a transfer, and may not send what it is asked for now."""
+    """This run has sent a transfer, or may have, and may not send what it is asked for now."""
 
 
 @dataclass
@@ -38,144 +49,242 @@ class Draft:
     """A draft, or what became of it, with what this task knows of it.
 
     :ivar held: the files that the service holds for it, by name.
-    :ivar is_done: an earlier try attached just what is asked for, and the transfer was sent since.
     """
 
     state: DeliveryState
     transfer: Transfer
     held: dict[str, File]
-    is_done: bool = False
 
 
 class Delivery:
     """The steps of one delivery, each of which goes on from where an earlier try of the task stopped.
 
-    :param clears: how often the task was cleared, in any measure that only a clear changes.
-    :param try_number: of the task.
+    :param run: the try of the task that takes them.
     :param journal: told of every step.
     """
 
     def __init__(
-        self,
-        client: Client,
-        store: StateStore,
-        log: Log,
-        *,
-        clears: int,
-        try_number: int,
-        journal: Journal | None = None,
+        self, client: Client, store: StateStore, log: Log, *, run: TaskRun, journal: Journal | None = None
     ) -> None:
-        self.client, self.store, self.log = client, store, log
-        self.clears, self.try_number = clears, try_number
+        self.client, self.store, self.log, self.run = client, store, log, run
         self.journal = journal or Journal()
+        self._account, self._key = client.settings.base_url, client.settings.transfer_api_key
+        self._before: DeliveryState | None = None
 
-    def earlier(self, new: NewTransfer, files: Any, *, resend: bool = False) -> Draft | None:
+    # What earlier tries have come to.
+
+    def earlier(self, new: NewTransfer, *, resend: bool = False) -> Draft | None:
         """What an earlier try of just this delivery made, a draft or a sent transfer; None where there is none.
 
         A draft that was made from something else is discarded.
 
         :raises AlreadyDelivered: something else was sent in this run, or what became of the draft cannot be known.
         """
-        state = states.load(self.store)
-        if state is None:
+        state = self._before = states.load(self.store, self.run.try_number)
+        if state is None or not state.transfer_id:
             return None
         self.journal.about(state.transfer_id)
-        with _told_if_in_doubt(state):
-            transfer = self.client.run(flows.find_transfer(state.transfer_id))
-        if transfer is not None:
-            self.journal.saw(transfer)
-        if resend and state.clears != self.clears and (transfer is None or not transfer.is_draft):
+        transfer, why_not = self._find(state)
+        if transfer is not None and transfer.is_draft:
+            return self._draft_of(state, transfer, new)
+        if self._is_asked_again(state, resend=resend):
             self.log.warning("Sending again on purpose (resend=True): %s was this run's delivery", state.transfer_id)
             return None
         if transfer is None:
-            self._refuse_lost(state)
+            self._refuse_lost(state, why_not)
             return None
-        if state.is_of(new, files):
-            self.log.info("Going on with transfer %s (%s) of an earlier try", transfer.id, transfer.status)
-            return Draft(state, transfer, _by_name(transfer.files))
-        self._drop(transfer)
+        if state.match(new, self._key) is Match.OTHER:
+            raise _delivered_other(transfer.id, "made from other input than it has now")
+        self.log.info("Going on with transfer %s (%s) of an earlier try", transfer.id, transfer.status)
+        return Draft(state, transfer, by_name(transfer.files))
+
+    def _find(self, state: DeliveryState) -> tuple[Transfer | None, str]:
+        """The transfer of an earlier try, or why it is out of reach, whatever has the id now."""
+        if state.account != self._account:
+            return None, f"the connection leads to {self._account} now, and led to {state.account} then"
+        with _told_if_in_doubt(state):
+            transfer = self.client.run(flows.find_transfer(state.transfer_id))
+        if transfer is None:
+            return None, "the connection's key does not see it any more"
+        if not state.is_about(identity_of(transfer)):
+            return None, "under its id is another transfer now, to other recipients or with another subject"
+        self.journal.saw(transfer)
+        return transfer, ""
+
+    def _draft_of(self, state: DeliveryState, transfer: Transfer, new: NewTransfer) -> Draft | None:
+        if state.match(new, self._key) is Match.SAME:
+            self.log.info("Going on with draft %s of an earlier try", transfer.id)
+            return Draft(state, transfer, by_name(transfer.files))
+        self.discard(transfer.id, "it was made from other input")
         return None
 
-    def paused(self, new: NewTransfer, files: Any) -> Draft | None:
+    def _is_asked_again(self, state: DeliveryState, *, resend: bool) -> bool:
+        """Whether the task was cleared in order to send again.
+
+        :raises AlreadyDelivered: something in the run was cleared, and it cannot be told whether this task was.
+        """
+        if not resend:
+            return False
+        is_cleared = self._was_cleared(state)
+        if is_cleared is None:
+            self._finish(state)
+            raise AlreadyDelivered(
+                f"Transfer {state.transfer_id} was sent, and it cannot be told whether this task or another of its run "
+                "was cleared since. Nothing is sent again; to do so, clear this task once more."
+            )
+        return is_cleared
+
+    def _was_cleared(self, state: DeliveryState) -> bool | None:
+        """Whether this try is a clear's; None where only a clear of something in the run is known of."""
+        (max_tries, clear_number), (max_tries_then, clear_number_then) = self.run.clears, state.clears
+        if max_tries != max_tries_then:
+            return True
+        if clear_number == clear_number_then:
+            return False
+        return True if state.is_finished else None
+
+    def paused(self, new: NewTransfer) -> Draft | None:
         """The draft that this very try was busy with when it deferred, without asking the service again."""
-        state = states.load(self.store)
-        if state is None or state.try_number != self.try_number or not state.is_of(new, files):
+        state = states.load(self.store, self.run.try_number)
+        is_ours = state and state.try_number == self.run.try_number and state.account == self._account
+        if state is None or not is_ours or not state.transfer_id or state.match(new, self._key) is not Match.SAME:
             return None
         held = {name: File(file.file_id, name, file.size) for name, file in state.files.items() if file.file_id}
         transfer = Transfer(state.transfer_id, DRAFT, new.subject)
         self.journal.saw(transfer, recipients=len(new.recipients))
         return Draft(state, transfer, held)
 
-    def draft(self, transfer_id: str, files: Any) -> Draft:
-        """A draft that another task made, with what this task has attached to it so far."""
-        self.journal.about(transfer_id)
-        saved = states.load(self.store)
-        if saved is None or saved.transfer_id != transfer_id:
-            saved = DeliveryState(transfer_id)
-        salt = states.new_salt()
-        state = DeliveryState(transfer_id, salt, states.fingerprint(None, files, salt), files=saved.files)
-        transfer = self.client.perform(calls.get_transfer(transfer_id))
-        self.journal.saw(transfer)
-        held = _by_name(transfer.files)
-        is_done = not transfer.is_draft and saved.is_of(None, files) and saved.files.keys() <= held.keys()
-        return Draft(state, transfer, held, is_done)
+    def draft(self, transfer_id: str) -> Draft:
+        """A draft that another task made, with what this task has attached to it so far.
 
-    def _refuse_lost(self, state: DeliveryState) -> None:
+        :raises WrongTransfer: the connection leads elsewhere than it did, or the id is another transfer's now.
+        """
+        self.journal.about(transfer_id)
+        state = states.load(self.store, self.run.try_number)
+        if state is None or state.transfer_id != transfer_id:
+            state = self._new_state(transfer_id)
+        self._check_account(state)
+        transfer = self.client.perform(calls.get_transfer(transfer_id))
+        self._check_identity(state, transfer)
+        self.journal.saw(transfer)
+        return Draft(state, transfer, by_name(transfer.files))
+
+    def _new_state(self, transfer_id: str) -> DeliveryState:
+        return DeliveryState(
+            transfer_id,
+            salt=states.new_salt(),
+            account=self._account,
+            clears=self.run.clears,
+            try_number=self.run.try_number,
+        )
+
+    def _check_account(self, state: DeliveryState) -> None:
+        if state.account != self._account:
+            raise WrongTransfer(
+                f"The connection leads to {self._account}, and led to {state.account} when this task began with "
+                f"transfer {state.transfer_id}{', perhaps sent there' if state.sending else ''}. Nothing is "
+                "done here."
+            )
+
+    def _check_identity(self, state: DeliveryState, transfer: Transfer) -> None:
+        if not state.is_about(identity_of(transfer)):
+            raise WrongTransfer(
+                f"Under the id {state.transfer_id} is another transfer now, to other recipients or with another subject"
+                f"{'; the one that was meant may have been sent' if state.sending else ''}."
+            )
+        state.identity = states.digest(identity_of(transfer), state.salt)
+
+    def _refuse_lost(self, state: DeliveryState, why: str) -> None:
         if state.sending:
             raise AlreadyDelivered(
-                f"Transfer {state.transfer_id} may have been sent by an earlier try, and this key cannot see it any "
-                "more. Look in the service's web application. If it was not sent, clear the task with resend=True."
+                f"Transfer {state.transfer_id} was sent by an earlier try, or may have been, and {why}. Look in the "
+                "service's web application. To send anew, set resend=True and clear the task."
             )
         self.journal.removed(state.transfer_id)
-        self.log.info("Draft %s of an earlier try is gone (discarded or too old); making a new one", state.transfer_id)
+        self.log.warning("Draft %s of an earlier try is left alone, as %s; making a new one", state.transfer_id, why)
 
-    def _drop(self, transfer: Transfer) -> None:
-        if not self.client.run(flows.discard_draft(transfer.id)):
-            raise AlreadyDelivered(
-                f"This run has already delivered transfer {transfer.id}, made from other input than it has now. "
-                "Trigger a new DAG run to deliver this, or set resend=True and clear the task."
-            )
-        self.journal.removed(transfer.id)
-        self.log.info("Draft %s was made from other input: discarded", transfer.id)
+    def discard(self, transfer_id: str, why: str) -> None:
+        """Remove a draft of an earlier try.
 
-    def create(self, new: NewTransfer, files: Any) -> Draft:
-        """A new draft, its id stored before anything is done with it."""
-        transfer = self.client.perform(calls.create_transfer(new))
-        salt = states.new_salt()
-        state = DeliveryState(
-            transfer_id=transfer.id,
-            salt=salt,
-            fingerprint=states.fingerprint(new, files, salt),
-            clears=self.clears,
-            try_number=self.try_number,
+        :raises AlreadyDelivered: it was sent.
+        """
+        if not self.client.run(flows.discard_draft(transfer_id)):
+            raise _delivered_other(transfer_id, why)
+        self.journal.removed(transfer_id)
+        self.log.info("Draft %s is discarded: %s", transfer_id, why)
+
+    # Creating.
+
+    def create(
+        self, new: NewTransfer, files: Any = None, sources: Sequence[Source] | None = None, *, resend: bool = False
+    ) -> Draft:
+        """A new draft, its id stored before anything is done with it.
+
+        :param files: as they were asked for.
+        :param sources: what they are; None where this task does not send.
+        :raises AlreadyDelivered: the service has sent what may be this very delivery.
+        :raises StateLost: the state store does not keep what it is given.
+        """
+        if self._before is None and sources is not None and not (resend and self.run.clears[1]):
+            self._check_not_sent(new, {source.name: source.size for source in sources})
+        # A create that was begun before has perhaps left a draft that nothing leads to.
+        drafts = 1 if self._before and not self._before.transfer_id else 2
+        state = states.made_from(
+            new, files, self._key, account=self._account, clears=self.run.clears, try_number=self.run.try_number
         )
+        states.save_proved(self.store, state)
+        transfer = self.client.run(flows.create_draft(new, drafts))
+        state.transfer_id = transfer.id
+        state.identity = states.digest(identity_of(transfer), state.salt)
+        state.is_finished = sources is None
         states.save(self.store, state)
         self.journal.saw(transfer)
         self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
         return Draft(state, transfer, {})
 
-    def attach(self, draft: Draft, sources: Sequence[Source], *, only_ours: bool) -> list[File]:
+    def _check_not_sent(self, wanted: NewTransfer | Transfer, files: dict[str, int]) -> None:
+        """Where nothing is remembered though something may have been sent, the service knows whether it was."""
+        if not (reason := self.run.reason_for_a_past()):
+            return
+        self.log.info("Asking the service whether this was sent before: %s", reason)
+        sent = self.client.run(flows.find_sent(identity_of(wanted), files, self.run.began()))
+        if sent is not None:
+            raise AlreadyDelivered(
+                f"Transfer {sent.id}, sent at {sent.sent_at}, has this delivery's subject, recipients and files, and "
+                f"{reason}. It may be this very delivery, so nothing is sent. If it is another one, set resend=True "
+                "and clear the task."
+            )
+
+    # Attaching.
+
+    def attach(self, draft: Draft, sources: Sequence[Source], *, files: Any = None, only_ours: bool) -> list[File]:
         """Make the draft hold just ``sources``, and send no byte that it already holds.
 
         The largest is attached first. The service checks a file's declared length before it reads a byte (413
         ``file_too_large``), so a delivery over the account's limit is refused before any of it is uploaded, in each
         try anew: the limit may have been raised since.
 
+        :param files: as they were asked for.
         :param only_ours: refuse files on the draft that this delivery did not plan.
         :return: the service's record of each source.
-        :raises FileConflict: a file that this delivery did not put there is in the way.
+        :raises FileConflict: a file that this delivery did not put there is in the way, or may still get in the way.
         :raises SourceChanged: a file changed while it was read; its record is removed.
         """
-        state, held = draft.state, draft.held
-        for file in _stale(state.files, held, _by_name(sources), only_ours=only_ours):
+        state, held, wanted = draft.state, draft.held, by_name(sources)
+        if unwanted := unwanted_uploads(state.files, wanted):
+            raise FileConflict(
+                f"An earlier try began to upload {', '.join(unwanted)} to draft {state.transfer_id}, which may still "
+                "arrive there, and is not delivered any more. Discard the draft, and clear the task that creates it."
+            )
+        for file in stale_files(state.files, held, wanted, only_ours=only_ours):
             self.client.perform(calls.remove_file(state.transfer_id, file.id))
             self.journal.drops(state.transfer_id, file.name)
             self.log.info("Removed %s from the draft: it is not what is delivered now", file.name)
             del held[file.name]
         # Written only now: until a stale file is gone, the plan must go on saying what it is.
-        before, state.files = state.files, _plan(sources, held, state.files)
-        state.try_number = self.try_number
-        states.save(self.store, state)
+        before, state.files = state.files, plan_files(sources, held, state.files)
+        state.files_asked = states.digest(files, state.salt)
+        self._save(state)
         for source in sources:
             if source.name in held:
                 self._note_file(state, source)
@@ -185,61 +294,156 @@ class Delivery:
                 held[source.name] = self._attach_one(state, source, begun_before=source.name in before)
         finally:
             # A deferral in between goes on from here without asking the service what the draft holds.
-            states.save(self.store, state)
+            self._save(state)
         return [held[source.name] for source in sources]
 
     def _attach_one(self, state: DeliveryState, source: Source, *, begun_before: bool) -> File:
-        progress = Progress(source.name, source.size, self.log)
-        upload = source.upload(progress)
-        digest = Digest(upload) if self.journal.is_kept else None
+        progress, plan = Progress(source.name, source.size, self.log), state.files[source.name]
+        digest = Digest(source.upload(progress))
         flow = flows.attach(
             state.transfer_id,
-            digest.upload if digest else upload,
+            digest.upload,
             unchanged=source.check_unchanged,
-            begun_before=begun_before and state.files[source.name].sole,
+            begun_before=begun_before,
+            earlier_sizes=plan.earlier_sizes,
         )
-        file = self.client.run(flow)
-        state.files[source.name].file_id = file.id
-        state.files[source.name].sha256 = digest.sha256 if digest else ""
+        file, may_land_again = self.client.run(flow)
+        plan.file_id, plan.sha256, plan.may_land = file.id, digest.sha256, may_land_again or begun_before
         self._note_file(state, source)
         progress.done()
         return file
 
     def _note_file(self, state: DeliveryState, source: Source) -> None:
         plan = state.files[source.name]
-        self.journal.holds(state.transfer_id, source.name, plan.size, plan.sha256, sole=plan.sole)
+        self.journal.holds(state.transfer_id, source.name, plan.size, plan.sha256, sole=plan.is_only_version)
 
-    def send_draft(self, transfer_id: str, *, resumed: bool) -> Transfer:
-        """Send a draft that another task made; ``resumed`` as of :meth:`.OutboundTransferOperator.work`."""
+    def has_unwanted_uploads(self, draft: Draft, sources: Sequence[Source]) -> bool:
+        """Whether a file that is not wanted any more may still arrive in the draft, so that it must not be sent."""
+        return bool(unwanted_uploads(draft.state.files, by_name(sources)))
+
+    def check_same_files(self, draft: Draft, files: Any, find: Callable[[], Sequence[Source]]) -> None:
+        """After a clear, see that what was sent is what the files are now; an automatic retry asks for nothing new.
+
+        :param files: as they are asked for now.
+        :param find: finds them.
+        :raises AlreadyDelivered: they are others.
+        """
+        state = draft.state
+        if self._was_cleared(state) is False:
+            return
+        try:
+            sources = find()
+        except (SourceMissing, NothingMatches) as error:
+            if states.digest(files, state.salt) != state.files_asked:
+                raise _delivered_other(state.transfer_id, "with files asked for in another way") from error
+            self.log.warning("What was sent cannot be compared with the files, which are gone: %s", error)
+            return
+        if others := differences(state.files, sources):
+            raise _delivered_other(state.transfer_id, f"with other files: {'; '.join(others[:5])}")
+
+    # Sending.
+
+    def send_draft(self, transfer_id: str, *, resumed: bool, resend: bool = False) -> Transfer:
+        """Send a draft that another task made; ``resumed`` as of :meth:`.OutboundTransferOperator.work`.
+
+        :raises AlreadyDelivered: this task has sent another transfer in this run.
+        """
         self.journal.about(transfer_id)
-        state = states.load(self.store)
-        if state is None or state.transfer_id != transfer_id:
-            state = DeliveryState(transfer_id)
+        state = states.load(self.store, self.run.try_number)
+        if state is None and not (resend and self.run.clears[1]):
+            state, sent = self._without_memory(transfer_id)
+            if sent:
+                return sent
+        elif state is None or state.transfer_id != transfer_id:
+            self._refuse_another(state, transfer_id, resend=resend)
+            state = self._new_state(transfer_id)
+        self._check_account(state)
         if state.sending and not resumed:
             with _told_if_in_doubt(state):
                 transfer = self.client.perform(calls.get_transfer(transfer_id))
+            self._check_identity(state, transfer)
             if not transfer.is_draft:
                 self.log.info("Transfer %s was sent by an earlier try", transfer.id)
                 self.journal.saw(transfer)
                 return transfer
         return self.send(state)
 
-    def send(self, state: DeliveryState) -> Transfer:
-        """Send the draft, or learn that it was sent."""
+    def _without_memory(self, transfer_id: str) -> tuple[DeliveryState, Transfer | None]:
+        """The state to begin with, and the transfer where it was sent already."""
+        state = self._new_state(transfer_id)
+        if not self.run.reason_for_a_past():
+            return state, None
+        transfer = self.client.perform(calls.get_transfer(transfer_id))
+        if not transfer.is_draft:
+            self.log.info("Transfer %s was sent before", transfer_id)
+            self.journal.saw(transfer)
+            return state, transfer
+        self._check_not_sent(transfer, {file.name: file.size for file in transfer.files or ()})
+        return state, None
+
+    def _refuse_another(self, state: DeliveryState | None, transfer_id: str, *, resend: bool) -> None:
+        if state and state.sending and not self._is_asked_again(state, resend=resend):
+            raise AlreadyDelivered(
+                f"This task has sent transfer {state.transfer_id} in this run, or may have, and is asked to send "
+                f"{transfer_id} now. Nothing is sent. To send this one too, set resend=True and clear the task."
+            )
+
+    def send(self, state: DeliveryState, *, is_last: bool = True) -> Transfer:
+        """Send the draft, or learn that it was sent.
+
+        :param is_last: the task does nothing else after it.
+        :raises WrongTransfer: it was sent, and the service shows something else than what was meant.
+        """
         state.sending = True
         # A try that Airflow has given up can no longer write its state, so it stops here and cannot send.
-        states.save(self.store, state)
+        self._save(state)
+        self.run.check_wanted()
         try:
             transfer = self.client.perform(calls.send_transfer(state.transfer_id))
         except ServiceError as error:
             if not error.doubt:
                 # Refused, so nothing was sent: the draft may be discarded and made anew.
                 state.sending = False
-                states.save(self.store, state)
+                self._save(state)
             raise
         self.journal.saw(transfer)
         self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
+        self._check_sent(state, transfer)
+        if is_last:
+            self._finish(state)
         return transfer
+
+    @staticmethod
+    def _check_sent(state: DeliveryState, transfer: Transfer) -> None:
+        planned = {name: file.size for name, file in state.files.items()}
+        if transfer.id != state.transfer_id or not state.is_about(identity_of(transfer)):
+            wrong = f"the service's answer is of {transfer.id}, to other recipients or with another subject"
+        elif planned and transfer.files is not None and not holds_just(transfer, planned):
+            wrong = f"the service says that it holds {sorted(file.name for file in transfer.files)}"
+        else:
+            return
+        raise WrongTransfer(
+            f"Transfer {state.transfer_id} was sent, but {wrong}, and {sorted(planned) or 'another'} was meant. Look "
+            "in the service's web application, where it can be canceled."
+        )
+
+    def _finish(self, state: DeliveryState) -> None:
+        state.is_finished = True
+        try:
+            self._save(state)
+        except Exception as error:  # what was sent is sent
+            self.log.warning("That this task is done could not be stored: %s", type(error).__name__)
+
+    def _save(self, state: DeliveryState) -> None:
+        state.try_number = self.run.try_number
+        states.save(self.store, state)
+
+
+def _delivered_other(transfer_id: str, how: str) -> AlreadyDelivered:
+    return AlreadyDelivered(
+        f"This run has already delivered transfer {transfer_id}, {how}. "
+        "Trigger a new DAG run to deliver this, or set resend=True and clear the task."
+    )
 
 
 @contextmanager
@@ -251,55 +455,3 @@ def _told_if_in_doubt(state: DeliveryState) -> Iterator[None]:
         if state.sending:
             error.doubt = calls.doubt_of_send(state.transfer_id)
         raise
-
-
-def _plan(
-    sources: Sequence[Source], held: Mapping[str, File], before: Mapping[str, PlannedFile]
-) -> dict[str, PlannedFile]:
-    """What will be attached; ``before`` is the plan of the earlier try."""
-    plan = {}
-    for source in sources:
-        file, old = held.get(source.name), before.get(source.name)
-        sole = old is None or (old.sole and (old.size, old.version) == (source.size, source.version))
-        # A file that is still held is the one that was planned.
-        sha256 = old.sha256 if file and old else ""
-        plan[source.name] = PlannedFile(
-            source.size, source.version, file.id if file else "", sole, location=source.location, sha256=sha256
-        )
-    return plan
-
-
-def _by_name(things: Iterable[Named] | None) -> dict[str, Named]:
-    return {thing.name: thing for thing in things or ()}
-
-
-def _stale(
-    planned: Mapping[str, PlannedFile], held: Mapping[str, File], sources: Mapping[str, Source], *, only_ours: bool
-) -> list[File]:
-    """The files on the draft that must go before it can hold just ``sources``.
-
-    :raises FileConflict: one that this delivery did not put there is in the way.
-    """
-    stale = []
-    for name, file in held.items():
-        plan, source = planned.get(name), sources.get(name)
-        if plan is None:
-            if _is_foreign(file, source, only_ours=only_ours):
-                raise FileConflict(
-                    f"The draft holds {name!r} ({file.size} bytes), which this delivery did not attach. "
-                    "Remove it, or deliver in a draft of its own."
-                )
-            if source is not None:
-                stale.append(file)
-        elif (
-            source is None
-            or (plan.size, plan.version) != (source.size, source.version)
-            or not plan.is_attached_as(file)
-        ):
-            stale.append(file)
-    return stale
-
-
-def _is_foreign(file: File, source: Source | None, *, only_ours: bool) -> bool:
-    # Another size is plainly an earlier state of the file; the same size might be anything, and is not guessed at.
-    return only_ours if source is None else file.size == source.size

@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from outbound_transfer.protocol.exchange import Upload
+
+if TYPE_CHECKING:
+    from outbound_transfer.sources import Source
 
 
 class Digest:
@@ -26,3 +30,14 @@ class Digest:
             digest.update(chunk)
             yield chunk
         self.sha256 = digest.hexdigest()
+
+
+def sha256_of(source: Source) -> str:
+    """The SHA-256 of a file as it is now, in hexadecimal.
+
+    :raises SourceError: it cannot be read to its end.
+    """
+    digest = Digest(source.upload())
+    for _ in digest.upload.body():
+        pass
+    return digest.sha256

@@ -16,11 +16,20 @@ def failing_at_once() -> Iterator[None]:
     """
     from outbound_transfer.client.settings import InvalidSettings
     from outbound_transfer.delivery import AlreadyDelivered
-    from outbound_transfer.protocol.errors import CallError, FileConflict, InvalidDelivery, NameRefused
+    from outbound_transfer.protocol.errors import CallError, FileConflict, InvalidDelivery, NameRefused, WrongTransfer
+    from outbound_transfer.task_run import GivenUp
 
     try:
         yield
-    except (InvalidDelivery, NameRefused, FileConflict, AlreadyDelivered, InvalidSettings) as error:
+    except (
+        InvalidDelivery,
+        NameRefused,
+        FileConflict,
+        WrongTransfer,
+        AlreadyDelivered,
+        GivenUp,
+        InvalidSettings,
+    ) as error:
         raise AirflowFailException(str(error)) from error
     except CallError as error:
         if error.passes:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 from urllib.parse import unquote
 
 from outbound_transfer.protocol.content_disposition import check_name
-from outbound_transfer.protocol.errors import InvalidDelivery, OutboundTransferError, SourceChanged, SourceUnreadable
+from outbound_transfer.protocol.errors import (
+    InvalidDelivery,
+    NothingMatches,
+    OutboundTransferError,
+    SourceChanged,
+    SourceMissing,
+    SourceUnreadable,
+)
 from outbound_transfer.protocol.exchange import Upload
 
 if TYPE_CHECKING:
@@ -135,6 +142,8 @@ def _readable(path: object) -> Iterator[None]:
         yield
     except OutboundTransferError:
         raise
+    except FileNotFoundError as error:
+        raise SourceMissing(f"{path} is not there: {error}") from error
     except Exception as error:  # each object store's library has errors of its own
         raise SourceUnreadable(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
@@ -235,7 +244,7 @@ def _check_bucket(bucket: ObjectStoragePath, uri: str) -> None:
 
 def _matched(pattern: str, found: Iterable[Any]) -> list[Any]:
     if not (matches := sorted(found, key=str)):
-        raise InvalidDelivery(f"no file matches {pattern!r}")
+        raise NothingMatches(f"no file matches {pattern!r}")
     return matches
 
 

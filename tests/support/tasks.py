@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
@@ -116,9 +117,26 @@ class TaskInstance:
     store: Store = field(default_factory=Store)
     xcoms: dict[str, Any] = field(default_factory=dict)
     deferrals: int = 0
+    clear_number: int = 0
+    map_index: int = -1
+    dag_id: str = "dag"
+    run_id: str = "run"
+    task_id: str = "task"
+    state: str = "running"
+    other_tasks: int = 0
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
+
+    def get_ti_count(self, *, dag_id: str, run_ids: list[str], task_ids: list[str] | None = None) -> int:
+        """The task instances of the run, of which some may be of tasks that its DAG has not any more."""
+        return 1 if task_ids else 1 + self.other_tasks
+
+    def get_task_states(
+        self, *, dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]
+    ) -> dict[str, dict[str, str]]:
+        name = self.task_id if map_index is None else f"{self.task_id}_{map_index}"
+        return {self.run_id: {name: self.state}}
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value
@@ -139,6 +157,7 @@ class TaskInstance:
     def clear(self) -> None:
         """As a user clears the task: a new set of retries, the state store kept."""
         self.max_tries = self.try_number + self.retries
+        self.clear_number += 1
 
     def run_once(self) -> Any:
         """One try, its deferrals included."""
@@ -152,7 +171,10 @@ class TaskInstance:
                 method, kwargs = deferred.method_name, {**(deferred.kwargs or {}), "event": event}
 
     def context(self) -> dict[str, Any]:
-        return {"ti": self, "task_state_store": self.store}
+        began = self.start_date
+        dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=began)
+        dag = SimpleNamespace(task_ids=[self.task_id])
+        return {"ti": self, "task_state_store": self.store, "dag_run": dag_run, "dag": dag}
 
     def _operator(self) -> Any:
         operator = self.make()

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.lineage import get_hook_lineage_collector
 
 from outbound_transfer.assets import account_namespace
-from outbound_transfer.protocol import calls
+from outbound_transfer.protocol import calls, flows
 from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferError, RateLimited, ServiceError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class OutboundTransferHook(BaseHook):
 
     def create_transfer(self, new: NewTransfer) -> Transfer:
         """Create a draft of what :func:`outbound_transfer.protocol.models.new_transfer` checked."""
-        return self.perform(calls.create_transfer(new))
+        return self.run(flows.create_draft(new, drafts=2))
 
     def list_transfers(
         self, *, status: str = "all", limit: int = calls.MAX_PAGE, cursor: str | None = None

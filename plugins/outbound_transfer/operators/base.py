@@ -54,6 +54,7 @@ class OutboundTransferOperator(BaseOperator):
     #: Whether the ledger takes the task for one that makes deliveries, or for one that only sees them.
     delivers = True
     journal: Journal
+    _was_deferred = False
 
     def __init__(
         self,
@@ -98,6 +99,7 @@ class OutboundTransferOperator(BaseOperator):
 
         They have defaults because ``dag.test()`` of Airflow 3.3 brings back the event alone.
         """
+        self._was_deferred = True
         return self._work(context, waited=waited or {}, resumed=not unclear)
 
     def _work(self, context: Context, *, waited: dict[str, float], resumed: bool) -> Any:

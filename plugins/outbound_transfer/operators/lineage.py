@@ -37,8 +37,8 @@ class OutboundTransferRunFacet(RunFacet):
 
 def lineage(operator: Any, task_instance: Any) -> OperatorLineage[Any, Any]:
     """The datasets and the facet of a try that has ended, well or not; nothing where it came to no transfer."""
-    state = states.load(task_instance.get_template_context()["task_state_store"])
-    if state is None:
+    state = states.load(task_instance.get_template_context()["task_state_store"], task_instance.try_number)
+    if state is None or not state.transfer_id:
         return OperatorLineage()
     settings = settings_of(BaseHook.get_connection(operator.outbound_transfer_conn_id))
     return OperatorLineage(

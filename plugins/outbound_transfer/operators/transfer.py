@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery import Delivery, Draft
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.ledger.journal import Journal
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
 
@@ -27,6 +26,14 @@ class _OfTransfer(OutboundTransferOperator):
     """An operator that works on one transfer: its link, and what OpenLineage's provider asks for."""
 
     operator_extra_links = (TransferLink(),)
+
+    def delivery(self, hook: OutboundTransferHook, context: Context) -> Delivery:
+        """The delivery of this try of the task."""
+        from outbound_transfer.delivery import Delivery
+        from outbound_transfer.task_run import TaskRun
+
+        run = TaskRun(context, resumed=self._was_deferred)
+        return Delivery(hook.get_conn(), context["task_state_store"], hook.log, run=run, journal=self.journal)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """The files, the transfer and its status; OpenLineage's provider calls it, where that is installed."""
@@ -108,9 +115,9 @@ class CreateTransferOperator(_DescribesDraft):
 
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> str:  # noqa: ARG002
         new = self.new_transfer()
-        delivery = _delivery(hook, context, self.journal)
-        earlier = delivery.earlier(new, None, resend=self.resend)
-        transfer_id = (earlier or delivery.create(new, None)).state.transfer_id
+        delivery = self.delivery(hook, context)
+        earlier = delivery.earlier(new, resend=self.resend)
+        transfer_id = (earlier or delivery.create(new)).state.transfer_id
         show(context, hook.get_conn().settings, transfer_id)
         return transfer_id
 
@@ -134,14 +141,17 @@ class AttachFilesOperator(_OfTransfer):
         from outbound_transfer.protocol.models import as_json
         from outbound_transfer.sources import find_sources
 
-        delivery = _delivery(hook, context, self.journal)
+        delivery = self.delivery(hook, context)
         show(context, delivery.client.settings, self.transfer_id)
-        draft = delivery.draft(self.transfer_id, self.files)
-        if draft.is_done:
+        draft = delivery.draft(self.transfer_id)
+        planned = draft.state.files.keys()
+        if planned and planned <= draft.held.keys() and not draft.transfer.is_draft:
+            delivery.check_same_files(draft, self.files, lambda: find_sources(self.files))
             self.log.info("Transfer %s was sent with these files; nothing is attached again", self.transfer_id)
-            records = [draft.held[name] for name in draft.state.files]
+            records = [draft.held[name] for name in planned]
         else:
-            records = delivery.attach(draft, found(find_sources(self.files), self.log), only_ours=False)
+            sources = found(find_sources(self.files), self.log)
+            records = delivery.attach(draft, sources, files=self.files, only_ours=False)
         result: list[dict[str, Any]] = as_json(records)
         return result
 
@@ -152,17 +162,24 @@ class SendTransferOperator(_OfTransfer):
     :param transfer_id: the draft; one that was sent already is returned as it is.
     :param limit_timeout: how long to wait for a slot when the account has as many outstanding transfers as it may
         (409 ``transfer_limit_reached``), in seconds or as a timedelta.
+    :param resend: send another transfer than this task has sent in its run, when it is cleared.
     :return: the sent transfer, as a mapping of service.md's fields.
     """
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "limit_timeout")
 
     def __init__(
-        self, *, transfer_id: str, limit_timeout: float | timedelta = timedelta(hours=1), **kwargs: Any
+        self,
+        *,
+        transfer_id: str,
+        limit_timeout: float | timedelta = timedelta(hours=1),
+        resend: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
         self.limit_timeout = limit_timeout
+        self.resend = resend
 
     def retry_policy_of_calls(self) -> RetryPolicy:
         return _patient_for_slot(self.limit_timeout)
@@ -170,9 +187,9 @@ class SendTransferOperator(_OfTransfer):
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         from outbound_transfer.protocol.models import as_json
 
-        delivery = _delivery(hook, context, self.journal)
+        delivery = self.delivery(hook, context)
         show(context, delivery.client.settings, self.transfer_id)
-        transfer = delivery.send_draft(self.transfer_id, resumed=resumed)
+        transfer = delivery.send_draft(self.transfer_id, resumed=resumed, resend=self.resend)
         self.log.info("%s", summary(transfer, transfer.files, context["ti"], delivery.client.settings))
         result: dict[str, Any] = as_json(transfer)
         return result
@@ -265,7 +282,7 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         from outbound_transfer.protocol.models import as_json
 
-        delivery = _delivery(hook, context, self.journal)
+        delivery = self.delivery(hook, context)
         transfer = self._sent(delivery, context, resumed=resumed)
         result: dict[str, Any] = self._wait_for(hook, transfer, context) if self.wait else as_json(transfer)
         return result
@@ -274,20 +291,24 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
         from outbound_transfer.sources import find_sources
 
         new = self.new_transfer()
-        draft = delivery.paused(new, self.files) if resumed else None
-        draft = draft or delivery.earlier(new, self.files, resend=self.resend)
+        draft = delivery.paused(new) if resumed else None
+        draft = draft or delivery.earlier(new, resend=self.resend)
         if draft:
             # Also of an earlier try: Airflow removes what that try has pushed.
             self._push_id(context, delivery, draft)
             if not draft.transfer.is_draft:
+                delivery.check_same_files(draft, self.files, lambda: find_sources(self.files))
                 return draft.transfer
         # Found before anything is created: a missing file must leave nothing behind.
         sources = found(find_sources(self.files), self.log)
+        if draft and delivery.has_unwanted_uploads(draft, sources):
+            delivery.discard(draft.transfer.id, "a file that is not delivered any more may still arrive in it")
+            draft = None
         if not draft:
-            draft = delivery.create(new, self.files)
+            draft = delivery.create(new, self.files, sources, resend=self.resend)
             self._push_id(context, delivery, draft)
-        files = delivery.attach(draft, sources, only_ours=True)
-        transfer = delivery.send(draft.state)
+        files = delivery.attach(draft, sources, files=self.files, only_ours=True)
+        transfer = delivery.send(draft.state, is_last=not self.wait)
         self.log.info("%s", summary(transfer, files, context["ti"], delivery.client.settings))
         return transfer
 
@@ -316,17 +337,3 @@ def _patient_for_slot(limit_timeout: float | timedelta) -> RetryPolicy:
     from outbound_transfer.client.retry import RetryPolicy
 
     return RetryPolicy(limit_patience=waiting.seconds(limit_timeout))
-
-
-def _delivery(hook: OutboundTransferHook, context: Context, journal: Journal) -> Delivery:
-    from outbound_transfer.delivery import Delivery
-
-    ti = context["ti"]
-    return Delivery(
-        hook.get_conn(),
-        context["task_state_store"],
-        hook.log,
-        clears=ti.max_tries,
-        try_number=ti.try_number,
-        journal=journal,
-    )

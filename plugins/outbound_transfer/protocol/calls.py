@@ -25,10 +25,15 @@ MAX_EVENTS: Final = 1_000
 
 
 class Attached(NamedTuple):
-    """What attaching gave: the service's record, and whether it is of this upload (not of an earlier file)."""
+    """What attaching gave: the service's record, and whether it is of this upload (not of an earlier file).
+
+    :ivar is_new: attached by just this try (201); otherwise the name was there (200).
+    :ivar after_unclear: an earlier try of the upload may have attached it.
+    """
 
     file: File
-    ours: bool
+    is_new: bool
+    after_unclear: bool
 
 
 def create_transfer(new: NewTransfer) -> Call[Transfer]:
@@ -135,7 +140,7 @@ def _files(answer: Answer) -> tuple[File, ...]:
 
 def _attached(answer: Answer) -> Attached:
     file = msgspec.json.decode(answer.body, type=File)
-    return Attached(file, ours=answer.status == 201 or answer.after_unclear)
+    return Attached(file, answer.status == 201, answer.after_unclear)
 
 
 def _nothing(_: Answer) -> None:

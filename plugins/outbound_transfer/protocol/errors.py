@@ -2,11 +2,14 @@
 
 OutboundTransferError
 ├── InvalidDelivery              refused here, before the service was asked anything
+│   └── NothingMatches
 ├── SourceError                  a file to deliver cannot be read, or is not what it was
 │   ├── SourceUnreadable
+│   │   └── SourceMissing
 │   ├── SourceChanged
 │   └── NameRefused
 ├── FileConflict                 the draft holds another file of that name
+├── WrongTransfer                what the service shows under an id is not what is meant
 ├── CallError                    a call failed
 │   ├── NotConnected             nothing was asked of the service
 │   ├── ConnectionLost           *unclear: the call may have taken effect*
@@ -41,12 +44,20 @@ class InvalidDelivery(OutboundTransferError, ValueError):
     """What was asked for breaks a rule of the service; nothing was created."""
 
 
+class NothingMatches(InvalidDelivery):
+    """No file has a name like the pattern, wherever it was looked for."""
+
+
 class SourceError(OutboundTransferError):
     """A file to deliver cannot be delivered as it is."""
 
 
 class SourceUnreadable(SourceError):
     """The file is missing, not a file, or may not be read."""
+
+
+class SourceMissing(SourceUnreadable):
+    """The file is not there, which is known: its folder could be asked."""
 
 
 class SourceChanged(SourceError):
@@ -59,6 +70,10 @@ class NameRefused(SourceError, ValueError):
 
 class FileConflict(OutboundTransferError):
     """The draft holds a file of this name that this delivery did not put there."""
+
+
+class WrongTransfer(OutboundTransferError):
+    """What the service shows under an id is not what is meant: another account's transfer, or another delivery's."""
 
 
 class CallError(OutboundTransferError):

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from outbound_transfer.protocol import calls
-from outbound_transfer.protocol.errors import CallError, FileConflict, InvalidState, NotFound, SourceChanged
+from outbound_transfer.protocol.errors import (
+    CallError,
+    FileConflict,
+    InvalidState,
+    NotFound,
+    SourceChanged,
+    WrongTransfer,
+)
 from outbound_transfer.protocol.exchange import Answer, Call, Flow, Settlement, Upload, result_of
-from outbound_transfer.protocol.models import File, Transfer
+from outbound_transfer.protocol.identity import Identity, holds_just, identity_of
+from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage, instant_of
 from outbound_transfer.protocol.repeats import EFFECTS, Effect
 
 T = TypeVar("T")
+
+#: Uploads of earlier versions of a file that may land one after the other, before nobody knows what goes on.
+_STALE_FILES: Final = 3
 
 
 class Tries(Generic[T]):
@@ -65,36 +76,85 @@ def _answered(call: Call[T], after_unclear: bool = False) -> Flow[T]:
     return result_of(call, replace(answer, after_unclear=after_unclear))
 
 
+def create_draft(new: NewTransfer, drafts: int) -> Flow[Transfer]:
+    """Create a draft; where one may have been created without saying so, another only once the service answers again.
+
+    :param drafts: creates that may be made in all; each but the last may leave a draft that nothing leads to.
+    :raises WrongTransfer: the answer is of something else than what was asked for.
+    """
+    while True:
+        try:
+            transfer: Transfer = yield calls.create_transfer(new)
+            break
+        except CallError as error:
+            drafts -= 1
+            if not error.unclear or not drafts:
+                raise
+        yield calls.list_transfers(limit=1)
+    if not transfer.is_draft or identity_of(transfer) != identity_of(new):
+        raise WrongTransfer(
+            f"The answer to create is of {transfer.id} ({transfer.status}), which is not what was asked for"
+        )
+    return transfer
+
+
+class AttachedFile(NamedTuple):
+    """A file that a draft holds for sure.
+
+    :ivar may_land_again: some try of the upload may have taken effect and may still land.
+    """
+
+    file: File
+    may_land_again: bool
+
+
 def attach(
-    transfer_id: str, upload: Upload, *, unchanged: Callable[[], None], begun_before: bool = False
-) -> Flow[File]:
+    transfer_id: str,
+    upload: Upload,
+    *,
+    unchanged: Callable[[], None],
+    begun_before: bool = False,
+    earlier_sizes: Collection[int] = (),
+) -> Flow[AttachedFile]:
     """Attach one file to a draft so that the draft holds just its bytes.
 
     :param begun_before: an earlier process has begun this very upload, and it may land at any time: a file of this name
         and size that the draft comes to hold is it.
+    :param earlier_sizes: of other versions of the file that this delivery has begun to upload, and which may land too:
+        what the service had by the name before is stale where it has such a size.
     :param unchanged: raises :class:`SourceChanged` where the source is no longer what ``upload`` describes.
-    :raises FileConflict: the draft holds another file of the same name and size.
+    :raises FileConflict: the draft holds another file, which this delivery did not attach.
     :raises SourceChanged: after the file's record was removed from the draft.
     """
     attached: calls.Attached = yield calls.attach_file(transfer_id, upload)
-    if attached.file.size != upload.size:
-        # The service kept an earlier file of this name and answered 200 (POST .../files): it is stale.
+    for _ in range(_STALE_FILES):
+        if attached.is_new or attached.file.name != upload.name or attached.file.size not in earlier_sizes:
+            break
+        # The service has kept an earlier version and answered 200 (POST .../files); of one size, nobody can tell which.
         yield calls.remove_file(transfer_id, attached.file.id)
         attached = yield calls.attach_file(transfer_id, upload)
-    yield from _verify(transfer_id, attached._replace(ours=attached.ours or begun_before), upload, unchanged)
-    return attached.file
+    file = attached.file
+    is_surely_ours = (attached.after_unclear or begun_before) and file.size not in earlier_sizes
+    is_ours = attached.is_new or (is_surely_ours and _is_of(file, upload))
+    yield from _verify(transfer_id, file, upload, unchanged, is_ours=is_ours)
+    return AttachedFile(file, may_land_again=attached.after_unclear)
 
 
-def _verify(transfer_id: str, attached: calls.Attached, upload: Upload, unchanged: Callable[[], None]) -> Flow[None]:
-    file, ours = attached
-    if not ours:
+def _is_of(file: File, upload: Upload) -> bool:
+    return (file.name, file.size) == (upload.name, upload.size)
+
+
+def _verify(
+    transfer_id: str, file: File, upload: Upload, unchanged: Callable[[], None], *, is_ours: bool
+) -> Flow[None]:
+    if not is_ours:
         raise FileConflict(
-            f"{upload.name!r}: the draft {transfer_id} already holds a file of this name that this delivery did not "
-            "attach. Remove it, or deliver in a draft of its own."
+            f"{upload.name!r}: the draft {transfer_id} already holds {file.name!r} ({file.size} bytes), which this "
+            "delivery did not attach. Remove it, or deliver in a draft of its own."
         )
     try:
         unchanged()
-        if (file.name, file.size) != (upload.name, upload.size):
+        if not _is_of(file, upload):
             raise SourceChanged(
                 f"{upload.name!r} of {upload.size} bytes is not what the service stored: "
                 f"{file.name!r} of {file.size} bytes"
@@ -123,3 +183,31 @@ def find_transfer(transfer_id: str) -> Flow[Transfer | None]:
     except NotFound:
         return None
     return transfer
+
+
+def find_sent(wanted: Identity, files: Mapping[str, int], since: float) -> Flow[Transfer | None]:
+    """A sent transfer with just this subject, these recipients and these files; None where the key has sent none.
+
+    Pages through ``status=all``, in which no row is skipped (GET /v1/transfers).
+
+    :param files: sizes in bytes, by name.
+    :param since: seconds since the epoch; older ones are not looked at.
+    """
+    cursor: str | None = None
+    while True:
+        page: TransferPage = yield calls.list_transfers(cursor=cursor)
+        for transfer in page.data:
+            if identity_of(transfer) == wanted and _sent(transfer, since) >= since:
+                # A listing does not have the files.
+                found: Transfer | None = yield from find_transfer(transfer.id)
+                if found and holds_just(found, files):
+                    return found
+        is_older = bool(page.data) and _sent(page.data[-1], since) < since
+        if is_older or page.next_cursor in (None, cursor):
+            return None
+        cursor = page.next_cursor
+
+
+def _sent(transfer: Transfer, default: float) -> float:
+    sent = instant_of(transfer.sent_at)
+    return default if sent is None else sent

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.identity import duplicate_addresses
 
 DRAFT: Final = "draft"
 PENDING: Final = "pending"
@@ -197,6 +198,8 @@ def _problems(new: NewTransfer) -> Iterator[str]:
         yield f"message has {len(new.message):,} characters; {MAX_MESSAGE:,} are allowed"
     for recipient in new.recipients:
         yield from _address_problems(recipient.email)
+    for address in duplicate_addresses(recipient.email for recipient in new.recipients):
+        yield f"recipient {address!r} is there more than once, and each time would be an email of its own"
     yield from _security_problems(new)
 
 
