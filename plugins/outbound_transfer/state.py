@@ -87,7 +87,7 @@ class DeliveryState(msgspec.Struct):
     :ivar is_finished: the task came to an end of its own after it, so the next try is a clear.
     """
 
-    transfer_id: str = ""
+    transfer_id: str
     salt: str = ""
     fingerprint: str = ""
     secrets_digest: str = ""
@@ -125,6 +125,7 @@ def made_from(new: NewTransfer, files: Any, key: str, **known: Any) -> DeliveryS
     """
     salt = new_salt()
     return DeliveryState(
+        "",
         salt=salt,
         fingerprint=digest(_open(new), salt),
         secrets_digest=_secrets_digest(new, salt, key),

@@ -306,27 +306,21 @@ def test_attaching_other_files_after_the_send_fails(task, sandbox, files) -> Non
     attach.make = task(AttachFilesOperator, transfer_id=transfer_id, files=files).make
     attach.clear()
 
-    with pytest.raises(AirflowFailException, match="invalid_state"):
+    with pytest.raises(AirflowFailException, match="already delivered .* with other files: b.csv was not among them"):
         attach.run()
 
 
-def test_attaching_refuses_a_file_of_the_same_size_that_is_not_its_own(task, sandbox, files, hook) -> None:
+@pytest.mark.parametrize("size", [1000, 500], ids=["of the same size", "of another size"])
+def test_attaching_leaves_the_file_of_another_task_alone(task, sandbox, files, hook, size) -> None:
     transfer_id = task(CreateTransferOperator, **DELIVERY).run()
     task(AttachFilesOperator, transfer_id=transfer_id, files=files[0]).run()
-    Path(files[0]).write_bytes(b"Z" * 1000)
+    first = stored(sandbox, transfer_id, hook)
+    Path(files[0]).write_bytes(b"Z" * size)
 
     with pytest.raises(AirflowFailException, match="did not attach"):
         task(AttachFilesOperator, transfer_id=transfer_id, files=files[0]).run()
 
-
-def test_attaching_replaces_a_file_of_another_size(task, sandbox, files, hook) -> None:
-    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
-    task(AttachFilesOperator, transfer_id=transfer_id, files=files[0]).run()
-    Path(files[0]).write_bytes(b"Z" * 500)
-
-    task(AttachFilesOperator, transfer_id=transfer_id, files=files[0]).run()
-
-    assert stored(sandbox, transfer_id, hook) == on_disk(files[:1])
+    assert stored(sandbox, transfer_id, hook) == first
 
 
 @pytest.mark.parametrize("nothing", [None, "", "None"])

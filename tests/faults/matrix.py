@@ -11,20 +11,16 @@ that failed is cleared in the end and must deliver then, once in all.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 from unittest import mock
 
-from outbound_transfer import state as states
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
@@ -166,7 +162,6 @@ class Bench:
             path.write_bytes(bytes([65 + number]) * SIZES[path.name])
 
     def __enter__(self) -> Bench:
-        self._open.enter_context(_one_digest_for_all())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -175,13 +170,8 @@ class Bench:
     def sandbox(self) -> Sandbox:
         """An account with nothing going on in it."""
         if self._runs % SCHEDULES_PER_SANDBOX == 0:
-            stack = self._open.pop_all()
-            if self._runs:
-                stack.close()
-                stack = ExitStack()
-                stack.enter_context(_one_digest_for_all())
-            self._sandbox = stack.enter_context(running_sandbox())
-            self._open = stack
+            self._open.close()
+            self._sandbox = self._open.enter_context(running_sandbox())
         self._runs += 1
         assert self._sandbox
         return self._sandbox
@@ -329,14 +319,6 @@ def _is_late(schedule: Schedule) -> bool:
 def _connection(sandbox: Sandbox, timeout: float) -> str:
     # Without certificates to load, which plain HTTP has no use for, a client is made in no time.
     return connection_json(sandbox, timeout=timeout, verify=False)
-
-
-@contextmanager
-def _one_digest_for_all() -> Iterator[None]:
-    """The fingerprint of a delivery is slow on purpose, and all deliveries here are one: it is computed once."""
-    once = SimpleNamespace(scrypt=functools.cache(hashlib.scrypt))
-    with mock.patch.object(states, "hashlib", once), mock.patch.object(states, "new_salt", return_value="00" * 16):
-        yield
 
 
 def singles(bench: Bench) -> Iterator[Schedule]:

@@ -12,10 +12,14 @@ def storing_the_id_after_the_send(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delivery remembers its draft only when it has sent it."""
     save, send = states.save, Delivery.send
 
-    def send_then_save(self: Delivery, state: states.DeliveryState) -> object:
-        transfer = send(self, state)
+    def send_then_save(self: Delivery, state: states.DeliveryState, **options: bool) -> object:
+        transfer = send(self, state, **options)
         save(self.store, state)
         return transfer
 
-    monkeypatch.setattr(states, "save", lambda *_: None)
+    def save_without_id(store: states.StateStore, state: states.DeliveryState) -> None:
+        if not state.transfer_id:
+            save(store, state)
+
+    monkeypatch.setattr(states, "save", save_without_id)
     monkeypatch.setattr(Delivery, "send", send_then_save)

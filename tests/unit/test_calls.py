@@ -168,12 +168,11 @@ def test_a_page_of_the_listing_is_read(next_cursor: str | None, read: str | None
     assert page.data[0].files is None
 
 
-@pytest.mark.parametrize(
-    ("status", "after_unclear", "ours"), [(201, False, True), (201, True, True), (200, False, False), (200, True, True)]
-)
-def test_whose_file_was_attached(status: int, after_unclear: bool, ours: bool) -> None:
+@pytest.mark.parametrize(("status", "is_new"), [(201, True), (200, False)])
+@pytest.mark.parametrize("after_unclear", [True, False])
+def test_whose_file_was_attached(status: int, is_new: bool, after_unclear: bool) -> None:
     attached = result(calls.attach_file("t", UPLOAD), FILE, status, after_unclear=after_unclear)
-    assert attached == Attached(File("f", "a.txt", 3), ours)
+    assert attached == Attached(File("f", "a.txt", 3), is_new, after_unclear)
 
 
 def test_files_are_read() -> None:

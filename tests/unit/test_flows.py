@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from outbound_transfer.client.drive import drive
 from outbound_transfer.protocol import errors
 from outbound_transfer.protocol.calls import Attached
 from outbound_transfer.protocol.exchange import Call, Operation, Upload
-from outbound_transfer.protocol.flows import attach, discard_draft, find_transfer
-from outbound_transfer.protocol.models import File, Transfer
+from outbound_transfer.protocol.flows import attach, create_draft, discard_draft, find_sent, find_transfer
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.models import File, Recipient, Transfer, TransferPage, new_transfer
 
 UPLOAD = Upload("a.txt", 3, lambda: iter([b"abc"]))
 
@@ -27,8 +30,11 @@ def changed() -> None:
 class Draft:
     """A draft's files, by name, with the size that is stored; ``lies`` about names or sizes where asked to."""
 
-    def __init__(self, stored: int | None = None, *, store_as: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self, stored: int | None = None, *, store_as: tuple[str, int] | None = None, after_unclear: bool = False
+    ) -> None:
         self.files = {} if stored is None else {"a.txt": File("old", "a.txt", stored)}
+        self.after_unclear = after_unclear
         self.store_as = store_as
         self.asked: list[str] = []
 
@@ -42,12 +48,12 @@ class Draft:
         assert upload
         name, size = self.store_as or (upload.name, upload.size)
         created = upload.name not in self.files
-        return Attached(self.files.setdefault(upload.name, File("new", name, size)), ours=created)
+        return Attached(self.files.setdefault(upload.name, File("new", name, size)), created, self.after_unclear)
 
 
 def run(draft: Draft, **options: Any) -> File | Exception:
     try:
-        return drive(attach("t", UPLOAD, **{"unchanged": unchanged, **options}), draft)
+        return drive(attach("t", UPLOAD, **{"unchanged": unchanged, **options}), draft).file
     except errors.OutboundTransferError as error:
         return error
 
@@ -58,22 +64,54 @@ def test_a_new_file_is_attached() -> None:
     assert draft.asked == ["attach"]
 
 
-def test_a_stale_file_of_another_size_is_replaced() -> None:
-    draft = Draft(stored=2)
-    assert run(draft) == File("new", "a.txt", 3)
+@pytest.mark.parametrize("after_unclear", [True, False])
+@pytest.mark.parametrize("stored", [2, 3], ids=["another size", "the same size"])
+def test_an_earlier_version_of_our_own_is_replaced(stored: int, after_unclear: bool) -> None:
+    draft = Draft(stored, after_unclear=after_unclear)
+    assert run(draft, earlier_sizes=(stored,), begun_before=True) == File("new", "a.txt", 3)
     assert draft.asked == ["attach", "remove", "attach"]
 
 
-def test_a_file_of_the_same_size_that_is_not_ours_is_left_and_told() -> None:
-    draft = Draft(stored=3)
+def test_uploads_that_land_again_and_again_end_in_a_conflict() -> None:
+    draft = Draft(3)
+    asked = draft.__call__
+
+    def perform(call: Call[Any]) -> Any:
+        result = asked(call)
+        if call.operation is Operation.REMOVE:
+            draft.files["a.txt"] = File("late", "a.txt", 3)
+        return result
+
+    with pytest.raises(errors.FileConflict):
+        drive(attach("t", UPLOAD, unchanged=unchanged, begun_before=True, earlier_sizes=(3,)), perform)
+    assert draft.asked.count("attach") == 4
+
+
+@pytest.mark.parametrize("stored", [2, 3], ids=["another size", "the same size"])
+def test_a_file_that_is_not_ours_is_left_and_told(stored: int) -> None:
+    draft = Draft(stored)
     assert isinstance(run(draft), errors.FileConflict)
     assert draft.files["a.txt"].id == "old"
+
+
+@pytest.mark.parametrize("options", [{"begun_before": True}, {}], ids=["of an earlier process", "of an earlier try"])
+def test_an_upload_that_was_begun_before_is_ours(options: dict[str, bool]) -> None:
+    draft = Draft(3, after_unclear=not options)
+    assert run(draft, **options) == File("old", "a.txt", 3)
+
+
+@pytest.mark.parametrize("options", [{"begun_before": True}, {}], ids=["of an earlier process", "of an earlier try"])
+def test_a_file_under_another_name_is_never_taken_for_ours(options: dict[str, bool]) -> None:
+    draft = Draft(after_unclear=not options)
+    draft.files["a.txt"] = File("old", "A.TXT", 3)
+    assert isinstance(run(draft, **options, earlier_sizes=(3,)), errors.FileConflict)
+    assert draft.asked == ["attach"], "it may be another file of the delivery, where a service folds case"
 
 
 @pytest.mark.parametrize("stored", [None, 2])
 def test_a_source_that_changed_leaves_no_record(stored: int | None) -> None:
     draft = Draft(stored)
-    error = run(draft, unchanged=changed)
+    error = run(draft, unchanged=changed, earlier_sizes=(2,))
     assert isinstance(error, errors.SourceChanged)
     assert str(error) == "it grew"
     assert draft.files == {}
@@ -98,7 +136,56 @@ def test_an_error_of_any_of_its_calls_ends_it(failing: str, stored: int | None) 
         return draft(call)
 
     with pytest.raises(errors.NoCredit):
-        drive(attach("t", UPLOAD, unchanged=unchanged), perform)
+        drive(attach("t", UPLOAD, unchanged=unchanged, earlier_sizes=(2,)), perform)
+
+
+# ------------------------------------------------------------------------------------------------------------- create
+
+NEW = new_transfer(subject="Report", recipients=["ann@example.com"])
+CREATED = Transfer("t", "draft", "Report", recipients=(Recipient("ann@example.com", "ann"),))
+
+
+def created_after(*answers: Any, drafts: int = 2) -> tuple[list[str], Any]:
+    """What is asked, and the result, where the creates are answered so."""
+    left, asked = list(answers), []
+
+    def perform(call: Call[Any]) -> Any:
+        asked.append(call.operation.value)
+        answer = left.pop(0) if call.operation is Operation.CREATE else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    try:
+        return asked, drive(create_draft(NEW, drafts), perform)
+    except errors.OutboundTransferError as error:
+        return asked, error
+
+
+def test_a_create_that_is_in_doubt_is_repeated_once_the_service_answers() -> None:
+    assert created_after(errors.TimedOut(), CREATED) == (["create", "list", "create"], CREATED)
+
+
+@pytest.mark.parametrize("drafts", [1, 2])
+def test_creates_in_doubt_are_counted(drafts: int) -> None:
+    asked, error = created_after(*[errors.ServerFault(502)] * drafts, drafts=drafts)
+    assert isinstance(error, errors.ServerFault)
+    assert asked.count("create") == drafts
+
+
+def test_a_refused_create_is_not_repeated() -> None:
+    asked, error = created_after(errors.InvalidRequest(400))
+    assert (asked, type(error)) == (["create"], errors.InvalidRequest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"subject": "Other"}, {"recipients": ()}, {"recipients": (Recipient("bob@example.com"),)}, {"status": "pending"}],
+    ids=str,
+)
+def test_an_answer_about_another_transfer_is_refused(change: dict[str, Any]) -> None:
+    _, error = created_after(structs.replace(CREATED, **change))
+    assert isinstance(error, errors.WrongTransfer)
 
 
 # ------------------------------------------------------------------------------------------------ discard and find
@@ -137,3 +224,51 @@ def test_finding_a_transfer() -> None:
     assert drive(find_transfer("t"), scripted(errors.NotFound(404))) is None
     with pytest.raises(errors.InvalidApiKey):
         drive(find_transfer("t"), scripted(errors.InvalidApiKey(401)))
+
+
+# ------------------------------------------------------------------------------------------------------- what was sent
+
+SENT = structs.replace(CREATED, id="sent", status="complete", sent_at="2026-01-31T12:00:00Z")
+NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc).timestamp()
+
+
+def found_among(*pages: list[Transfer], since: float = NOON, files: dict[str, int] | None = None) -> Transfer | None:
+    """What is found in a listing whose transfers hold ``a.csv`` of 3 bytes."""
+    by_id = {
+        transfer.id: structs.replace(transfer, files=(File("f", "a.csv", 3),)) for page in pages for transfer in page
+    }
+
+    def perform(call: Call[Any]) -> Any:
+        if call.operation is Operation.GET:
+            return by_id[call.path.rpartition("/")[2]]
+        at = int(call.params.get("cursor", 0))
+        return TransferPage(tuple(pages[at]), str(at + 1) if at + 1 < len(pages) else None)
+
+    return drive(find_sent(identity_of(NEW), files or {"a.csv": 3}, since), perform)
+
+
+OTHERS = [
+    structs.replace(SENT, id="other", subject="Other"),
+    structs.replace(SENT, id="others", recipients=(Recipient("bob@example.com"),)),
+]
+
+
+def test_what_was_sent_is_found_on_any_page_and_whatever_became_of_it() -> None:
+    for status in ("pending", "partial", "complete", "canceled", "expired", "frozen"):
+        found = found_among(OTHERS, [structs.replace(SENT, status=status)])
+        assert found is not None
+        assert found.id == "sent"
+
+
+def test_case_and_spaces_tell_no_transfers_apart() -> None:
+    assert found_among([structs.replace(SENT, subject=" REPORT", recipients=(Recipient("Ann@Example.com"),))])
+
+
+@pytest.mark.parametrize("files", [{"b.csv": 3}, {"a.csv": 4}, {"a.csv": 3, "b.csv": 1}], ids=str)
+def test_other_files_are_another_delivery(files: dict[str, int]) -> None:
+    assert found_among([SENT], files=files) is None
+
+
+def test_what_was_sent_before_is_another_runs() -> None:
+    assert found_among([SENT], since=NOON + 1) is None
+    assert found_among([structs.replace(SENT, sent_at=None)], since=NOON + 1) is not None, "nobody knows when"

@@ -50,7 +50,7 @@ def problems(**given: Any) -> list[str]:
     [
         (ANN, [{"email": ANN}]),
         ([ANN, "bob@example.org"], [{"email": ANN}, {"email": "bob@example.org"}]),
-        ((ANN, ANN), [{"email": ANN}, {"email": ANN}]),
+        ((ANN, "bob@example.org"), [{"email": ANN}, {"email": "bob@example.org"}]),
         ({"email": ANN}, [{"email": ANN}]),
         ([{"email": ANN, "name": "Ann", "phone": PHONE}], [{"email": ANN, "name": "Ann", "phone": PHONE}]),
         ([{"email": ANN, "name": None, "phone": None}], [{"email": ANN}]),
@@ -67,7 +67,13 @@ def test_recipients_come_in_many_forms(given: Any, asked: list[dict[str, str]]) 
 
 @pytest.mark.parametrize("number", [1, 250])
 def test_as_many_recipients_as_are_allowed(number: int) -> None:
-    assert problems(recipients=[ANN] * number) == []
+    assert problems(recipients=[f"ann{each}@example.com" for each in range(number)]) == []
+
+
+@pytest.mark.parametrize("again", [ANN, ANN.upper(), {"email": ANN, "name": "Ann"}])
+def test_an_address_that_comes_twice_is_named(again: Any) -> None:
+    (problem,) = problems(recipients=[ANN, "bob@example.com", again])
+    assert problem == f"recipient '{ANN}' is there more than once, and each time would be an email of its own"
 
 
 @pytest.mark.parametrize(("given", "number"), [([], 0), ([ANN] * 251, 251), (["no address"] * 251, 251), (iter(()), 0)])

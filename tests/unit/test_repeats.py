@@ -72,7 +72,9 @@ def name_of(error: Exception) -> str:
 @pytest.mark.parametrize("error", TABLE, ids=name_of)
 @pytest.mark.parametrize("operation", Operation, ids=lambda operation: operation.value)
 def test_every_error_of_every_operation(operation: Operation, error: Exception) -> None:
-    assert decide(CALLS[operation], error) is TABLE[error]
+    # Whether a draft was created cannot be asked; the flow that creates it decides about another.
+    is_in_doubt = operation is Operation.CREATE and getattr(error, "unclear", False)
+    assert decide(CALLS[operation], error) is (FAIL if is_in_doubt else TABLE[error])
 
 
 @pytest.mark.parametrize("operation", Operation, ids=lambda operation: operation.value)

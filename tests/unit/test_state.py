@@ -1,4 +1,4 @@
-"""What a delivery remembers: a fingerprint that tells one input from another and gives no secret away."""
+"""What a delivery remembers: whether a draft was made from just this input, without a secret that could be guessed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,21 @@ import msgspec
 import pytest
 
 from outbound_transfer.protocol.models import NewTransfer, new_transfer
-from outbound_transfer.state import DeliveryState, PlannedFile, fingerprint, load, new_salt, save
+from outbound_transfer.state import (
+    DeliveryState,
+    Match,
+    PlannedFile,
+    StateLost,
+    digest,
+    load,
+    made_from,
+    new_salt,
+    save,
+    save_proved,
+)
 
 SALT = "00" * 16
+KEY = "ots_key"
 BASE: dict[str, Any] = {
     "subject": "S",
     "recipients": [{"email": "a@example.com", "name": "A", "phone": "5550199"}, "b@example.com"],
@@ -35,8 +47,9 @@ CHANGES: list[dict[str, Any]] = [
     {"security": None, "security_question": None, "security_answer": None},
     {"recipients": BASE["recipients"][::-1]},
     {"recipients": BASE["recipients"][:1]},
-    {"recipients": [*BASE["recipients"], "b@example.com"]},
+    {"recipients": [*BASE["recipients"], "c@example.com"]},
     {"recipients": [{**BASE["recipients"][0], "phone": "5550198"}, "b@example.com"]},
+    {"recipients": [{**BASE["recipients"][0], "phone": None}, "b@example.com"]},
     {"recipients": [{**BASE["recipients"][0], "name": "B"}, "b@example.com"]},
 ]
 
@@ -45,12 +58,43 @@ def new(**changes: Any) -> NewTransfer:
     return new_transfer(**BASE | changes)
 
 
-def test_every_field_counts() -> None:
-    prints = [fingerprint(new(**change), FILES, SALT) for change in [{}, *CHANGES]]
-    assert len(set(prints)) == len(CHANGES) + 1
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_every_field_counts(change: dict[str, Any]) -> None:
+    assert made_from(new(), FILES, KEY).match(new(**change), KEY) is Match.OTHER
+    assert made_from(new(**change), FILES, KEY).match(new(), KEY) is Match.OTHER
 
 
-def test_the_files_count() -> None:
+def test_the_same_input_in_another_form_is_the_same() -> None:
+    state = made_from(new(), FILES, KEY)
+    assert state.match(new(recipients=tuple(BASE["recipients"])), KEY) is Match.SAME
+    others = [{"phone": "5550199", "name": "A", "email": "a@example.com"}, {"email": "b@example.com"}]
+    assert state.match(new(recipients=others), KEY) is Match.SAME
+
+
+def test_secrets_cannot_be_compared_once_the_key_is_replaced() -> None:
+    state = made_from(new(), FILES, KEY)
+    assert state.match(new(), "another") is Match.UNKNOWN
+    assert state.match(new(subject="T"), "another") is Match.OTHER
+
+
+def test_a_replaced_key_does_not_matter_where_there_is_no_secret() -> None:
+    plain = {"recipients": ["b@example.com"], "security": None, "security_question": None, "security_answer": None}
+    state = made_from(new(**plain), FILES, KEY)
+    assert state.match(new(**plain), "another") is Match.SAME
+    assert state.match(new(), "another") is Match.OTHER
+
+
+def test_short_secrets_cannot_be_guessed_from_what_is_stored() -> None:
+    """Who may read a task sees its salt: without the key, no candidate can be told from another."""
+    asked = new(security_answer="042", recipients=["b@example.com"])
+    state = made_from(asked, FILES, KEY)
+    candidates = [new(security_answer=f"{each:03}", recipients=["b@example.com"]) for each in range(1_000)]
+    for guessed_key in ("", state.salt, state.key_check, state.fingerprint):
+        assert not any(state.match(each, guessed_key) is Match.SAME for each in candidates)
+        assert {each.match(asked, guessed_key) for each in [state]} == {Match.UNKNOWN}
+
+
+def test_how_files_are_asked_for_counts() -> None:
     others = [
         None,
         [],
@@ -59,36 +103,27 @@ def test_the_files_count() -> None:
         ["/data/a.csv", {"path": "/data/b.csv", "name": "d.csv"}],
         "/data/a.csv",
     ]
-    assert len({fingerprint(new(), files, SALT) for files in [FILES, *others]}) == len(others) + 1
+    assert len({digest(files, SALT) for files in [FILES, *others]}) == len(others) + 1
+    same = [FILES, tuple(FILES), [Path("/data/a.csv"), {"name": "c.csv", "path": Path("/data/b.csv")}]]
+    assert len({digest(files, SALT) for files in same}) == 1
 
 
-def test_the_same_input_in_another_form_is_the_same() -> None:
-    same = [
-        (new(), FILES),
-        (new(recipients=tuple(BASE["recipients"])), tuple(FILES)),
-        (
-            new(recipients=[{"phone": "5550199", "name": "A", "email": "a@example.com"}, {"email": "b@example.com"}]),
-            FILES,
-        ),
-        (new(), [Path("/data/a.csv"), {"name": "c.csv", "path": Path("/data/b.csv")}]),
-    ]
-    assert len({fingerprint(asked, files, SALT) for asked, files in same}) == 1
-
-
-def test_another_process_gives_the_same_fingerprint() -> None:
+def test_another_process_comes_to_the_same() -> None:
     code = f"""
+import msgspec, json
 from outbound_transfer.protocol.models import new_transfer
-from outbound_transfer.state import fingerprint
-print(fingerprint(new_transfer(**{BASE!r}), {FILES!r}, {SALT!r}))
+from outbound_transfer.state import DeliveryState
+state = msgspec.json.decode({msgspec.json.encode(made_from(new(), FILES, KEY))!r}, type=DeliveryState)
+print(state.match(new_transfer(**{BASE!r}), {KEY!r}).name)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == fingerprint(new(), FILES, SALT)
+    assert done.stdout.strip() == "SAME"
 
 
 def test_the_salt_makes_each_delivery_its_own() -> None:
-    salts = {new_salt() for _ in range(100)}
-    assert len(salts) == 100
-    assert len({fingerprint(new(), FILES, salt) for salt in list(salts)[:3]}) == 3
+    assert len({new_salt() for _ in range(100)}) == 100
+    assert len({made_from(new(), FILES, KEY).fingerprint for _ in range(3)}) == 3
+    assert len({made_from(new(), FILES, KEY).secrets_digest for _ in range(3)}) == 3
 
 
 class Store:
@@ -109,45 +144,69 @@ class Store:
 def test_a_state_is_stored_for_ever_and_comes_back_the_same() -> None:
     from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]
 
-    store, salt = Store(), new_salt()
-    assert load(store) is None
-    files = {"a.csv": PlannedFile(3, "1-2", "f"), "ü": PlannedFile(0, "v")}
-    state = DeliveryState("t", salt, fingerprint(new(), FILES, salt), 2, 3, files, True)
+    store = Store()
+    assert load(store, 3) is None
+    files = {"a.csv": PlannedFile(3, "1-2", "f"), "ü": PlannedFile(0, "v", earlier_sizes=(1, 2))}
+    state = made_from(new(), FILES, KEY, clears=(2, 1), try_number=3, sending=True)
+    state.files = files
     save(store, state)
-    assert load(store) == state
+    assert load(store, 3) == state
     assert store.retentions == [NEVER_EXPIRE]
-    loaded = load(store)
-    assert loaded
-    assert loaded.is_of(new(), FILES)
-    assert not any(loaded.is_of(new(**change), FILES) for change in CHANGES[:2])
+
+
+def test_each_try_writes_where_no_other_does_and_reads_the_newest() -> None:
+    store = Store()
+    first, third = DeliveryState("first", try_number=1), DeliveryState("third", try_number=3)
+    save(store, first)
+    assert load(store, 2) == first
+    save(store, third)
+    save(store, DeliveryState("first", try_number=1, sending=True))  # a try that was given up, and does not know it
+    assert load(store, 4) == third
+    assert load(store, 2) == DeliveryState("first", try_number=1, sending=True)
 
 
 def test_what_is_stored_holds_no_secret() -> None:
-    store, salt = Store(), new_salt()
-    save(store, DeliveryState("t", salt, fingerprint(new(), FILES, salt)))
-    assert not any(secret in str(store.saved) for secret in new().secrets)
+    store = Store()
+    save(store, made_from(new(), FILES, KEY, try_number=1))
+    assert not any(secret in str(store.saved) for secret in (*new().secrets, KEY))
 
 
 @pytest.mark.parametrize("saved", [{}, {"transfer_id": 7}, [], "t", {"transfer_id": "t", "files": {"a": 1}}])
 def test_a_state_that_is_none_is_an_error_and_no_new_delivery(saved: Any) -> None:
     store = Store()
-    save(store, DeliveryState("t"))
+    save(store, DeliveryState("t", try_number=1))
     (key,) = store.saved
     store.saved[key] = json.dumps(saved)
-    with pytest.raises(msgspec.ValidationError):
-        load(store)
+    with pytest.raises(StateLost):
+        load(store, 1)
 
 
-def test_a_state_of_an_older_version_is_read() -> None:
+def test_fields_of_tomorrow_are_passed_over() -> None:
     store = Store()
-    save(store, DeliveryState("t"))
+    save(store, DeliveryState("t", try_number=1))
     (key,) = store.saved
-    store.saved[key] = '{"transfer_id": "t", "of_tomorrow": 1}'
-    assert load(store) == DeliveryState("t")
+    store.saved[key] = '{"transfer_id": "t", "try_number": 1, "of_tomorrow": 1}'
+    assert load(store, 1) == DeliveryState("t", try_number=1)
+
+
+def test_a_store_that_gives_back_nothing_or_something_else_is_noticed() -> None:
+    class Forgetful(Store):
+        def get(self, key: str, default: Any = None) -> Any:
+            return default
+
+    class Stale(Store):
+        def get(self, key: str, default: Any = None) -> Any:
+            return {"transfer_id": "of another try"}
+
+    state = DeliveryState("", salt=SALT, try_number=1)
+    save_proved(Store(), state)
+    for kind in (Forgetful, Stale):
+        with pytest.raises(StateLost):
+            save_proved(kind(), state)
 
 
 def test_a_state_without_a_fingerprint_is_of_nothing() -> None:
-    assert not DeliveryState("t").is_of(new(), FILES)
+    assert DeliveryState("t").match(new(), KEY) is Match.OTHER
 
 
 def test_a_lazy_sequence_counts_by_its_content() -> None:
@@ -158,10 +217,10 @@ def test_a_lazy_sequence_counts_by_its_content() -> None:
         def __iter__(self) -> Iterator[str]:
             return iter(self.items)
 
-    ab = fingerprint(new(), ["a", "b"], SALT)
-    assert fingerprint(new(), Lazy("a", "b"), SALT) == ab
-    assert fingerprint(new(), Lazy("a", "c"), SALT) != ab
+    ab = digest(["a", "b"], SALT)
+    assert digest(Lazy("a", "b"), SALT) == ab
+    assert digest(Lazy("a", "c"), SALT) != ab
 
 
-def test_a_path_that_is_no_unicode_has_a_fingerprint() -> None:
-    assert fingerprint(new(), ["caf\udce9"], SALT) != fingerprint(new(), ["caf\udce8"], SALT)
+def test_a_path_that_is_no_unicode_counts() -> None:
+    assert digest(["caf\udce9"], SALT) != digest(["caf\udce8"], SALT)

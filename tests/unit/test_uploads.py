@@ -38,7 +38,7 @@ def test_an_upload_declares_its_length_and_its_name(kind: type, size: int) -> No
         stream.sendall(answer(b'{"id":"f","name":"x","size":1}', "201 Created"))
 
     with serving(attach) as server:
-        assert ask(kind, server.url(), upload_of(size)).ours
+        assert ask(kind, server.url(), upload_of(size)).is_new
     (request,) = server.requests
     assert read == [size]
     assert header(request, "Content-Length") == str(size)

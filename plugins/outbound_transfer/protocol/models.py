@@ -196,11 +196,17 @@ def _problems(new: NewTransfer) -> Iterator[str]:
         yield "subject must not be empty"
     if new.message is not None and len(new.message) > MAX_MESSAGE:
         yield f"message has {len(new.message):,} characters; {MAX_MESSAGE:,} are allowed"
-    for recipient in new.recipients:
-        yield from _address_problems(recipient.email)
-    for address in duplicate_addresses(recipient.email for recipient in new.recipients):
-        yield f"recipient {address!r} is there more than once, and each time would be an email of its own"
+    yield from _recipient_problems([recipient.email for recipient in new.recipients])
     yield from _security_problems(new)
+
+
+def _recipient_problems(addresses: list[str]) -> list[str]:
+    if malformed := [problem for address in addresses for problem in _address_problems(address)]:
+        return malformed
+    return [
+        f"recipient {address!r} is there more than once, and each time would be an email of its own"
+        for address in duplicate_addresses(addresses)
+    ]
 
 
 def _address_problems(address: str) -> Iterator[str]:

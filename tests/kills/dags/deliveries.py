@@ -32,7 +32,11 @@ class StoringAfterTheSend(DeliverFilesOperator):
     def work(self, hook: Any, context: Any, *, resumed: bool) -> dict[str, Any]:
         saved: list[states.DeliveryState] = []
         save = states.save
-        with mock.patch.object(states, "save", lambda _, state: saved.append(state)):
+
+        def keep(store: Any, state: states.DeliveryState) -> None:
+            save(store, state) if not state.transfer_id else saved.append(state)
+
+        with mock.patch.object(states, "save", keep):
             result = super().work(hook, context, resumed=resumed)
         for state in saved[-1:]:
             save(context["task_state_store"], state)
