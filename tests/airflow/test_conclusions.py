@@ -1,0 +1,566 @@
+"""What a delivery concludes from what it finds, and from what it does not find."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    SendTransferOperator,
+)
+from outbound_transfer.protocol import calls
+from outbound_transfer.protocol.errors import CallError, MalformedAnswer
+from outbound_transfer.protocol.models import new_transfer
+from outbound_transfer.state import StateLost
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.connections import connection_json
+from support.tasks import Store, TaskInstance, Time
+
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+DELIVERY: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
+
+Make = Callable[..., TaskInstance]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * 1000)
+    return [str(path) for path in paths]
+
+
+@pytest.fixture
+def task(connection, sandbox) -> Make:
+    time = Time(sandbox)
+
+    def make(operator: type, *, retries: int = 0, **arguments: Any) -> TaskInstance:
+        return TaskInstance(lambda: operator(task_id="task", **arguments), time, retries)
+
+    return make
+
+
+@pytest.fixture
+def deliver(task, files) -> Make:
+    return lambda **arguments: task(DeliverFilesOperator, **{"files": files, **DELIVERY, **arguments})
+
+
+def billed(sandbox: Sandbox) -> list[str]:
+    return [row["transfer_id"] for row in sandbox.ledger() if row["kind"] == "billed"]
+
+
+def names(client, transfer_id: str) -> list[str]:
+    return sorted(file.name for file in client.list_files(transfer_id))
+
+
+def again(ti: TaskInstance, **changes: Any) -> Any:
+    """Clear the task, with other arguments, and run it."""
+    make = ti.make
+    ti.make = lambda: _changed(make(), changes)
+    ti.clear()
+    return ti.run()
+
+
+def _changed(operator: Any, changes: dict[str, Any]) -> Any:
+    for name, value in changes.items():
+        setattr(operator, name, value)
+    return operator
+
+
+# What is not remembered.
+
+
+def test_a_task_whose_state_is_lost_after_the_send_does_not_send_again(deliver, sandbox) -> None:
+    ti = deliver(retries=1)
+    sent = ti.run()["id"]
+    ti.store.values.clear()
+    before = len(sandbox.requests())
+
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=f"{sent}, sent at .*may be this very delivery.*resend=True"):
+            again(ti)
+
+    assert billed(sandbox) == [sent]
+    assert not [call for call in sandbox.requests()[before:] if call["method"] != "GET"]
+
+
+def test_a_task_whose_state_is_lost_before_the_send_delivers(deliver, sandbox, files) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver()
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    ti.store.values.clear()
+    sandbox.patch_account(credits=1)
+
+    sent = again(ti)["id"]
+    assert billed(sandbox) == [sent]
+
+
+def test_a_lost_state_can_be_overruled_by_a_clear_with_resend(deliver, sandbox) -> None:
+    ti = deliver()
+    first = ti.run()["id"]
+    ti.store.values.clear()
+
+    second = again(ti, resend=True)["id"]
+    assert billed(sandbox) == [first, second]
+
+
+def test_a_lost_state_is_not_overruled_by_resend_alone(deliver, sandbox) -> None:
+    ti = deliver(resend=True)
+    ti.run()
+    ti.store.values.clear()
+    ti.try_number += 1  # an automatic retry: Airflow did not hear of the first try's end
+
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
+        ti.run_once()
+
+
+class Silent(Store):
+    """A store whose reads are answered with nothing, and whose writes may be lost, too."""
+
+    def __init__(self, *, takes: bool) -> None:
+        super().__init__()
+        self.takes = takes
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return default
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        if self.takes:
+            super().set(key, value, retention=retention)
+
+
+@pytest.mark.parametrize("takes", [True, False])
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, CreateTransferOperator])
+def test_nothing_is_created_where_the_state_store_keeps_nothing(task, sandbox, files, operator, takes) -> None:
+    arguments = {"files": files} if operator is DeliverFilesOperator else {}
+    ti = task(operator, **DELIVERY, **arguments)
+    ti.store = Silent(takes=takes)
+
+    with pytest.raises(StateLost, match="nothing was created"):
+        ti.run()
+
+    assert sandbox.requests() == []
+
+
+def test_a_try_that_was_given_up_does_not_overwrite_what_a_later_one_knows(deliver, sandbox) -> None:
+    ti = deliver(retries=1)
+    sent = ti.run()["id"]
+    first = ti.store.values.copy()
+    assert again(ti)["id"] == sent
+    # The first try comes back to life, and writes what it knew in the middle of it.
+    ti.store.values.update({key: value.replace('"sending": true', '"sending": false') for key, value in first.items()})
+
+    assert again(ti)["id"] == sent
+    assert billed(sandbox) == [sent]
+
+
+def test_a_try_that_airflow_has_given_up_sends_nothing(deliver, sandbox) -> None:
+    ti = deliver()
+    ti.state = "failed"
+
+    with pytest.raises(AirflowFailException, match="given this try up .the task is failed.: nothing is sent"):
+        ti.run()
+
+    assert billed(sandbox) == []
+
+
+# Deferral within a try.
+
+
+def test_a_state_that_is_lost_while_the_task_is_deferred_is_noticed(deliver, sandbox) -> None:
+    other = deliver().run()["id"]
+    sandbox.plan_faults({"kind": "error", "method": "POST", "path": "*/send", "status": 429, "retry_after": "30"})
+    ti = deliver(deferrable=True)
+    sleep = ti.time.sleep
+
+    def sleep_and_forget(seconds: float) -> None:
+        sleep(seconds)
+        ti.store.values.clear()
+
+    ti.time.sleep = sleep_and_forget
+
+    with pytest.raises(AirflowFailException, match=f"{other}.*may be this very delivery"):
+        ti.run()
+    assert billed(sandbox) == [other]
+
+
+# Items of a mapped task, and tasks with other names.
+
+
+def mapped(ti: TaskInstance, index: int, *, clear_number: int) -> TaskInstance:
+    ti.map_index, ti.clear_number = index, clear_number
+    return ti
+
+
+def test_an_item_that_the_cleared_run_has_sent_under_another_index_is_not_sent_again(deliver, sandbox) -> None:
+    sent = mapped(deliver(), 2, clear_number=0).run()["id"]
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*the run was cleared, and items of a mapped task"):
+        mapped(deliver(), 3, clear_number=1).run()
+
+    assert billed(sandbox) == [sent]
+
+
+def test_a_new_item_of_a_cleared_run_is_sent(deliver, sandbox, files) -> None:
+    first = mapped(deliver(), 2, clear_number=0).run()["id"]
+    others = [{"files": files[:1]}, {"recipients": ["bob@example.com"]}, {"subject": "Other"}]
+
+    sent = [mapped(deliver(**other), 3, clear_number=1).run()["id"] for other in others]
+
+    assert billed(sandbox) == [first, *sent]
+
+
+def test_equal_items_of_a_run_that_was_not_cleared_are_all_sent(deliver, sandbox) -> None:
+    sent = [mapped(deliver(), index, clear_number=0).run()["id"] for index in range(3)]
+    assert billed(sandbox) == sent
+
+
+def test_a_task_with_another_name_does_not_send_what_the_run_has_sent(deliver, sandbox) -> None:
+    sent = deliver().run()["id"]
+    renamed = deliver()
+    renamed.other_tasks = 1
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*tasks that its DAG has not any more"):
+        renamed.run()
+
+    assert billed(sandbox) == [sent]
+
+
+def test_what_was_sent_before_the_run_began_is_another_delivery(deliver, sandbox) -> None:
+    deliver().run()
+    renamed = deliver()
+    renamed.other_tasks = 1
+    renamed.start_date += timedelta(hours=2)  # of the run, too
+
+    assert renamed.run()["id"]
+    assert len(billed(sandbox)) == 2
+
+
+# What is found under an id.
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Lead the connection to another account."""
+    with running_sandbox() as other:
+
+        def move() -> Sandbox:
+            monkeypatch.setenv(CONNECTION, connection_json(other))
+            return other
+
+        yield move
+
+
+def test_a_connection_that_leads_elsewhere_after_the_send_sends_nothing_there(deliver, elsewhere) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    other = elsewhere()
+
+    with pytest.raises(AirflowFailException, match=f"{sent} was sent .*the connection leads to .* now, and led to"):
+        again(ti)
+
+    assert other.requests() == []
+
+
+def test_a_connection_that_leads_elsewhere_before_the_send_delivers_there_in_a_draft_of_its_own(
+    deliver, sandbox, elsewhere
+) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver()
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    other = elsewhere()
+
+    sent = again(ti)["id"]
+    assert billed(other) == [sent]
+    assert not [call for call in other.requests() if call["method"] == "GET"], "the id is of the other account"
+
+
+@pytest.mark.parametrize("operator", [AttachFilesOperator, SendTransferOperator])
+def test_a_step_whose_connection_leads_elsewhere_does_nothing_there(task, files, elsewhere, operator) -> None:
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    attach = task(AttachFilesOperator, transfer_id=draft, files=files)
+    attach.run()
+    send = task(SendTransferOperator, transfer_id=draft)
+    send.run()
+    other = elsewhere()
+
+    with pytest.raises(AirflowFailException, match=f"led to .* transfer {draft}"):
+        again(attach if operator is AttachFilesOperator else send)
+
+    assert other.requests() == []
+
+
+def someone_elses(ti: TaskInstance, transfer_id: str) -> None:
+    """The task's id is another transfer's now, as in an account with ids of its own under the same address."""
+    own = ti.xcoms["transfer_id"]
+    ti.store.values = {key: value.replace(own, transfer_id) for key, value in ti.store.values.items()}
+
+
+def test_somebody_elses_draft_under_the_id_is_neither_filled_nor_sent_nor_discarded(deliver, sandbox, hook) -> None:
+    theirs = hook.create_transfer(new_transfer(subject="Theirs", recipients=["bob@example.com"]))
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver()
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    someone_elses(ti, theirs.id)
+    sandbox.patch_account(credits=1)
+
+    result = again(ti)
+
+    assert billed(sandbox) == [result["id"]] != [theirs.id]
+    assert hook.get_transfer(theirs.id).is_draft
+    assert names(hook, theirs.id) == []
+
+
+def test_somebody_elses_sent_transfer_does_not_pass_for_ours(deliver, sandbox) -> None:
+    theirs = deliver(subject="Theirs").run()["id"]
+    ti = deliver()
+    sent = ti.run()["id"]
+    someone_elses(ti, theirs)
+
+    with pytest.raises(AirflowFailException, match="under its id is another transfer now"):
+        again(ti)
+
+    assert billed(sandbox) == [theirs, sent]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"subject": "Other"}, "to other recipients or with another subject"),
+        ({"files": [{"id": "f", "name": "a.csv", "size": 1000}]}, r"it holds \['a.csv'\]"),
+    ],
+    ids=["subject", "files"],
+)
+def test_an_answer_to_the_send_that_is_of_something_else_is_told(deliver, sandbox, monkeypatch, change, said) -> None:
+    send_transfer = calls.send_transfer
+
+    def answered_otherwise(transfer_id: str) -> Any:
+        call = send_transfer(transfer_id)
+        return replace(call, read=lambda answer: altered(call.read(answer)))
+
+    def altered(transfer: Any) -> Any:
+        return msgspec.convert({**msgspec.to_builtins(transfer), **change}, type(transfer))
+
+    monkeypatch.setattr(calls, "send_transfer", answered_otherwise)
+
+    with pytest.raises(AirflowFailException, match=f"was sent, but .*{said}"):
+        deliver().run()
+    assert len(billed(sandbox)) == 1
+
+
+# What is gone.
+
+
+def test_steps_that_are_cleared_after_the_sent_transfer_was_deleted_do_not_send_another(task, sandbox, files) -> None:
+    create = task(CreateTransferOperator, **DELIVERY)
+    first = create.run()
+    task(AttachFilesOperator, transfer_id=first, files=files).run()
+    send = task(SendTransferOperator, transfer_id=first)
+    send.run()
+    sandbox.plan_faults({"kind": "error", "method": "GET", "path": f"*/{first}", "status": 404})
+    second = again(create)
+    assert second != first, "who reads that it is gone cannot know whether it was sent"
+    task(AttachFilesOperator, transfer_id=second, files=files).run()
+
+    with pytest.raises(AirflowFailException, match=f"has sent transfer {first} .* asked to send {second} now"):
+        again(send, transfer_id=second)
+    assert billed(sandbox) == [first]
+
+    assert again(send, transfer_id=second, resend=True)["id"] == second
+    assert billed(sandbox) == [first, second]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 409])
+def test_a_gateways_refusal_is_no_answer_of_the_service(task, sandbox, files, status) -> None:
+    create = task(CreateTransferOperator, **DELIVERY)
+    first = create.run()
+    sandbox.plan_faults(*[{"kind": "error", "method": "GET", "path": "*", "status": status, "code": ""}] * 8)
+
+    with pytest.raises(MalformedAnswer, match="without the service's error object"):
+        again(create)
+
+    assert again(create) == first
+
+
+# Files.
+
+
+def test_data_that_was_corrected_after_the_send_is_not_passed_over(deliver, sandbox, files) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    Path(files[0]).write_bytes(b"\1" * 1000)
+
+    with pytest.raises(
+        AirflowFailException, match=f"already delivered transfer {sent}, with .*a.csv has other content"
+    ):
+        again(ti)
+
+    assert billed(sandbox) == [sent]
+
+
+def test_the_same_bytes_under_a_new_time_of_change_are_the_same_input(deliver, sandbox, files) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    os.utime(files[0], (1, 1))
+    assert again(ti)["id"] == sent
+    content = Path(files[1]).read_bytes()
+    Path(files[1]).unlink()
+    Path(files[1]).write_bytes(content)
+    assert again(ti)["id"] == sent
+
+
+def test_the_same_files_asked_for_in_another_way_are_the_same_input(deliver, sandbox, files) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    assert again(ti, files=str(Path(files[0]).parent / "*.csv"))["id"] == sent
+
+
+def test_a_file_that_a_pattern_finds_only_after_the_send_is_not_passed_over(deliver, sandbox, files) -> None:
+    ti = deliver(files=str(Path(files[0]).parent / "*.csv"))
+    sent = ti.run()["id"]
+    Path(files[0]).with_name("c.csv").write_bytes(b"more")
+
+    with pytest.raises(AirflowFailException, match="c.csv was not among them"):
+        again(ti)
+    assert billed(sandbox) == [sent]
+
+
+@pytest.mark.parametrize("asked", ["in the same way", "in another way"])
+def test_files_that_are_gone_after_the_send(deliver, sandbox, files, asked) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    for file in files:
+        Path(file).unlink()
+
+    if asked == "in the same way":
+        assert again(ti)["id"] == sent, "what was sent is sent"
+    else:
+        with pytest.raises(AirflowFailException, match="with files asked for in another way"):
+            again(ti, files="/no/such/file")
+    assert billed(sandbox) == [sent]
+
+
+def test_an_automatic_retry_after_the_send_asks_for_nothing_new(deliver, sandbox, files) -> None:
+    ti = deliver(retries=1)
+    sent = ti.run()["id"]
+    Path(files[0]).write_bytes(b"tomorrow's")
+    ti.try_number += 1
+
+    assert ti.run_once()["id"] == sent
+
+
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, AttachFilesOperator])
+def test_an_upload_of_a_file_that_is_not_wanted_any_more_is_never_sent(task, sandbox, files, hook, operator) -> None:
+    """It lands after the retry has looked at the draft, and before it sends."""
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    arguments = {"transfer_id": draft} if operator is AttachFilesOperator else DELIVERY
+    ti = task(operator, files=files, **arguments)
+    refused = [{"kind": "error", "method": "POST", "path": "*/files", "status": 503}] * 8
+    sandbox.plan_faults(*refused)  # of b.csv nobody knows whether it will land
+    with pytest.raises(CallError):
+        ti.run()
+
+    if operator is AttachFilesOperator:
+        with pytest.raises(AirflowFailException, match="may still arrive there, and is not delivered any more"):
+            again(ti, files=files[1:])
+    else:
+        first = ti.xcoms["transfer_id"]
+        result = again(ti, files=files[1:])
+        assert result["id"] != first
+        assert names(hook, result["id"]) == ["b.csv"]
+
+
+def test_a_file_that_surely_landed_can_be_dropped(deliver, sandbox, files, hook) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver()
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    sandbox.patch_account(credits=1)
+    first = ti.xcoms["transfer_id"]
+
+    assert again(ti, files=files[1:])["id"] == first
+    assert names(hook, first) == ["b.csv"]
+
+
+@pytest.mark.parametrize(
+    "kind", [set, iter, lambda files: (file for file in files)], ids=["set", "iterator", "generator"]
+)
+def test_files_come_in_any_iterable(deliver, sandbox, files, kind) -> None:
+    ti = deliver()
+    ti.run()
+    assert again(ti, files=kind(files))["id"]
+    assert len(billed(sandbox)) == 1
+
+
+# Clears.
+
+
+def test_a_clear_is_seen_where_it_leaves_max_tries_as_it_was(deliver, sandbox) -> None:
+    """Retries were lowered by one, and the task cleared: its ``max_tries`` comes to the same."""
+    ti = deliver(retries=1)
+    first = ti.run()["id"]
+    ti.retries = 0
+
+    second = again(ti, resend=True)["id"]
+
+    assert ti.max_tries == 1
+    assert billed(sandbox) == [first, second]
+
+
+def test_a_clear_of_another_task_is_no_wish_to_send_again(deliver, sandbox) -> None:
+    ti = deliver(retries=1, wait=True, resend=True, timeout=0)
+    ti.try_number = 1
+    with pytest.raises(Exception, match="Gave up"):
+        ti.run_once()
+    ti.try_number, ti.clear_number = 2, 1  # an automatic retry, and another task of the run was cleared
+
+    with pytest.raises(AirflowFailException, match="cannot be told whether this task or another of its run"):
+        ti.run_once()
+    assert len(billed(sandbox)) == 1
+
+    ti.make = deliver(resend=True).make
+    ti.clear()
+    assert ti.run()["id"] != billed(sandbox)[0]
+
+
+# Creates whose end is not known.
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_creates_that_land_without_saying_so_leave_few_drafts(deliver, sandbox, retries) -> None:
+    fault = {"kind": "error", "method": "POST", "path": "/v1/transfers", "status": 502, "effect": "after"}
+    sandbox.plan_faults(*[fault] * 100)
+    ti = deliver(retries=retries)
+
+    with pytest.raises(CallError):
+        ti.run()
+
+    creates = [call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")]
+    assert len(creates) == 2 + retries, "two in the first try, one in each after it"
+    sandbox.clear_faults()
+    sent = again(ti)["id"]
+    assert billed(sandbox) == [sent]
+
+
+def test_an_outage_leaves_one_draft_at_most(deliver, sandbox) -> None:
+    fault = {"kind": "error", "method": "*", "path": "*", "status": 503}
+    sandbox.plan_faults({**fault, "effect": "after"}, *[fault] * 6)
+
+    sent = deliver().run()["id"]
+    assert billed(sandbox) == [sent]
+    creates = [call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")]
+    assert len(creates) == 2
