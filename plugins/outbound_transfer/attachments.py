@@ -28,7 +28,8 @@ def plan_files(
 
 
 def _planned(source: Source, file: File | None, old: PlannedFile | None) -> PlannedFile:
-    planned = PlannedFile(source.size, source.version, file.id if file else "", location=source.location)
+    location = source.location.encode(errors="replace").decode()  # Airflow stores valid Unicode alone
+    planned = PlannedFile(source.size, source.version, file.id if file else "", location=location)
     if old is None:
         return planned
     planned.earlier_sizes = old.earlier_sizes

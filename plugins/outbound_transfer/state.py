@@ -18,7 +18,7 @@ import msgspec
 
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.identity import Identity
-from outbound_transfer.protocol.models import File, NewRecipient, NewTransfer
+from outbound_transfer.protocol.models import File, NewRecipient, NewTransfer, as_json
 
 
 class StateStore(Protocol):
@@ -198,7 +198,7 @@ def save(store: StateStore, state: DeliveryState) -> None:
     """Store for as long as the DAG run exists: forgetting a draft could mean sending it twice."""
     from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # exported, but not in its type stub
 
-    store.set(_key(state.try_number), msgspec.to_builtins(state), retention=NEVER_EXPIRE)
+    store.set(_key(state.try_number), as_json(state), retention=NEVER_EXPIRE)
 
 
 def save_proved(store: StateStore, state: DeliveryState) -> None:

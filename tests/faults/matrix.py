@@ -125,6 +125,11 @@ def _broken_answers() -> Iterator[Kind]:
 #: Every kind of design.md §6 but those of feed pages, which no delivery meets.
 KINDS: tuple[Kind, ...] = (*_refusals(), *_passing_errors(), *_broken_connections(), *_late(), *_broken_answers())
 
+BY_NAME = {kind.name: kind for kind in KINDS}
+
+#: The position of the send among the calls of a delivery of three files.
+SEND = 4
+
 #: A delay is a hold that nobody decides about: in pairs, which are many, one of the two is enough.
 PAIR_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if not kind.name.startswith("delay"))
 
@@ -135,16 +140,18 @@ class Outcome:
 
     :ivar result: "sent", or why not.
     :ivar leaked: drafts that nothing leads to any more.
+    :ivar title: what was run, where it is more than the schedule.
     """
 
     schedule: Schedule
     result: str
     leaked: int
     violations: tuple[str, ...]
+    title: str = ""
 
     @property
     def name(self) -> str:
-        return " + ".join(map(str, self.schedule)) or "no fault"
+        return self.title or " + ".join(map(str, self.schedule)) or "no fault"
 
 
 class Bench:

@@ -1,4 +1,4 @@
-"""Runs the fault matrix: ``python tests/faults/run.py [--singles | --pairs] [--sample N --seed S] [--workers N]``.
+"""Runs the fault matrix: ``python tests/faults/run.py [--singles | --pairs | --stores] [--sample N] [--workers N]``.
 
 Prints how many schedules there were, how they ended by kind of fault, and the worst case of leaked drafts.
 Exits with 1 where any schedule broke a promise, and prints the schedule.
@@ -17,12 +17,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import conftest  # noqa: F401 gives Airflow a home, before anything imports it
 from faults.matrix import KINDS, PAIR_KINDS, Bench, Outcome, Schedule, first_faults, following_schedules, singles
+from faults.stores import StoreSchedule, run_store_schedule, store_schedules
 
 #: Broken promises are printed up to this many; the count is of all.
 SHOWN = 100
@@ -52,24 +53,36 @@ def _arguments() -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--singles", action="store_true", help="one fault each; both where neither is given")
     which.add_argument("--pairs", action="store_true", help="two faults each")
-    parser.add_argument("--sample", type=int, metavar="N", help="only so many of the pairs, chosen by chance")
+    which.add_argument("--stores", action="store_true", help="troubles of the task state store")
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many of the pairs or stores, chosen by chance")
     parser.add_argument("--seed", type=int, default=0, help="of that chance")
     # The late answers are waited for in real time, so there is work for more processes than cores.
     parser.add_argument("--workers", type=int, default=2 * (os.cpu_count() or 1))
     return parser.parse_args()
 
 
-def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Schedule]:
-    chosen: list[Schedule] = []
-    if not arguments.pairs:
+def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Schedule | StoreSchedule]:
+    """Those of the chosen kind, or of every kind; only the larger kinds are sampled."""
+    chosen: list[Schedule | StoreSchedule] = []
+    every = not (arguments.singles or arguments.pairs or arguments.stores)
+    if every or arguments.singles:
         chosen += workers.apply(_singles)
-    if not arguments.singles:
+    if every or arguments.pairs:
         pairs = [pair for found in workers.map(_pairs, workers.apply(_first_faults)) for pair in found]
-        if arguments.sample is not None:
-            print(f"{len(pairs)} pairs, of which {arguments.sample} are run (seed {arguments.seed})")
-            pairs = random.Random(arguments.seed).sample(pairs, min(arguments.sample, len(pairs)))
-        chosen += pairs
+        chosen += _sample("pairs", pairs, arguments)
+    if every or arguments.stores:
+        chosen += _sample("troubles of the state store", store_schedules(), arguments)
     return chosen
+
+
+T = TypeVar("T")
+
+
+def _sample(what: str, schedules: list[T], arguments: argparse.Namespace) -> list[T]:
+    if arguments.sample is None:
+        return schedules
+    print(f"{len(schedules)} {what}, of which {arguments.sample} are run (seed {arguments.seed})")
+    return random.Random(arguments.seed).sample(schedules, min(arguments.sample, len(schedules)))
 
 
 class _Workers:
@@ -108,7 +121,9 @@ def be_quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
-def _run(schedule: Schedule) -> Outcome:
+def _run(schedule: Schedule | StoreSchedule) -> Outcome:
+    if isinstance(schedule, StoreSchedule):
+        return run_store_schedule(_bench, schedule)
     return _bench.run(schedule)
 
 
@@ -135,7 +150,7 @@ class Table:
 
     def add(self, outcome: Outcome) -> None:
         self.schedules += 1
-        for kind in {planned.kind.name for planned in outcome.schedule}:
+        for kind in {planned.kind.name for planned in outcome.schedule} or {outcome.name.split(" at ")[0]}:
             self.by_kind[kind, outcome.result] += 1
         if self.worst is None or outcome.leaked > self.worst.leaked:
             self.worst = outcome
@@ -144,10 +159,10 @@ class Table:
 
     def text(self) -> str:
         lines = [f"{'kind of fault':34}" + "".join(f"{result:>26}" for result in RESULTS)]
-        for kind in KINDS:
-            counts = [self.by_kind[kind.name, result] for result in RESULTS]
+        for kind in dict.fromkeys([*(kind.name for kind in KINDS), *sorted(kind for kind, _ in self.by_kind)]):
+            counts = [self.by_kind[kind, result] for result in RESULTS]
             if any(counts):
-                lines.append(f"{kind.name:34}" + "".join(f"{count:26,}" for count in counts))
+                lines.append(f"{kind:34}" + "".join(f"{count:26,}" for count in counts))
         if self.worst:
             lines.append(f"leaked drafts, worst case: {self.worst.leaked} ({self.worst.name})")
         lines.append(f"{self.schedules:,} schedules, {len(self.broken)} broke a promise")

@@ -14,16 +14,14 @@ from typing import Any
 import pytest
 
 from faults import matrix
-from faults.matrix import KINDS, PAIR_KINDS, Bench, Kind, Planned, Run, Schedule, following_schedules
+from faults.matrix import BY_NAME, KINDS, PAIR_KINDS, SEND, Bench, Kind, Planned, Run, Schedule, following_schedules
 from faults.mutants import storing_the_id_after_the_send
 from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol import calls, flows
 from support.tasks import Store, TaskInstance, Time
 
 SEED = 20
-SEND = 4  # the position of the send among the calls of a delivery of three files
 
-BY_NAME = {kind.name: kind for kind in KINDS}
 
 #: After these the client cannot know whether its send took effect, and it did.
 UNCLEAR = ("500 after", "reset after", "truncated json")

@@ -85,6 +85,7 @@ class Store:
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
         self.values[key] = json.dumps(value)
+        assert json.loads(self.values[key]) == value, "Airflow takes nothing but what JSON gives back"
 
 
 class Dead(Exception):
