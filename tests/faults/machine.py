@@ -1,19 +1,23 @@
 """A state machine of a DAG run: a delivery in one task, and one in steps, under whatever can happen to them.
 
 Hypothesis composes schedules of task runs and clears, planned faults, deaths of the task's process at any request,
-sources that change between runs and within them, pickups, cancels, drafts that grow too old, and sending again on
-purpose. After every step the sandbox's ledger and stored bytes judge, never what the client believes:
+sources that change between runs and within them, files that are wanted and not wanted any more, a connection that leads
+to another account, items of a mapped task that move to other indexes, pickups, cancels, drafts that grow too old, and
+sending again on purpose. After every step the sandboxes' ledgers and stored bytes judge, never what a client believes:
 
-* each of the two is billed at most once, and once more for each time that it was told to send again;
-* what was sent is the sources' bytes, whole versions of each and never a mixture;
+* each delivery is billed at most once, whatever its index and account, and once more for each time that it was told to
+  send again;
+* what was sent is just the wanted sources' bytes, whole versions of each and never a mixture;
 * a task that succeeded has sent; one that failed has not sent, or its error names the transfer and says so.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -32,6 +36,8 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from outbound_transfer_sandbox.testing import Sandbox
+from support.connections import connection_json
+from support.judge import Judge
 from support.tasks import Dead, MortalStore, TaskInstance, Time
 
 DAY = 86_400
@@ -57,9 +63,11 @@ class Interrupted(Time):
     """
 
     meanwhile: Callable[[], object] | None = None
+    elsewhere: Sandbox
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
+        self.elsewhere.advance_clock(seconds)
         if meanwhile := self.meanwhile:
             self.meanwhile = None
             meanwhile()
@@ -106,38 +114,51 @@ class DagRun(RuleBasedStateMachine):
         self.run = Run(self.bench.sandbox(), self.bench.files, late=late)
         self.run.time = (InterruptedReleasing if late else Interrupted)(self.run.sandbox)
         self.sandbox: Sandbox = self.run.sandbox
-        self.billed_before = len(self.billed())
+        self.elsewhere = self.run.time.elsewhere = self.bench.elsewhere()
+        self.elsewhere.advance_clock(3600)
+        self.connections = {False: self.run.connection, True: connection_json(self.elsewhere, verify=False)}
+        self.is_moved = False
+        self.known = self.billed()
         self.death = Death()
-        files = [str(path) for path in self.bench.files]
+        self.deferrable = deferrable
         self.resend = False
+        #: Positions of the files that are wanted.
+        self.wanted = list(FILES)
         self.tasks = {
-            "deliver": self.task(lambda: self.delivery(DeliverFilesOperator, files=files), deferrable),
-            "create": self.task(lambda: self.delivery(CreateTransferOperator), deferrable),
-            "attach": self.task(lambda: (AttachFilesOperator, {"transfer_id": self.draft, "files": files}), deferrable),
-            "send": self.task(lambda: (SendTransferOperator, {"transfer_id": self.draft}), deferrable),
-            "discard": self.task(lambda: (DiscardTransferOperator, {"transfer_id": self.draft}), deferrable),
+            "deliver": self.task(lambda: self.delivery(DeliverFilesOperator, files=self.files())),
+            "create": self.task(lambda: self.delivery(CreateTransferOperator)),
+            "attach": self.task(lambda: (AttachFilesOperator, {"transfer_id": self.draft, "files": self.files()})),
+            "send": self.task(lambda: (SendTransferOperator, {"transfer_id": self.draft})),
+            "discard": self.task(lambda: (DiscardTransferOperator, {"transfer_id": self.draft})),
         }
+        #: Subjects of the mapped task's items, and its instances, by index.
+        self.items = ["Item 0"]
+        self.indexes: list[TaskInstance] = []
         #: What ``create`` gave, and what of it ``attach`` has attached.
         self.draft = ""
         self.drafts: set[str] = set()
-        self.attached: list[set[str]] | None = None
+        self.attached: dict[str, set[str]] | None = None
         #: By delivery: how often it may be billed, and what it has been billed for since that was last raised.
-        self.allowed = {"deliver": 1, "send": 1}
-        self.sent: dict[str, list[str]] = {"deliver": [], "send": []}
-        self.versions: list[set[str]] = []
+        self.allowed = {"deliver": 1, "send": 1, "Item 0": 1}
+        self.sent: dict[str, list[str]] = {name: [] for name in self.allowed}
+        #: By file, the digests that it has had while the task ran.
+        self.versions: dict[str, set[str]] = {}
+
+    def files(self) -> list[str]:
+        return [str(self.bench.files[number]) for number in self.wanted]
 
     def delivery(self, operator: type, **arguments: Any) -> tuple[type, dict[str, Any]]:
         return operator, {**DELIVERY, **arguments, "resend": self.resend}
 
-    def task(self, what: Callable[[], tuple[type, dict[str, Any]]], deferrable: bool) -> TaskInstance:
+    def task(self, what: Callable[[], tuple[type, dict[str, Any]]], *, map_index: int = -1) -> TaskInstance:
         store = MortalStore()
 
         def make() -> Any:
             store.dead, self.death.store = False, store
             operator, arguments = what()
-            return operator(task_id="task", deferrable=deferrable, **arguments)
+            return operator(task_id="task", deferrable=self.deferrable, **arguments)
 
-        return TaskInstance(make, self.run.time, RETRIES, store=store)
+        return TaskInstance(make, self.run.time, RETRIES, store=store, map_index=map_index)
 
     # What happens around the tasks.
 
@@ -178,23 +199,42 @@ class DagRun(RuleBasedStateMachine):
     def restore_sources(self) -> None:
         self.bench.restore_files()
 
+    @rule(wanted=st.sampled_from([[0], [1, 2], [0, 1, 2], [2, 0]]))
+    def want_other_files(self, wanted: list[int]) -> None:
+        self.wanted = wanted
+
+    @rule()
+    def move_connection(self) -> None:
+        """Of the delivery in one task: to another account, or back."""
+        self.is_moved = not self.is_moved
+
+    @precondition(lambda self: len(self.items) < 4)
+    @rule(at=st.integers(0, 3))
+    def grow_list(self, at: int) -> None:
+        """A new item of the mapped task, which moves those behind it."""
+        item = f"Item {len(self.items)}"
+        self.items.insert(at, item)
+        self.allowed[item], self.sent[item] = 1, []
+
     @precondition(lambda self: any(self.sent.values()))
     @rule(canceled=st.booleans(), which=st.integers(0, 1))
     def end_a_transfer(self, canceled: bool, which: int) -> None:
         """The recipients collect it, or the sender cancels it: whatever it has come to, it was sent."""
-        transfer_id = (self.sent["deliver"] + self.sent["send"])[-1 - which :][0]
-        try:
-            if canceled:
-                self.sandbox.cancel(transfer_id)
-            else:
-                self.sandbox.pickup(transfer_id, DELIVERY["recipients"][0])
-        except httpx.HTTPStatusError:
-            pass  # it has ended already
+        transfer_id = [sent for of_one in self.sent.values() for sent in of_one][-1 - which :][0]
+        for sandbox in (self.sandbox, self.elsewhere):
+            try:
+                if canceled:
+                    sandbox.cancel(transfer_id)
+                else:
+                    sandbox.pickup(transfer_id, DELIVERY["recipients"][0])
+            except httpx.HTTPStatusError:
+                pass  # it has ended already, or is in the other account
 
     @rule(days=st.sampled_from([1, 31]))
     def let_days_pass(self, days: int) -> None:
         """Drafts live 30 days; a sent transfer expires."""
         self.sandbox.advance_clock(days * DAY)
+        self.elsewhere.advance_clock(days * DAY)
 
     # The tasks: run for the first time, or cleared and run again, with their retries.
 
@@ -204,13 +244,29 @@ class DagRun(RuleBasedStateMachine):
             self.allowed["deliver"] += 1
             self.sent["deliver"] = []
         self.resend = resend
-        result, error = self.go("deliver")
+        self.run.connection = self.connections[self.is_moved]
+        result, error = self.go("deliver", self.tasks["deliver"])
+        self.run.connection = self.connections[False]
         self.resend = False
         self.judge("deliver", result, error)
 
     @rule()
+    def deliver_mapped(self) -> None:
+        """Every index, for the first time or cleared."""
+        cleared = bool(self.indexes)
+        for index in range(len(self.indexes), len(self.items)):
+            self.indexes.append(self.task(functools.partial(self.item_of, index), map_index=index))
+        for ti in self.indexes:
+            ti.clear_number += cleared
+        for item, ti in zip(self.items, self.indexes, strict=True):
+            self.judge(item, *self.go(item, ti))
+
+    def item_of(self, index: int) -> tuple[type, dict[str, Any]]:
+        return self.delivery(DeliverFilesOperator, files=self.files(), subject=self.items[index])
+
+    @rule()
     def create(self) -> None:
-        result, _ = self.go("create")
+        result, _ = self.go("create", self.tasks["create"])
         if result is not None and result != self.draft:
             self.draft, self.attached = result, None
             self.drafts.add(result)
@@ -219,15 +275,15 @@ class DagRun(RuleBasedStateMachine):
     @rule()
     def attach(self) -> None:
         was_sent = self.draft in self.sent["send"]
-        result, error = self.go("attach")
+        result, error = self.go("attach", self.tasks["attach"])
         if not was_sent:
             self.attached = None if error else self.versions
-        assert error or [file["name"] for file in result] == [path.name for path in self.bench.files]
+        assert error or [file["name"] for file in result] == [path.name for path in map(Path, self.files())]
 
     @precondition(lambda self: self.draft and self.attached)
     @rule()
     def send(self) -> None:
-        self.judge("send", *self.go("send"))
+        self.judge("send", *self.go("send", self.tasks["send"]))
 
     @rule()
     def deliver_in_steps(self) -> None:
@@ -241,44 +297,47 @@ class DagRun(RuleBasedStateMachine):
     @precondition(lambda self: self.draft)
     @rule()
     def discard(self) -> None:
-        gone, error = self.go("discard")
+        gone, error = self.go("discard", self.tasks["discard"])
         assert error or gone is (self.draft not in self.sent["send"])
 
-    def go(self, name: str) -> tuple[Any, BaseException | None]:
+    def go(self, name: str, ti: TaskInstance) -> tuple[Any, BaseException | None]:
         """Run a task to its end; the transfers that were billed meanwhile are judged."""
-        ti = self.tasks[name]
         if ti.try_number:
             ti.clear()
-        self.versions = [set() for _ in FILES]
+        self.versions = {Path(file).name: set() for file in self.files()}
         self.see_versions()
-        before = self.billed()
+        before = set(self.billed())
         with mock.patch.object(client, "exchange", self.death.exchange):
             result, error = self.run.result_of(ti)
         self.run.settle()
         self.count(name, error)
         self.sandbox.clear_faults()
         self.run.time.meanwhile, self.death.at = None, -1
-        self.sandbox.advance_clock(60)  # the judge asks, too
-        for transfer_id in self.billed()[len(before) :]:
-            self.judge_sent(name, transfer_id)
+        for sandbox in (self.sandbox, self.elsewhere):
+            sandbox.advance_clock(60)  # the judge asks, too
+        for transfer_id in self.billed():
+            if transfer_id not in before:
+                self.judge_sent(name, transfer_id)
         return result, error
 
     def count(self, name: str, error: BaseException | None) -> None:
         met = sum(row["state"] == "met" for row in self.sandbox.faults())
-        self.counts.update({f"{name} {'failed' if error else 'succeeded'}": 1, "faults met": met})
+        kind = "item" if name.startswith("Item") else name
+        self.counts.update({f"{kind} {'failed' if error else 'succeeded'}": 1, "faults met": met})
 
     def see_versions(self) -> None:
-        for path, versions in zip(self.bench.files, self.versions, strict=True):
-            versions |= {hashlib.sha256(path.read_bytes()).hexdigest()} if path.exists() else set()
+        for path in self.bench.files:
+            if path.exists() and path.name in self.versions:
+                self.versions[path.name].add(hashlib.sha256(path.read_bytes()).hexdigest())
 
     # The judge.
 
     def billed(self) -> list[str]:
-        """Every transfer that was billed on this sandbox, in order."""
+        """Every transfer that was billed in either account, in the order of each."""
         return [row["transfer_id"] for row in self.rows("billed")]
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
-        return [row for row in self.sandbox.ledger() if row["kind"] == kind]
+        return [row for each in (self.sandbox, self.elsewhere) for row in each.ledger() if row["kind"] == kind]
 
     def judge_sent(self, name: str, transfer_id: str) -> None:
         assert name in self.sent, f"{name} sent {transfer_id}"
@@ -289,17 +348,21 @@ class DagRun(RuleBasedStateMachine):
         assert self.allowed[name] >= 0, f"{name} is billed too often: {self.sent[name]}"
         emailed = [row["recipient"] for row in self.rows("emailed") if row["transfer_id"] == transfer_id]
         assert sorted(emailed) == sorted(DELIVERY["recipients"])
-        meant = self.versions if name == "deliver" else self.attached
-        stored = self.run.judge.stored(transfer_id)
+        meant = self.attached if name == "send" else self.versions
+        is_here = any(row["transfer_id"] == transfer_id for row in self.sandbox.ledger())
+        stored = Judge(self.sandbox if is_here else self.elsewhere, [], []).stored(transfer_id)
         assert meant is not None
-        assert set(stored) == {path.name for path in self.bench.files}
-        for path, versions in zip(self.bench.files, meant, strict=True):
-            assert stored[path.name] in versions, f"{path.name} was sent with bytes that no version of it had"
+        assert stored.keys() == meant.keys(), (
+            f"{transfer_id} was sent with {sorted(stored)}, wanted are {sorted(meant)}"
+        )
+        for file, versions in meant.items():
+            assert stored[file] in versions, f"{file} was sent with bytes that no version of it had"
 
     def judge(self, name: str, result: Any, error: BaseException | None) -> None:
         """What the task says against what was sent: :attr:`sent` has what it may not hide."""
         if error is None:
-            assert result["id"] in self.billed()[self.billed_before :], f"{result['id']} was not sent"
+            assert result["id"] in set(self.billed()) - set(self.known), f"{result['id']} was not sent"
+            assert result["id"] in self.sent[name], f"{result['id']} is not what {name} has sent"
             assert (result["id"] in self.drafts) is (name == "send"), f"{result['id']} is the other delivery's"
             return
         for transfer_id in self.sent[name][-1:]:

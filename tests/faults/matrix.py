@@ -160,6 +160,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self._runs = 0
         self._sandbox: Sandbox | None = None
+        self._elsewhere: Sandbox | None = None
         self._open = ExitStack()
         self.files = [folder / name for name in SIZES]
         self.restore_files()
@@ -179,9 +180,16 @@ class Bench:
         if self._runs % SCHEDULES_PER_SANDBOX == 0:
             self._open.close()
             self._sandbox = self._open.enter_context(running_sandbox())
+            self._elsewhere = None
         self._runs += 1
         assert self._sandbox
         return self._sandbox
+
+    def elsewhere(self) -> Sandbox:
+        """Another account, which lives as long as the first."""
+        if self._elsewhere is None:
+            self._elsewhere = self._open.enter_context(running_sandbox())
+        return self._elsewhere
 
     def run(self, schedule: Schedule, *, deferrable: bool = False) -> Outcome:
         """Run and judge. On a busy machine a client gives up more calls than those that are late, and the faults after

@@ -14,7 +14,7 @@ from faults.mutants import storing_the_id_after_the_send
 from outbound_transfer.delivery import Delivery
 from outbound_transfer.protocol.calls import get_transfer
 
-EXAMPLES = 25
+EXAMPLES = 15
 
 
 @pytest.fixture
