@@ -1,9 +1,9 @@
 """A delivery in a task: a draft that is made once, filled with just the right files, and sent once.
 
-What makes it survive a crash is the order of things: that a draft is about to be created is stored, and seen to be
-stored, before the create; the draft's id before anything else happens to it; a file's plan before its first byte; the
-intention to send before the send. What is found under a remembered id is compared with what is meant, and where nothing
-is remembered though something should be, the service is asked what it has sent.
+What makes it survive a crash is the order of things: that the task has begun is stored, and seen to be stored, before
+anything else; that a draft is about to be created before the create, and its id before anything else happens to it; a
+file's plan before its first byte; the intention to send before the send. What is found under a remembered id is compared
+with what is meant. Where nothing is remembered though something should be, the service is asked what it has sent.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Delivery:
         self.client, self.store, self.log, self.run = client, store, log, run
         self.journal = journal or Journal()
         self._account, self._key = client.settings.base_url, client.settings.transfer_api_key
-        self._before: DeliveryState | None = None
+        self._forgotten, self._has_created = "", False
 
     # What earlier tries have come to.
 
@@ -80,8 +80,11 @@ class Delivery:
 
         :raises AlreadyDelivered: something else was sent in this run, or what became of the draft cannot be known.
         """
-        state = self._before = states.load(self.store, self.run.try_number)
+        state = states.load(self.store, self.run.try_number)
+        if state is None:
+            self._begin()
         if state is None or not state.transfer_id:
+            self._has_created = state is not None and state.is_creating
             return None
         self.journal.about(state.transfer_id)
         transfer, why_not = self._find(state)
@@ -97,6 +100,12 @@ class Delivery:
             raise _delivered_other(transfer.id, "made from other input than it has now")
         self.log.info("Going on with transfer %s (%s) of an earlier try", transfer.id, transfer.status)
         return Draft(state, transfer, by_name(transfer.files))
+
+    def _begin(self) -> None:
+        """Where nothing is remembered: store that from now on something is, unless something should have been."""
+        self._forgotten = self.run.reason_for_a_past()
+        if not self._forgotten:
+            states.save_proved(self.store, self._new_state(""))
 
     def _find(self, state: DeliveryState) -> tuple[Transfer | None, str]:
         """The transfer of an earlier try, or why it is out of reach, whatever has the id now."""
@@ -225,16 +234,16 @@ class Delivery:
         :raises AlreadyDelivered: the service has sent what may be this very delivery.
         :raises StateLost: the state store does not keep what it is given.
         """
-        if self._before is None and sources is not None and not (resend and self.run.clears[1]):
-            self._check_not_sent(new, {source.name: source.size for source in sources})
-        # A create that was begun before has perhaps left a draft that nothing leads to.
-        drafts = 1 if self._before and not self._before.transfer_id else 2
+        if self._forgotten and sources is not None and not (resend and self.run.clears[1]):
+            self._check_not_sent(new, {source.name: source.size for source in sources}, self._forgotten)
         state = states.made_from(
             new, files, self._key, account=self._account, clears=self.run.clears, try_number=self.run.try_number
         )
+        state.is_creating = True
         states.save_proved(self.store, state)
-        transfer = self.client.run(flows.create_draft(new, drafts))
-        state.transfer_id = transfer.id
+        # A create that was begun by an earlier try has perhaps left a draft that nothing leads to.
+        transfer = self.client.run(flows.create_draft(new, drafts=1 if self._has_created else 2))
+        state.transfer_id, state.is_creating = transfer.id, False
         state.identity = states.digest(identity_of(transfer), state.salt)
         state.is_finished = sources is None
         states.save(self.store, state)
@@ -242,10 +251,8 @@ class Delivery:
         self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
         return Draft(state, transfer, {})
 
-    def _check_not_sent(self, wanted: NewTransfer | Transfer, files: dict[str, int]) -> None:
+    def _check_not_sent(self, wanted: NewTransfer | Transfer, files: dict[str, int], reason: str) -> None:
         """Where nothing is remembered though something may have been sent, the service knows whether it was."""
-        if not (reason := self.run.reason_for_a_past()):
-            return
         self.log.info("Asking the service whether this was sent before: %s", reason)
         sent = self.client.run(flows.find_sent(identity_of(wanted), files, self.run.began()))
         if sent is not None:
@@ -371,14 +378,14 @@ class Delivery:
     def _without_memory(self, transfer_id: str) -> tuple[DeliveryState, Transfer | None]:
         """The state to begin with, and the transfer where it was sent already."""
         state = self._new_state(transfer_id)
-        if not self.run.reason_for_a_past():
+        if not (reason := self.run.reason_for_a_past()):
             return state, None
         transfer = self.client.perform(calls.get_transfer(transfer_id))
         if not transfer.is_draft:
             self.log.info("Transfer %s was sent before", transfer_id)
             self.journal.saw(transfer)
             return state, transfer
-        self._check_not_sent(transfer, {file.name: file.size for file in transfer.files or ()})
+        self._check_not_sent(transfer, {file.name: file.size for file in transfer.files or ()}, reason)
         return state, None
 
     def _refuse_another(self, state: DeliveryState | None, transfer_id: str, *, resend: bool) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import glob
-import itertools
 import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 from urllib.parse import unquote
 
+from outbound_transfer.globs import has_magic, local_matches, remote_matches
 from outbound_transfer.protocol.content_disposition import check_name
 from outbound_transfer.protocol.errors import (
     InvalidDelivery,
-    NothingMatches,
     OutboundTransferError,
     SourceChanged,
     SourceMissing,
@@ -30,14 +28,15 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 #: A path, a URI or a glob of either, or a mapping ``{"path": …, "name": …}`` that renames one file.
-FileSpec: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
+FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str, Any]"
+
+#: The same as JSON has it.
+PlainSpec: TypeAlias = "str | dict[str, str]"
 
 CHUNK: Final = 1024 * 1024
 
-_MAGIC: Final = frozenset("*?[")
-
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
-_URI: Final = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -79,13 +78,35 @@ class Source:
         self.check_unchanged()
         left = self.size
         with self._backend.open() as file:
+            if not left:
+                self._check_end(file)
             while left:
                 chunk = self._read(file, min(CHUNK, left))
                 if not chunk:
                     raise SourceChanged(f"{self.location} shrank while it was read: {left} bytes are missing")
                 left -= len(chunk)
+                if not left:
+                    # Before the last bytes go out, so that the service never gets the whole of a part.
+                    self._check_end(file)
                 yield chunk
                 on_progress(self.size - left)
+
+    def check_readable(self) -> None:
+        """Open the file, and where it is said to be empty see that it is.
+
+        :raises SourceUnreadable: it may not be read.
+        :raises SourceChanged: it is longer than it is said to be, as files are that are made while they are read.
+        """
+        with self._backend.open() as file:
+            if not self.size:
+                self._check_end(file)
+
+    def _check_end(self, file: BinaryIO) -> None:
+        if self._read(file, 1):
+            raise SourceChanged(
+                f"{self.location} is longer than the {self.size} bytes that it is said to have. Deliver a copy of it "
+                "that nothing writes to any more."
+            )
 
     def _read(self, file: BinaryIO, size: int) -> bytes:
         try:
@@ -151,25 +172,64 @@ def _readable(path: object) -> Iterator[None]:
 def find_sources(files: FileSpec | Iterable[FileSpec]) -> list[Source]:
     """Every file that ``files`` names, each opened once to see that it can be read.
 
-    :raises InvalidDelivery: nothing was named, a glob matched nothing, or two files would have one name.
-    :raises SourceUnreadable: a file is missing or may not be read.
+    :param files: as of :func:`normalized_files`.
+    :raises InvalidDelivery: nothing was named, a glob matched nothing, it is not clear whether a name or a pattern is
+        meant, or two files would have one name.
+    :raises SourceUnreadable: a file is missing or may not be read, or a folder of a glob could not be listed.
+    :raises SourceChanged: a file that is said to be empty is not.
     :raises NameRefused: the service could not keep a name.
     """
-    sources = [source for spec in _specs(files) for source in _sources_of(spec)]
+    sources = [source for spec in normalized_files(files) for source in _sources_of(spec)]
     if not sources:
         raise InvalidDelivery("files is empty: a transfer without files cannot be sent")
     _refuse_twins(sources)
     return sources
 
 
-def _specs(files: FileSpec | Iterable[FileSpec]) -> list[FileSpec]:
+def normalized_files(files: FileSpec | Iterable[FileSpec] | None) -> list[PlainSpec]:
+    """``files`` as JSON, the same in each try of a task: texts, or mappings of texts with ``path`` and ``name``.
+
+    A set is sorted. What can be read once only, such as a generator, is read here: go on with what this returns, which
+    it returns unchanged. No file is looked at.
+
+    :param files: one file or many; None and "" are none.
+    :raises InvalidDelivery: something in it is no file.
+    """
     if isinstance(files, str | Mapping) or not isinstance(files, Iterable):
-        return [files] if files else []
-    return list(files)
+        return [_normalized(files)] if files else []
+    specs = [_normalized(spec) for spec in files]
+    return sorted(specs, key=str) if isinstance(files, Set) else specs
 
 
-def _sources_of(spec: FileSpec) -> Iterator[Source]:
-    path, name = _path_and_name(spec)
+def _normalized(spec: Any) -> PlainSpec:
+    if not isinstance(spec, Mapping):
+        return _path(spec)
+    if not spec.get("path") or not set(spec) <= {"path", "name"}:
+        raise InvalidDelivery('a file given as a mapping needs "path", and may have "name"')
+    name = spec.get("name")
+    if not isinstance(name, str | None):
+        raise InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
+    return {"path": _path(spec["path"]), "name": name} if name else {"path": _path(spec["path"])}
+
+
+def _path(given: object) -> str:
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else _text_of_object_storage(given)
+    if not path or not isinstance(path, str) or "\0" in path:
+        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {given!r}")
+    return path
+
+
+def _text_of_object_storage(given: object) -> str | None:
+    from airflow.sdk import ObjectStoragePath
+
+    if not isinstance(given, ObjectStoragePath):
+        return None
+    # The text of a local one is a URI, in which "%41" would be read as "A".
+    return str(given.path if given.protocol in ("", "file", "local") else given)
+
+
+def _sources_of(spec: PlainSpec) -> Iterator[Source]:
+    path, name = (spec, None) if isinstance(spec, str) else (spec["path"], spec.get("name"))
     backends = _find(path)
     if name and len(backends) > 1:
         raise InvalidDelivery(f"{path!r} matches {len(backends)} files, which cannot all be named {name!r}")
@@ -177,82 +237,50 @@ def _sources_of(spec: FileSpec) -> Iterator[Source]:
         size, version = backend.identity()
         source_name = name or backend.path.name
         check_name(source_name)
-        backend.open().close()
-        yield Source(str(backend.path), source_name, size, version, backend)
-
-
-def _path_and_name(spec: FileSpec) -> tuple[str, str | None]:
-    if isinstance(spec, Mapping):
-        if not spec.get("path") or not set(spec) <= {"path", "name"}:
-            raise InvalidDelivery('a file given as a mapping needs "path", and may have "name"')
-        if not isinstance(spec.get("name"), str | None):
-            raise InvalidDelivery(f"the name of a file is text, not {type(spec['name']).__name__}")
-        return _path(spec["path"]), spec.get("name")
-    return _path(spec), None
-
-
-def _path(given: object) -> str:
-    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
-    if not path or not isinstance(path, str) or "\0" in path:
-        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {given!r}")
-    return path
+        source = Source(str(backend.path), source_name, size, version, backend)
+        source.check_readable()
+        yield source
 
 
 def _find(path: str) -> list[Local] | list[Remote]:
     if file_uri := _FILE_URI.match(path):
         path = unquote(path[file_uri.end() :])
-    elif _URI.match(path):
-        return [Remote(found) for found in _find_remote(path)]
-    return [Local(Path(found)) for found in _find_local(path)]
+    elif uri := _URI.match(path):
+        return [Remote(found) for found in _find_remote(path, uri["store"], uri["key"])]
+    found = local_matches(path) if has_magic(path) else [path]
+    # Only what is no folder is found, so also a dangling link, which is a file that somebody meant to be there.
+    return [Local(Path(file)) for file in found]
 
 
-def _find_local(pattern: str) -> list[str]:
-    # A name that exists is meant, even where it could be read as a pattern.
-    if not _MAGIC & set(pattern) or Path(pattern).exists():
-        return [pattern]
-    # glob takes absolute, relative and recursive patterns alike; Path.glob does not. Only directories are passed over:
-    # a dangling link is a file that somebody meant to be there.
-    return _matched(pattern, itertools.filterfalse(os.path.isdir, glob.glob(pattern, recursive=True)))  # noqa: PTH207
-
-
-def _find_remote(uri: str) -> list[ObjectStoragePath]:
+def _find_remote(uri: str, store: str, key: str) -> list[ObjectStoragePath]:
     from airflow.sdk import ObjectStoragePath
 
     # These would be left out without a word, and another file meant.
     if set("\t\r\n") & set(uri):
         raise InvalidDelivery(f"{uri!r}: a URI holds no control characters")
-    with _readable(uri):
-        path = ObjectStoragePath(uri)
-        if not _MAGIC & set(uri) or path.fs.exists(path.path):
-            return [path]
-        found = path.fs.glob(path.path, detail=True)
-    root = next((parent for parent in path.parents if not _MAGIC & set(parent.path)), None)
-    if root is None:
+    if has_magic(store):
         raise InvalidDelivery(f"{uri!r}: only what follows the first / may be a pattern")
-    if not found:
-        _check_bucket([root, *root.parents][-1], uri)
-    matches = (name.removeprefix(root.path).lstrip("/") for name, info in found.items() if info["type"] == "file")
-    return _matched(uri, (root / match for match in matches))
-
-
-def _check_bucket(bucket: ObjectStoragePath, uri: str) -> None:
-    # A store answers a pattern in a bucket that is not there with nothing.
     with _readable(uri):
-        if not bucket.fs.exists(bucket.path):
-            raise InvalidDelivery(f"no file matches {uri!r}: {bucket} does not exist, or may not be listed")
-
-
-def _matched(pattern: str, found: Iterable[Any]) -> list[Any]:
-    if not (matches := sorted(found, key=str)):
-        raise NothingMatches(f"no file matches {pattern!r}")
-    return matches
+        # Not of the whole URI, of which an empty query or fragment would be left out: "a?" would mean "a".
+        root = ObjectStoragePath(f"{store}/")
+        return remote_matches(uri, root, key) if has_magic(key) else [root / key]
 
 
 def _refuse_twins(sources: list[Source]) -> None:
     # The service keeps the first file of a name and answers 200 to the second (POST .../files, Rules).
     twins = {name for name, count in Counter(source.name for source in sources).items() if count > 1}
     if twins:
+        _refuse_repeated(sources)
         where = "; ".join(f"{source.name}: {source.location}" for source in sources if source.name in twins)
         raise InvalidDelivery(
             f'two files have one name, and the service would keep only the first: {where}. Give one a "name".'
+        )
+
+
+def _refuse_repeated(sources: list[Source]) -> None:
+    files = Counter((source.location, source.name) for source in sources)
+    if repeated := [location for (location, _), count in files.items() if count > 1]:
+        raise InvalidDelivery(
+            f"files finds {'; '.join(repeated)} more than once, as a path and a pattern that matches it do. Name each "
+            "file once."
         )

@@ -72,7 +72,8 @@ class Match(Enum):
 class DeliveryState(msgspec.Struct):
     """One draft and what was made of it. Holds no secret in clear, and none that can be guessed from it.
 
-    :ivar transfer_id: "" from before the draft is created until its id is known.
+    :ivar transfer_id: "" until a draft is created and its id known.
+    :ivar is_creating: a create was begun, and may have left a draft whose id is not known.
     :ivar fingerprint: of what the draft was made from but for secrets, with ``salt``.
     :ivar secrets_digest: of the security answer and the phones, keyed with the connection's API key, which is not
         beside it; "" where there are none.
@@ -88,6 +89,7 @@ class DeliveryState(msgspec.Struct):
     """
 
     transfer_id: str
+    is_creating: bool = False
     salt: str = ""
     fingerprint: str = ""
     secrets_digest: str = ""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 #: Seconds by which the service's clock and Airflow's may differ.
-CLOCK_MARGIN: Final = 3_600.0
+CLOCK_MARGIN: Final = 900.0
 
 
 class GivenUp(OutboundTransferError):

@@ -20,7 +20,7 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from outbound_transfer.protocol import calls
-from outbound_transfer.protocol.errors import CallError, MalformedAnswer
+from outbound_transfer.protocol.errors import CallError, MalformedAnswer, SourceError
 from outbound_transfer.protocol.models import new_transfer
 from outbound_transfer.state import StateLost
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
@@ -124,6 +124,22 @@ def test_a_lost_state_is_not_overruled_by_resend_alone(deliver, sandbox) -> None
 
     with pytest.raises(AirflowFailException, match="may be this very delivery"):
         ti.run_once()
+
+
+def test_a_first_try_that_came_to_nothing_is_remembered(deliver, sandbox, files) -> None:
+    """Another run has sent just the same; that this one has not is known, not concluded from silence."""
+    deliver().run()
+    Path(files[0]).rename(Path(files[0]).with_name("later"))
+    ti = deliver()
+    with pytest.raises(SourceError):
+        ti.run()
+    Path(files[0]).with_name("later").rename(files[0])
+    before = len(sandbox.requests())
+
+    again(ti)
+
+    assert len(billed(sandbox)) == 2
+    assert len(sandbox.requests()) - before == len(files) + 2, "and nothing was asked"
 
 
 class Silent(Store):

@@ -167,6 +167,51 @@ def test_a_glob_delivers_what_it_matches(bucket, deliver, sandbox, hook, glob, n
     assert sorted(stored(sandbox, hook, result["id"])) == names
 
 
+def test_an_object_with_the_name_of_a_folder_is_found(bucket, deliver, sandbox, hook) -> None:
+    for key in ("in/a", "in/a/b", "in/ab/c"):
+        bucket.put(key, key.encode())
+    assert stored(sandbox, hook, deliver(f"{bucket.uri}/in/*").run()["id"]) == {"a": digest(b"in/a")}
+    assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/in/a*").run()["id"])) == ["a"]
+    assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/in/a*/*").run()["id"])) == ["b", "c"]
+
+
+def test_a_folders_own_marker_is_no_file(bucket, deliver, sandbox, hook) -> None:
+    for key in ("in/", "in/a", "in/sub/"):  # as a web console makes folders
+        bucket.put(key, b"")
+    for glob in ("in/*", "in/**", "**/*", "i*/*"):
+        assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/{glob}").run()["id"])) == ["a"]
+
+
+def test_a_folder_without_a_name_is_not_left_out(bucket, deliver, sandbox, hook) -> None:
+    for key in ("in/a", "in//b"):
+        bucket.put(key, key.encode())
+    with pytest.raises(AirflowFailException, match=r"/in holds what .* cannot reach, behind two slashes"):
+        deliver(f"{bucket.uri}/in/**").run()
+    assert sandbox.requests() == []
+    both = deliver(f"{bucket.uri}/in/*", f"{bucket.uri}/in//b").run()["id"]
+    assert stored(sandbox, hook, both) == {"a": digest(b"in/a"), "b": digest(b"in//b")}
+
+
+def test_a_glob_asks_for_no_names_that_begin_otherwise(bucket, deliver, monkeypatch) -> None:
+    """A folder of a million objects is not listed for one of them."""
+    from s3fs import S3FileSystem
+
+    call, asked = S3FileSystem._call_s3, []
+
+    async def called(self: Any, method: str, *args: Any, **options: Any) -> Any:
+        if method == "list_objects_v2":
+            asked.append(options["Prefix"])
+        return await call(self, method, *args, **options)
+
+    monkeypatch.setattr(S3FileSystem, "_call_s3", called)
+    for key in ("in/2024-01/x.csv", "in/2024-02/x-2.csv", "in/2025-01/y.csv"):
+        bucket.put(key, b"rows")
+
+    deliver(f"{bucket.uri}/in/2024-*/x*.csv").run()
+
+    assert sorted(asked) == ["in/2024-", "in/2024-01/x", "in/2024-02/x"]
+
+
 def test_an_object_may_be_renamed(bucket, deliver, sandbox, hook) -> None:
     uri = bucket.put("in/part-0000", b"rows")
     result = deliver({"path": uri, "name": "report.csv"}).run()
@@ -280,8 +325,9 @@ MISSING = {
     "s3://aws_default@{bucket}": "is not a file",
     "s3://aws_default@no-such-bucket/a.csv": "bucket does not exist",
     "s3://aws_default@{bucket}/in/*.pdf": "no file matches",
-    "s3://aws_default@no-such-bucket/*.csv": "no-such-bucket/ does not exist, or may not be listed",
-    "s3://aws_default@no-such-bucket/in/*.csv": "no-such-bucket/ does not exist, or may not be listed",
+    "s3://aws_default@{bucket}/none/*.csv": "/none/*.csv': there is no folder s3://aws_default@",
+    "s3://aws_default@no-such-bucket/*.csv": "there is no folder s3://aws_default@no-such-bucket/",
+    "s3://aws_default@no-such-bucket/in/*.csv": "there is no folder s3://aws_default@no-such-bucket/in",
 }
 
 
@@ -320,8 +366,10 @@ def test_a_store_that_does_not_serve_is_told_without_its_keys(
     with refusing_keys(s3), pytest.raises(SourceUnreadable) as failure:
         deliver(uri).run()
 
-    assert str(failure.value).startswith(f"{uri} cannot be read")
-    assert ("Forbidden" if trouble == "keys refused" else "Could not connect") in str(failure.value)
+    assert str(failure.value).startswith(f"{uri.removesuffix('/*.csv')} cannot be read")
+    assert uri in str(failure.value)
+    refused = "Forbidden" if path == "in/a.csv" else "The AWS Access Key Id you provided does not exist"
+    assert (refused if trouble == "keys refused" else "Could not connect") in str(failure.value)
     told = "".join(traceback.format_exception(failure.value)) + "".join(capfd.readouterr())
     assert ACCESS_KEY not in told
     assert SECRET_KEY not in told

@@ -1,4 +1,4 @@
-"""Runs the fault matrix: ``python tests/faults/run.py [--singles | --pairs | --stores] [--sample N] [--workers N]``.
+"""Runs the fault matrix: ``python tests/faults/run.py [--pairs | --stores | …] [--sample N] [--workers N]``.
 
 Prints how many schedules there were, how they ended by kind of fault, and the worst case of leaked drafts.
 Exits with 1 where any schedule broke a promise, and prints the schedule.
@@ -17,11 +17,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import conftest  # noqa: F401 gives Airflow a home, before anything imports it
+from faults.listings import ListingFault, Listings
 from faults.matrix import KINDS, PAIR_KINDS, Bench, Outcome, Schedule, first_faults, following_schedules, singles
 from faults.stores import StoreSchedule, run_store_schedule, store_schedules
 
@@ -29,7 +30,10 @@ from faults.stores import StoreSchedule, run_store_schedule, store_schedules
 SHOWN = 100
 RESULTS = ("sent", "failed, not sent", "failed, but sent")
 
+Scheduled: TypeAlias = "Schedule | StoreSchedule | ListingFault"
+
 _bench: Bench
+_listings: Listings
 
 
 def main() -> int:
@@ -54,6 +58,7 @@ def _arguments() -> argparse.Namespace:
     which.add_argument("--singles", action="store_true", help="one fault each; both where neither is given")
     which.add_argument("--pairs", action="store_true", help="two faults each")
     which.add_argument("--stores", action="store_true", help="troubles of the task state store")
+    which.add_argument("--listings", action="store_true", help="folders and prefixes that cannot be listed")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many of the pairs or stores, chosen by chance")
     parser.add_argument("--seed", type=int, default=0, help="of that chance")
     # The late answers are waited for in real time, so there is work for more processes than cores.
@@ -61,10 +66,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Schedule | StoreSchedule]:
+def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Scheduled]:
     """Those of the chosen kind, or of every kind; only the larger kinds are sampled."""
-    chosen: list[Schedule | StoreSchedule] = []
-    every = not (arguments.singles or arguments.pairs or arguments.stores)
+    chosen: list[Scheduled] = []
+    every = not (arguments.singles or arguments.pairs or arguments.stores or arguments.listings)
     if every or arguments.singles:
         chosen += workers.apply(_singles)
     if every or arguments.pairs:
@@ -72,6 +77,8 @@ def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Schedul
         chosen += _sample("pairs", pairs, arguments)
     if every or arguments.stores:
         chosen += _sample("troubles of the state store", store_schedules(), arguments)
+    if every or arguments.listings:
+        chosen += _sample("faults of listings", workers.apply(_listing_faults), arguments)
     return chosen
 
 
@@ -106,9 +113,10 @@ class _Workers:
 
 
 def _begin() -> None:
-    global _bench
+    global _bench, _listings
     be_quiet()
     _bench = Bench(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"]))).__enter__()
+    _listings = Listings(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"]))).__enter__()
 
 
 def be_quiet() -> None:
@@ -121,10 +129,16 @@ def be_quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
-def _run(schedule: Schedule | StoreSchedule) -> Outcome:
+def _run(schedule: Scheduled) -> Outcome:
     if isinstance(schedule, StoreSchedule):
         return run_store_schedule(_bench, schedule)
+    if isinstance(schedule, ListingFault):
+        return _listings.run(schedule)
     return _bench.run(schedule)
+
+
+def _listing_faults() -> list[ListingFault]:
+    return list(_listings.schedules())
 
 
 def _singles() -> list[Schedule]:

@@ -52,8 +52,12 @@ def content(source: Source) -> bytes:
     return b"".join(source.upload().chunks())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_object_is_read_under_its_own_name(bucket: str, name: str) -> None:
+@pytest.mark.parametrize("name", NAMES + ["ends in?", "ends in#", "sub/?#"])
+def test_an_object_is_read_under_its_own_name(bucket: str, files: MemoryFileSystem, name: str) -> None:
+    # What else the name could be read as: a pattern, or a URI with an empty query or fragment.
+    for other in ("a.csv", "b.csv", "ends in", "sub/"):
+        files.store.pop(f"/bucket/dir/{other}", None)
+    files.pipe(f"/bucket/dir/{name}", name.encode())
     (source,) = find_sources(f"{bucket}/dir/{name}")
     assert (source.name, source.size, source.location) == (name.split("/")[-1], len(name), f"{bucket}/dir/{name}")
     assert content(source) == name.encode()
@@ -70,7 +74,8 @@ def test_an_object_is_read_under_its_own_name(bucket: str, name: str) -> None:
         ("dir/**/?.csv", ["a.csv", "b.csv", "d.csv"]),
         ("dir/sp*", ["sp ace #1?%20.csv"]),
         ("dir/s*", ["sp ace #1?%20.csv"]),
-        ("dir/[ab].csv", ["[ab].csv"]),
+        ("dir/[[]ab].csv", ["[ab].csv"]),
+        ("dir/a.cs?", ["a.csv"]),
         ("d[i]r/c.txt", ["c.txt"]),
     ],
 )

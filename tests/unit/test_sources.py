@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outbound_transfer.protocol.errors import InvalidDelivery, NameRefused, SourceChanged, SourceUnreadable
-from outbound_transfer.sources import CHUNK, Source, find_sources
+from outbound_transfer.sources import CHUNK, Local, Source, find_sources, normalized_files
 
 
 @pytest.fixture
@@ -82,9 +87,8 @@ def test_a_mapping_renames(folder: Path, spec: Callable[[dict[str, str]], Any]) 
         ("**/*.csv", ["[ab].csv", "a*.csv", "a.csv", "b.csv", "sp ace%20.csv", "e.csv", "d.csv"]),
         ("sub/**", ["d.csv", "e.csv"]),
         ("s*/d.csv", ["d.csv"]),
-        # A name that exists is meant, even where it could be read as a pattern.
-        ("[ab].csv", ["[ab].csv"]),
-        ("a*.csv", ["a*.csv"]),
+        ("[[]ab].csv", ["[ab].csv"]),
+        ("a[*].csv", ["a*.csv"]),
     ],
 )
 def test_a_pattern_finds_files_in_order(folder: Path, pattern: str, names: list[str]) -> None:
@@ -111,6 +115,60 @@ def test_a_path_that_only_looks_like_a_uri(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "s3:/a.txt").write_text("local")
     assert content(one(Path(f"{tmp_path}/s3://a.txt"))) == b"local"
     assert found(f"{tmp_path}/s3://a.txt") == ["a.txt"]
+
+
+def test_a_name_that_is_also_a_pattern_is_refused(folder: Path) -> None:
+    """Whatever was meant, something would be left out without a word, or sent without being meant."""
+    for name in ("[ab].csv", "a*.csv"):
+        with pytest.raises(InvalidDelivery, match=r"is the name of what is there .* and a pattern"):
+            find_sources([str(folder / "c.txt"), str(folder / name)])
+    (folder / "a.csv").unlink()
+    assert found(str(folder / "a*.csv")) == ["a*.csv"], "the pattern matches nothing else"
+
+
+# ------------------------------------------------------------------------------------------------------- in plain words
+
+
+def test_what_is_given_comes_out_alike_in_each_try(folder: Path) -> None:
+    a, b = str(folder / "a.csv"), str(folder / "b.csv")
+    renamed = {"path": a, "name": "x"}
+    for files, plain in [
+        ({b, a}, [a, b]),
+        (frozenset({folder / "b.csv", a}), [a, b]),
+        ((path for path in (b, a)), [b, a]),
+        (map(Path, (b, a)), [b, a]),
+        ([b, a], [b, a]),
+        (Path(a), [a]),
+        (MappingProxyType({"path": Path(a), "name": "x"}), [renamed]),
+        ([{"name": "x", "path": a}], [renamed]),
+        ([{"path": a, "name": None}, {"path": a, "name": ""}, {"path": a}], [{"path": a}] * 3),
+        (None, []),
+        ("", []),
+    ]:
+        once = normalized_files(files)
+        assert once == plain
+        assert json.loads(json.dumps(once)) == once
+        assert normalized_files(once) == once
+
+
+def test_object_storage_is_a_text_like_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk import ObjectStoragePath
+    from airflow.sdk.io import store
+
+    monkeypatch.setattr(store, "_STORE_CACHE", {})
+    store.attach("s3", conn_id="conn", fs=MemoryFileSystem())
+    (folder / "%41.csv").write_text("%41")
+    local = ObjectStoragePath(f"file://{folder}/%41.csv")
+    assert normalized_files([ObjectStoragePath("s3://conn@b/a b.csv"), local]) == [
+        "s3://conn@b/a b.csv",
+        f"{folder}/%41.csv",
+    ]
+    assert found(local) == ["%41.csv"]
+
+
+@given(st.sets(st.text(st.characters(exclude_characters="\0"), min_size=1)))
+def test_a_set_has_one_order(paths: set[str]) -> None:
+    assert normalized_files(paths) == normalized_files(frozenset(paths)) == sorted(paths)
 
 
 # ------------------------------------------------------------------------------------------------------- what is wrong
@@ -191,6 +249,13 @@ def test_two_files_of_one_name_are_refused_with_both_places(folder: Path) -> Non
         find_sources([folder / "a.csv", {"path": folder / "b.csv", "name": "a.csv"}])
 
 
+def test_a_file_that_is_found_twice_is_refused_as_one_file(folder: Path) -> None:
+    with pytest.raises(InvalidDelivery, match=f"{folder}/a.csv more than once") as refused:
+        find_sources([folder / "a.csv", f"{folder}/?.csv", folder / "c.txt"])
+    assert "b.csv" not in str(refused.value)
+    assert found([folder / "a.csv", {"path": folder / "a.csv", "name": "again.csv"}]) == ["a.csv", "again.csv"]
+
+
 def test_a_name_that_the_service_could_not_keep_is_refused(folder: Path) -> None:
     for name in ("a/b", "a\nb", ".."):
         with pytest.raises(NameRefused):
@@ -268,7 +333,8 @@ def test_a_file_that_changes_while_it_is_read_is_found_out(tmp_path: Path, chang
     try:
         read += sum(map(len, chunks))
     except SourceChanged as error:
-        assert "shrank" in str(error)  # reading may or may not find it out; the check after it must
+        # Reading may or may not find it out; the check after it must.
+        assert re.search("shrank|longer", str(error))
     assert read <= source.size, "never more than was declared"
     with pytest.raises(SourceChanged):
         source.check_unchanged()
@@ -310,6 +376,34 @@ def test_a_disk_that_fails_while_it_is_read_is_told(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "open", lambda *args, **kwargs: Failing())
     with pytest.raises(SourceUnreadable, match=f"{tmp_path}/f cannot be read.*Input/output error"):
         content(source)
+
+
+def test_a_file_that_is_said_to_be_empty_and_is_not_is_refused(tmp_path: Path) -> None:
+    """Such as those of /proc, which are made while they are read."""
+    said = "/proc/self/status is longer than the 0 bytes"
+    for files in ("/proc/self/status", "/proc/self/statu[s]"):
+        with pytest.raises(SourceChanged, match=said):
+            find_sources(files)
+    (tmp_path / "link").symlink_to("/proc/self/status")
+    with pytest.raises(SourceChanged, match="link is longer than the 0 bytes"):
+        find_sources(tmp_path / "link")
+    (tmp_path / "empty").touch()
+    assert content(one(tmp_path / "empty")) == b""
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK, CHUNK + 1])
+def test_a_file_that_is_longer_than_it_says_never_goes_out_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * size)
+    source = one(path)
+    path.write_bytes(b"x" * (size + 1))
+    monkeypatch.setattr(Local, "identity", lambda self: (source.size, source.version))
+    sent: list[int] = []
+    with pytest.raises(SourceChanged, match=f"longer than the {size} bytes"):
+        sent.extend(map(len, source.upload().chunks()))
+    assert sum(sent) < size or not size, "the service gets a part, and discards it"
 
 
 def descriptors() -> list[str]:

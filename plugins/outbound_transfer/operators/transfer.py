@@ -139,19 +139,19 @@ class AttachFilesOperator(_OfTransfer):
 
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> list[dict[str, Any]]:  # noqa: ARG002
         from outbound_transfer.protocol.models import as_json
-        from outbound_transfer.sources import find_sources
+        from outbound_transfer.sources import find_sources, normalized_files
 
-        delivery = self.delivery(hook, context)
+        delivery, asked = self.delivery(hook, context), normalized_files(self.files)
         show(context, delivery.client.settings, self.transfer_id)
         draft = delivery.draft(self.transfer_id)
         planned = draft.state.files.keys()
         if planned and planned <= draft.held.keys() and not draft.transfer.is_draft:
-            delivery.check_same_files(draft, self.files, lambda: find_sources(self.files))
+            delivery.check_same_files(draft, asked, lambda: find_sources(asked))
             self.log.info("Transfer %s was sent with these files; nothing is attached again", self.transfer_id)
             records = [draft.held[name] for name in planned]
         else:
-            sources = found(find_sources(self.files), self.log)
-            records = delivery.attach(draft, sources, files=self.files, only_ours=False)
+            sources = found(find_sources(asked), self.log)
+            records = delivery.attach(draft, sources, files=asked, only_ours=False)
         result: list[dict[str, Any]] = as_json(records)
         return result
 
@@ -288,26 +288,26 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
         return result
 
     def _sent(self, delivery: Delivery, context: Context, *, resumed: bool) -> Transfer:
-        from outbound_transfer.sources import find_sources
+        from outbound_transfer.sources import find_sources, normalized_files
 
-        new = self.new_transfer()
+        new, asked = self.new_transfer(), normalized_files(self.files)
         draft = delivery.paused(new) if resumed else None
         draft = draft or delivery.earlier(new, resend=self.resend)
         if draft:
             # Also of an earlier try: Airflow removes what that try has pushed.
             self._push_id(context, delivery, draft)
             if not draft.transfer.is_draft:
-                delivery.check_same_files(draft, self.files, lambda: find_sources(self.files))
+                delivery.check_same_files(draft, asked, lambda: find_sources(asked))
                 return draft.transfer
         # Found before anything is created: a missing file must leave nothing behind.
-        sources = found(find_sources(self.files), self.log)
+        sources = found(find_sources(asked), self.log)
         if draft and delivery.has_unwanted_uploads(draft, sources):
             delivery.discard(draft.transfer.id, "a file that is not delivered any more may still arrive in it")
             draft = None
         if not draft:
-            draft = delivery.create(new, self.files, sources, resend=self.resend)
+            draft = delivery.create(new, asked, sources, resend=self.resend)
             self._push_id(context, delivery, draft)
-        files = delivery.attach(draft, sources, files=self.files, only_ours=True)
+        files = delivery.attach(draft, sources, files=asked, only_ours=True)
         transfer = delivery.send(draft.state, is_last=not self.wait)
         self.log.info("%s", summary(transfer, files, context["ti"], delivery.client.settings))
         return transfer
