@@ -113,8 +113,8 @@ def _refuse_ambiguous(tree: _Tree, parts: Sequence[str], matches: Sequence[_Matc
     escaped = [glob.escape(part) if literal else part for part, literal in zip(parts, most, strict=True)]
     raise InvalidDelivery(
         f"{tree.pattern!r} is the name of what is there ({readings[most]}) and a pattern that matches more "
-        f"({readings[least]}). For the name alone, end the path with {'/'.join(escaped)!r}; for the pattern, give what "
-        "has its name another."
+        f"({readings[least]}). For the name alone, end the path with {'/'.join(escaped)!r}; for the pattern, rename "
+        "what is named like it."
     )
 
 
