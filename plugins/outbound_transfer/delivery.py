@@ -2,8 +2,8 @@
 
 What makes it survive a crash is the order of things: that the task has begun is stored, and seen to be stored, before
 anything else; that a draft is about to be created before the create, and its id before anything else happens to it; a
-file's plan before its first byte; the intention to send before the send. What is found under a remembered id is compared
-with what is meant. Where nothing is remembered though something should be, the service is asked what it has sent.
+file's plan before its first byte; the intention to send before the send. What is found under a remembered id is
+compared with what is meant. Where nothing is remembered though something should be, the service is asked what it sent.
 """
 
 from __future__ import annotations
