@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer import waiting
-from outbound_transfer.hidden import hide, hide_phones, reveal
+from outbound_transfer.hidden import Hidden, hide, hide_phones, mask_phones, reveal, secrets_in
 from outbound_transfer.links import TransferLink, show
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.progress import found, summary
@@ -71,11 +71,21 @@ class _DescribesDraft(_OfTransfer):
         self.security_answer = security_answer
         self.resend = resend
 
-    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
+    def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
         # Airflow stores and shows rendered fields; the secrets among them are hidden before it does.
-        super()._do_render_template_fields(*args, **kwargs)
-        self.security_answer = hide(self.security_answer)
-        self.recipients = hide_phones(self.recipients)
+        mask_phones(self.recipients)  # Airflow logs a template that fails
+        try:
+            super()._do_render_template_fields(parent, *args, **kwargs)
+        except BaseException:
+            self.security_answer, self.recipients = hide(self.security_answer), Hidden(self.recipients)
+            raise
+        if parent is self:  # and not an object among its arguments that has templates of its own
+            self.security_answer = hide(self.security_answer)
+            self.recipients = hide_phones(self.recipients)
+
+    def hook(self, **client_options: Any) -> OutboundTransferHook:
+        secrets = secrets_in([self.security_answer, self.recipients])
+        return super().hook(secrets=tuple(secrets), **client_options)
 
     def new_transfer(self) -> NewTransfer:
         """The draft to create, checked."""
@@ -97,7 +107,8 @@ class CreateTransferOperator(_DescribesDraft):
     A retry or a clear goes on with the draft of the earlier try.
 
     :param subject: not empty.
-    :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``.
+    :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``. A template
+        may render to JSON, or to what Python writes for a list or a mapping.
     :param message: up to 2,000 characters.
     :param security: one of none, email, email_code, question, sms, login; the account's default where not given.
     :param security_question: with ``security="question"`` only.
