@@ -47,11 +47,11 @@ def client_options(settings: Settings) -> dict[str, Any]:
 def exchange(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()) -> Answer:
     """Ask ``call`` once.
 
-    :param secrets: what no error and no log may quote, beside the key and the call's own.
+    :param secrets: what no error and no log may quote, beside the keys and the call's own.
     :raises CallError: no whole answer came.
     """
     content = call.upload.body() if call.upload else call.body
-    known = (settings.key(call.api), *call.secrets, *secrets)
+    known = _known(settings, call, secrets)
     try:
         with no_secrets_logged(known), client.stream(content=content, **_request(settings, call)) as response:
             _check_encoding(response)
@@ -69,7 +69,7 @@ async def exchange_async(
 ) -> Answer:
     """The same without blocking the event loop."""
     content = _off_the_loop(call.upload) if call.upload else call.body
-    known = (settings.key(call.api), *call.secrets, *secrets)
+    known = _known(settings, call, secrets)
     try:
         with no_secrets_logged(known):
             async with client.stream(content=content, **_request(settings, call)) as response:
@@ -81,6 +81,11 @@ async def exchange_async(
     except _HTTP_ERRORS as error:
         failure = _failure(call, error, known)
     raise failure
+
+
+def _known(settings: Settings, call: Call[Any], secrets: Iterable[str]) -> tuple[str, ...]:
+    """All that no error and no log may quote: both keys, as who mirrors one may have seen the other."""
+    return (*filter(None, (settings.transfer_api_key, settings.event_api_key)), *call.secrets, *secrets)
 
 
 def _request(settings: Settings, call: Call[Any]) -> dict[str, Any]:

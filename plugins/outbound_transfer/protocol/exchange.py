@@ -134,10 +134,12 @@ def result_of(call: Call[T], answer: Answer) -> T:
         raise error_of(call, answer)
     try:
         return call.read(answer)
+    except MalformedAnswer as error:
+        failure = error
     except _UNREADABLE as error:
-        why = str(error)
-    # Outside of the block above: that error holds the answer's bytes.
-    raise MalformedAnswer(f"{call.operation.value}: the answer is not as documented: {why}")
+        failure = MalformedAnswer(f"{call.operation.value}: the answer is not as documented: {error}")
+    failure.__context__ = None  # what is behind it holds the answer's bytes
+    raise failure
 
 
 #: What msgspec raises for bytes that are not the JSON that was expected; the last is for JSON nested without end.
