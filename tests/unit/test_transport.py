@@ -234,7 +234,7 @@ def told_of(error: BaseException | None) -> Iterator[str]:
 
 
 def test_what_others_ask_over_the_same_library_is_logged_as_ever(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="httpx")
     with serving(saying(answer(b"{}", "200 %41 kay"))) as server:
         httpx.get(server.url())
     assert '"HTTP/1.1 200 %41 kay"' in caplog.text
