@@ -329,3 +329,20 @@ def test_the_provider_info_names_what_exists() -> None:
     modules += [row["python-module"] for row in info["transfers"]]
     assert all(map(import_module, modules))
     assert info["connection-types"][0]["connection-type"] == OutboundTransferHook.conn_type
+
+
+# -------------------------------------------------------------------------------------------------------------- masks
+
+
+def test_both_keys_are_masked_in_airflows_logs(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
+    from airflow.sdk.log import redact
+
+    hook.get_conn()
+    assert redact(f"event key {sandbox.event_api_key}") == "event key ***"
+
+
+async def test_the_triggerer_masks_the_event_key_too(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
+    from airflow.sdk.log import redact
+
+    await hook.get_async_settings()
+    assert redact(f"event key {sandbox.event_api_key}") == "event key ***"

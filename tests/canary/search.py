@@ -30,10 +30,15 @@ class Canary:
     value: str
 
     def forms(self) -> set[bytes]:
-        """As it is, as URLs, JSON, base64 and hexadecimal dumps hold it; a phone number also as its digits."""
+        """As it is, as URLs, JSON, base64 and hexadecimal dumps hold it, in another case and with other punctuation.
+
+        A phone number also as its digits, with and without the prefix.
+        """
         texts = {self.value, quote(self.value), quote_plus(self.value), json.dumps(self.value)[1:-1]}
+        texts |= {text.upper() for text in texts} | {text.lower() for text in texts}
+        texts |= {re.sub(r"[^A-Za-z0-9]", other, text) for text in set(texts) for other in "_ ."}
         if digits := re.sub(r"\D", "", self.value) if "phone" in self.name else "":
-            texts.add(digits)
+            texts |= {digits, digits[-10:]}
         raw = self.value.encode()
         return {text.encode() for text in texts} | {base64.b64encode(raw).rstrip(b"="), raw.hex().encode()}
 

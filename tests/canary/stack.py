@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,12 +17,17 @@ from canary.search import Canary, Place, files, tables
 from kills.stack import KillStack
 from support.connections import connection_json
 from support.postgres import Database
+from unit.wire import answer as raw_answer
+from unit.wire import header, read_body
 
 ANSWER = Canary("security answer", "cinnamon-7731-heron")
 PHONE = Canary("phone number", "+1 (555) 867-5309")
 MALFORMED_PHONE = Canary("malformed phone", "+1 555 86x 4177")
 WRONG_KEY = Canary("refused key", "otk_refused_66d1c04fa97e")
 WRONG_EVENT_KEY = Canary("refused event key", "obs_refused_0b57ae44c219")
+
+MIRRORED_KEY = Canary("mirrored key", "otk_mirrored_c3a1e8d95f27")
+MIRRORED_EVENT_KEY = Canary("mirrored event key", "obs_mirrored_91be60d7fa48")
 
 LINEAGE: Final = "lineage.jsonl"
 
@@ -35,6 +42,14 @@ LISTINGS: Final = (
 class CanaryStack(KillStack):
     """Airflow with secrets that it gets from its environment alone, and that tells all that it can."""
 
+    def __init__(self, *arguments: Any, mirror: str, no_http: str) -> None:
+        """
+        :param mirror: the address of a service that refuses all and quotes secrets in other forms.
+        :param no_http: of one that sends back the header with the key.
+        """
+        super().__init__(*arguments)
+        self.mirrors = {"MIRROR": mirror, "NO_HTTP": no_http}
+
     def start(self) -> None:
         with closing(self.database.connect(autocommit=True)) as connection:
             connection.execute("CREATE DATABASE warehouse")
@@ -48,7 +63,7 @@ class CanaryStack(KillStack):
         ann = {"email": "ann@example.com", "phone": PHONE.value}
         return super().settings() | {
             "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parent / "dags"),
-            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__PARALLELISM": "6",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
             "AIRFLOW__OPENLINEAGE__DEBUG_MODE": "True",
             "AIRFLOW__OPENLINEAGE__INCLUDE_FULL_TASK_INFO": "True",
@@ -66,7 +81,12 @@ class CanaryStack(KillStack):
     def connections(self) -> dict[str, str]:
         good, unclear, unclear_sms, forbidden = map(connection_json, self.sandboxes)
         refused = json.loads(good) | {"password": WRONG_KEY.value, "extra": {"event_api_key": WRONG_EVENT_KEY.value}}
-        return {
+        mirrored = {"password": MIRRORED_KEY.value, "extra": {"event_api_key": MIRRORED_EVENT_KEY.value}}
+        mirrors = {
+            f"AIRFLOW_CONN_{name}": json.dumps(json.loads(good) | mirrored | {"host": url, "port": None})
+            for name, url in self.mirrors.items()
+        }
+        return mirrors | {
             "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": good,
             "AIRFLOW_CONN_UNCLEAR": unclear,
             "AIRFLOW_CONN_UNCLEAR_SMS": unclear_sms,
@@ -81,7 +101,8 @@ class CanaryStack(KillStack):
             for number, sandbox in enumerate(self.sandboxes)
             for kind, key in (("transfer key", sandbox.transfer_api_key), ("event key", sandbox.event_api_key))
         ]
-        return [ANSWER, PHONE, MALFORMED_PHONE, WRONG_KEY, WRONG_EVENT_KEY, *keys]
+        mirrored = [MIRRORED_KEY, MIRRORED_EVENT_KEY]
+        return [ANSWER, PHONE, MALFORMED_PHONE, WRONG_KEY, WRONG_EVENT_KEY, *mirrored, *keys]
 
     def places(self) -> Iterator[Place]:
         """Everything that this Airflow keeps, has said and can be asked."""
@@ -125,6 +146,24 @@ class CanaryStack(KillStack):
             "task_instances"
         ]
         return found
+
+
+def refuse_and_quote(stream: socket.socket, request: bytes) -> None:
+    """A service that quotes the secrets of a draft, each in another form than it was told."""
+    body = request.partition(b"\r\n\r\n")[2]
+    while len(body) < int(header(request, "Content-Length") or 0):
+        body += stream.recv(65_536)
+    new = json.loads(body)
+    answer, phone = new.get("security_answer", "No"), new["recipients"][0].get("phone", "1")
+    message = f"Not {answer.upper()}, not {re.sub(r'[^0-9]', '.', phone)} nor {quote(phone)}"
+    told = json.dumps({"error": answer.replace("-", "_"), "message": message}).encode()
+    stream.sendall(raw_answer(told, "400 Bad Request", f"X-Echo: {header(request, 'Authorization')}"))
+
+
+def send_the_key_back(stream: socket.socket, request: bytes) -> None:
+    """No HTTP, but what was said."""
+    read_body(stream, request)
+    stream.sendall(f"Authorization: {header(request, 'Authorization')}\r\n\r\n".encode())
 
 
 def answer(http: httpx.Client, path: str, **params: Any) -> Place:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from canary.search import Canary, Place, found, tables
-from canary.stack import LINEAGE, CanaryStack
+from canary.stack import LINEAGE, CanaryStack, refuse_and_quote, send_the_key_back
 from kills.stack import Teller, running_stack
+from unit.wire import serving
 
 pytestmark = pytest.mark.whole
 
@@ -30,6 +32,15 @@ ENDS = {
     "malformed": "failed",
     "retried": "success",
     "gone": "failed",
+    "template": "success",
+    "template_json": "success",
+    "template_cut": "failed",
+    "template_fails": "failed",
+    "quoted": "failed",
+    "quoted_sms": "failed",
+    "no_http": "failed",
+    "feed_no_http": "failed",
+    "wait_no_http": "failed",
     "create": "success",
     "attach": "success",
     "send": "success",
@@ -47,7 +58,10 @@ PLANTED = Canary("planted", "planted/4c41 & more")
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[CanaryStack]:
-    with running_stack(tmp_path / "stack", Teller(), 4, kind=CanaryStack) as stack:
+    with ExitStack() as running:
+        mirror, no_http = (running.enter_context(serving(does)).url() for does in (refuse_and_quote, send_the_key_back))
+        kind = partial(CanaryStack, mirror=mirror, no_http=no_http)
+        stack = running.enter_context(running_stack(tmp_path / "stack", Teller(), 4, kind=kind))
         _, unclear, unclear_sms, forbidden = stack.sandboxes
         unclear.plan_faults({"kind": "reset", "path": "*/send", "effect": "after"})
         unclear_sms.plan_faults({"kind": "error", "status": 502, "path": "*/send", "effect": "after"})
@@ -111,6 +125,8 @@ def assert_searched(stack: CanaryStack, waiting: list[Place], places: list[Place
     logs = b"".join(text for name, text in content.items() if "/task_id=" in name)
     assert b'"level":"debug"' in logs
     assert b"401 invalid_api_key" in logs
+    assert b"the answer is no HTTP" in logs
+    assert b"400 ***: Not ***" in logs
     assert {name.rpartition(" ")[2] for name in content if name.startswith("GET")} <= {"200", "403"}
 
 
@@ -126,7 +142,7 @@ def pick_up(stack: CanaryStack) -> None:
 
 
 def wait_until(is_so: Callable[[], bool], stack: CanaryStack) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 480
     while not is_so():
         told = {task["task_id"]: task["state"] for task in stack.tasks()}
         assert time.monotonic() < deadline, told

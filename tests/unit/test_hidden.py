@@ -6,11 +6,14 @@ import copy
 import json
 import pickle
 from collections import UserDict, UserList
-from typing import Any
+from typing import Any, NamedTuple
 
+import attrs
 import pytest
 
-from outbound_transfer.hidden import Hidden, hide, hide_phones, reveal
+from outbound_transfer.hidden import Hidden, hide, hide_phones, mask_phones, reveal, secrets_in
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.models import new_transfer
 
 SECRET = "555-0199"
 
@@ -46,7 +49,8 @@ def test_a_copy_is_hidden_and_reveals_the_same(duplicate: Any) -> None:
 def test_hiding_wraps_and_masks(masked: list[str], value: Any) -> None:
     hidden = hide(value)
     assert isinstance(hidden, Hidden)
-    assert (hidden.reveal(), masked) == (str(value), [str(value)])
+    assert hidden.reveal() == str(value)
+    assert set(masked) == {str(value), "5550199"}, "a log may have a phone number without its punctuation"
     assert hide(hidden) is hidden, "once is enough"
 
 
@@ -67,8 +71,84 @@ def test_phones_are_hidden_in_every_form_of_recipients(masked: list[str], recipi
     hidden = hide_phones(recipients)
     assert SECRET not in repr(hidden)
     assert "ann@example.com" in repr(hidden)
-    assert masked == [SECRET]
+    assert masked == [SECRET, "5550199"]
     assert SECRET in repr(reveal(hidden))
+
+
+class Person(NamedTuple):
+    email: str
+    name: str
+    phone: str
+
+
+@attrs.define
+class Member:
+    email: str
+    phone: str
+
+
+@pytest.mark.parametrize(
+    "recipients",
+    [
+        Person("ann@example.com", "Ann", SECRET),
+        [Person("ann@example.com", "Ann", SECRET)],
+        [Member("ann@example.com", SECRET)],
+        {"email": "ann@example.com", "contact": {"phone": SECRET}},
+        [{"email": "ann@example.com", "mobile": SECRET}],
+        [{"email": SECRET, "phone": "ann@example.com"}],
+        [{"email": ["ann@example.com", SECRET]}],
+        {SECRET: "ann@example.com"},
+        json.dumps([ANN]).encode(),
+        [json.dumps(ANN).encode()],
+        f"[{ANN}",
+        json.dumps([ANN])[:-1],
+        f"ann@example.com, {SECRET}",
+        f"ann@example.com {SECRET}",
+        [SECRET],
+        5550199,
+    ],
+    ids=repr,
+)
+def test_what_is_no_recipient_shows_no_phone(masked: list[str], recipients: Any) -> None:
+    hidden = hide_phones(recipients)
+    assert "0199" not in repr(hidden)
+    with pytest.raises(InvalidDelivery) as refused:
+        new_transfer(subject="S", recipients=reveal(hidden))
+    assert "0199" not in str(refused.value)
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr, lambda value: f"\n {json.dumps(value, indent=2)}\n"])
+@pytest.mark.parametrize("recipients", [ANN, [ANN], [ANN, "bob@example.org"], ["ann@example.com"]], ids=repr)
+def test_recipients_as_text_are_what_the_text_stands_for(masked: list[str], recipients: Any, write: Any) -> None:
+    hidden = hide_phones(write(recipients))
+    assert reveal(hidden) == recipients
+    assert SECRET not in repr(hidden)
+    assert new_transfer(subject="S", recipients=write(recipients)) == new_transfer(subject="S", recipients=recipients)
+
+
+def test_a_phone_in_a_name_is_hidden_and_sent(masked: list[str]) -> None:
+    hidden = hide_phones([{"email": "ann@example.com", "name": f"Ann, {SECRET}"}])
+    assert "0199" not in repr(hidden)
+    assert reveal(hidden)[0]["name"] == f"Ann, {SECRET}"
+
+
+def test_phones_are_masked_and_nothing_else(masked: list[str]) -> None:
+    mask_phones([ANN, {"phones": [SECRET.encode(), 5550177]}, ("bob@example.org", None, True)])
+    assert masked == [SECRET, "5550199", SECRET, "5550199", "5550177"]
+
+
+def test_each_recipient_of_a_list_may_be_such_a_text(masked: list[str]) -> None:
+    assert reveal(hide_phones([repr(ANN), "bob@example.org"])) == [ANN, "bob@example.org"]
+
+
+def test_a_set_as_text_is_refused_as_its_order_is_another_in_each_try() -> None:
+    with pytest.raises(InvalidDelivery, match="neither JSON"):
+        new_transfer(subject="S", recipients="{'ann@example.com', 'bob@example.org'}")
+
+
+def test_the_wrapped_secrets_are_known(masked: list[str]) -> None:
+    recipients = hide_phones([ANN, {"email": "bob@example.org", "mobile": "555-0177"}])
+    assert set(secrets_in([hide("answer"), recipients])) == {"answer", SECRET, "555-0177"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import httpx
@@ -33,16 +33,19 @@ class _Base:
         on_wait: OnWait = log_wait,
         waited: Mapping[str, float] | None = None,
         observer: Observer | None = None,
+        secrets: Iterable[str] = (),
     ) -> None:
         """
         :param clock: monotonic seconds.
         :param on_wait: told of every wait before it begins; may raise to wait elsewhere (a deferral).
         :param waited: seconds that a call, by its operation, has waited before this client was made.
         :param observer: told of every try of a call, and of every wait.
+        :param secrets: what no error of any call may quote, beside the keys and what the call itself carries.
         """
         self.settings, self.policy = settings, policy or RetryPolicy()
         self._clock, self._on_wait, self._waited = clock, on_wait, dict(waited or {})
         self._observer = observer or Observer()
+        self._secrets = tuple(secrets)
 
     def _retry_options(self, call: Call[T]) -> dict[str, Any]:
         waited = self._waited.pop(call.operation.value, 0.0)
@@ -76,7 +79,7 @@ class Client(_Base):
 
     def _exchange(self, call: Call[Any]) -> Answer:
         with observed(self._observer, call) as asked:
-            answer = exchange(self._http, self.settings, call)
+            answer = exchange(self._http, self.settings, call, self._secrets)
             asked.status = answer.status
         return answer
 
@@ -119,7 +122,7 @@ class AsyncClient(_Base):
 
     async def _exchange(self, call: Call[Any]) -> Answer:
         with observed(self._observer, call) as asked:
-            answer = await exchange_async(self._http, self.settings, call)
+            answer = await exchange_async(self._http, self.settings, call, self._secrets)
             asked.status = answer.status
         return answer
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 import httpx
 
 from outbound_transfer import __version__
 from outbound_transfer.client.settings import InvalidSettings, Settings
+from outbound_transfer.client.wire_log import no_secrets_logged
 from outbound_transfer.protocol.content_disposition import attachment
-from outbound_transfer.protocol.errors import ConnectionLost, MalformedAnswer, NotConnected, TimedOut
+from outbound_transfer.protocol.errors import CallError, ConnectionLost, MalformedAnswer, NotConnected, TimedOut
 from outbound_transfer.protocol.exchange import Answer, Call, Upload
+from outbound_transfer.protocol.redaction import clean
 
 _HEADERS: Final = {
     "Accept": "application/json, application/x-ndjson",
@@ -21,6 +23,14 @@ _HEADERS: Final = {
     "Accept-Encoding": "identity",
     "User-Agent": f"airflow-provider-outbound-transfer/{__version__}",
 }
+
+_HTTP_ERRORS: Final = (httpx.TransportError, httpx.StreamError, httpx.InvalidURL)
+
+#: What the library says of an answer without quoting it.
+_OWN_WORDS: Final = re.compile(
+    r"Server disconnected without sending a response\.|"
+    r"peer closed connection without sending complete message body \((received \d+ bytes, expected \d+|[a-z ]+)\)"
+)
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
@@ -34,30 +44,48 @@ def client_options(settings: Settings) -> dict[str, Any]:
     }
 
 
-def exchange(client: httpx.Client, settings: Settings, call: Call[Any]) -> Answer:
+def exchange(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()) -> Answer:
     """Ask ``call`` once.
 
+    :param secrets: what no error and no log may quote, beside the keys and the call's own.
     :raises CallError: no whole answer came.
     """
     content = call.upload.body() if call.upload else call.body
-    with _errors_of(call), client.stream(content=content, **_request(settings, call)) as response:
-        _check_encoding(response)
-        body = bytearray()
-        for chunk in response.iter_raw():
-            _append(body, chunk, call)
-    return _answer(response, body, settings.key(call.api))
-
-
-async def exchange_async(client: httpx.AsyncClient, settings: Settings, call: Call[Any]) -> Answer:
-    """The same without blocking the event loop."""
-    content = _off_the_loop(call.upload) if call.upload else call.body
-    with _errors_of(call):
-        async with client.stream(content=content, **_request(settings, call)) as response:
+    known = _known(settings, call, secrets)
+    try:
+        with no_secrets_logged(known), client.stream(content=content, **_request(settings, call)) as response:
             _check_encoding(response)
             body = bytearray()
-            async for chunk in response.aiter_raw():
+            for chunk in response.iter_raw():
                 _append(body, chunk, call)
-    return _answer(response, body, settings.key(call.api))
+            return _answer(response, body, known)
+    except _HTTP_ERRORS as error:
+        failure = _failure(call, error, known)
+    raise failure
+
+
+async def exchange_async(
+    client: httpx.AsyncClient, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()
+) -> Answer:
+    """The same without blocking the event loop."""
+    content = _off_the_loop(call.upload) if call.upload else call.body
+    known = _known(settings, call, secrets)
+    try:
+        with no_secrets_logged(known):
+            async with client.stream(content=content, **_request(settings, call)) as response:
+                _check_encoding(response)
+                body = bytearray()
+                async for chunk in response.aiter_raw():
+                    _append(body, chunk, call)
+                return _answer(response, body, known)
+    except _HTTP_ERRORS as error:
+        failure = _failure(call, error, known)
+    raise failure
+
+
+def _known(settings: Settings, call: Call[Any], secrets: Iterable[str]) -> tuple[str, ...]:
+    """All that no error and no log may quote: both keys, as who mirrors one may have seen the other."""
+    return (*filter(None, (settings.transfer_api_key, settings.event_api_key)), *call.secrets, *secrets)
 
 
 def _request(settings: Settings, call: Call[Any]) -> dict[str, Any]:
@@ -78,24 +106,27 @@ async def _off_the_loop(upload: Upload) -> AsyncIterator[bytes]:
         yield chunk
 
 
-@contextmanager
-def _errors_of(call: Call[Any]) -> Iterator[None]:
-    what = call.operation.value
-    try:
-        yield
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise NotConnected(f"{what}: no connection to the service: {_said(error)}") from error
-    except httpx.TimeoutException as error:
-        raise TimedOut(f"{what}: the service did not answer in time ({_said(error)})") from error
-    except (httpx.TransportError, httpx.StreamError) as error:
-        raise ConnectionLost(f"{what}: the connection broke: {_said(error)}") from error
-    except httpx.InvalidURL as error:
-        raise InvalidSettings(f"the connection's address cannot be used: {_said(error)}") from error
+def _failure(call: Call[Any], error: Exception, secrets: Iterable[str]) -> CallError | InvalidSettings:
+    """The error of ours for one of the library's. It is raised outside of the ``except`` block.
+
+    For a log shows an error's context too, and the library's errors quote the bytes of an answer that is no HTTP.
+    """
+    what, said = call.operation.value, clean(f"{type(error).__name__} {_said(error)}", secrets)
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        return NotConnected(f"{what}: no connection to the service: {said}")
+    if isinstance(error, httpx.TimeoutException):
+        return TimedOut(f"{what}: the service did not answer in time ({said})")
+    if isinstance(error, httpx.InvalidURL):
+        return InvalidSettings(f"the connection's address cannot be used: {said}")
+    return ConnectionLost(f"{what}: the connection broke: {said}")
 
 
 def _said(error: Exception) -> str:
-    # What is no HTTP is quoted in the error, however long it is.
-    return f"{type(error).__name__} {error}".strip()[:300]
+    """An error's text where it is the operating system's or the library's own; what quotes the peer is left out."""
+    text = str(error)
+    if not isinstance(error, httpx.ProtocolError | httpx.ProxyError) or _OWN_WORDS.fullmatch(text):
+        return text
+    return "(the answer is no HTTP; it is not quoted, as it may hold what is secret)"
 
 
 def _check_encoding(response: httpx.Response) -> None:
@@ -109,6 +140,6 @@ def _append(body: bytearray, chunk: bytes, call: Call[Any]) -> None:
         raise MalformedAnswer(f"{call.operation.value}: the answer is over {call.max_answer:,} bytes")
 
 
-def _answer(response: httpx.Response, body: bytearray, key: str) -> Answer:
+def _answer(response: httpx.Response, body: bytearray, secrets: tuple[str, ...]) -> Answer:
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, bytes(body), secrets=(key,))
+    return Answer(response.status_code, headers, bytes(body), secrets=secrets)

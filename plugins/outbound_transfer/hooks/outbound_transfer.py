@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.lineage import get_hook_lineage_collector
+from airflow.sdk.log import amask_secret, mask_secret
 
 from outbound_transfer.assets import account_namespace
 from outbound_transfer.protocol import calls, flows
@@ -59,6 +60,7 @@ class OutboundTransferHook(BaseHook):
             from outbound_transfer.client import Client
 
             settings = settings_of(self.get_connection(self.outbound_transfer_conn_id))
+            mask_secret(settings.event_api_key)  # Airflow masks the password, of the extra fields only the whole text
             self._client = Client(settings, **self._watched(settings))
         return self._client
 
@@ -82,9 +84,11 @@ class OutboundTransferHook(BaseHook):
         from outbound_transfer.client.settings import InvalidSettings
 
         try:
-            return settings_of(await BaseHook.aget_connection(self.outbound_transfer_conn_id))
+            settings = settings_of(await BaseHook.aget_connection(self.outbound_transfer_conn_id))
         except AirflowNotFoundException as error:
             raise InvalidSettings(str(error)) from error
+        await amask_secret(settings.event_api_key)
+        return settings
 
     def perform(self, call: Call[T]) -> T:
         """Any call of :mod:`outbound_transfer.protocol.calls`."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer import waiting
-from outbound_transfer.hidden import hide, hide_phones, reveal
+from outbound_transfer.hidden import Hidden, hide, hide_phones, mask_phones, reveal, secrets_in
 from outbound_transfer.links import TransferLink, show
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.progress import found, summary
@@ -42,6 +42,21 @@ class _OfTransfer(OutboundTransferOperator):
         return lineage(self, task_instance)
 
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
+
+
+#: Arguments that are one text.
+_TEXTS: Final = ("subject", "message", "security", "security_question", "security_answer")
+
+
+def _rendered(name: str, template: Any, value: Any) -> Any:
+    """What a template gives, of which Airflow makes the word "None" where that is nothing.
+
+    Nothing is no word to send. As a security option it stays the word, which is refused: the account's default, which
+    may be a weaker one, is taken only where no option is asked for.
+    """
+    if not isinstance(template, str) or "{" not in template or value not in (None, "None"):
+        return value
+    return "None" if name == "security" else None
 
 
 class _DescribesDraft(_OfTransfer):
@@ -78,11 +93,24 @@ class _DescribesDraft(_OfTransfer):
         self.security_answer = security_answer
         self.resend = resend
 
-    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
+    def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
         # Airflow stores and shows rendered fields; the secrets among them are hidden before it does.
-        super()._do_render_template_fields(*args, **kwargs)
-        self.security_answer = hide(self.security_answer)
-        self.recipients = hide_phones(self.recipients)
+        mask_phones(self.recipients)  # Airflow logs a template that fails
+        templates = {name: getattr(self, name) for name in _TEXTS}
+        try:
+            super()._do_render_template_fields(parent, *args, **kwargs)
+        except BaseException:
+            self.security_answer, self.recipients = hide(self.security_answer), Hidden(self.recipients)
+            raise
+        if parent is self:  # and not an object among its arguments that has templates of its own
+            for name, template in templates.items():
+                setattr(self, name, _rendered(name, template, getattr(self, name)))
+            self.security_answer = hide(self.security_answer)
+            self.recipients = hide_phones(self.recipients)
+
+    def hook(self, **client_options: Any) -> OutboundTransferHook:
+        secrets = secrets_in([self.security_answer, self.recipients])
+        return super().hook(secrets=tuple(secrets), **client_options)
 
     def new_transfer(self) -> NewTransfer:
         """The draft to create, checked."""
@@ -104,7 +132,8 @@ class CreateTransferOperator(_DescribesDraft):
     A retry or a clear goes on with the draft of the earlier try.
 
     :param subject: not empty.
-    :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``.
+    :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``. A template
+        may render to JSON, or to what Python writes for a list or a mapping.
     :param message: up to 2,000 characters.
     :param security: one of none, email, email_code, question, sms, login; the account's default where not given.
     :param security_question: with ``security="question"`` only.

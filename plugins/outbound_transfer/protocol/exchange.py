@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from outbound_transfer.protocol.errors import CallError, MalformedAnswer, ServiceError, SourceChanged
+from outbound_transfer.protocol.redaction import clean as _clean
 from outbound_transfer.protocol.retry_after import seconds_to_wait
 
 T = TypeVar("T")
@@ -19,8 +20,6 @@ Flow: TypeAlias = Generator["Call[Any]", Any, T]
 
 #: The longest answer that is read, in bytes, where a call does not say otherwise.
 MAX_ANSWER: Final = 16 * 1024 * 1024
-
-_MESSAGE_LENGTH: Final = 500
 
 
 class Api(Enum):
@@ -51,12 +50,12 @@ class Answer:
 
     :ivar headers: their names are in lower case.
     :ivar after_unclear: an earlier try may have taken effect.
-    :ivar secrets: texts that the request carried and that no error may quote: the key.
+    :ivar secrets: texts that no error may quote, whichever call brought them out: the key above all.
     """
 
     status: int
-    headers: Mapping[str, str]
-    body: bytes
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
     after_unclear: bool = False
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
@@ -135,8 +134,12 @@ def result_of(call: Call[T], answer: Answer) -> T:
         raise error_of(call, answer)
     try:
         return call.read(answer)
+    except MalformedAnswer as error:
+        failure = error
     except _UNREADABLE as error:
-        raise MalformedAnswer(f"{call.operation.value}: the answer is not as documented: {error}") from None
+        failure = MalformedAnswer(f"{call.operation.value}: the answer is not as documented: {error}")
+    failure.__context__ = None  # what is behind it holds the answer's bytes
+    raise failure
 
 
 #: What msgspec raises for bytes that are not the JSON that was expected; the last is for JSON nested without end.
@@ -175,11 +178,3 @@ def error_of(call: Call[Any], answer: Answer) -> CallError:
     code = said.error if ServiceError.knows(said.error) else _clean(said.error, secrets)
     message = _clean(said.message or "", secrets)
     return ServiceError.of(answer.status, code, f"{call.upload.name!r}: {message}" if call.upload else message, wait)
-
-
-def _clean(text: str, secrets: Iterable[str]) -> str:
-    # The longest first: one secret may be the beginning of another.
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    shown = "".join(character if character.isprintable() else " " for character in text[:_MESSAGE_LENGTH])
-    return " ".join(shown.split())

@@ -246,7 +246,7 @@ class _Reader:
                 start = _colon(text, at).end()  # type: ignore[union-attr]
                 value, at = self._scan(text, start)
                 if name in fields:
-                    raise _NotAnEvent(f"the event has the field {_shown(name)} twice")
+                    raise _NotAnEvent(f"the event has {_shown(name)} twice")
                 fields[name] = _Field(text[start:at], value)
                 at = _comma(text, at).end()  # type: ignore[union-attr]
         except RecursionError:
@@ -334,4 +334,5 @@ def _object(fields: dict[str, _Field]) -> str:
 
 
 def _shown(name: str) -> str:
-    return json.dumps(name)[:100]
+    # The name of a field that is not documented may be anything, the key too.
+    return f'the field "{name}"' if name in _PlainLine.__struct_fields__ else "a field that is not documented"

@@ -11,6 +11,7 @@ import msgspec
 
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.identity import duplicate_addresses
+from outbound_transfer.protocol.recipients import begins_like_a_list, read_text, shown
 
 DRAFT: Final = "draft"
 PENDING: Final = "pending"
@@ -136,7 +137,8 @@ def new_transfer(
 ) -> NewTransfer:
     """A checked request for a draft (service.md, POST /v1/transfers).
 
-    :param recipients: one or many addresses, or mappings with ``email`` and optionally ``name`` and ``phone``.
+    :param recipients: one or many addresses, or mappings with ``email`` and optionally ``name`` and ``phone``; also as
+        a text of JSON or Python.
     :raises InvalidDelivery: naming every rule that is broken, one a line; secrets are not quoted.
     """
     asked = [_recipient(position, one) for position, one in enumerate(_listed(recipients), 1)]
@@ -156,18 +158,20 @@ def new_transfer(
 
 
 def _listed(given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> list[str | Mapping[str, Any]]:
-    if isinstance(given, str | Mapping):
+    given = read_text(given)
+    if isinstance(given, str | bytes | Mapping):
         return [given]
     return list(given) if isinstance(given, Iterable) else [given]
 
 
 def _recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipient | str:
     """A recipient, or what is wrong with it."""
+    given = read_text(given)
     try:
         recipient = msgspec.convert({"email": given} if isinstance(given, str) else given, NewRecipient)
     except msgspec.ValidationError as error:
-        # The library's text names fields and types, never values.
-        return f"recipient {position}: {error}"
+        # The library's text names fields and types, never values; but a phone number may be in a field's place.
+        return f"recipient {position}: " + re.sub(r"\d", "#", str(error))
     if not all(map(_is_unicode, filter(None, (recipient.name, recipient.phone)))):
         return f"recipient {position}: not valid Unicode"
     return recipient
@@ -216,7 +220,10 @@ def _address_problems(address: str) -> Iterator[str]:
         # Deliverability is the service's to judge; here only the form counts (POST /v1/transfers, rule 1).
         validate_email(address, check_deliverability=False, allow_smtputf8=True, test_environment=True)
     except EmailNotValidError as error:
-        yield f"recipient {address!r} is not an address: {error}"
+        if begins_like_a_list(address):
+            yield "a recipient is a text that begins like JSON, but is neither JSON nor a list or mapping of Python"
+        else:
+            yield f"recipient {shown(address)!r} is not an address: {error}"
 
 
 def _security_problems(new: NewTransfer) -> Iterator[str]:
@@ -236,6 +243,7 @@ def _security_problems(new: NewTransfer) -> Iterator[str]:
 def _phone_problems(recipients: tuple[NewRecipient, ...]) -> Iterator[str]:
     for recipient in recipients:
         if not recipient.phone:
-            yield f"security 'sms' needs the phone of {recipient.email}"
+            yield f"security 'sms' needs the phone of {shown(recipient.email)}"
         elif not re.fullmatch("[0-9]+", re.sub(r"[\W_]", "", recipient.phone)):
-            yield f"the phone of {recipient.email} must be digits, with spaces and punctuation between them at most"
+            whose = shown(recipient.email)
+            yield f"the phone of {whose} must be digits, with spaces and punctuation between them at most"

@@ -44,6 +44,7 @@ QUESTION: dict[str, Any] = {
     "security_answer": "{{ var.value.canary_answer }}",
 }
 SMS: dict[str, Any] = {"files": FILE, "subject": "With a code", "recipients": recipients, "security": "sms"}
+PHONE = "{{ var.json.canary_recipients[0].phone }}"
 WAIT: dict[str, Any] = {"wait": True, "poke_interval": 1}
 #: Airflow may take a task for failed that is back from the triggerer before the scheduler knows of its deferral.
 DEFERRED: dict[str, Any] = {"deferrable": True, "retries": 2}
@@ -67,7 +68,26 @@ with DAG("canary", schedule=None, catchup=False, default_args={"retry_delay": ti
             retries=1,
         ),
         DeliverFilesOperator(task_id="gone", **SMS | {"files": "/missing"}),
+        DeliverFilesOperator(task_id="template", **SMS | {"recipients": "{{ var.value.canary_recipients }}"}),
+        DeliverFilesOperator(task_id="template_json", **SMS | {"recipients": "{{ var.json.canary_recipients }}"}),
+        DeliverFilesOperator(task_id="template_cut", **SMS | {"recipients": "{{ var.value.canary_recipients[:-2] }}"}),
+        DeliverFilesOperator(
+            task_id="template_fails",
+            **SMS | {"recipients": [{"email": "ann@example.com", "phone": PHONE}, "{{ nothing.at.all }}"]},
+        ),
+        DeliverFilesOperator(task_id="quoted", **QUESTION, outbound_transfer_conn_id="mirror"),
+        DeliverFilesOperator(task_id="quoted_sms", **SMS, outbound_transfer_conn_id="mirror"),
     ]
+    DeliverFilesOperator(task_id="no_http", **QUESTION, outbound_transfer_conn_id="no_http")
+    EventFeedToSqlOperator(task_id="feed_no_http", sql_conn_id="warehouse", outbound_transfer_conn_id="no_http")
+    TransferSensor(
+        task_id="wait_no_http",
+        transfer_id="t",
+        outbound_transfer_conn_id="no_http",
+        poke_interval=1,
+        timeout=15,
+        deferrable=True,
+    )
 
     create = CreateTransferOperator(task_id="create", **without("files", QUESTION))
     attach = AttachFilesOperator(task_id="attach", transfer_id=create.output, files=FILE)
