@@ -20,7 +20,7 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from outbound_transfer.protocol import calls
-from outbound_transfer.protocol.errors import CallError, MalformedAnswer, SourceError
+from outbound_transfer.protocol.errors import CallError, InvalidDelivery, MalformedAnswer, SourceError
 from outbound_transfer.protocol.models import new_transfer
 from outbound_transfer.state import StateLost
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
@@ -580,3 +580,35 @@ def test_an_outage_leaves_one_draft_at_most(deliver, sandbox) -> None:
     assert billed(sandbox) == [sent]
     creates = [call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")]
     assert len(creates) == 2
+
+# Templates that give nothing.
+
+
+def rendered(native: bool = False, **arguments: Any) -> DeliverFilesOperator:
+    from airflow.sdk import DAG
+
+    with DAG("templates", schedule=None, render_template_as_native_obj=native):
+        operator = DeliverFilesOperator(task_id="task", files="a.csv", **{**DELIVERY, **arguments})
+    operator.render_template_fields({"nothing": None, "word": "None"})
+    return operator
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_nothing_is_not_sent_as_a_word(native) -> None:
+    asked = rendered(native, message="{{ nothing }}").new_transfer()
+    assert asked.message is None
+    with pytest.raises(InvalidDelivery, match="subject must not be empty"):
+        rendered(native, subject="{{ nothing }}").new_transfer()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("missing", ["security", "security_question", "security_answer"])
+def test_security_that_a_template_does_not_give_is_refused(native, missing) -> None:
+    asked = {"security": "question", "security_question": "Which?", "security_answer": "Blue"}
+    with pytest.raises(InvalidDelivery, match="security"):
+        rendered(native, **asked | {missing: "{{ nothing }}"}).new_transfer()
+
+
+def test_the_word_itself_may_be_sent() -> None:
+    asked = rendered(subject="None", message="None").new_transfer()
+    assert (asked.subject, asked.message) == ("None", "None")
