@@ -22,7 +22,7 @@ POST /events                        appends `count` synthetic events of `type` w
 GET /ledger                         what was billed and emailed
 GET /requests                       the calls of the API and their answers
 GET /feed-calls                     the feed usage log
-POST /faults                        plans faults (see `faults`), after those that are planned
+POST /faults                        plans faults (see `fault_kinds`), after those that are planned
 GET /faults                         which were met and which not
 DELETE /faults                      forgets them
 POST /faults/release                lets calls go on that a fault holds up
@@ -46,7 +46,8 @@ from .api import render
 from .api.http import answer, parameter, read_json, sandbox_of
 from .clock import iso
 from .errors import ApiError, not_found
-from .faults import AnyFault, Faults
+from .fault_kinds import AnyFault
+from .faults import Faults
 from .models import File, User
 from .service import settings
 from .service.drafts import Text
