@@ -59,7 +59,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="a name under which browsers may use the web application, besides localhost and addresses",
     )
-    parser.add_argument("--quota-mb", type=_positive, metavar="N", help="disk space for uploads (default: unlimited)")
+    parser.add_argument(
+        "--quota-mb",
+        type=_positive,
+        metavar="N",
+        help="disk space for all that is kept: files, records, logs (default: unlimited)",
+    )
     parser.add_argument("--ready-file", type=Path, metavar="F", help="where to write address and keys when ready")
     return parser
 

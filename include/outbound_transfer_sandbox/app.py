@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from . import control
 from .api import events, files, http, transfers
-from .api.middleware import Contained, EarlyAnswers, RequestLog
+from .api.middleware import Contained, EarlyAnswers, Edge, RequestLog
 from .errors import ApiError
 from .faults import Faults, Faulty
 from .service.sandbox import Sandbox
@@ -37,4 +37,4 @@ def create_app(sandbox: Sandbox, trusted_hosts: Collection[str] = ()) -> ASGIApp
     app.router.redirect_slashes = False
     app.state.sandbox = sandbox
     app.state.faults = Faults()
-    return EarlyAnswers(Faulty(RequestLog(Contained(app), sandbox), app.state.faults))
+    return Edge(EarlyAnswers(Faulty(RequestLog(Contained(app), sandbox), app.state.faults)))

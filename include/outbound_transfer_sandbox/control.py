@@ -22,7 +22,7 @@ POST /events                        appends `count` synthetic events of `type` w
 GET /ledger                         what was billed and emailed
 GET /requests                       the calls of the API and their answers
 GET /feed-calls                     the feed usage log
-POST /faults                        plans faults (see `faults`), after those that are planned
+POST /faults                        plans faults (see `fault_kinds`), after those that are planned
 GET /faults                         which were met and which not
 DELETE /faults                      forgets them
 POST /faults/release                lets calls go on that a fault holds up
@@ -35,8 +35,9 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, field
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -46,27 +47,29 @@ from .api import render
 from .api.http import answer, parameter, read_json, sandbox_of
 from .clock import iso
 from .errors import ApiError, not_found
-from .faults import AnyFault, Faults
+from .fault_kinds import AnyFault
+from .faults import Faults
 from .models import File, User
 from .service import settings
 from .service.drafts import Text
 
 
 class LocalOnly:
-    """Answers only clients of this machine that mean it: the peer, Host and Origin must all be loopback.
+    """Answers only clients of this machine that mean it: no page of another site, nobody whom a proxy asks for.
 
-    Host keeps out web pages that rebind their name to 127.0.0.1, Origin those that post across sites.
+    The peer and Host must be loopback: Host keeps out web pages that rebind their name to 127.0.0.1. A proxy beside us
+    passes for both, so what it adds tells it; HTTP/1.0 is what the commonest one speaks that adds nothing.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = HTTPConnection(scope)
-        peer = connection.client.host if connection.client else None
-        host, origin = hosts.host(connection.headers), hosts.origin(connection.headers)
-        if not (hosts.is_loopback(peer) and hosts.is_loopback(host) and (origin == "" or hosts.is_loopback(origin))):
-            raise ApiError(403, "forbidden", "The control API answers this machine only.")
+        headers, client = Headers(scope=scope), scope.get("client")
+        is_here = hosts.is_loopback(client[0] if client else None) and hosts.is_loopback(hosts.host(headers))
+        is_sent_on = hosts.is_forwarded(headers) or scope["http_version"] == "1.0" or len(headers.getlist("host")) > 1
+        if not is_here or is_sent_on or hosts.is_from_another_site(headers):
+            raise ApiError(403, "forbidden", "The control API answers programs of this machine only.")
         await self._app(scope, receive, send)
 
 
@@ -105,6 +108,9 @@ async def advance_clock(request: Request) -> Response:
     return answer({"clock": iso(sandbox.context.clock.now())})
 
 
+Name = Annotated[Text, Meta(min_length=1, max_length=unspecified.MAX_ADDRESS)]
+
+
 class UserChange(Struct, forbid_unknown_fields=True):
     """Grants that are left out stay as they are; a new user has them all."""
 
@@ -118,7 +124,7 @@ class UserChange(Struct, forbid_unknown_fields=True):
 
 
 class NewKey(Struct, forbid_unknown_fields=True):
-    user: Annotated[Text, Meta(min_length=1)] = unspecified.FIRST_USER
+    user: Name = unspecified.FIRST_USER
     api_permitted: bool | None = None
     sending_permitted: bool | None = None
 
@@ -126,6 +132,7 @@ class NewKey(Struct, forbid_unknown_fields=True):
 async def new_key(request: Request) -> Response:
     sandbox, body = sandbox_of(request), await read_json(request, NewKey)
     accounts = sandbox.context.accounts
+    sandbox.context.space.check_records(3)
     user = accounts.user(body.user) or User(body.user, active=True, api_permitted=True, sending_permitted=True)
     change = UserChange(api_permitted=body.api_permitted, sending_permitted=body.sending_permitted)
     accounts.save_user(change.applied(user))
@@ -157,7 +164,7 @@ async def new_event_key(request: Request) -> Response:
 
 
 class SignIn(Struct, forbid_unknown_fields=True):
-    user: Annotated[Text, Meta(min_length=1)]
+    user: Name
     password: Annotated[str, Meta(min_length=1, max_length=1000)]
     administrator: bool = False
 
@@ -194,7 +201,7 @@ async def cancel(request: Request) -> Response:
 
 
 class TransferChange(Struct, forbid_unknown_fields=True):
-    stored_status: Annotated[Text, Meta(min_length=1)] | None = None
+    stored_status: Annotated[Text, Meta(min_length=1, max_length=100)] | None = None
     expires_in_seconds: Annotated[float, Meta(ge=-(10**9), le=10**9)] | None = None
 
 
@@ -208,6 +215,9 @@ async def patch_transfer(request: Request) -> Response:
     return answer(render.transfer(sandbox_of(request).transfers.find(transfer_id)))
 
 
+_EVENT = 30  # bytes that a synthetic event takes beside its texts
+
+
 class NewEvents(Struct, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=unspecified.SYNTHETIC_EVENTS_PER_CALL)] = 1
     type: str = "transfer_sent"
@@ -216,7 +226,9 @@ class NewEvents(Struct, forbid_unknown_fields=True):
 
 async def add_events(request: Request) -> Response:
     body, context = await read_json(request, NewEvents), sandbox_of(request).context
-    context.journal.add_events(body.count, body.type, context.clock.now(), msgspec.json.encode(body.data).decode())
+    data = msgspec.json.encode(body.data).decode()
+    context.space.check_records(0, body.count * (_EVENT + len(body.type.encode()) + len(data)))
+    context.journal.add_events(body.count, body.type, context.clock.now(), data)
     return answer({"count": body.count, "last_event_id": context.journal.last_event_id()}, 201)
 
 

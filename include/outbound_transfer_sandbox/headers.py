@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from email.message import Message
 
+from . import unspecified
 from .errors import invalid_request
 
 # The two charsets that RFC 5987 asks of a receiver; any other makes the parameter unusable.
@@ -20,6 +21,9 @@ def filename(disposition: str | None) -> str:
     """
     if disposition is None:
         raise invalid_request("Content-Disposition is missing: it carries the filename.")
+    # The library that reads it takes time with the square of these two.
+    if len(disposition) > unspecified.MAX_DISPOSITION or disposition.count(";") > unspecified.MAX_PARAMETERS:
+        raise invalid_request("Content-Disposition is too long.")
     name = _base_name(_declared_name(disposition))
     if name.strip() in {"", ".", ".."} or any(unicodedata.category(c) in {"Cc", "Cs"} for c in name):
         raise invalid_request("Content-Disposition: the filename is empty or unusable.")

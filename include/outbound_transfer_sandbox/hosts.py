@@ -1,10 +1,16 @@
-"""Which machine a request means, and from where. Pure."""
+"""Which machine a request means, from where it comes, and who sent it. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
+
+# What proxies add to say for whom they ask.
+_FORWARDED = re.compile(
+    "(x-)?forwarded(-.+)?|via|(x-)?((true|cluster)-)?client-ip|x-real-ip|x-(original|proxy|envoy|amzn)-.+|(cf|fastly)-.+"
+)
 
 
 def host(headers: Mapping[str, str]) -> str | None:
@@ -12,10 +18,19 @@ def host(headers: Mapping[str, str]) -> str | None:
     return _hostname(f"//{headers.get('host', '')}")
 
 
-def origin(headers: Mapping[str, str]) -> str | None:
-    """The name or address in Origin; "" without the header, None for one that says nothing."""
-    value = headers.get("origin")
-    return "" if value is None else _hostname(value)
+def is_from_another_site(headers: Mapping[str, str]) -> bool:
+    """Whether a page sent it that is not our own, one of another port of this machine included.
+
+    Browsers name the page's origin with whatever changes something, and newer ones their relation with everything.
+    """
+    origin, relation = headers.get("origin"), headers.get("sec-fetch-site", "none")
+    ours = origin is None or origin.partition("//")[2] == headers.get("host")
+    return not ours or relation not in {"none", "same-origin"}
+
+
+def is_forwarded(names: Iterable[str]) -> bool:
+    """Whether a proxy has sent it on, by the names of its headers, in small letters."""
+    return any(_FORWARDED.fullmatch(name) for name in names)
 
 
 def _hostname(url: str) -> str | None:

@@ -123,6 +123,7 @@ class Server(uvicorn.Server):
                 log_level="error",
                 proxy_headers=False,
                 server_header=False,
+                date_header=False,  # `Edge` adds it
                 timeout_keep_alive=75,  # longer than clients keep idle connections, so that they close first
             )
         )
@@ -144,9 +145,7 @@ class Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         while not self._stopping.is_set():
-            await self.on_tick(0)  # refreshes the Date header
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), 1)
+            await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 inherited
         for server in self.servers:

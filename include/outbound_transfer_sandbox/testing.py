@@ -211,14 +211,15 @@ def running_sandbox(
     port: int = 0,
     transfer_key: str | None = None,
     event_key: str | None = None,
+    quota: int | None = None,
 ) -> Iterator[Sandbox]:
     """A sandbox on loopback in a thread of this process, with real sockets.
 
-    Its state is in `data_dir`, or in a temporary directory that goes with it.
+    Its state is in `data_dir`, or in a temporary directory that goes with it; `quota` bounds its bytes.
     """
     with (
         TemporaryDirectory(prefix="outbound-transfer-sandbox-") as temporary,
-        closing(Service(data_dir or Path(temporary), durable=False)) as service,
+        closing(Service(data_dir or Path(temporary), quota, durable=False)) as service,
         _serving(service, port) as url,
         closing(Sandbox(url, *service.open_keys(transfer_key, event_key))) as sandbox,
     ):

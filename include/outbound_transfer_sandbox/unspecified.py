@@ -22,7 +22,8 @@ Input
     An address needs a dot in its domain; names reserved for tests (`.test`, example.com) pass.
     Names of files are compared code point by code point; control characters make one unusable; a backslash separates
     directories also where quoted-string grammar would drop it, since that is what such clients mean.
-    An upload of zero bytes is a file of zero bytes. One that finds the disk's quota used up gets 503: a slot may free.
+    An upload of zero bytes is a file of zero bytes. Whatever finds the disk's quota used up gets 503: space may free.
+    A Content-Disposition of many kilobytes or semicolons is refused with 400, as is an address beyond 320 characters.
     A disposition other than attachment is refused; a filename* that cannot be decoded gives way to filename.
 Feed
     Event ids are the integers of the cursor. Errors have the Transfer interface's body. A cursor beyond the end is
@@ -67,8 +68,18 @@ UPLOAD_STALL_SECONDS = 60.0  # an upload that needs longer for a megabyte counts
 STALL_SECONDS = 60.0  # a client that takes nothing of its answer for this long is cut off
 HEAD_SECONDS = 20.0  # for a request's head to come in whole; also for the first one of a connection
 MAX_HEAD_BYTES = 65_536
+MAX_DISPOSITION = 8_192  # characters; an object store's longest name, 1,024 bytes, fits with its filename*
+MAX_PARAMETERS = 255  # semicolons in it, those within a name included
+MAX_ADDRESS = 320  # characters of an email address; RFC 5321 ends at 254
+MAX_RANGE = 64  # characters; a longer Range, of many pieces, is not looked at: the whole file is the answer
 MAX_CLOCK_OFFSET = 200 * 365 * DAY  # keeps every date within ISO 8601's four-digit years
-KEPT_REQUESTS = 100_000  # of the request and feed logs; far more than any rate window needs
+LOG_BYTES = 33_554_432  # of the request log, some 150,000 calls: far more than any rate window needs
+LOGGED_TEXT = 1_000  # characters of a path or query in it; more is nobody's address
+KEPT_ATTEMPTS = 10_000  # names and recipients whose wrong answers are counted at a time; each took a costly guess
+SESSIONS_EACH = 20  # of one person at a time; the oldest end
+SHOWN_MAIL = 100_000  # messages in one answer of the control API
+PLANNED_FAULTS = 10_000  # those that were met included, until they are cleared
+PLANNED_BYTES = 16_777_216  # of all of them
 SYNTHETIC_EVENTS_PER_CALL = 10_000_000  # what one control call may append
 
 MAX_FORM_BYTES = 65_536  # the account's settings fit thirty times over

@@ -6,7 +6,6 @@ import hashlib
 import json
 import socket
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from outbound_transfer.operators.transfer import (
 )
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.warehouse.tables import DELIVERIES
+from support.patience import eventually
 from support.postgres import postgres, postgres_server  # noqa: F401
 from support.tasks import TaskInstance, Time
 from support.warehouses import duckdb_hook, memory, sqlite_hook  # noqa: F401
@@ -242,13 +242,13 @@ def test_the_row_is_there_while_the_upload_is_under_way(task, fetch, monkeypatch
 
     read, seen = sources.Source._read, []
 
+    def rows_there():
+        with suppress(sqlite3.OperationalError):  # no table yet
+            return rows_of(fetch)
+
     def read_later(source, file, size):
         if source.name == "c.csv" and not seen:
-            until = time.monotonic() + 60
-            while not seen and time.monotonic() < until:
-                with suppress(sqlite3.OperationalError):  # no table yet
-                    seen.extend(rows_of(fetch))
-                time.sleep(0.01)
+            seen.extend(eventually(rows_there))
         return read(source, file, size)
 
     monkeypatch.setattr(sources.Source, "_read", read_later)

@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -22,6 +21,7 @@ from outbound_transfer.ui.kept import Kept
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.tables import DELIVERIES, RECIPIENTS
 from support import ledger
+from support.patience import eventually
 from support.warehouses import sqlite_hook
 
 PAGE = "/outbound-transfer/deliveries"
@@ -298,12 +298,8 @@ def test_a_warehouse_that_never_answers_holds_nobody_up(
         assert (answer.status_code, "does not answer" in answer.text) == (503, True)
     assert airflow.get("/api/v2/version").status_code == 200
     hanging = [thread for thread in threading.enumerate() if thread.name == "outbound-transfer-page"]
-    assert (len(hanging), len(taken)) == (2, 2)
+    eventually(lambda: len(taken) == 2)
+    assert len(hanging) == 2
     for connection in taken:
         connection.close()  # the database is gone for good: the threads end
-    for thread in hanging:
-        thread.join(10)
-    until = time.monotonic() + 10
-    while time.monotonic() < until and any(thread.is_alive() for thread in hanging):
-        time.sleep(0.01)
-    assert not any(thread.is_alive() for thread in hanging)
+    eventually(lambda: not any(thread.is_alive() for thread in hanging))

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, sync_playwright
 
 from outbound_transfer_sandbox.testing import Sandbox
+from support.patience import PATIENCE
 
 SCREENSHOTS = "OUTBOUND_TRANSFER_SCREENSHOTS"
 PASSWORD = "correct horse"
@@ -58,7 +59,7 @@ def open_page(chromium: Browser, sandbox: Sandbox) -> Iterator[Callable[..., Pag
         context = chromium.new_context(
             base_url=sandbox.base_url, java_script_enabled=False, viewport={"width": 1180, "height": 760}, **options
         )
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(PATIENCE * 1000)
         contexts.append(context)
         page = context.new_page()
         page.on("console", note)

@@ -20,6 +20,7 @@ from outbound_transfer_sandbox.testing import Sandbox
 from demo.console import Teller  # isort: skip  # kills.stack knows the way to it
 from demo.processes import Processes  # isort: skip
 from demo.stack import Airflow, Stack  # isort: skip
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.whole
 
@@ -62,7 +63,7 @@ def page(chromium: Browser, airflow: Airflow) -> Iterator[Page]:
     with chromium.new_context(
         base_url=airflow.url, locale="en-US", viewport={"width": 1180, "height": 1040}
     ) as context:
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE * 1000)
         yield context.new_page()
 
 

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, ConsoleMessage, FrameLocator, Page, exp
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.tables import DELIVERIES, RECIPIENTS
 from support import ledger
+from support.patience import PATIENCE
 from support.postgres import running_server
 from support.ui import PASSWORD, UiStack, running_ui
 from support.warehouses import Hook
@@ -109,7 +110,7 @@ def signed_in(ui: Ui, chromium: Browser) -> Iterator[Callable[..., Page]]:
 
     def make(path: str, user: str = "ann", **options: Any) -> Page:
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 860}} | options)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE * 1000)
         contexts.append(context)
         page = context.new_page()
         page.on("console", note)

@@ -15,7 +15,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import pytest
 
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.account import Account, Patient, account, differences
+from support.patience import PATIENCE, eventually
 
 ANN = {"email": "ann@example.com"}
 BOB = {"email": "bob@example.com"}
@@ -116,8 +116,10 @@ class Api:
 def client(base_url: str, key: str | None) -> httpx.Client:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if account():
-        return httpx.Client(base_url=base_url, headers=headers, timeout=30, transport=Patient())
-    return httpx.Client(base_url=base_url, headers=headers, timeout=30, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return httpx.Client(base_url=base_url, headers=headers, timeout=PATIENCE, transport=Patient())
+    return httpx.Client(
+        base_url=base_url, headers=headers, timeout=PATIENCE, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    )
 
 
 @pytest.fixture
@@ -176,7 +178,8 @@ class Wire:
 
     def __init__(self, base_url: str, key: str) -> None:
         url = httpx.URL(base_url)
-        self.socket = socket.create_connection((url.host, url.port or (443 if url.scheme == "https" else 80)), 20)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        self.socket = socket.create_connection((url.host, port), PATIENCE)
         if url.scheme == "https":
             self.socket = ssl.create_default_context().wrap_socket(self.socket, server_hostname=url.host)
         self._host = url.netloc.decode()
@@ -242,12 +245,11 @@ class Process:
 
     popen: subprocess.Popen[str]
     ready: dict[str, str]
-    seconds_to_start: float
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """The exit code."""
         self.popen.send_signal(number)
-        return self.popen.wait(10)
+        return self.popen.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -257,7 +259,6 @@ def command(tmp_path: Path) -> Callable[..., Any]:
     @contextmanager
     def run(*arguments: str) -> Iterator[Process]:
         ready_file = tmp_path / "ready.json"
-        started = time.monotonic()
         popen = subprocess.Popen(
             [sys.executable, "-m", "outbound_transfer_sandbox", "--port", "0", "--ready-file", ready_file, *arguments],
             stdout=subprocess.PIPE,
@@ -267,14 +268,11 @@ def command(tmp_path: Path) -> Callable[..., Any]:
         )
         with popen:
             try:
-                while not ready_file.exists():
-                    assert popen.poll() is None, popen.communicate()
-                    assert time.monotonic() < started + 20
-                    time.sleep(0.005)
-                took = time.monotonic() - started
+                eventually(lambda: ready_file.exists() or popen.poll() is not None)
+                assert popen.poll() is None, popen.communicate()
                 ready = json.loads(ready_file.read_text())
                 ready_file.unlink()
-                yield Process(popen, ready, took)
+                yield Process(popen, ready)
             finally:
                 with suppress(ProcessLookupError):
                     popen.kill()

@@ -181,12 +181,71 @@ def test_loopback_host_names_are_served(service: Any, host: str) -> None:
     assert httpx.get(f"{service.base_url}/_sandbox/state", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "file://"])
-def test_another_origin_is_refused(service: Any, origin: str, refused: Any) -> None:
-    response = httpx.post(f"{service.base_url}/_sandbox/event-key", headers={"Origin": origin})
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "file://"},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "http://127.0.0.1:3000"},
+        {"Origin": "http://localhost"},
+        {"Origin": ""},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "event-key"), ("POST", "reset"), ("DELETE", "faults"), ("GET", "state")]
+)
+def test_a_page_of_another_site_or_port_is_refused(
+    service: Any, control: Any, api: Any, method: str, path: str, headers: dict[str, str], refused: Any
+) -> None:
+    """All of these need no body, so that any page may send them without asking first."""
+    control.plan_faults({"kind": "reset", "path": "/nowhere"})
+    response = httpx.request(method, f"{service.base_url}/_sandbox/{path}", headers=headers)
     refused(response, 403, "forbidden")
+    assert api.events().status_code == 200
+    assert len(control.faults()) == 1
 
 
-def test_forwarded_headers_are_not_believed(service: Any) -> None:
-    headers = {"X-Forwarded-For": "10.0.0.1", "Forwarded": "for=10.0.0.1"}
+def test_our_own_page_is_served(service: Any) -> None:
+    headers = {"Origin": service.base_url, "Sec-Fetch-Site": "same-origin"}
+    assert httpx.post(f"{service.base_url}/_sandbox/faults/release", headers=headers).status_code == 200
+    typed = {"Sec-Fetch-Site": "none"}
+    assert httpx.get(f"{service.base_url}/_sandbox/state", headers=typed).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "X-Forwarded-For: 203.0.113.9",
+        "X-Forwarded-Host: sandbox.example",
+        "X-Forwarded-Proto: https",
+        "Forwarded: for=203.0.113.9",
+        "Via: 1.1 proxy",
+        "X-Real-IP: 203.0.113.9",
+        "True-Client-IP: 203.0.113.9",
+        "CF-Connecting-IP: 203.0.113.9",
+        "X-Original-URL: /_sandbox/state",
+        "X-Envoy-External-Address: 203.0.113.9",
+        "Host: localhost",
+    ],
+)
+def test_whom_a_proxy_asks_for_is_refused(wire: Any, header: str, refused: Any) -> None:
+    """It rewrites Host to ours and connects from this machine."""
+    connection = wire()
+    connection.request("GET", "/_sandbox/state", header)
+    refused(connection.answer(), 403, "forbidden")
+
+
+def test_a_proxy_that_speaks_http_1_0_is_refused(service: Any, wire: Any, refused: Any) -> None:
+    connection = wire()
+    connection.socket.sendall(b"GET /_sandbox/state HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+    refused(connection.answer(), 403, "forbidden")
+
+
+def test_names_that_only_look_like_a_proxy_s_are_served(service: Any) -> None:
+    headers = {"Viable": "1", "X-Forward": "1", "User-Agent": "via curl"}
     assert httpx.get(f"{service.base_url}/_sandbox/state", headers=headers).status_code == 200

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
+from outbound_transfer_sandbox import fault_kinds
+from support.patience import PATIENCE, eventually
+
 pytestmark = pytest.mark.control
 
+# A caller who waits for no answer; the other limits only end a test that would hang.
+GIVES_UP = httpx.Timeout(PATIENCE, read=0.1)
 ANN = {"email": "ann@example.com"}
 
 
@@ -21,13 +27,6 @@ def plan(control: Any) -> Any:
     """Plan faults; at the end, every one must have been met."""
     yield control.plan_faults
     assert [row["state"] for row in control.faults()] == ["met"] * len(control.faults())
-
-
-def eventually(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def drafts(control: Any) -> int:
@@ -122,24 +121,51 @@ def test_a_long_answer_is_cut_at_the_byte(api: Any, control: Any, unlimited: Any
     assert sum(got) <= 4_000_000
 
 
+@pytest.fixture
+def delays(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[float], threading.Event]]:
+    """The seconds that delays were for; they are over when the event is set."""
+    asked: list[float] = []
+    over = threading.Event()
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+        await asyncio.get_running_loop().run_in_executor(None, over.wait)
+
+    monkeypatch.setattr(fault_kinds, "sleep", sleep)
+    yield asked, over
+    over.set()
+
+
 @pytest.mark.parametrize(("effect", "status"), [("before", "draft"), ("after", "pending")])
-def test_a_delay_of_a_send(api: Any, control: Any, plan: Any, effect: str, status: str) -> None:
+def test_a_delay_of_a_send(api: Any, control: Any, plan: Any, delays: Any, effect: str, status: str) -> None:
     transfer = api.draft()["id"]
     api.attached(transfer)
-    plan({"kind": "delay", "seconds": 1, "path": "*/send", "effect": effect})
+    asked, over = delays
+    plan({"kind": "delay", "seconds": 1.5, "path": "*/send", "effect": effect})
     with pytest.raises(httpx.ReadTimeout):
-        api.http.post(f"/v1/transfers/{transfer}/send", timeout=0.1)
+        api.http.post(f"/v1/transfers/{transfer}/send", timeout=GIVES_UP)
+    eventually(lambda: asked == [1.5])
     assert api.get(transfer)["status"] == status
     assert control.faults()[0]["state"] == "held"
+    over.set()
     eventually(lambda: control.faults()[0]["state"] == "met")
     assert api.get(transfer)["status"] == "pending"
 
 
-def test_a_delay_makes_an_answer_late(api: Any, plan: Any) -> None:
+def test_a_delay_makes_an_answer_late(api: Any, control: Any, plan: Any, delays: Any) -> None:
+    asked, over = delays
     plan({"kind": "delay", "seconds": 0.2})
-    started = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(api.create)
+        eventually(lambda: asked == [0.2])
+        assert not answer.done()
+        over.set()
+        assert answer.result(PATIENCE).status_code == 201
+
+
+def test_a_delay_passes_by_itself(api: Any, plan: Any) -> None:
+    plan({"kind": "delay", "seconds": 0.01})
     assert api.create().status_code == 201
-    assert time.monotonic() - started >= 0.2
 
 
 @pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
@@ -154,7 +180,7 @@ def test_a_held_call_goes_on_when_it_is_released(api: Any, control: Any, plan: A
     assert not answers
 
     assert control.release() == 1
-    thread.join(10)
+    thread.join(PATIENCE)
     assert answers[0].status_code == 201
     assert drafts(control) == 1
     assert control.release() == 0
@@ -177,7 +203,7 @@ def test_a_held_call_can_be_lost_when_it_is_released(
     thread.start()
     eventually(lambda: control.faults()[0]["state"] == "held")
     control.release()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert errors
     assert drafts(control) == created
 
@@ -190,8 +216,9 @@ def test_a_held_upload_lands_though_its_sender_is_gone(api: Any, control: Any, p
             f"/v1/transfers/{transfer}/files",
             content=b"late",
             headers={"Content-Disposition": 'attachment; filename="a.txt"'},
-            timeout=0.1,
+            timeout=GIVES_UP,
         )
+    eventually(lambda: control.faults()[0]["state"] == "held")
     assert api.get(transfer)["files"] == []
     control.release()
     eventually(lambda: control.faults()[0]["state"] == "met")
@@ -204,7 +231,7 @@ def test_clearing_lets_held_calls_go_on(api: Any, control: Any) -> None:
     thread.start()
     eventually(lambda: control.faults()[0]["state"] == "held")
     control.clear_faults()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert control.faults() == []
     assert api.create().status_code == 201
@@ -216,7 +243,7 @@ def test_a_sandbox_stops_while_a_call_is_held(capfd: Any) -> None:
     with running_sandbox() as sandbox:
         sandbox.plan_faults({"kind": "hold"})
         with pytest.raises(httpx.ReadTimeout):
-            httpx.get(f"{sandbox.base_url}/v1/transfers", timeout=0.1)
+            httpx.get(f"{sandbox.base_url}/v1/transfers", timeout=GIVES_UP)
     assert capfd.readouterr().err == ""
 
 
@@ -254,6 +281,132 @@ def test_a_status_outside_the_list(api: Any, plan: Any) -> None:
     assert api.get(sent)["status"] == "pending"
 
 
+@pytest.mark.parametrize(("code", "kind"), [(None, "application/json"), ("", "text/html")])
+def test_an_error_that_quotes_what_was_sent(api: Any, plan: Any, code: Any, kind: str) -> None:
+    quoted = f"No such phone: 4915112345678, ANN@EXAMPLE.COM, Bearer {api.key}"
+    plan({"kind": "error", "status": 400, "message": quoted} | ({} if code is None else {"code": code}))
+    response = api.create()
+    assert quoted in response.text
+    assert response.headers["content-type"] == kind
+
+
+def test_an_error_with_a_body_and_headers_of_its_own(api: Any, plan: Any) -> None:
+    headers = {"Date": "Thu, 01 Jan 1970 00:00:00 GMT", "X-Request-Id": "7"}
+    body = '{"detail":"Not Found"}'
+    plan({"kind": "error", "status": 404, "body": body, "headers": headers, "retry_after": "9" * 400})
+    response = api.http.get("/v1/transfers/x")
+    assert (response.text, response.headers["retry-after"]) == (body, "9" * 400)
+    assert response.headers["date"] == headers["Date"]
+    assert response.headers["x-request-id"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("Date", "Fri, 31 Dec 9999 23:59:59 GMT"), ("Retry-After", "1" + "0" * 30), ("Content-Type", None), ("X-New", "")],
+)
+def test_a_header_of_any_answer(api: Any, plan: Any, name: str, value: str | None) -> None:
+    plan(*[{"kind": "header", "name": name, "value": value}] * 2)
+    for response in (api.http.get("/v1/transfers"), api.http.get("/v1/transfers/none")):
+        assert response.headers.get_list(name) == ([] if value is None else [value])
+
+
+def test_every_answer_has_one_date(api: Any) -> None:
+    for path in ("/v1/transfers", "/v1/none", "/sign-in"):
+        assert len(api.http.get(path).headers.get_list("date")) == 1
+
+
+@pytest.mark.parametrize("json_text", ["null", "7", '"\\ud800"', "[[]]", "1e999", "{]", '"' + "x" * 100_000 + '"'])
+def test_a_field_of_one_row(api: Any, plan: Any, json_text: str) -> None:
+    older, newer = api.sent()["id"], api.sent()["id"]
+    whole = api.http.get("/v1/transfers").text
+    plan({"kind": "field_value", "field": "subject", "json": json_text, "row": 1, "path": "/v1/transfers"})
+    answer = api.http.get("/v1/transfers").text
+    assert answer.count(f'"subject":{json_text}') == 1
+    assert answer.index(newer) < answer.index(json_text)
+    assert answer.replace(f'"subject":{json_text}', '"subject":"Report"') == whole
+    plan({"kind": "field_value", "field": "status", "json": json_text})
+    assert f'"status":{json_text}' in api.http.get(f"/v1/transfers/{older}").text
+
+
+def test_a_field_that_was_not_there_and_a_whole_row(api: Any, plan: Any) -> None:
+    first = api.sent()["id"]
+    api.sent()
+    plan(
+        {"kind": "field_value", "field": "new", "json": "true", "row": 2},
+        {"kind": "field_value", "json": "null", "row": 0},
+        {"kind": "field_value", "json": "[]"},
+    )
+    assert api.http.get("/v1/transfers").json()["data"][1]["id"] == first, "there is no third row"
+    api.sent()
+    assert api.http.get("/v1/transfers").json()["data"][2]["new"] is True
+    assert api.http.get("/v1/transfers").json()["data"][0] is None
+    assert api.http.get(f"/v1/transfers/{first}").json() == []
+
+
+@pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
+def test_an_answer_that_is_no_http(api: Any, control: Any, plan: Any, wire: Any, effect: str, created: int) -> None:
+    plan(*[{"kind": "not_http", "text": f"Bearer {api.key} what?\r\n", "effect": effect}] * 2)
+    with pytest.raises(httpx.RemoteProtocolError):
+        api.create()
+    assert drafts(control) == created
+    connection = wire()
+    connection.request("GET", "/v1/transfers")
+    assert connection._until(b"\n") == f"Bearer {api.key} what?\r\n".encode()
+    assert connection.socket.recv(1) == b""
+    assert api.create().status_code == 201
+
+
+def test_a_late_upload_lands_after_what_came_later(api: Any, control: Any, plan: Any) -> None:
+    """Its sender has given it up and attached another file meanwhile."""
+    draft = api.draft()["id"]
+    plan({"kind": "hold", "path": "*/files"})
+    with pytest.raises(httpx.ReadTimeout):
+        api.http.post(
+            f"/v1/transfers/{draft}/files",
+            content=b"dropped",
+            headers={"Content-Disposition": 'attachment; filename="old.txt"'},
+            timeout=GIVES_UP,
+        )
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    api.attached(draft, "new.txt")
+    assert [file["name"] for file in api.get(draft)["files"]] == ["new.txt"]
+    control.release()
+    eventually(lambda: control.faults()[0]["state"] == "met")
+    assert [file["name"] for file in api.get(draft)["files"]] == ["new.txt", "old.txt"]
+    assert [file["name"] for file in api.send(draft).json()["files"]] == ["new.txt", "old.txt"]
+
+
+def test_a_late_upload_cannot_land_in_what_was_sent(api: Any, control: Any, plan: Any) -> None:
+    sent = api.draft()["id"]
+    api.attached(sent, "new.txt")
+    plan({"kind": "hold", "path": "*/files"})
+    with pytest.raises(httpx.ReadTimeout):
+        api.http.post(
+            f"/v1/transfers/{sent}/files",
+            content=b"dropped",
+            headers={"Content-Disposition": 'attachment; filename="old.txt"'},
+            timeout=GIVES_UP,
+        )
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    api.send(sent)
+    control.release()
+    eventually(lambda: control.requests()[-1]["status"] == 409)
+    assert [file["name"] for file in api.get(sent)["files"]] == ["new.txt"]
+
+
+def test_only_so_many_faults_are_kept(control: Any) -> None:
+    fault = {"kind": "malformed_json", "path": "/nowhere", "text": "x" * 900_000}
+    for _ in range(18):
+        control.plan_faults(fault)
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.plan_faults(fault)
+    control.clear_faults()
+    control.plan_faults(*[{"kind": "reset"}] * 10_000)
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.plan_faults({"kind": "reset"})
+    assert len(control.faults()) == 10_000
+
+
 def test_broken_json(api: Any, control: Any, plan: Any) -> None:
     plan({"kind": "truncated_json", "keep_bytes": 3}, {"kind": "malformed_json", "text": "<html>"})
     assert api.create().content == b'{"i'
@@ -288,7 +441,10 @@ def test_plans_are_met_in_order_by_the_calls_that_they_mean(api: Any, control: A
         "kind": "error",
         "status": 500,
         "code": None,
+        "message": "A planned fault.",
+        "body": None,
         "retry_after": None,
+        "headers": {},
         "effect": "before",
         "method": "GET",
         "path": "/v1/transfers/*",
@@ -318,6 +474,9 @@ def test_the_request_log_has_what_reached_the_service(api: Any, control: Any, pl
         {"kind": "error", "status": 429, "retry_after": "1\r\nX-Evil: 1"},
         {"kind": "delay", "seconds": -1},
         {"kind": "feed_header", "name": "X-Other"},
+        {"kind": "header", "name": "X Other"},
+        {"kind": "header", "name": "Date", "value": "a\r\nb"},
+        {"kind": "field_value", "field": "subject"},
     ],
     ids=str,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer_sandbox import unspecified
+from support.patience import eventually
 
 pytestmark = pytest.mark.rule("Endpoints / POST .../files, Content-Length")
 
@@ -89,10 +89,7 @@ def test_cut_off_upload(
     if reset:
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.socket.close()
-    until = time.monotonic() + 10
-    while [row["status"] for row in control.requests() if row["path"].endswith("/files")] != [500]:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    eventually(lambda: [row["status"] for row in control.requests() if row["path"].endswith("/files")] == [500])
     _nothing_is_left(api, draft, data_dir)
     assert api.attach(draft, content=b"again").status_code == 201
 

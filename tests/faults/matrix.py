@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
 from support.judge import Judge
+from support.patience import eventually
 from support.tasks import TaskInstance, Time
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -312,11 +312,12 @@ def says_sent(error: BaseException | None, transfer_id: str) -> bool:
 
 def settle(sandbox: Sandbox) -> None:
     """Let go of what is held, until nothing is on its way any more."""
-    deadline = time.monotonic() + 30
-    while any(row["state"] == "held" for row in sandbox.faults()):
-        assert time.monotonic() < deadline, sandbox.faults()
+
+    def nothing_is_held() -> bool:
         sandbox.release()
-        time.sleep(0.002)
+        return all(row["state"] != "held" for row in sandbox.faults())
+
+    eventually(nothing_is_held)
 
 
 class Releasing(Time):

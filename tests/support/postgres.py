@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .patience import eventually
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,8 @@ def postgres(postgres_server: Database) -> Iterator[Database]:
         connection.execute(f"CREATE DATABASE {name}")
         try:
             yield Database(postgres_server.host, name)
-            until = time.monotonic() + 5
             query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"
-            while (left := connection.execute(query).fetchone()[0]) and time.monotonic() < until:
-                time.sleep(0.02)  # a server process ends a little after its connection
-            assert left == 0, f"{left} connections are still open"
+            # A server process ends a little after its connection.
+            eventually(lambda: connection.execute(query).fetchone()[0] == 0)
         finally:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

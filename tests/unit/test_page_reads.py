@@ -11,6 +11,7 @@ import pytest
 
 from outbound_transfer.ui.bounded import Reads
 from outbound_transfer.ui.kept import Kept
+from support.patience import PATIENCE
 
 
 def readers() -> set[threading.Thread]:
@@ -18,7 +19,7 @@ def readers() -> set[threading.Thread]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(1_000):
+    for _ in range(PATIENCE * 100):
         if holds():
             return
         await asyncio.sleep(0.01)
@@ -26,7 +27,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_a_read_gives_its_result_or_its_error() -> None:
-    reads = Reads(1, 10)
+    reads = Reads(1, PATIENCE)
     assert await reads(lambda: 5) == 5
     with pytest.raises(ZeroDivisionError):
         await reads(lambda: 1 // 0)
@@ -47,12 +48,13 @@ async def test_reads_that_hang_keep_their_places_and_nobody_else_is_held_up() ->
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "outbound-transfer-page")
 
     end.set()
+    reads.seconds = PATIENCE
     await until(lambda: not readers() - before)
     assert await asyncio.gather(*(reads(lambda: 1) for _ in range(10))) == [1] * 10
 
 
 async def test_a_read_waits_for_a_place() -> None:
-    end, reads = threading.Event(), Reads(1, 10)
+    end, reads = threading.Event(), Reads(1, PATIENCE)
     first, second = asyncio.ensure_future(reads(end.wait)), asyncio.ensure_future(reads(lambda: 2))
     await asyncio.sleep(0.05)
     assert not second.done()
@@ -61,7 +63,7 @@ async def test_a_read_waits_for_a_place() -> None:
 
 
 async def test_a_read_that_ends_oddly_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = Reads(1, 5)
+    reads = Reads(1, PATIENCE)
 
     def leave() -> None:
         raise SystemExit(1)
@@ -86,7 +88,7 @@ def test_a_read_may_outlive_its_loop() -> None:
         asyncio.run(read())
     (thread,) = readers() - before
     end.set()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 

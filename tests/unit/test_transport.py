@@ -18,6 +18,7 @@ import pytest
 
 from outbound_transfer.client import Client
 from outbound_transfer.protocol import calls, errors
+from support.patience import PATIENCE
 from unit.wire import GET, answer, ask, both, header, saying, serving
 
 # ---------------------------------------------------------------------------------------------------------- goes out
@@ -138,7 +139,7 @@ def test_silence_is_a_timeout(kind: type, said: bytes) -> None:
 
     def silent(stream: socket.socket, request: bytes) -> None:
         stream.sendall(said)
-        done.wait(5)
+        done.wait(PATIENCE)
 
     with serving(silent) as server:
         try:

@@ -27,6 +27,7 @@ from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, KnownRow
 from outbound_transfer.warehouse.feed import FeedTables
 from outbound_transfer.warehouse.tables import EVENTS, Table
+from support.patience import PATIENCE
 from support.postgres import postgres, postgres_server  # noqa: F401
 from support.warehouses import DRIVERS, Hook, any_hook, hook, hook_of, memory, sqlite_hook  # noqa: F401
 
@@ -369,9 +370,8 @@ def test_a_reader_neither_blocks_the_ingest_nor_sees_half_a_page(hook: Hook) -> 
         )
         cursor.execute(IDS)
         assert len(cursor.fetchall()) == 3
-        started = time.monotonic()
-        feed.land(page(3, *events(3, 5)))
-        assert time.monotonic() - started < 5
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(feed.land, page(3, *events(3, 5))).result(PATIENCE) == 2
         cursor.execute(IDS)
         assert len(cursor.fetchall()) == 3
     assert len(hook.fetch(IDS)) == 5
@@ -402,12 +402,24 @@ def test_sqlite_waits_for_another_writer(tmp_path: Path) -> None:
     assert hook.fetch("PRAGMA journal_mode") == [("wal",)]
     with closing(sqlite3.connect(tmp_path / "warehouse.db", isolation_level=None, check_same_thread=False)) as writer:
         writer.execute("BEGIN IMMEDIATE")
-        timer = threading.Timer(0.5, writer.rollback)
-        timer.start()
-        started = time.monotonic()
-        assert feed.land(PAGES[0]) == 3
-        assert time.monotonic() - started > 0.3
-        timer.join()
+        asks, released = threading.Event(), threading.Event()
+
+        def release() -> None:
+            asks.wait(PATIENCE)
+            time.sleep(0.3)  # it has asked, and is refused meanwhile
+            released.set()
+            writer.rollback()
+
+        class Asking(Faulty):
+            def step(self, what: str, run: Callable[[], Any]) -> Any:
+                asks.set()
+                return super().step(what, run)
+
+        with ThreadPoolExecutor(1) as pool:
+            releasing = pool.submit(release)
+            assert Asking(0, after=False).tables(hook).land(PAGES[0]) == 3
+            assert released.is_set()
+            releasing.result()
 
 
 # --------------------------------------------------------------------------------------------------------- the cursor

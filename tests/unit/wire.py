@@ -17,6 +17,7 @@ import pytest
 from outbound_transfer.client import AsyncClient, Client, RetryPolicy, Settings
 from outbound_transfer.protocol import calls
 from outbound_transfer.protocol.exchange import Call
+from support.patience import PATIENCE
 
 TRANSFER = b'{"id":"t","status":"new","subject":"S"}'
 ONCE = RetryPolicy(attempts=1, patience=0)
@@ -50,7 +51,7 @@ class Server:
                 return
             try:
                 with tls.wrap_socket(connection, server_side=True) if tls else connection as stream:
-                    stream.settimeout(10)
+                    stream.settimeout(PATIENCE)
                     self._one(stream)
             except OSError:
                 pass

@@ -13,6 +13,7 @@ import pytest
 
 from outbound_transfer_sandbox import unspecified
 from outbound_transfer_sandbox.testing import Sandbox
+from support.patience import PATIENCE
 
 ANN = {"email": "ann@example.com"}
 PASSWORD = "correct horse"
@@ -23,7 +24,7 @@ class Browser:
 
     def __init__(self, base_url: str) -> None:
         self.http = httpx.Client(
-            base_url=base_url, follow_redirects=True, timeout=30, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            base_url=base_url, follow_redirects=True, timeout=PATIENCE, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
 
     def get(self, path: str) -> httpx.Response:

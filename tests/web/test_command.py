@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.patience import PATIENCE, eventually
+
 VARIABLE = "OUTBOUND_TRANSFER_SANDBOX_PASSWORD"
 
 
@@ -28,8 +30,7 @@ def running(tmp_path: Path, *arguments: str, **environment: str) -> Iterator[tup
         try:
             lines = iter(process.stdout.readline, "")
             password = next(found[1] for line in lines if (found := re.match(r"\s+password\s+(.*)", line)))
-            while not ready.exists():
-                assert process.poll() is None
+            eventually(lambda: ready.exists() or process.poll() is not None)
             yield json.loads(ready.read_text())["base_url"], password
         finally:
             process.terminate()
@@ -66,6 +67,6 @@ def test_a_given_password(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [("--password", ""), ("--quota-mb", "0"), ("--quota-mb", "x")])
 def test_wrong_options(arguments: tuple[str, str]) -> None:
     command = [sys.executable, "-m", "outbound_transfer_sandbox", "--port", "0", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

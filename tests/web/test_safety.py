@@ -17,13 +17,15 @@ from outbound_transfer_sandbox.clock import Clock
 from outbound_transfer_sandbox.service import passwords
 from outbound_transfer_sandbox.service.sandbox import Sandbox as Service
 from outbound_transfer_sandbox.testing import Sandbox
+from support.patience import PATIENCE
 
+QUOTA = 1_048_576
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 def connect(sandbox: Sandbox) -> socket.socket:
     url = httpx.URL(sandbox.base_url)
-    return socket.create_connection((url.host, url.port), timeout=60)
+    return socket.create_connection((url.host, url.port), timeout=PATIENCE)
 
 
 def until_closed(connection: socket.socket) -> bytes:
@@ -96,6 +98,13 @@ def test_static_files_are_in_their_folder(sandbox: Sandbox, path: str) -> None:
     with connect(sandbox) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert until_closed(connection).startswith((b"HTTP/1.1 404", b"HTTP/1.1 401"))
+
+
+def test_a_range_of_many_pieces_is_not_looked_at(sandbox: Sandbox) -> None:
+    url = f"{sandbox.base_url}/static/app.css"
+    assert httpx.get(url, headers={"Range": "bytes=0-9"}).status_code == 206
+    whole = httpx.get(url, headers={"Range": "bytes=" + ",".join(f"{n}-{n}" for n in range(0, 90, 2))})
+    assert (whole.status_code, len(whole.content)) == (200, int(whole.headers["content-length"]))
 
 
 def test_forms_are_bounded(sandbox: Sandbox) -> None:
@@ -196,29 +205,30 @@ async def new_draft(http: httpx.AsyncClient) -> str:
 
 
 async def test_the_quota(tmp_path: Path) -> None:
-    with closing(Service(tmp_path, quota=1000)) as service:
+    with closing(Service(tmp_path, quota=QUOTA)) as service:
         async with api(service) as http:
             draft = await new_draft(http)
-            first = await attach(http, draft, "a", 600)
+            half = (QUOTA * 3 // 4 - service.context.db.size()) // 2
+            first = await attach(http, draft, "a", half)
             assert first.status_code == 201
-            full = await attach(http, draft, "b", 401)
+            full = await attach(http, draft, "b", half)
             assert (full.status_code, full.json()["error"]) == (503, "service_unavailable")
-            assert (await attach(http, draft, "a", 600)).status_code == 200
-            assert (await attach(http, draft, "b", 400)).status_code == 201
+            assert (await attach(http, draft, "a", half)).status_code == 200
+            assert (await attach(http, draft, "b", half // 2)).status_code == 201
             assert (await http.delete(first.headers["Location"])).status_code == 204
-            assert (await attach(http, draft, "c", 601)).status_code == 503
-    with closing(Service(tmp_path, quota=1000)) as service:
-        assert service.context.blobs.used == 400
+            assert (await attach(http, draft, "c", half)).status_code == 201
+    with closing(Service(tmp_path, quota=QUOTA)) as service:
+        assert half * 1.5 <= service.context.blobs.used < half * 1.5 + 10_000
         async with api(service) as http:
             assert (await http.delete(draft)).status_code == 204
-            assert (await attach(http, await new_draft(http), "a", 1000)).status_code == 201
+            assert (await attach(http, await new_draft(http), "a", half + half // 2)).status_code == 201
 
 
 def test_an_upload_that_breaks_off_frees_its_space(tmp_path: Path) -> None:
-    with closing(Service(tmp_path, quota=1000)) as service:
-        upload = service.context.blobs.begin(700)
+    with closing(Service(tmp_path, quota=QUOTA)) as service:
+        upload = service.context.blobs.begin(7000)
         upload.write([b"x"])
-        assert service.context.blobs.used == 700
+        assert service.context.blobs.used == 8192
         upload.discard()
         upload.discard()
         assert service.context.blobs.used == 0

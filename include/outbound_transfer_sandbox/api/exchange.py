@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outbound_transfer_sandbox import unspecified
+
 _DRAIN_PAUSE = 0.001
 
 
@@ -52,6 +54,11 @@ class Exchange:
     @property
     def call(self) -> dict[str, str]:
         return {"method": self._scope["method"], "path": self._scope["path"]}
+
+    @property
+    def record(self) -> dict[str, str]:
+        """The call as it is accounted for: so much of its path as the request log keeps."""
+        return {**self.call, "path": self._scope["path"][: unspecified.LOGGED_TEXT]}
 
     async def proceed(self) -> None:
         """Lets the call through as if nobody were here."""
@@ -96,6 +103,13 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         await self._send({"type": "http.response.body", "body": answer.body[:count], "more_body": True})
 
+    async def hang_up_with(self, data: bytes) -> None:
+        """Writes what need be no HTTP, and ends the connection in good order."""
+        transport: asyncio.Transport = self._scope["state"]["transport"]
+        transport.write(data)
+        transport.close()
+        await self._disconnected()
+
     async def reset(self) -> None:
         """Breaks the connection with a TCP RST, after what was written has gone out."""
         transport: asyncio.Transport = self._scope["state"]["transport"]
@@ -106,6 +120,9 @@ class Exchange:
             linger = struct.pack("ii", 1, 0)
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         transport.abort()
+        await self._disconnected()
+
+    async def _disconnected(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 

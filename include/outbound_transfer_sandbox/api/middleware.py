@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from email.utils import formatdate
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outbound_transfer_sandbox import unspecified
 from outbound_transfer_sandbox.service.sandbox import Sandbox
 
 _logger = logging.getLogger(__name__)
@@ -17,6 +19,27 @@ _logger = logging.getLogger(__name__)
 _SMALL_BODY = 65_536
 _DRAIN_BYTES = 1 << 30
 _DRAIN_SECONDS = 10.0
+
+
+class Edge:
+    """What holds for every request and answer: no long Range is looked at, and every answer has a Date.
+
+    Libraries compare the pieces of a Range with one another; whoever wants many of them gets the whole file. The server
+    itself would send its Date beside that of a planned fault.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        short = [(n, v) for n, v in scope["headers"] if n != b"range" or len(v) <= unspecified.MAX_RANGE]
+
+        async def dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("Date", formatdate(usegmt=True))
+            await send(message)
+
+        await self._app({**scope, "headers": short}, receive, dated)
 
 
 class Contained:

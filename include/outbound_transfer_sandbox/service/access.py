@@ -65,6 +65,7 @@ class Access:
             raise invalid_api_key("The event key is missing or invalid.")
 
     def new_transfer_key(self, user: str, label: str = "") -> str:
+        self._context.space.check_records(2)
         key = self._derived(unspecified.TRANSFER_KEY_PREFIX, self._accounts.transfer_key_count() + 1)
         self.admit_transfer_key(key, user)
         if label:
@@ -104,6 +105,7 @@ class Access:
         return self._accounts.revoke_transfer_key(_digest(key), self._context.clock.now())
 
     def new_event_key(self) -> str:
+        self._context.space.check_records(1)
         key = self._derived(unspecified.EVENT_KEY_PREFIX, self._accounts.event_key_count() + 1)
         self.admit_event_key(key)
         return key

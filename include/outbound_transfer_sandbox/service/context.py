@@ -18,6 +18,8 @@ from outbound_transfer_sandbox.store.mailbox import MailStore
 from outbound_transfer_sandbox.store.people import People
 from outbound_transfer_sandbox.store.transfers import Transfers
 
+from .space import Space
+
 DATABASE = "sandbox.sqlite"
 
 
@@ -25,15 +27,15 @@ class Context:
     """The state kept under `data_dir`. Raises DataInUse when another process holds it."""
 
     def __init__(self, data_dir: Path, quota: int | None = None, *, durable: bool = True) -> None:
-        self.quota = quota
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.db = Database(data_dir / DATABASE, durable=durable)
+        self.db = Database(data_dir / DATABASE, durable=durable, quota=quota)
         self.accounts = Accounts(self.db)
-        self.people = People(self.db)
+        self.people = People(self.db, _share(quota, 4096, unspecified.KEPT_ATTEMPTS))
         self.transfers = Transfers(self.db)
         self.mail = MailStore(self.db)
-        self.journal = Journal(self.db, unspecified.KEPT_REQUESTS)
+        self.journal = Journal(self.db, _share(quota, 16, unspecified.LOG_BYTES))
         self.blobs = Blobs(data_dir)
+        self.space = Space(self.db, self.blobs, quota)
         self.clock = Clock(self.accounts.clock_offset())
         self._seed = _seed(data_dir / "seed")
         self._account = self.accounts.settings()
@@ -49,6 +51,11 @@ class Context:
     def derived(self, purpose: str) -> str:
         """64 hex digits that nobody can guess and that a restart finds again."""
         return hmac.new(self._seed, purpose.encode(), hashlib.sha256).hexdigest()
+
+
+def _share(quota: int | None, part: int, most: int) -> int:
+    """What a log may hold: so small a part of the quota that all of them fit in what `Space` keeps back."""
+    return most if quota is None else min(most, quota // part)
 
 
 def _seed(path: Path) -> bytes:

@@ -27,6 +27,7 @@ class Delivery:
     def collect(self, transfer: Transfer, recipient: Recipient, files: list[File]) -> None:
         """The recipient has downloaded `files` of a transfer that can be collected: marks both, tells the feed."""
         now = self._context.clock.now()
+        self._context.space.check_records(1 + len(files), sum(len(file.name.encode()) for file in files))
         with self._context.db.transaction():
             if recipient.picked_up_at is None:
                 self._mark(transfer, recipient, now)

@@ -7,6 +7,7 @@ from typing import Annotated
 from email_validator import EmailNotValidError, validate_email
 from msgspec import Meta, Struct
 
+from outbound_transfer_sandbox import unspecified
 from outbound_transfer_sandbox.errors import ApiError, invalid_request
 from outbound_transfer_sandbox.models import Account, Draft, Recipient, Security
 
@@ -58,6 +59,8 @@ def check(body: NewTransfer, account: Account) -> Draft:
 
 
 def _recipient(number: int, recipient: NewRecipient) -> Recipient:
+    if len(recipient.email) > unspecified.MAX_ADDRESS:  # before the library compares and normalizes all of it
+        raise invalid_request(f"recipients[{number}].email is malformed: it is too long.")
     try:
         # test_environment lets names under .test pass; whether mail can be delivered there is not the question.
         address = validate_email(recipient.email, check_deliverability=False, test_environment=True)

@@ -43,18 +43,13 @@ class FileService:
         self._check_size(size)
         existing = self._store.file_named(transfer.pk, name)
         if existing is None:
-            self._check_quota(size)
+            self._context.space.check_file(size, name)
         return Admission(name, size, existing)
 
     def _check_size(self, size: int) -> None:
         rounded, limit = limits.megabytes(size), self._context.account.per_file_limit_mb
         if rounded > limit:
             raise ApiError(413, "file_too_large", f"The file has {rounded} MB; the limit is {limit} MB.")
-
-    def _check_quota(self, size: int) -> None:
-        quota = self._context.quota
-        if quota is not None and self._context.blobs.used + size > quota:
-            raise ApiError(503, "service_unavailable", "The disk space for uploads is used up (--quota-mb).")
 
     def attach(self, caller: Caller, transfer_id: str, admission: Admission, upload: Upload) -> tuple[File, bool]:
         """Makes a complete upload a file of the draft; False with the file that was there first.

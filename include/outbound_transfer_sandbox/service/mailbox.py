@@ -61,7 +61,7 @@ class Mailbox:
 
     def all(self, address: str | None) -> list[Message]:
         """All mail, oldest first."""
-        rows = self._store.page(None, address, unspecified.FOREVER, unspecified.KEPT_REQUESTS)
+        rows = self._store.page(None, address, unspecified.FOREVER, unspecified.SHOWN_MAIL)
         return [written(mail) for mail in reversed(rows)]
 
     def get(self, pk: int, user: str | None) -> Message | None:

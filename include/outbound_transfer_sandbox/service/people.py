@@ -34,6 +34,7 @@ class PeopleService:
 
     def admit(self, name: str, password: str, *, administrator: bool) -> None:
         """Gives a user, who may be new, a password and a role; whoever was signed in under the name is no more."""
+        self._context.space.check_records(4)
         self._save(name, passwords.hashed(password), administrator=administrator)
 
     def _save(self, name: str, kept: str, *, administrator: bool) -> None:

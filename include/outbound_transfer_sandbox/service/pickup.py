@@ -99,6 +99,7 @@ class Pickup:
         if channel is None:
             raise invalid_request("This transfer needs no code.")
         self._attempts.count(f"codes:{parcel.recipient.pk}", unspecified.CODES_SENT)
+        self._context.space.check_records(2)
         code = f"{secrets.randbelow(10**unspecified.CODE_DIGITS):0{unspecified.CODE_DIGITS}}"
         expires_at = self._context.clock.now() + unspecified.CODE_LIFETIME
         self._context.mail.save_code(parcel.recipient.pk, self._code_hash(parcel, code), expires_at)
@@ -112,6 +113,7 @@ class Pickup:
             raise invalid_request(f"A password has at least {unspecified.MIN_PASSWORD} characters.")
         if self.is_registered(parcel):
             raise ApiError(409, "invalid_state", "This address is registered already: sign in.")
+        self._context.space.check_records(1)
         now = self._context.clock.now()
         self._context.people.add_guest(parcel.guest, passwords.hashed(password), now)
 
@@ -140,7 +142,7 @@ class Pickup:
         return self._context.blobs.path(file.id)
 
     def downloaded(self, token: str, file: File) -> None:
-        """The last byte is about to go out. Raises 409 when the transfer ended during the download."""
+        """The last byte is about to go out. Raises 409 when the transfer ended meanwhile, 503 when the disk is full."""
         parcel = self.open(token)
         self._delivery.collect(parcel.transfer, parcel.recipient, [file])
 

@@ -26,7 +26,7 @@ from .transfers import TransferService
 class Sandbox:
     """The service with its state under `data_dir`. Raises DataInUse when another process holds it.
 
-    `quota` bounds the bytes that uploads take on disk. State that is not `durable` outlives the process but may not
+    `quota` bounds the bytes that all of it takes on disk. State that is not `durable` outlives the process but may not
     outlive a failure of the machine; it starts faster.
     """
 

@@ -15,9 +15,14 @@ class Sessions:
         self._context = context
 
     def begin(self, subject: str) -> str:
-        """A new token for `subject`, a user or a recipient; none that a browser brought along is ever made valid."""
+        """A new token for `subject`, a user or a recipient; none that a browser brought along is ever made valid.
+
+        Raises 503 service_unavailable when the disk space is used up.
+        """
         token, now = secrets.token_urlsafe(32), self._context.clock.real()
-        self._context.people.begin_session(_digest(token), subject, now, now + unspecified.SESSION_LIFETIME)
+        self._context.space.check_records(1)
+        until = now + unspecified.SESSION_LIFETIME
+        self._context.people.begin_session(_digest(token), subject, now, until, unspecified.SESSIONS_EACH)
         return token
 
     def subject(self, token: str) -> str | None:

@@ -51,8 +51,9 @@ class TransferService:
         self._mailbox = mailbox
 
     def create(self, caller: Caller, body: drafts.NewTransfer) -> Transfer:
-        """A new draft. Raises what `drafts.check` raises."""
+        """A new draft. Raises what `drafts.check` raises; 503 when the disk space is used up."""
         draft, now = drafts.check(body, self._context.account), self._context.clock.now()
+        self._context.space.check_records(1 + len(draft.recipients), len(msgspec.json.encode(body)))
         transfer_id = new_id("tr")
         self._store.add(transfer_id, caller.user, draft, now, now + unspecified.DRAFT_LIFETIME)
         return self.retrieve(caller, transfer_id)
@@ -114,14 +115,16 @@ class TransferService:
     def send(self, caller: Caller, transfer_id: str, span: Span) -> Transfer:
         """Sends the draft once: bills it, emails each recipient, starts the delivery window.
 
-        Raises 404, 409 invalid_state, recipient_limit_exceeded or transfer_limit_reached, 403 no_credit, in this order
-        (service.md, POST .../send, rules 1 to 4).
+        Raises 404, 409 invalid_state, recipient_limit_exceeded or transfer_limit_reached, 403 no_credit, 503
+        service_unavailable when the disk space is used up, in this order (service.md, POST .../send, rules 1 to 4).
         """
         transfer = self.retrieve(caller, transfer_id)
         if transfer.status != "draft" and span.sent_meanwhile:
             return transfer
         transfer = self.draft(caller, transfer_id)
         self._check_sendable(transfer)
+        texts = len(msgspec.json.encode(transfer.subject))
+        self._context.space.check_records(3 + 4 * len(transfer.recipients), texts)
         # The next free instant: instants of sending are unique, and listing relies on it.
         now = max(self._context.clock.now(), self._store.last_sent_at() + 1)
         with self._context.db.transaction():

@@ -7,6 +7,14 @@ import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+# The smallest piece that file systems give: a million files of one byte take a million of these.
+_BLOCK = 4096
+
+
+def on_disk(size: int) -> int:
+    """The space that a file of `size` bytes takes, an empty one too, which has a name and a record."""
+    return max(1, -(-size // _BLOCK)) * _BLOCK
+
 
 class Upload:
     """Bytes on their way in. They become a blob with `keep`, or nothing at all with `discard`."""
@@ -41,7 +49,7 @@ class Upload:
 
 
 class Blobs:
-    """`used` counts the bytes of all blobs and of the uploads that have begun, as declared."""
+    """`used` is the space of all blobs and of the uploads that have begun, as declared (see `on_disk`)."""
 
     def __init__(self, directory: Path) -> None:
         self.used = 0
@@ -58,16 +66,16 @@ class Blobs:
             if path.name not in known:
                 path.unlink()
             else:
-                self.used += path.stat().st_size
+                self.used += on_disk(path.stat().st_size)
 
     def begin(self, size: int) -> Upload:
         """An upload of `size` bytes."""
         upload = Upload(self._partial / secrets.token_hex(16), lambda: self._free(size))
-        self.used += size
+        self.used += on_disk(size)
         return upload
 
     def _free(self, size: int) -> None:
-        self.used -= size
+        self.used -= on_disk(size)
 
     def keep(self, upload: Upload, file_id: str) -> None:
         upload.keep(self.path(file_id))

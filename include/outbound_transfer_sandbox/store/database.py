@@ -73,12 +73,15 @@ class Database:
     What is committed outlives the process, however it ends, and with `durable` also the machine's own failures.
     """
 
-    def __init__(self, path: Path, *, durable: bool = True) -> None:
+    def __init__(self, path: Path, *, durable: bool = True, quota: int | None = None) -> None:
+        """`quota` bounds the file in bytes, and keeps the log of changes beside it small in proportion."""
+        self._changes = path.with_name(f"{path.name}-wal")
         # The creating thread may differ from the event loop's, but only one of them ever runs at a time.
         self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
         try:
             self._prepare("NORMAL" if durable else "OFF")
+            self._bound(quota)
         except sqlite3.OperationalError as error:
             self._connection.close()
             if "locked" in str(error):
@@ -92,6 +95,27 @@ class Database:
             self.run(f"PRAGMA {pragma}")
         self._connection.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} COMMIT;")
 
+    def _bound(self, quota: int | None) -> None:
+        page: int = self.value("PRAGMA page_size")
+        # The log is copied into the database when it has this many pages, which is SQLite's own default where it may.
+        pages = 1000 if quota is None else max(8, min(1000, quota // 32 // page))
+        self.run(f"PRAGMA wal_autocheckpoint={pages}")
+        self.run(f"PRAGMA journal_size_limit={pages * page}")  # what one large change made it grow by is given back
+        if quota is not None:
+            self.run(f"PRAGMA max_page_count={max(1, quota // page)}")
+        self._page, self._changes_kept = page, pages * page
+
+    def size(self) -> int:
+        """What the database takes on disk, with the room that its log of changes may take at any time."""
+        changes = self._changes.stat().st_size if self._changes.exists() else 0
+        size: int = self.value("PRAGMA page_count") * self._page
+        return size + max(changes, self._changes_kept)
+
+    def free(self) -> int:
+        """The part of `size` that the next records go to."""
+        size: int = self.value("PRAGMA freelist_count") * self._page
+        return size
+
     def close(self) -> None:
         self._connection.close()
 
@@ -102,7 +126,8 @@ class Database:
         try:
             yield
         except BaseException:
-            self.run("ROLLBACK")
+            if self._connection.in_transaction:  # a database that is full has rolled back already
+                self.run("ROLLBACK")
             raise
         self.run("COMMIT")
 

@@ -8,8 +8,10 @@ from .database import Database
 
 
 class People:
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, kept_attempts: int) -> None:
+        """`kept_attempts` bounds how many subjects' wrong answers are counted at a time."""
         self._db = db
+        self._kept_attempts = kept_attempts
 
     def person(self, user: str) -> Person | None:
         """A user who may sign in; None for everybody else and for one who is deactivated."""
@@ -34,9 +36,11 @@ class People:
     def add_guest(self, email: str, password: str, at: int) -> None:
         self._db.run("INSERT INTO guests VALUES (?, ?, ?)", email, password, at)
 
-    def begin_session(self, digest: bytes, subject: str, now: int, expires_at: int) -> None:
-        """`subject` says who it is and in which role. Sessions that are over go on the way."""
+    def begin_session(self, digest: bytes, subject: str, now: int, expires_at: int, most: int) -> None:
+        """`subject` says who it is and in which role. Sessions that are over go on the way, and all but the newest."""
         self._db.run("DELETE FROM sessions WHERE expires_at < ?", now)
+        others = "SELECT hash FROM sessions WHERE subject = ? ORDER BY expires_at DESC, rowid DESC LIMIT -1 OFFSET ?"
+        self._db.run(f"DELETE FROM sessions WHERE hash IN ({others})", subject, most - 1)  # noqa: S608 constant
         self._db.run("INSERT INTO sessions VALUES (?, ?, ?)", digest, subject, expires_at)
 
     def session(self, digest: bytes, now: int) -> str | None:
@@ -51,15 +55,17 @@ class People:
     def end_sessions_of(self, subject: str) -> None:
         self._db.run("DELETE FROM sessions WHERE subject = ?", subject)
 
-    def attempts(self, subject: str, since: int) -> int:
+    def attempts(self, subject: bytes, since: int) -> int:
         """How often in a row, when the last time was after `since`."""
         return self._db.value("SELECT wrong FROM attempts WHERE subject = ? AND at > ?", subject, since) or 0
 
-    def add_attempt(self, subject: str, now: int, since: int) -> None:
-        """One more; those of anybody whose last time was before `since` are forgotten."""
+    def add_attempt(self, subject: bytes, now: int, since: int) -> None:
+        """One more; those of anybody whose last time was before `since` are forgotten, and the oldest of too many."""
         self._db.run("DELETE FROM attempts WHERE at <= ?", since)
+        others = "SELECT subject FROM attempts WHERE subject <> ? ORDER BY at DESC, rowid DESC LIMIT -1 OFFSET ?"
+        self._db.run(f"DELETE FROM attempts WHERE subject IN ({others})", subject, self._kept_attempts - 1)  # noqa: S608
         upsert = "INSERT INTO attempts VALUES (?, 1, ?) ON CONFLICT DO UPDATE SET wrong = wrong + 1, at = excluded.at"
         self._db.run(upsert, subject, now)
 
-    def forget_attempts(self, subject: str) -> None:
+    def forget_attempts(self, subject: bytes) -> None:
         self._db.run("DELETE FROM attempts WHERE subject = ?", subject)

@@ -48,7 +48,6 @@ class Guard:
         if hosts.is_rebindable(name) and name not in self._trusted:
             message = "This address is not known here. Start the sandbox with --trusted-host to use it."
             return ApiError(421, "misdirected", message)
-        origin = headers.get("origin")
-        if method not in {"GET", "HEAD"} and origin is not None and origin.partition("//")[2] != headers.get("host"):
+        if method not in {"GET", "HEAD"} and hosts.is_from_another_site(headers):
             return ApiError(403, "forbidden", "The form was sent by another site.")
         return None
