@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.sdk import BaseOperator, timezone
 from airflow.sdk.exceptions import (
@@ -15,12 +16,14 @@ from airflow.sdk.exceptions import (
     TaskDeferralTimeout,
 )
 
+from outbound_transfer.clears import clears_of
 from outbound_transfer.failures import failing_at_once
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.logs import Log
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from pydantic import JsonValue
 
     from outbound_transfer.protocol.models import Transfer
     from outbound_transfer.protocol.outcomes import OutcomeRules
@@ -32,8 +35,11 @@ STATE_KEY = "outbound_transfer_wait"
 
 FAILURES_KEY = "outbound_transfer_trigger_failures"
 
-#: Failures of a task's trigger, which are Airflow's and not the service's, before the task fails with them.
+#: Failures of a task's trigger, which are Airflow's and not the service's, before the task fails with them: so many,
+#: each within :data:`IN_A_ROW` of the one before.
 MOST_TRIGGER_FAILURES = 3
+
+IN_A_ROW: Final = timedelta(hours=1)
 
 
 def check_choices(**choices: str) -> None:
@@ -54,23 +60,38 @@ def rules(on_expired: str, on_canceled: str, *, accept_partial: bool) -> Outcome
     return OutcomeRules(Outcome(on_expired), Outcome(on_canceled), accept_partial)
 
 
-def seconds(duration: float | str | timedelta) -> float:
-    """A duration in seconds; a rendered template gives it as text."""
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+def seconds(duration: float | str | timedelta, argument: str = "a duration") -> float:
+    """A duration in seconds; a rendered template gives it as text.
+
+    :raises AirflowFailException: it is none, naming the ``argument``: no number, negative, "not a number" or endless.
+    """
+    try:
+        length = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    except (TypeError, ValueError, OverflowError):
+        length = inf
+    if not 0 <= length < inf:
+        raise AirflowFailException(f"{argument} must be a timedelta or a number of seconds, not {duration!r:.100}")
+    return length
 
 
 def deadline(timeout: float | str | timedelta, context: Context) -> datetime:
     """The instant at which a wait is given up: absolute, so that it survives restarts and the task's retries.
 
     A clear of the task begins anew.
+
+    :raises AirflowFailException: ``timeout`` is no duration, or ends after the year 9999.
     """
     from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # exported, but not in its type stub
 
-    store, clears = context["task_state_store"], context["ti"].max_tries
+    store = context["task_state_store"]
+    clears: list[JsonValue] = list(clears_of(context))
     kept: Any = store.get(STATE_KEY, default=None)
     if isinstance(kept, dict) and kept.get("clears") == clears:
         return datetime.fromisoformat(kept["deadline"])
-    instant = timezone.utcnow() + timedelta(seconds=seconds(timeout))
+    try:
+        instant = timezone.utcnow() + timedelta(seconds=seconds(timeout, "timeout"))
+    except OverflowError:
+        raise AirflowFailException(f"timeout is too long: {timeout!r:.100}") from None
     store.set(STATE_KEY, {"deadline": instant.isoformat(), "clears": clears}, retention=NEVER_EXPIRE)
     return instant
 
@@ -81,6 +102,17 @@ def check_deadline(transfer: Transfer, deadline: datetime) -> None:
 
     if timezone.utcnow() >= deadline:
         raise AirflowSensorTimeout(f"Gave up waiting: {story(transfer)}. Raise timeout to wait longer.")
+
+
+def named(transfer_id: Any) -> str:
+    """The id of the transfer that a task was given, as of :func:`~outbound_transfer.protocol.ids.transfer_id_of`.
+
+    :raises AirflowFailException: it is none; said before the task waits for what cannot be.
+    """
+    from outbound_transfer.protocol.ids import transfer_id_of
+
+    with failing_at_once():
+        return transfer_id_of(transfer_id)
 
 
 def look(hook: OutboundTransferHook, transfer_id: str, log: Log) -> Transfer | None:
@@ -182,7 +214,7 @@ class WaitsForEnd(BaseOperator):
         trigger = TransferTrigger(
             transfer_id=transfer_id,
             outbound_transfer_conn_id=self.outbound_transfer_conn_id,
-            poke_interval=seconds(self.poke_interval),
+            poke_interval=seconds(self.poke_interval, "poke_interval"),
             deadline=deadline.isoformat(),
             on_expired=self.on_expired,
             on_canceled=self.on_canceled,
@@ -214,12 +246,8 @@ class WaitsForEnd(BaseOperator):
         except TaskDeferralTimeout:
             raise
         except TaskDeferralError:
-            store = context["task_state_store"]
-            before: Any = store.get(FAILURES_KEY, default=0)
-            failures = before + 1
-            if failures > MOST_TRIGGER_FAILURES:
+            if _fails_again(context):
                 raise
-            store.set(FAILURES_KEY, failures)
             self.log.warning("The trigger failed; the wait goes on in a new one")
             return self.execute(context)
 
@@ -232,3 +260,24 @@ class WaitsForEnd(BaseOperator):
         return not (
             self.outlets or self.multiple_outputs or self.has_on_success_callback or self.has_on_skipped_callback
         )
+
+
+def _fails_again(context: Context) -> bool:
+    """Note that the task's trigger has failed; whether it has too often in a row, so that a new one would too.
+
+    A wait may take weeks, in which triggerers come and go: a failure long after another is a first one. Once the
+    deadline has passed there is no time for that.
+    """
+    from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # exported, but not in its type stub
+
+    store, now = context["task_state_store"], timezone.utcnow()
+    clears: list[JsonValue] = list(clears_of(context))
+    before: Any = store.get(FAILURES_KEY, default=None)
+    waits: Any = store.get(STATE_KEY, default=None)
+    count = 0
+    if isinstance(before, dict) and before.get("clears") == clears:
+        is_late = isinstance(waits, dict) and now >= datetime.fromisoformat(waits["deadline"])
+        if is_late or now - datetime.fromisoformat(before["at"]) < IN_A_ROW:
+            count = before["count"]
+    store.set(FAILURES_KEY, {"count": count + 1, "at": now.isoformat(), "clears": clears}, retention=NEVER_EXPIRE)
+    return bool(count >= MOST_TRIGGER_FAILURES)

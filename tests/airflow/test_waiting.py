@@ -61,7 +61,7 @@ def send(report: str, store: Store, **arguments: Any) -> Any:
     return operator.execute(context_of(store))
 
 
-def context_of(store: Store, max_tries: int = 0) -> Any:
+def context_of(store: Store, max_tries: int = 0, clear_number: int | None = None) -> Any:
     rescheduled = store.get("rescheduled")
     ti = SimpleNamespace(
         max_tries=max_tries,
@@ -70,7 +70,8 @@ def context_of(store: Store, max_tries: int = 0) -> Any:
         start_date=timezone.utcnow(),
         get_first_reschedule_date=lambda _: rescheduled and datetime.fromisoformat(rescheduled),
     )
-    return {"ti": ti, "task_state_store": store}
+    runs = {} if clear_number is None else {"dag_run": SimpleNamespace(clear_number=clear_number)}
+    return {"ti": ti, "task_state_store": store, **runs}
 
 
 @pytest.fixture(params=WAYS)
@@ -163,6 +164,104 @@ def test_passing_failures_are_waited_out(wait, sandbox) -> None:
     assert [fault["state"] for fault in sandbox.faults()] == ["met"] * 3
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_the_word_of_a_proxy_ends_no_wait(wait, sandbox, status) -> None:
+    for recipient in (ANN, BOB):
+        sandbox.pickup(wait.sent, recipient)
+    sandbox.plan_faults({"kind": "error", "status": status, "code": ""})
+    assert wait()["status"] == "complete"
+    assert [fault["state"] for fault in sandbox.faults()] == ["met"]
+
+
+MODES = [{"deferrable": True}, {"deferrable": False}, {"deferrable": False, "mode": "reschedule"}]
+NO_TRANSFER = [None, 7, "", " ", "None", [], ["t"], {}, {"id": None}, {"id": 7}, b"t", "\ud800"]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["deferred", "poke", "reschedule"])
+@pytest.mark.parametrize("given", NO_TRANSFER, ids=repr)
+def test_what_is_no_transfer_is_refused_before_it_is_waited_for(sandbox, given, mode) -> None:
+    with pytest.raises(AirflowFailException, match="no transfer's id, but"):
+        sensor(transfer_id=given, **mode).execute(context_of(Store()))
+    assert sandbox.requests() == []
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["deferred", "poke", "reschedule"])
+def test_the_result_of_a_delivery_names_its_transfer(sandbox, report, mode) -> None:
+    result = send(report, Store())
+    for recipient in (ANN, BOB):
+        sandbox.pickup(result["id"], recipient)
+    final = to_the_end(lambda: sensor(transfer_id=result, poke_interval=1.0, timeout=60.0, **mode), Store())
+    assert (final["id"], final["status"]) == (result["id"], "complete")
+
+
+STORED_NONSENSE = [
+    *({"transfer_id": given} for given in (None, 7, {}, ["t"])),
+    *({"deadline": given} for given in (None, "soon")),
+    {"on_expired": "maybe"},
+    {"on_canceled": None},
+]
+
+
+@pytest.mark.parametrize("wrong", STORED_NONSENSE, ids=repr)
+def test_a_stored_trigger_that_is_no_wait_ends_by_itself_and_hurts_no_neighbour(wrong, sandbox, sent) -> None:
+    for recipient in (ANN, BOB):
+        sandbox.pickup(sent, recipient)
+    good = {"transfer_id": sent, "poke_interval": 1.0, "deadline": "2100-01-01T00:00:00+00:00"}
+    good["outbound_transfer_conn_id"] = "outbound_transfer_default"
+
+    async def both() -> list[Any]:
+        producer = TransferTrigger.create_shared_stream_producer(good)
+        queues: list[asyncio.Queue[Any]] = [asyncio.Queue(), asyncio.Queue()]
+
+        async def stream(queue: asyncio.Queue[Any]) -> Any:
+            while True:
+                yield await queue.get()
+
+        async def pump() -> None:
+            async for news, _ in producer.open_stream():
+                for queue in queues:
+                    queue.put_nowait(news)
+
+        pumping = asyncio.ensure_future(pump())
+        triggers = [TransferTrigger(**{**good, **change}) for change in (wrong, {})]
+        streams = [one.filter_shared_stream(stream(queue)) for one, queue in zip(triggers, queues, strict=True)]
+        events = await asyncio.wait_for(asyncio.gather(*(anext(one) for one in streams)), 60)
+        pumping.cancel()
+        await asyncio.gather(pumping, *(one.aclose() for one in streams), return_exceptions=True)
+        return [event.payload for event in events]
+
+    nonsense, neighbour = asyncio.run(both())
+    assert nonsense["ending"] == "failed"
+    with pytest.raises(AirflowFailException, match="no wait"):
+        waiting.conclude_event(nonsense, waiting.rules("fail", "fail", accept_partial=False), sensor().log)
+    assert (neighbour["ending"], neighbour["transfer"]["status"]) == ("ended", "complete")
+
+
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), -1, "{{ params.every }}", None])
+@pytest.mark.parametrize("argument", ["poke_interval", "timeout"])
+def test_what_is_no_duration_is_refused_before_the_task_defers(report, argument, given) -> None:
+    store = Store()
+    send(report, store)
+    with pytest.raises(AirflowFailException, match=f"^{argument} must be"):
+        send(report, store, wait=True, deferrable=True, **{argument: given})
+
+
+def test_a_timeout_beyond_the_calendar_is_refused(report) -> None:
+    store = Store()
+    send(report, store)
+    with pytest.raises(AirflowFailException, match="too long"):
+        send(report, store, wait=True, deferrable=True, timeout=10**12)
+
+
+@pytest.mark.parametrize("poke_interval", [float("nan"), "soon"], ids=repr)
+def test_a_stored_interval_that_is_none_is_as_the_usual_one(sent, sandbox, poke_interval) -> None:
+    for recipient in (ANN, BOB):
+        sandbox.pickup(sent, recipient)
+    trigger = TransferTrigger(sent, "outbound_transfer_default", poke_interval, "2100-01-01T00:00:00+00:00")
+    fired = asyncio.run(asyncio.wait_for(first_event(trigger), 60))
+    assert fired.payload["ending"] == "ended"
+
+
 def sensor(**arguments: Any) -> TransferSensor:
     return TransferSensor(**{"task_id": "wait", "transfer_id": "t", "deferrable": True, **arguments})
 
@@ -188,6 +287,15 @@ def test_the_deadline_survives_a_retry_and_begins_anew_with_a_clear() -> None:
     assert first.deadline == retried.deadline < cleared.deadline
 
 
+def test_a_clear_with_fewer_retries_than_before_begins_anew_too() -> None:
+    """Cleared after its first try, with its retries lowered from 3 to 2: the tries that it may have are the same."""
+    store = Store()
+    first = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3, clear_number=0))
+    cleared = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3, clear_number=1))
+    retried = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3, clear_number=1))
+    assert first.deadline < cleared.deadline == retried.deadline
+
+
 def test_poking_counts_from_the_first_try_too(sent) -> None:
     store = Store()
     trigger_of(sensor(timeout=3.0), context_of(store))
@@ -206,6 +314,38 @@ def test_a_trigger_that_failed_is_no_end_of_the_wait() -> None:
         assert again.value.trigger.deadline == before.deadline
     with pytest.raises(TaskDeferralError):
         sensor().resume_execution("__fail__", {"error": "Trigger failure"}, context_of(store))
+
+
+def fail_trigger(store: Store, **context: Any) -> None:
+    with pytest.raises(TaskDeferred):
+        sensor().resume_execution("__fail__", {"error": "Trigger failure"}, context_of(store, **context))
+
+
+def test_a_wait_of_weeks_outlives_any_number_of_failures_that_are_far_apart(monkeypatch) -> None:
+    store, now = Store(), timezone.utcnow()
+    trigger_of(sensor(timeout=100 * 86_400.0), context_of(store))
+    for day in range(30):
+        monkeypatch.setattr(timezone, "utcnow", lambda day=day: now + timedelta(days=day))
+        for _ in range(waiting.MOST_TRIGGER_FAILURES - 1):
+            fail_trigger(store)
+
+
+def test_a_trigger_that_always_fails_ends_the_wait_once_its_time_is_over(monkeypatch) -> None:
+    store, now = Store(), timezone.utcnow()
+    trigger_of(sensor(timeout=3_600.0), context_of(store))
+    for day in range(1, 1 + waiting.MOST_TRIGGER_FAILURES):
+        monkeypatch.setattr(timezone, "utcnow", lambda day=day: now + timedelta(days=day))
+        fail_trigger(store)
+    with pytest.raises(TaskDeferralError):
+        sensor().resume_execution("__fail__", {"error": "Trigger failure"}, context_of(store))
+
+
+def test_a_clear_forgets_the_failures_of_the_trigger() -> None:
+    store = Store()
+    trigger_of(sensor(), context_of(store))
+    for clear in range(3):
+        for _ in range(waiting.MOST_TRIGGER_FAILURES):
+            fail_trigger(store, clear_number=clear)
 
 
 @pytest.mark.parametrize(

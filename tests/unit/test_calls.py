@@ -201,7 +201,18 @@ READS = [
     for call, operation, *_ in ENDPOINTS
     if operation not in (Operation.REMOVE, Operation.DISCARD, Operation.EVENTS)
 ]
-WRONG = [b"", b"null", b"[]", b"{}", b"<html>", b"\xff\xfe", b'"t"', b'{"data": {}}', b'{"data": [1]}', b'{"id": 5']
+WRONG = [
+    b"",
+    b"null",
+    b"[]",
+    b"{}",
+    b"<html>",
+    b"\xff\xfe",
+    b'"t"',
+    b'{"data": {}}',
+    b'{"data": [1], "next_cursor": 1}',
+    b'{"id": 5',
+]
 
 
 @pytest.mark.parametrize("body", WRONG)

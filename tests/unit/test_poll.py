@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from outbound_transfer.client import Client, Settings
-from outbound_transfer.polling.poll import SETTLE, News, Poll
+from outbound_transfer.polling import poll
+from outbound_transfer.polling.poll import LONGEST_ASKED, LONGEST_SILENCE, SETTLE, News, Poll
+from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waits import LAST_LOOK, Wait, Waits
 from outbound_transfer.polling.watch import Watch
 from outbound_transfer.protocol import calls
@@ -28,10 +30,14 @@ DAY = 86_400.0
 
 @dataclass
 class Scene:
-    """A sandbox, a poll on it, and a clock for both: a sleep takes no time and ends when it should."""
+    """A sandbox, a poll on it, and a clock for both: a sleep takes no time and ends when it should.
+
+    :ivar off: seconds that the machine's clock is off.
+    """
 
     sandbox: Sandbox
     now: float = field(default_factory=time.time)
+    off: float = 0.0
     plans: list[tuple[float, Callable[[], Any]]] = field(default_factory=list)
     waits: Waits = field(default_factory=Waits)
     owed: float = 0.0
@@ -46,8 +52,8 @@ class Scene:
         self._pay()  # a look begins
         return Settings(f"{self.sandbox.base_url}/", self.key)
 
-    def clock(self) -> float:
-        return self.now
+    def clock(self) -> Now:
+        return Now(self.now, self.now + self.off)
 
     async def sleep(self, seconds: float) -> None:
         until = self.now + seconds
@@ -91,10 +97,10 @@ class Scene:
         return client.perform(calls.send_transfer(transfer.id)).id
 
     def wait(self, transfer_id: str, *, timeout: float = DAY, interval: float = 60.0, **rules: Any) -> Wait:
-        return Wait(transfer_id, interval, self.now + timeout, OutcomeRules(**rules), looked=self.now)
+        return Wait(transfer_id, interval, self.now + timeout, OutcomeRules(**rules), looked=self.clock())
 
     def poll(self) -> Poll:
-        return Poll(self.waits, self.settings, clock=self.clock, sleep=self.sleep)
+        return Poll(self.waits, lambda: self.settings(), clock=self.clock, sleep=self.sleep)
 
     def follow(self, *waits: Wait) -> None:
         """Run a poll until all have ended."""
@@ -177,7 +183,7 @@ def test_who_joins_late_is_looked_at_with_the_others(scene: Scene) -> None:
     joining = contextlib.ExitStack()
 
     def join() -> None:
-        late.looked = scene.now
+        late.looked = scene.clock()
         joining.enter_context(scene.waits.joined(late))
 
     scene.after(95, join)
@@ -401,3 +407,127 @@ def test_a_watch_tells_of_every_end_once_across_restarts(scene: Scene) -> None:
     scene.after(300, lambda: [scene.sandbox.pickup(one, ANN) for one in (early[2], late[1])])
     scene.until(take, watches=(watch,))
     assert sorted(ended[4:]) == sorted([f"{early[2]} complete", f"{late[1]} complete"])
+
+
+# ------------------------------------------------------------------------------ what comes from outside, and the clocks
+
+
+@pytest.mark.parametrize("seconds", ["86400", "1000000000", "9" * 40, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_one_retry_after_stops_the_waits_for_minutes_at_most(scene: Scene, seconds: str) -> None:
+    sent = scene.send(3)
+    waits = [scene.wait(one) for one in sent]
+    scene.sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": seconds})
+    scene.after(10, lambda: [scene.sandbox.pickup(one, ANN) for one in sent])
+    scene.follow(*waits)
+    assert {ending(wait) for wait in waits} == {("ended", "complete")}
+    assert scene.now - scene.began <= LONGEST_ASKED + 10
+
+
+def test_a_retry_after_that_is_said_again_and_again_is_kept_to_step_by_step(scene: Scene) -> None:
+    (sent,) = scene.send()
+    wait = scene.wait(sent, timeout=3_600.0)
+    scene.sandbox.plan_faults(*[{"kind": "error", "status": 429, "retry_after": "1000000000"}] * 1_000)
+    scene.follow(wait)
+    assert ending(wait) == ("timed out", None)
+    met = sum(fault["state"] == "met" for fault in scene.sandbox.faults())
+    assert 3_600 / LONGEST_ASKED <= met <= 3_600 / LONGEST_ASKED + 3
+    assert scene.now - wait.deadline <= 2 * LONGEST_ASKED + LAST_LOOK
+
+
+def test_a_deadline_within_a_pause_that_was_asked_for_is_preceded_by_a_look(scene: Scene) -> None:
+    (sent,) = scene.send()
+    wait = scene.wait(sent, timeout=100.0)
+    scene.sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": "1000000000"})
+    scene.after(50, lambda: scene.sandbox.pickup(sent, ANN))
+    scene.follow(wait)
+    assert ending(wait) == ("ended", "complete")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 409, 418])
+def test_the_word_of_a_proxy_ends_no_wait(scene: Scene, status: int) -> None:
+    sent = scene.send(3)
+    waits = [scene.wait(one) for one in sent]
+    scene.sandbox.plan_faults(*[{"kind": "error", "status": status, "code": ""}] * 20)
+    scene.after(900, lambda: [scene.sandbox.pickup(one, ANN) for one in sent])
+    scene.follow(*waits)
+    assert {ending(wait) for wait in waits} == {("ended", "complete")}
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_the_word_of_a_proxy_ends_no_watch(scene: Scene, status: int) -> None:
+    (sent,) = scene.send()
+    watch, ended = Watch(60.0, scene.now), []
+    fault = {"kind": "error", "status": status, "code": ""}
+    scene.sandbox.plan_faults(*[fault] * 3)
+    scene.after(300, lambda: scene.sandbox.plan_faults(*[fault] * 5))
+    scene.after(310, lambda: scene.sandbox.pickup(sent, ANN))
+    scene.until(lambda: bool(ended.extend(one.id for one in watch.take()[0]) or ended), watches=(watch,))
+    assert ended == [sent]
+
+
+def set_clock(scene: Scene, seconds: float) -> None:
+    scene.off = seconds
+
+
+@pytest.mark.parametrize("off", [-30 * DAY, -3_600.0, 3_600.0, 30 * DAY])
+def test_a_clock_that_is_set_stops_no_looks(scene: Scene, off: float) -> None:
+    (sent,) = scene.send()
+    wait = scene.wait(sent, timeout=40 * DAY)
+    scene.after(100, lambda: set_clock(scene, off))
+    scene.after(200, lambda: scene.sandbox.pickup(sent, ANN))
+    scene.follow(wait)
+    assert ending(wait) == ("ended", "complete")
+    assert scene.now - scene.began <= 200 + 60 + 5
+
+
+def test_a_clock_that_jumps_past_a_deadline_ends_no_wait_without_a_look(scene: Scene) -> None:
+    (sent,) = scene.send()
+    wait = scene.wait(sent, interval=3_000.0)
+    scene.after(100, lambda: scene.sandbox.pickup(sent, ANN))
+    scene.after(101, lambda: scene.sandbox.plan_faults({"kind": "error", "status": 503}))
+    scene.after(102, lambda: set_clock(scene, 10 * DAY))
+    scene.follow(wait)
+    assert ending(wait) == ("ended", "complete")
+    assert scene.now - scene.began <= 120
+
+
+def test_a_deadline_that_passed_while_no_process_was_there_is_followed_by_a_look(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sent,) = scene.send()
+    scene.sandbox.pickup(sent, ANN)
+    monkeypatch.setattr(poll, "SETTLE", 0.02)
+    scene.sandbox.plan_faults({"kind": "error", "status": 503}, {"kind": "delay", "seconds": 0.3, "effect": "after"})
+    wait = scene.wait(sent, timeout=-3_600.0)
+    scene.follow(wait)
+    assert ending(wait) == ("ended", "complete")
+
+
+def test_a_last_look_under_way_is_not_broken_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    (sent,) = scene.send()
+    monkeypatch.setattr(poll, "SETTLE", 0.02)
+    wait = scene.wait(sent, timeout=0.0)
+    scene.sandbox.pickup(sent, ANN)
+    # Within the look, so it is paced by the service for longer than a last look is repeated.
+    scene.sandbox.plan_faults(*[{"kind": "error", "status": 429, "retry_after": "60"}] * 3)
+    scene.follow(wait)
+    assert ending(wait) == ("ended", "complete")
+    assert scene.now > wait.deadline + 3 * LAST_LOOK
+
+
+def test_a_look_that_hears_nothing_is_broken_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    (sent,) = scene.send()
+    monkeypatch.setattr(poll, "SETTLE", 0.02)
+    scene.sandbox.pickup(sent, ANN)
+    answered = scene.settings
+
+    async def silent() -> Settings:
+        scene.settings = answered  # type: ignore[method-assign]
+        while True:
+            scene.now += 10.0
+            await asyncio.sleep(0.01)
+
+    scene.settings = silent  # type: ignore[method-assign]
+    scene.until(lambda: wait.end is not None, wait := scene.wait(sent))
+    assert ending(wait) == ("ended", "complete")
+    assert scene.now - scene.began >= LONGEST_SILENCE

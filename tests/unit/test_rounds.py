@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client.drive import drive
+from outbound_transfer.polling.troubled import Troubled
 from outbound_transfer.protocol import rounds
-from outbound_transfer.protocol.errors import MalformedAnswer, NotFound, ServerFault
+from outbound_transfer.protocol.errors import CallError, MalformedAnswer, NotFound, ServerFault
 from outbound_transfer.protocol.exchange import Call, Operation
-from outbound_transfer.protocol.models import Transfer, TransferPage
+from outbound_transfer.protocol.models import Transfer, TransferPage, Unreadable
 from outbound_transfer.protocol.rounds import Found, Listing
 
 PAGE = 100
@@ -34,6 +36,8 @@ class Account:
     asked: list[tuple[Operation, str]] = field(default_factory=list)
     unreadable: set[str] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)
+    poisoned: set[str] = field(default_factory=set)
+    claimed: dict[str, str | None] = field(default_factory=dict)
 
     def answer(self, call: Call[Any]) -> Any:
         if call.operation is Operation.LIST:
@@ -55,10 +59,15 @@ class Account:
         ]
         start = int(cursor or 0)
         more = str(start + limit) if start + limit < len(rows) else None
-        return TransferPage(tuple(self._transfer(one) for one in rows[start : start + limit]), more)
+        page = rows[start : start + limit]
+        return TransferPage(
+            tuple(self._transfer(one) for one in page if one not in self.poisoned),
+            more,
+            tuple(Unreadable(number, one, "poison") for number, one in enumerate(page) if one in self.poisoned),
+        )
 
     def _transfer(self, transfer_id: str) -> Transfer:
-        sent = _sent(list(self.statuses).index(transfer_id))
+        sent = self.claimed.get(transfer_id, _sent(list(self.statuses).index(transfer_id)))
         return Transfer(transfer_id, self.statuses[transfer_id], "subject", sent_at=sent)
 
     def look(self, wanted: dict[str, float], listing: Listing | None = None) -> tuple[Found, Listing]:
@@ -160,10 +169,74 @@ def test_what_the_key_does_not_see_is_gone_and_nothing_else_suffers() -> None:
 def test_one_that_cannot_be_read_keeps_nobody_else_waiting() -> None:
     some = account(unknown=20)
     some.unreadable = {"unknown-0", "unknown-5"}
-    found = Found()
-    with pytest.raises(MalformedAnswer):
-        drive(rounds.look(wanting(some.statuses), Listing(pages=50), found), some.answer)
+    found, _ = some.look(wanting(some.statuses), Listing(pages=50))
     assert len(found.transfers) == 18
+    assert set(found.troubled) == some.unreadable
+    assert not found.gone
+
+
+@given(st.sets(st.integers(0, 29)), st.integers(0, 3))
+def test_any_number_that_cannot_be_read_keeps_nobody_waiting_for_long(poisoned: set[int], listed: int) -> None:
+    some = account(unknown=30 - listed, pending=listed)
+    some.unreadable = {list(some.statuses)[number] for number in poisoned}
+    seen: set[str] = set()
+    troubled = Troubled()
+    for now in range(1 + 30 // rounds.TROUBLES):
+        found = Found()
+        with contextlib.suppress(MalformedAnswer):
+            drive(rounds.look(wanting(some.statuses), Listing(pages=50), found, troubled.failures), some.answer)
+        troubled.note(found.troubled, float(now))
+        troubled.put_last(found.in_vain, float(now))
+        troubled.forget(found.transfers)
+        seen |= set(found.transfers)
+    if some.unreadable != set(some.statuses):
+        assert seen == set(some.statuses) - some.unreadable
+
+
+@pytest.mark.parametrize("error", [MalformedAnswer("too long"), ServerFault(500)])
+def test_a_page_that_cannot_be_had_keeps_nobody_waiting(error: CallError) -> None:
+    some = account(pending=3)
+
+    def answer(call: Call[Any]) -> Any:
+        if call.operation is Operation.LIST:
+            raise error
+        return some.answer(call)
+
+    found = Found()
+    drive(rounds.look(wanting(some.statuses), Listing(), found), answer)
+    assert set(found.transfers) == set(some.statuses)
+
+
+def test_rows_that_cannot_be_read_are_read_by_themselves_and_told() -> None:
+    some = account(pending=300)
+    some.poisoned = {"pending-7", "pending-8"}
+    found, _ = some.look(wanting(some.statuses))
+    assert set(found.transfers) == set(some.statuses)
+    assert {row.id for row in found.unreadable} == some.poisoned
+    rows = drive(rounds.sent_since(0.0, frozenset(), Found()), some.answer)
+    assert [row.id for row in rows] == list(some.statuses)[::-1], "each in its place"
+    assert {row.id for row in rows if row.transfer is None} == some.poisoned
+
+
+@pytest.mark.parametrize("claimed", ["2999-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "soon", None])
+def test_some_absurd_times_do_not_end_a_listing(claimed: str | None) -> None:
+    history = account(complete=450)
+    history.claimed = {f"complete-{number}": claimed for number in range(0, 450, 3)}
+    rows = drive(rounds.sent_since(rounds.instant_of(_sent(50)) or 0, frozenset(), Found()), history.answer)
+    assert {f"complete-{number}" for number in range(50, 450)} <= {row.id for row in rows}
+
+
+@pytest.mark.parametrize("cursors", [["1"], ["1", "2"], None])
+def test_a_listing_that_does_not_end_says_nothing_of_what_is_not_in_it(cursors: list[str] | None) -> None:
+    asked = []
+
+    def endless(call: Call[Any]) -> Any:
+        asked.append(call)
+        return TransferPage((), next_cursor=cursors[len(asked) % len(cursors)] if cursors else str(len(asked)))
+
+    with pytest.raises(MalformedAnswer, match="does not end"):
+        drive(rounds.sent_since(0.0, frozenset(), Found()), endless)
+    assert len(asked) <= 3
 
 
 def test_a_service_that_is_down_is_not_asked_for_every_transfer() -> None:
@@ -197,18 +270,19 @@ def test_a_listing_that_goes_on_for_ever_is_given_up() -> None:
 def test_what_was_sent_since_an_instant_is_found_however_it_fares() -> None:
     history = account(complete=450, pending=60, canceled=1)
     found = Found()
-    drive(rounds.sent_since(rounds.instant_of(_sent(440)) or 0, found), history.answer)
-    assert set(found.transfers) == set(list(history.statuses)[440:])
-    assert history.asked == [(Operation.LIST, "all")]
+    rows = drive(rounds.sent_since(rounds.instant_of(_sent(440)) or 0, frozenset(), found), history.answer)
+    assert [row.id for row in rows][:71] == list(history.statuses)[:439:-1]
+    assert history.asked == [(Operation.LIST, "all")] * 2, "most of the second page is older"
 
 
 def test_a_watch_begins_with_all_that_is_outstanding() -> None:
     history = account(pending=150, partial=3, complete=400)
     found = Found()
-    drive(rounds.begin(10, found), history.answer)
-    outstanding = {one for one, status in history.statuses.items() if status in ("pending", "partial")}
-    assert outstanding <= set(found.transfers)
-    assert len(set(found.transfers) - outstanding) == 11, "those that ended within the overlap"
+    newest, outstanding = drive(rounds.begin(found), history.answer)
+    assert [row.id for row in newest] == list(history.statuses)[: -PAGE - 1 : -1]
+    assert {row.id for row in outstanding} == {
+        one for one, status in history.statuses.items() if status in ("pending", "partial")
+    }
 
 
 @given(

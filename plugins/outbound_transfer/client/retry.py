@@ -90,6 +90,10 @@ class RetryPolicy:
         }
 
 
+#: For a look at a transfer: few tries, as the next look is one too.
+LOOKS: Final = RetryPolicy(attempts=3, longest_backoff=10.0, patience=300.0)
+
+
 class _Budget:
     """One call's bookkeeping: failures counted, time spent."""
 

@@ -14,6 +14,7 @@ from outbound_transfer.protocol import feed
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.exchange import Answer, Api, Call, Operation, Settlement, Upload
 from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage
+from outbound_transfer.protocol.reading import read_page, read_transfer
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Attached(NamedTuple):
 def create_transfer(new: NewTransfer) -> Call[Transfer]:
     """POST /v1/transfers: a draft."""
     body = msgspec.json.encode(new)
-    return Call(Operation.CREATE, "POST", "/v1/transfers", _json(Transfer), body=body, secrets=new.secrets)
+    return Call(Operation.CREATE, "POST", "/v1/transfers", _transfer, body=body, secrets=new.secrets)
 
 
 def list_transfers(*, limit: int = MAX_PAGE, status: str = "all", cursor: str | None = None) -> Call[TransferPage]:
@@ -47,12 +48,12 @@ def list_transfers(*, limit: int = MAX_PAGE, status: str = "all", cursor: str | 
     params: dict[str, str | int] = {"limit": limit, "status": status}
     if cursor is not None:
         params["cursor"] = cursor
-    return Call(Operation.LIST, "GET", "/v1/transfers", _json(TransferPage), params=params)
+    return Call(Operation.LIST, "GET", "/v1/transfers", _page, params=params)
 
 
 def get_transfer(transfer_id: str) -> Call[Transfer]:
     """GET /v1/transfers/{transfer_id}: a draft or a sent transfer, with its files."""
-    return Call(Operation.GET, "GET", _path(transfer_id), _json(Transfer))
+    return Call(Operation.GET, "GET", _path(transfer_id), _transfer)
 
 
 def attach_file(transfer_id: str, upload: Upload) -> Call[Attached]:
@@ -90,7 +91,7 @@ def send_transfer(transfer_id: str) -> Call[Transfer]:
         lambda transfer: None if transfer.is_draft else transfer,
         doubt=doubt_of_send(transfer_id),
     )
-    return Call(Operation.SEND, "POST", _path(transfer_id, "send"), _json(Transfer), settle=settle)
+    return Call(Operation.SEND, "POST", _path(transfer_id, "send"), _transfer, settle=settle)
 
 
 def doubt_of_send(transfer_id: str) -> str:
@@ -128,6 +129,14 @@ def _path(*parts: str) -> str:
 
 def _json(kind: type[T]) -> Callable[[Answer], T]:
     return lambda answer: msgspec.json.decode(answer.body, type=kind)
+
+
+def _transfer(answer: Answer) -> Transfer:
+    return read_transfer(answer.body)
+
+
+def _page(answer: Answer) -> TransferPage:
+    return read_page(answer.body)
 
 
 class _Files(msgspec.Struct):

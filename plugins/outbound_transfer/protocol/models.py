@@ -65,11 +65,25 @@ class Transfer(msgspec.Struct, frozen=True):
         return sum(recipient.picked_up_at is not None for recipient in self.recipients)
 
 
+class Unreadable(msgspec.Struct, frozen=True):
+    """A row of a listing that is no transfer as documented.
+
+    :ivar position: of its page, from 0.
+    :ivar id: "" where not even that can be read.
+    :ivar reason: names fields and types, never values.
+    """
+
+    position: int
+    id: str
+    reason: str
+
+
 class TransferPage(msgspec.Struct, frozen=True):
-    """One page of the listing. ``next_cursor`` is None on the last page."""
+    """One page of the listing. ``next_cursor`` is None on the last page; ``unreadable`` rows are not in ``data``."""
 
     data: tuple[Transfer, ...]
     next_cursor: str | None = None
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 def instant_of(text: str | None) -> float | None:
@@ -172,12 +186,13 @@ def _recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipient | 
     except msgspec.ValidationError as error:
         # The library's text names fields and types, never values; but a phone number may be in a field's place.
         return f"recipient {position}: " + re.sub(r"\d", "#", str(error))
-    if not all(map(_is_unicode, filter(None, (recipient.name, recipient.phone)))):
+    if not all(map(is_unicode, filter(None, (recipient.name, recipient.phone)))):
         return f"recipient {position}: not valid Unicode"
     return recipient
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether ``text`` can be stored and sent: it holds no half of a character."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -191,7 +206,7 @@ def _type_problems(new: NewTransfer) -> Iterator[str]:
         text = getattr(new, field)
         if not isinstance(text, str | None):
             yield f"{field} must be text, not {type(text).__name__}"
-        elif text and not _is_unicode(text):
+        elif text and not is_unicode(text):
             yield f"{field} is not valid Unicode"
 
 

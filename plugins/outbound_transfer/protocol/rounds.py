@@ -8,20 +8,30 @@ GET /v1/transfers).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Set
+from collections.abc import Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from msgspec import structs
 
 from outbound_transfer.protocol import calls
-from outbound_transfer.protocol.errors import CallError, Forbidden, InvalidApiKey, InvalidDelivery, NotFound
+from outbound_transfer.protocol.errors import (
+    CallError,
+    Forbidden,
+    InvalidApiKey,
+    InvalidDelivery,
+    MalformedAnswer,
+    NotFound,
+    RateLimited,
+    ServerFault,
+)
 from outbound_transfer.protocol.exchange import Call, Flow
 from outbound_transfer.protocol.models import (
     PARTIAL,
     PENDING,
     Transfer,
     TransferPage,
+    Unreadable,
     instant_of,
 )
 from outbound_transfer.protocol.outcomes import FINAL
@@ -35,6 +45,10 @@ WORTH_ANOTHER: Final = 2
 #: Reads of single transfers that may fail one after the other before the service is taken to be down.
 TROUBLES: Final = 3
 
+#: Pages in a row that may show nothing new before a listing is taken to have no end; and pages in all.
+FRUITLESS: Final = 3
+MOST_PAGES: Final = 1_000
+
 
 @dataclass
 class Found:
@@ -42,20 +56,35 @@ class Found:
 
     :ivar transfers: by id; no later answer takes back that a transfer has ended.
     :ivar gone: ids that the key does not see (404), or that are none, with the reason.
+    :ivar troubled: ids that could not be read, with the reason. They say nothing of the transfer.
+    :ivar in_vain: ids that could not be read while nothing else could: that may be the service's fault or theirs.
+    :ivar untried: some were not asked for, as too many before them could not be read.
+    :ivar unreadable: rows of listings that are no transfers.
+    :ivar answered: the service has given an answer that says something.
     """
 
     transfers: dict[str, Transfer] = field(default_factory=dict)
     gone: dict[str, Exception] = field(default_factory=dict)
+    troubled: dict[str, CallError] = field(default_factory=dict)
+    in_vain: set[str] = field(default_factory=set)
+    unreadable: list[Unreadable] = field(default_factory=list)
+    answered: bool = False
+    untried: bool = False
 
     def add(self, transfer: Transfer) -> None:
         before = self.transfers.get(transfer.id)
         if before is None or before.status not in FINAL:
             self.transfers[transfer.id] = transfer
 
+    def note(self, page: TransferPage) -> None:
+        """A page has come."""
+        self.answered = True
+        self.unreadable += page.unreadable
+
     def drain(self) -> Found:
         """What has been found since this was last called."""
-        drained = Found(self.transfers, self.gone)
-        self.transfers, self.gone = {}, {}
+        drained = replace(self)
+        self.transfers, self.gone, self.troubled, self.in_vain, self.unreadable = {}, {}, {}, set(), []
         return drained
 
 
@@ -74,7 +103,22 @@ class Listing:
         return self.pages < reads or (self.age >= self.pages and reads > 1)
 
 
-def look(wanted: Mapping[str, float], listing: Listing, found: Found) -> Flow[Listing]:
+@dataclass(frozen=True)
+class Row:
+    """One row of a listing; ``transfer`` is None where it cannot be read."""
+
+    id: str
+    transfer: Transfer | None
+
+    @property
+    def sent(self) -> float | None:
+        """When it was sent, as far as can be told."""
+        return instant_of(self.transfer.sent_at) if self.transfer else None
+
+
+def look(
+    wanted: Mapping[str, float], listing: Listing, found: Found, failures: Mapping[str, tuple[int, float]] | None = None
+) -> Flow[Listing]:
     """Learn the state of every transfer that is ``wanted``.
 
     Costs at most the pages of outstanding transfers, or one request for each wanted transfer where that is less, and
@@ -83,12 +127,14 @@ def look(wanted: Mapping[str, float], listing: Listing, found: Found) -> Flow[Li
     :param wanted: ids, each with when it was sent, in seconds since the epoch; 0 where that is not known.
     :param listing: what the last look returned.
     :param found: filled with what the service says.
+    :param failures: how often transfers could not be read by themselves, and when last: those come last, so that any
+        number of them keeps nobody else waiting.
     :return: for the next look.
     :raises CallError: the service cannot be asked just now, or refuses the key.
     """
     missing = set(wanted)
     if not listing.is_cheaper_than(len(missing)):
-        yield from _read(missing, found)
+        yield from _read(missing, found, failures or {})
         return replace(listing, age=listing.age + 1)
     oldest = min(wanted.values())
     spent = 0
@@ -98,43 +144,57 @@ def look(wanted: Mapping[str, float], listing: Listing, found: Found) -> Flow[Li
     for status in FINAL:
         if len(missing) >= WORTH_A_PAGE:
             yield from _page_through(status, missing, found, oldest, least=WORTH_ANOTHER)
-    yield from _read(missing, found)
+    yield from _read(missing, found, failures or {})
     return Listing(max(spent, 1))
 
 
-def begin(overlap: float, found: Found) -> Flow[None]:
-    """Find every outstanding transfer, and those sent within ``overlap`` seconds of the newest, however they fare."""
-    newest = yield calls.list_transfers(status="all", limit=1)
-    if newest.data:
-        yield from sent_since(_sent(newest.data[0], 0.0) - overlap, found)
+def begin(found: Found) -> Flow[tuple[list[Row], list[Row]]]:
+    """The first page of all that were sent, newest first; and every outstanding transfer."""
+    outstanding = []
     for status in (PENDING, PARTIAL):
-        yield from _list(status, found)
+        outstanding += yield from _list(status, found)
+    # Last, so that it shows whatever was sent before the others were asked for.
+    newest = yield calls.list_transfers(status="all")
+    found.note(newest)
+    return _rows(newest), outstanding
 
 
-def sent_since(instant: float, found: Found) -> Flow[None]:
-    """Find every transfer that was sent at ``instant`` (seconds since the epoch) or later, however it fares.
+def sent_since(instant: float, known: Set[str], found: Found) -> Flow[list[Row]]:
+    """The newest transfers, newest first, down to where most were sent before ``instant`` or are ``known``.
 
     Pages through ``status=all``, in which no row is skipped while transfers end (service.md, GET /v1/transfers).
+
+    :param instant: in seconds since the epoch.
     """
-    yield from _list("all", found, instant)
+    return (yield from _list("all", found, instant, known))
 
 
-def _list(status: str, found: Found, since: float = 0.0) -> Flow[None]:
+def _list(status: str, found: Found, since: float = float("-inf"), known: Set[str] = frozenset()) -> Flow[list[Row]]:
+    """:raises MalformedAnswer: the listing does not end, so nobody can say what is not in it."""
+    listed: dict[str, Row] = {}
     cursor: str | None = None
-    while True:
+    fruitless = 0
+    for _ in range(MOST_PAGES):
         page = yield calls.list_transfers(status=status, cursor=cursor)
-        for transfer in page.data:
-            if _sent(transfer, since) >= since:
-                found.add(transfer)
-        if _is_older(page, since) or page.next_cursor in (None, cursor):
-            return
+        found.note(page)
+        rows = _rows(page)
+        before = len(listed)
+        listed |= {row.id: row for row in rows}
+        fruitless = 0 if len(listed) > before else fruitless + 1
+        if page.next_cursor is None or _is_mostly_before(rows, since, known):
+            return list(listed.values())
+        if page.next_cursor == cursor or fruitless == FRUITLESS:
+            break
         cursor = page.next_cursor
+    raise MalformedAnswer("list: the listing does not end")
 
 
 def _page_through(
     status: str, missing: set[str], found: Found, oldest: float, *, most: int | None = None, least: int = 0
 ) -> Generator[Call[Any], Any, int]:
     """Take out of ``missing`` what the pages of ``status`` show; the requests that this took.
+
+    A page that cannot be read, or that the service fails at, shows nothing: what is missing is read by itself.
 
     :param oldest: when the oldest of the wanted transfers was sent.
     :param most: requests that may be spent.
@@ -143,45 +203,67 @@ def _page_through(
     cursor: str | None = None
     spent = 0
     while missing and (most is None or spent < most):
-        page = yield calls.list_transfers(status=status, cursor=cursor)
         spent += 1
+        try:
+            page = yield calls.list_transfers(status=status, cursor=cursor)
+        except (MalformedAnswer, ServerFault) as error:
+            if isinstance(error, ServerFault) and error.status != 500:
+                raise
+            break
+        found.note(page)
         shown = {transfer.id: transfer for transfer in page.data if transfer.id in missing}
         for transfer in shown.values():
             found.add(transfer)
         missing.difference_update(shown)
-        if len(shown) < least or _is_older(page, oldest) or page.next_cursor in (None, cursor):
+        is_last = len(shown) < least or _is_mostly_before(_rows(page), oldest)
+        if is_last or page.next_cursor in (None, cursor):
             break
         cursor = page.next_cursor
     return spent
 
 
-def _read(missing: Set[str], found: Found) -> Flow[None]:
-    trouble: CallError | None = None
-    troubles = 0
-    for transfer_id in sorted(missing):
+def _read(missing: Iterable[str], found: Found, failures: Mapping[str, tuple[int, float]]) -> Flow[None]:
+    """Read each by itself.
+
+    One transfer that cannot be read must not keep the others waiting; a service that is down is not asked for all.
+
+    :raises CallError: the service has not answered anything.
+    """
+    troubled: dict[str, CallError] = {}
+    in_a_row = 0
+    for transfer_id in sorted(missing, key=lambda one: (failures.get(one, (0, 0.0)), one)):
         try:
             transfer = yield calls.get_transfer(transfer_id)
             found.add(structs.replace(transfer, id=transfer_id))
-        except (NotFound, InvalidDelivery) as error:
+            found.answered, in_a_row = True, 0
+        except InvalidDelivery as error:
             found.gone[transfer_id] = error
-        except (InvalidApiKey, Forbidden):
+        except NotFound as error:
+            found.gone[transfer_id] = error
+            found.answered, in_a_row = True, 0
+        except (InvalidApiKey, Forbidden, RateLimited):
             raise
         except CallError as error:
-            # One transfer that cannot be read must not keep the others waiting; a service that is down does.
-            trouble, troubles = error, troubles + 1
-            if troubles == TROUBLES:
+            troubled[transfer_id] = error
+            in_a_row += 1
+            if in_a_row == TROUBLES:
+                found.untried = True
                 break
-        else:
-            troubles = 0
-    if trouble:
-        raise trouble
+    if troubled and not found.answered:
+        found.in_vain |= troubled.keys()
+        raise next(reversed(troubled.values()))
+    found.troubled |= troubled
 
 
-def _is_older(page: TransferPage, instant: float) -> bool:
-    """Whether the page reaches back before ``instant``, so that all that follows was sent before it."""
-    return bool(page.data) and _sent(page.data[-1], instant) < instant
+def _rows(page: TransferPage) -> list[Row]:
+    """Its rows in their order; those that cannot even be named are left out."""
+    rows: list[Row] = [Row(transfer.id, transfer) for transfer in page.data]
+    for one in page.unreadable:  # in the order of their positions, so each insertion makes the next right
+        rows.insert(one.position, Row(one.id, None))
+    return [row for row in rows if row.id]
 
 
-def _sent(transfer: Transfer, default: float) -> float:
-    sent = instant_of(transfer.sent_at)
-    return default if sent is None else sent
+def _is_mostly_before(rows: list[Row], instant: float, known: Set[str] = frozenset()) -> bool:
+    """Whether all that follows these rows was sent before ``instant``: some absurd times among them say nothing."""
+    before = sum(row.id in known or ((sent := row.sent) is not None and sent < instant) for row in rows)
+    return bool(rows) and 2 * before >= len(rows)

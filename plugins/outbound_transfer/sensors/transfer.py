@@ -22,7 +22,7 @@ class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
     within ``poke_interval``, an expiry within seconds. ``timeout`` counts from the first try, and one last look
     precedes giving up. A failed look ends no wait, except when the key is refused or does not see the transfer.
 
-    :param transfer_id: the sent transfer.
+    :param transfer_id: the sent transfer: its id, or a mapping with it, such as the result of the task that delivered.
     :param outbound_transfer_conn_id: the Airflow connection.
     :param deferrable: wait in the triggerer, without a worker slot.
     :param on_expired: what it means that the transfer expired before all had collected: ``fail``, ``succeed`` or
@@ -44,7 +44,7 @@ class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
     def __init__(
         self,
         *,
-        transfer_id: str,
+        transfer_id: Any,
         outbound_transfer_conn_id: str = OutboundTransferHook.default_conn_name,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_expired: str = "fail",
@@ -64,6 +64,7 @@ class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
         self.finish_in_triggerer = finish_in_triggerer
 
     def execute(self, context: Context) -> Any:
+        self.transfer_id = waiting.named(self.transfer_id)
         show_of(context, self.outbound_transfer_conn_id, self.transfer_id)
         if self.deferrable:
             self.defer_wait(self.transfer_id, waiting.deadline(self.timeout, context))
@@ -71,12 +72,18 @@ class TransferSensor(waiting.WaitsForEnd, BaseSensorOperator):
             self.timeout = max((waiting.deadline(self.timeout, context) - timezone.utcnow()).total_seconds(), 0)
         return super().execute(context)
 
+    def hook(self) -> OutboundTransferHook:
+        """The connection; a look is soon followed by the next, so it is not as patient as a delivery's calls."""
+        from outbound_transfer.client.retry import LOOKS
+
+        return OutboundTransferHook(self.outbound_transfer_conn_id, policy=LOOKS)
+
     def poke(self, context: Context) -> PokeReturnValue:
         """One look at the transfer."""
         from outbound_transfer.ledger.recording import recording
 
-        with OutboundTransferHook(self.outbound_transfer_conn_id) as hook, recording(self, context, hook) as journal:
-            if transfer := waiting.look(hook, self.transfer_id, self.log):
+        with self.hook() as hook, recording(self, context, hook) as journal:
+            if transfer := waiting.look(hook, waiting.named(self.transfer_id), self.log):
                 journal.saw(transfer)
         result = self.conclude(transfer) if transfer else None
         return PokeReturnValue(is_done=result is not None, xcom_value=result)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.transfers.common import LANDED, announce, failing_at_once, table_asset, warehouse_of
@@ -11,8 +11,13 @@ from outbound_transfer.transfers.common import LANDED, announce, failing_at_once
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from outbound_transfer.client.retry import Wait
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.warehouse.transfers import Open, TransferTables
+
+
+#: Pages in a row that may show nothing new before the listing is taken to have no end.
+FRUITLESS: Final = 3
 
 
 class TransfersToSqlOperator(OutboundTransferOperator):
@@ -76,30 +81,59 @@ class TransfersToSqlOperator(OutboundTransferOperator):
 
     def _listing(self, hook: OutboundTransferHook, tables: TransferTables, before: Open) -> dict[str, Any]:
         from outbound_transfer import metrics
-        from outbound_transfer.warehouse.transfers import sent_at
+        from outbound_transfer.warehouse.transfers import is_storable, newest_of
 
         seen: set[str] = set()
-        pages = new = 0
+        unreadable: dict[str, str] = {}
+        pages = new = fruitless = 0
         newest = ""
         cursor: str | None = None
         while True:
             asked_at = tables.now()
             page = hook.list_transfers(cursor=cursor)
-            landed = tables.save(page.data, asked_at)
+            storable = [transfer for transfer in page.data if is_storable(transfer)]
+            landed = tables.save(storable, asked_at)
             metrics.ROWS_LANDED.emit(landed, table="transfers")
             new += landed
             pages += 1
-            newest = newest or (sent_at(page.data[0]) if page.data else "")
+            if pages == 1:
+                newest = newest_of(page.data, asked_at)
+            fruitless = 0 if {transfer.id for transfer in page.data} - seen else fruitless + 1
             seen.update(transfer.id for transfer in page.data)
+            unreadable |= {row.id: row.reason for row in page.unreadable}
+            unreadable |= {one.id: "no id that can be stored" for one in page.data if not is_storable(one)}
             is_whole = page.next_cursor is None or before.is_enough(page.data, seen)
-            if is_whole or page.next_cursor == cursor:
+            if is_whole or page.next_cursor == cursor or fruitless == FRUITLESS:
                 break
             cursor = page.next_cursor
-        for transfer_id in before.sent.keys() - seen:
-            self._missed(hook, tables, transfer_id)
+        self._one_by_one(hook, tables, (before.sent.keys() | unreadable.keys()) - seen - {""})
+        self._say_unreadable(unreadable)
         if newest and is_whole:
             tables.listed(newest)
         return {"pages": pages, "transfers": len(seen), "new": new}
+
+    def _say_unreadable(self, unreadable: Mapping[str, str]) -> None:
+        if unreadable:
+            some = "; ".join(f"{row[:100] or '?'}: {reason}" for row, reason in [*unreadable.items()][:5])
+            self.log.warning("%d rows of the listing are no transfers as documented: %s", len(unreadable), some)
+
+    def _one_by_one(self, hook: OutboundTransferHook, tables: TransferTables, transfer_ids: Set[str]) -> None:
+        """Read those that the listing did not show: one that cannot be read stops no other, and is not gone."""
+        from outbound_transfer.protocol.errors import InvalidDelivery, MalformedAnswer
+
+        for transfer_id in sorted(transfer_ids):
+            try:
+                self._missed(hook, tables, transfer_id)
+            except (InvalidDelivery, MalformedAnswer) as error:
+                self.log.warning("Transfer %.100s cannot be read, and stays as it was: %s", transfer_id, error)
+
+    def _on_wait(self, wait: Wait) -> None:
+        from outbound_transfer.protocol.errors import MalformedAnswer
+        from outbound_transfer.protocol.exchange import Operation
+
+        if wait.call.operation is Operation.GET and isinstance(wait.error, MalformedAnswer):
+            raise wait.error  # the next run is repeat enough, and the others need not wait for it
+        super()._on_wait(wait)
 
     @staticmethod
     def _missed(hook: OutboundTransferHook, tables: TransferTables, transfer_id: str) -> None:
@@ -110,5 +144,5 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         transfer = hook.run(find_transfer(transfer_id))
         if transfer is None:
             tables.remove(transfer_id, asked_at)
-        else:
+        elif transfer.id == transfer_id:
             tables.save([transfer], asked_at)

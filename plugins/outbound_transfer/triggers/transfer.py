@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
@@ -44,6 +43,9 @@ class _SharesPoll(BaseEventTrigger):
     supports_triggerer_queue = True
 
     def __init__(self, outbound_transfer_conn_id: str, poke_interval: float) -> None:
+        """
+        :param poke_interval: what is no interval is as 60 seconds: it may be stored since long.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.poke_interval = poke_interval
@@ -129,7 +131,12 @@ class TransferTrigger(_SharesPoll):
             yield event
 
     async def _follow(self, waits: Waits, news: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
-        with waits.joined(self._wait()) as wait, _counted(self.outbound_transfer_conn_id):
+        try:
+            asked = self._wait()
+        except (TypeError, ValueError, OverflowError) as error:  # stored by an older version, or not by this package
+            yield TriggerEvent({"ending": "failed", "transfer": None, "message": f"This is no wait: {error}"})
+            return
+        with waits.joined(asked) as wait, _counted(self.outbound_transfer_conn_id):
             async for one in news:
                 if one.trouble:
                     self.log.warning("%s", one.trouble)
@@ -143,6 +150,8 @@ class TransferTrigger(_SharesPoll):
                     return
 
     def _wait(self) -> Wait:
+        """:raises TypeError, ValueError, OverflowError: what is asked for is none."""
+        from outbound_transfer.polling.schedule import now
         from outbound_transfer.polling.waits import Wait
         from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules
 
@@ -151,7 +160,7 @@ class TransferTrigger(_SharesPoll):
             self.poke_interval,
             datetime.fromisoformat(self.deadline).timestamp(),
             OutcomeRules(Outcome(self.on_expired), Outcome(self.on_canceled), self.accept_partial),
-            looked=time.time(),
+            looked=now(),
         )
 
     def _finished(self, wait: Wait) -> TriggerEvent | None:
@@ -209,11 +218,12 @@ class TransferOutcomeTrigger(_SharesPoll):
         return _serialized(self, "outcomes", "outbound_transfer_conn_id", "poke_interval")
 
     async def _follow(self, waits: Waits, news: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
+        from outbound_transfer.polling.schedule import now
         from outbound_transfer.polling.watch import Watch
         from outbound_transfer.protocol.models import as_listed
 
         store, state = await self._kept()
-        with waits.watched(Watch(self.poke_interval, time.time(), state)) as watch:
+        with waits.watched(Watch(self.poke_interval, now().steady, state)) as watch:
             async for one in news:
                 if one.trouble:
                     self.log.warning("%s", one.trouble)

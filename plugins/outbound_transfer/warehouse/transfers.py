@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import msgspec
 
+from outbound_transfer.protocol.feed import MAX_EVENT_ID
 from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.warehouse.database import Warehouse, rows_of, value
 from outbound_transfer.warehouse.rows import instant, occurred_at
@@ -19,6 +20,10 @@ FINAL: Final = ("complete", "canceled", "expired")
 
 #: The status here of a transfer that the service knows no more.
 REMOVED: Final = "removed"
+
+
+#: How far the service's clock may be ahead of ours; a time of a send beyond that is none.
+CLOCKS_APART: Final = timedelta(days=1)
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -34,14 +39,33 @@ class Open(msgspec.Struct, frozen=True):
 
     def is_enough(self, page: Sequence[Transfer], seen: set[str]) -> bool:
         """Whether nothing after this page can be new or have changed: the listing is newest first."""
-        last = sent_at(page[-1]) if page else ""
-        missed = [at for transfer_id, at in self.sent.items() if transfer_id not in seen]
-        return self.newest is not None and last < self.newest and all(last < at for at in missed)
+        missed = [at for transfer_id, at in self.sent.items() if at and transfer_id not in seen]
+        return self.newest is not None and _is_mostly_before(page, min([self.newest, *missed]))
 
 
 def sent_at(transfer: Transfer) -> str:
     """As :func:`.rows.instant`; empty where the service did not say it."""
     return occurred_at(transfer.sent_at) or ""
+
+
+def newest_of(page: Sequence[Transfer], now: datetime) -> str:
+    """Up to when all have been sent before a listing that begins with ``page``; empty where nothing says it.
+
+    Not the newest time of all: some may be absurd, and what is sent until then would be overlooked.
+    """
+    latest = instant(now + CLOCKS_APART)
+    times = sorted((at for at in map(sent_at, page) if at and at <= latest), reverse=True)
+    return times[min(max(len(times) // 4, 3), len(times) - 1)] if times else ""
+
+
+def _is_mostly_before(page: Sequence[Transfer], at: str) -> bool:
+    """Whether all that follows this page was sent before ``at``: some absurd times on it say nothing."""
+    return bool(page) and 2 * sum("" < sent_at(transfer) < at for transfer in page) >= len(page)
+
+
+def is_storable(transfer: Transfer) -> bool:
+    """Whether the tables can hold it under its own id."""
+    return len(transfer.id) <= MAX_EVENT_ID and "\0" not in transfer.id
 
 
 def _now() -> datetime:
@@ -78,10 +102,13 @@ class TransferTables:
                 f" WHERE [account] = ? AND [conn_id] = ? AND [status] NOT IN ({marks})",
                 (self._account, self._conn_id, *FINAL, REMOVED),
             )
-            return Open(_text(newest), {row[0]: _text(row[1]) or "" for row in rows_of(cursor)})
+            newest = _text(newest)
+            if newest and newest > instant(self.now() + CLOCKS_APART):
+                newest = None
+            return Open(newest, {row[0]: _text(row[1]) or "" for row in rows_of(cursor)})
 
     def save(self, page: Sequence[Transfer], asked_at: datetime) -> int:
-        """Commit a page of the listing; how many of its transfers are new.
+        """Commit a page of the listing, all of it storable; how many of its transfers are new.
 
         :param asked_at: when it was asked for; what was seen later is not overwritten.
         """
@@ -96,7 +123,7 @@ class TransferTables:
     def listed(self, newest: str) -> None:
         """Note that the listing was read whole.
 
-        :param newest: when the first transfer of its first page was sent, as :func:`.rows.instant`.
+        :param newest: of its first page, as :func:`newest_of` gives it.
         """
         now = instant(self.now())
         with self._warehouse.writing() as cursor:
@@ -104,8 +131,8 @@ class TransferTables:
             self._warehouse.run(
                 cursor,
                 "UPDATE {listings} SET [newest_sent_at] = ?, [updated_at] = ?"
-                " WHERE [account] = ? AND [conn_id] = ? AND [newest_sent_at] < ?",
-                (newest, now, self._account, self._conn_id, newest),
+                " WHERE [account] = ? AND [conn_id] = ? AND ([newest_sent_at] < ? OR [newest_sent_at] > ?)",
+                (newest, now, self._account, self._conn_id, newest, instant(self.now() + CLOCKS_APART)),
             )
 
     def remove(self, transfer_id: str, asked_at: datetime) -> None:
@@ -124,7 +151,7 @@ class TransferTables:
             " WHERE [account] = ? AND [transfer_id] = ? AND [seen_at] < ?",
             (
                 self._conn_id,
-                transfer.status,
+                _storable(transfer.status),
                 occurred_at(transfer.expires_at),
                 transfer.picked_up,
                 seen,
@@ -147,7 +174,7 @@ class TransferTables:
             self._account,
             transfer.id,
             self._conn_id,
-            transfer.status,
+            _storable(transfer.status),
             _storable(transfer.subject),
             occurred_at(transfer.sent_at),
             occurred_at(transfer.expires_at),

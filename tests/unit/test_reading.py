@@ -1,0 +1,97 @@
+"""Answers with transfers that are not as documented: none of them hides another."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer.protocol.reading import read_page, read_transfer
+
+GOOD = {"id": "good", "status": "pending", "subject": "S", "recipients": [{"email": "a@b.c"}], "files": []}
+
+POISONED = [
+    {**GOOD, "subject": None},
+    {**GOOD, "subject": 7},
+    {**GOOD, "status": None},
+    {**GOOD, "recipients": None},
+    {**GOOD, "recipients": [{"email": 1}]},
+    {**GOOD, "recipients": [{"email": "a@b.c", "name": 7}]},
+    {**GOOD, "sent_at": 12},
+    {**GOOD, "id": None},
+    {**GOOD, "id": 7},
+    {**GOOD, "id": "half\ud800"},
+    {"id": "only"},
+    None,
+    7,
+    [],
+    "text",
+]
+
+#: As they are in JSON, and what becomes of them.
+TEXTS = [
+    (r"half \ud800", "half \ufffd"),
+    (r"\udc00 half", "\ufffd half"),
+    (r"\ud83d\ude00 whole", "\U0001f600 whole"),
+    (r"\udc00\ud83d", "\ufffd\ufffd"),
+    (b"\xff", "\ufffd"),
+    (b"\xed\xa0\x80", None),
+    ("tab\tand \x01", "tab\tand \x01"),
+]
+
+
+@pytest.mark.parametrize("poison", POISONED, ids=repr)
+def test_a_row_that_is_no_transfer_is_told_and_hides_no_other(poison: Any) -> None:
+    body = json.dumps({"data": [poison, GOOD, poison], "next_cursor": "c"}).encode()
+    page = read_page(body)
+    assert [transfer.id for transfer in page.data] == ["good"]
+    assert page.next_cursor == "c"
+    assert [row.position for row in page.unreadable] == [0, 2]
+    assert {row.id for row in page.unreadable} <= {"good", "only", ""}
+    assert all(row.reason for row in page.unreadable)
+
+
+@pytest.mark.parametrize(("text", "becomes"), TEXTS, ids=repr)
+def test_a_text_that_no_text_can_be_is_mended(text: str | bytes, becomes: str | None) -> None:
+    row = b'{"id": "t", "status": "pending", "subject": "' + (text.encode() if isinstance(text, str) else text) + b'"}'
+    page = read_page(b'{"data": [' + row + b"," + json.dumps(GOOD).encode() + b"]}")
+    for transfer in (read_transfer(row), page.data[0]):
+        assert transfer.subject == becomes or becomes is None
+        assert transfer.subject.encode()
+    assert page.data[1].id == "good"
+
+
+def test_a_number_without_end_is_somebody_elses_trouble() -> None:
+    body = b'{"data": [' + json.dumps(GOOD).encode()[:-1] + b', "n": ' + b"9" * 9_000 + b', "s": "\\ud800"}]}'
+    assert [transfer.id for transfer in read_page(body).data] == ["good"]
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"7", b'{"data": null}', b'{"data": [], "next_cursor": 7}'])
+def test_what_is_no_page_is_none(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        read_page(body)
+
+
+def test_an_id_is_not_mended_into_another() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        read_transfer(b'{"id": "\\ud800", "status": "pending", "subject": "S"}')
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+fields = st.sampled_from(["id", "status", "subject", "recipients", "files", "sent_at", "expires_at", "message"])
+
+
+@given(st.lists(st.dictionaries(fields, anything).map(lambda wrong: {**GOOD, **wrong}) | anything, max_size=8))
+def test_every_row_is_a_transfer_or_told(rows: list[Any]) -> None:
+    page = read_page(json.dumps({"data": [*rows, GOOD], "next_cursor": None}).encode())
+    assert page.data[-1].id == "good"
+    assert len(page.data) + len(page.unreadable) == len(rows) + 1
+    msgspec.json.encode(page)
