@@ -202,7 +202,23 @@ def test_a_malformed_line_is_kept_raw_beside_the_good_ones() -> None:
     assert [(rejected.line, rejected.raw) for rejected in read.rejected] == [(2, b'{"event_id": \xff}\r')]
 
 
-@pytest.mark.parametrize("tail", [b"<html>", b'{"event_id":"e', b'{"a":NaN}}', b'{"a":NaN},', b'{"a":[NaN}', b'[NaN]', b'{"a":"}', b'[1, {"a":', b'"abc', b"\xe2\x82", b"{}x", b"tru"])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"<html>",
+        b'{"event_id":"e',
+        b'{"a":NaN}}',
+        b'{"a":NaN},',
+        b'{"a":[NaN}',
+        b"[NaN]",
+        b'{"a":"}',
+        b'[1, {"a":',
+        b'"abc',
+        b"\xe2\x82",
+        b"{}x",
+        b"tru",
+    ],
+)
 def test_a_last_line_that_is_cut_off_refuses_the_page(tail: bytes) -> None:
     with pytest.raises(MalformedAnswer, match="cut off"):
         page(line() + b"\n" + tail)

@@ -102,7 +102,7 @@ def test_rows_are_as_wide_as_their_tables() -> None:
         "line": 3,
         "landed_at": "2026-01-02T03:04:05.000678Z",
     }
-    (row,) = rejected_rows("acme", page, NOW.astimezone(timezone(timedelta(hours=2))))
+    (row,) = rejected_rows("acme", 10, page.rejected, NOW.astimezone(timezone(timedelta(hours=2))))
     assert len(row) == len(REJECTED_LINES.columns)
     assert row == ("acme", 10, 4, b"\xff", "why", "2026-01-02T03:04:05.000678Z")
 
@@ -171,7 +171,13 @@ def test_a_database_that_is_not_known_gets_portable_sql_in_its_own_spelling() ->
         "postgresql",
         "duckdb",
     ]
-    mysql = dialect_of(_Hook("mysql")).definition("`e`", EVENTS)
+    assert "VARCHAR(27)" in dialect_of(_Hook("never heard of")).definition("e", EVENTS)
+
+
+@pytest.mark.parametrize(
+    "name", ["mysql", "mariadb", "mysql+mysqlconnector", "mysql.mysqlconnector", "mariadb+mysqlconnector"]
+)
+def test_mysql_is_spelled_alike_whichever_its_driver_and_name(name: str) -> None:
+    mysql = dialect_of(_Hook(name)).definition("`e`", EVENTS)
     assert mysql.startswith("CREATE TABLE `e` (`feed` VARCHAR(250) NOT NULL, `event_id` VARCHAR(500) NOT NULL")
     assert "`data` TEXT(4294967295)" in mysql
-    assert "VARCHAR(27)" in dialect_of(_Hook("never heard of")).definition("e", EVENTS)

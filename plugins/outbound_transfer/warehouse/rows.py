@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Final
 
 import pendulum
 
-from outbound_transfer.protocol.feed import Page
+from outbound_transfer.protocol.feed import Page, RejectedLine
 from outbound_transfer.warehouse.dialects import Row
 
 _USUAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3}|\.\d{6})?Z", re.ASCII)
@@ -44,10 +45,10 @@ def event_rows(feed: str, page: Page, landed_at: datetime) -> list[Row]:
     ]
 
 
-def rejected_rows(feed: str, page: Page, landed_at: datetime) -> list[Row]:
-    """The rows of :data:`.tables.REJECTED_LINES`."""
+def rejected_rows(feed: str, start: int, lines: Iterable[RejectedLine], landed_at: datetime) -> list[Row]:
+    """The rows of :data:`.tables.REJECTED_LINES`; ``start``: the cursor that their page was asked with."""
     landed = instant(landed_at)
-    return [(feed, page.cursor, line.line, line.raw, line.reason, landed) for line in page.rejected]
+    return [(feed, start, line.line, line.raw, line.reason, landed) for line in lines]
 
 
 def occurred_at(timestamp: str | None) -> str | None:
