@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from outbound_transfer.protocol import feed
 from outbound_transfer.protocol.errors import MalformedAnswer
 from outbound_transfer.protocol.exchange import Answer
-from outbound_transfer.protocol.feed import MAX_CURSOR, MAX_EVENT_ID, Page, read_page
+from outbound_transfer.protocol.feed import MAX_CURSOR, MAX_DEPTH, MAX_EVENT_ID, Page, read_page
 
 EVENT = {"event_id": "e1", "type": "transfer_sent", "timestamp": "2026-01-01T00:00:00Z", "data": {"a": 1}}
 
@@ -326,12 +326,23 @@ def test_what_a_json_column_could_not_keep_is_kept_raw(data: str, awkward: bool)
     assert event.data == data
 
 
-@pytest.mark.parametrize("depth", range(850, 1_000))
-def test_no_depth_makes_an_error(depth: int) -> None:
-    # What could just be read, and has an escape to look at, may be too deep to be looked at.
-    body = b'{"event_id":"e","type":"t","data":' + b"[" * depth + b'"\\ud800"' + b"]" * depth + b"}\n"
+@pytest.mark.parametrize("value", [b'"\\ud800"', b"", b'"[{"', b'{"a":[]}'])
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 3, MAX_DEPTH - 1, MAX_DEPTH, *range(850, 1_000, 10), 20_000])
+def test_no_depth_makes_an_error_and_who_calls_does_not_matter(depth: int, value: bytes) -> None:
+    body = b'{"event_id":"e","type":"t","data":' + b"[" * depth + value + b"]" * depth + b"}\n"
+
+    def called_deeply(frames: int) -> Page:
+        return called_deeply(frames - 1) if frames else page(body + line())
+
     read = page(body + line())
+    assert len(read.events) == (2 if depth + 1 + 2 * (value[:1] == b"{") <= MAX_DEPTH else 1)
     assert len(read.events) + len(read.rejected) == 2
+    assert called_deeply(200) == read
+
+
+def test_many_brackets_are_no_depth() -> None:
+    data = [{"a": [number]} for number in range(5_000)]
+    assert len(page(line(data=data) + b"\n" + line(data="[{" * 1_000)).events) == 2
 
 
 @pytest.mark.parametrize(

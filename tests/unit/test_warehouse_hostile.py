@@ -19,7 +19,7 @@ from outbound_transfer.warehouse.feed import MAX_NOTE, FeedTables, Poll
 from outbound_transfer.warehouse.rejected import Known, changes
 from outbound_transfer.warehouse.upkeep import faults, rebuild, replay, reset, status
 from support.postgres import postgres, postgres_server  # noqa: F401
-from support.warehouses import Hook, hook, hook_of, memory  # noqa: F401
+from support.warehouses import Hook, hook, hook_of, memory, refuse_rows  # noqa: F401
 
 
 def tables(hook: Any) -> FeedTables:
@@ -62,24 +62,8 @@ def raws(hook: Hook) -> list[bytes]:
 # ------------------------------------------------------------------------------------------- rows that are refused
 
 
-def refusing(hook: Hook, types: str, column: str = "type") -> None:
-    """Make the database refuse rows with such a text in a column."""
-    if hook.dialect_name == "sqlite":
-        hook.run(
-            f"CREATE TRIGGER refusing BEFORE INSERT ON outbound_transfer_events WHEN NEW.{column} LIKE '{types}'"
-            " BEGIN SELECT RAISE(ABORT, 'no such row'); END"
-        )
-    elif hook.dialect_name == "duckdb":
-        with closing(hook.get_conn()) as connection:
-            ((made,),) = connection.execute(
-                "SELECT sql FROM duckdb_tables() WHERE table_name = 'outbound_transfer_events'"
-            ).fetchall()
-            connection.execute("DROP TABLE outbound_transfer_events")
-            connection.execute(made.rstrip(" ;")[:-1] + f", CHECK ({column} NOT LIKE '{types}'))")
-    else:
-        hook.run(
-            f"ALTER TABLE outbound_transfer_events ADD CONSTRAINT refusing CHECK ({column}::text NOT LIKE '{types}')"
-        )
+def refusing(hook: Hook, pattern: str, column: str = "type") -> None:
+    refuse_rows(hook.get_conn, hook.dialect_name, pattern, column)
 
 
 def test_rows_that_the_database_refuses_stop_no_others(hook: Hook) -> None:
@@ -258,47 +242,45 @@ def numbered(*ids: int) -> tuple[bytes, ...]:
 
 def test_a_wild_cursor_is_not_believed_from_one_answer(hook: Hook) -> None:
     feed = tables(hook)
-    wild = page(0, *numbered(1, 2, 3), next_cursor=10**15)
-    assert feed.believed(wild) is None
+    assert not feed.believes(page(0, *numbered(1, 2, 3), next_cursor=10**15))
     assert (feed.cursor(), hook.fetch(EVENTS)) == (0, [])
-    # The next answer says otherwise: it alone counts.
-    plain = page(0, *numbered(1, 2, 3), has_more=True)
-    assert feed.believed(plain) is plain
     assert status(feed).note == "X-Next-Cursor 1000000000000000 is 999999999999997 beyond what 3 lines account for"
+    # The next answer says otherwise: it alone counts.
+    assert feed.believes(page(0, *numbered(1, 2, 3), has_more=True))
     assert list(faults(feed)) == []
 
 
-def test_a_cursor_is_taken_from_two_answers_as_far_as_both_say(hook: Hook) -> None:
+def test_a_cursor_is_believed_when_two_answers_claim_as_much(hook: Hook) -> None:
     feed = tables(hook)
-    assert feed.believed(page(0, *numbered(1, 2), next_cursor=50)) is None
-    taken = feed.believed(page(0, *numbered(1, 2), next_cursor=10**15))
-    assert taken is not None
-    assert taken.next_cursor == 50
-    feed.land(taken)
-    assert feed.believed(page(50, next_cursor=90)) is None
-    taken = feed.believed(page(50, *numbered(90, 91), next_cursor=95))
-    assert taken is not None
-    assert taken.next_cursor == 90
-    feed.land(taken)
-    assert feed.cursor() == 90
+    first = page(0, *numbered(1, 2), next_cursor=50)
+    assert not feed.believes(first)
+    assert not feed.believes(page(0, *numbered(1, 2), next_cursor=10**15)), "the other claimed far less"
+    assert feed.believes(first)
+    feed.land(first)
+    # A feed that grows all the time claims more each time.
+    assert not feed.believes(page(50, next_cursor=90))
+    grown = page(50, *numbered(90, 91), next_cursor=95)
+    assert feed.believes(grown)
+    feed.land(grown)
+    assert feed.cursor() == 95
     assert list(faults(feed)) == []
     # Back at the beginning, nothing is claimed any more.
     reset(feed, 0)
-    assert feed.believed(page(0, *numbered(1, 2), next_cursor=50)) is None
+    assert not feed.believes(first)
 
 
 def test_a_feed_whose_ids_are_no_positions_is_asked_twice_only_for_larger_steps(hook: Hook) -> None:
     feed = tables(hook)
     first = page(0, event(1), event(2), next_cursor=1_000)
-    assert feed.believed(first) is None
-    assert feed.believed(first) == first
+    assert not feed.believes(first)
+    assert feed.believes(first)
     feed.land(first)
     second = page(1_000, event(3), next_cursor=1_900)
-    assert feed.believed(second) is second
+    assert feed.believes(second)
     feed.land(second)
-    assert feed.believed(page(1_900, event(4), next_cursor=3_000)) is None
-    assert feed.believed(page(1_900, next_cursor=1_901)) is not None  # two answers by now
-    assert feed.believed(page(1_901, next_cursor=1_902)) is None, "an empty page says nothing for its cursor"
+    assert not feed.believes(page(1_900, event(4), next_cursor=3_000))
+    assert feed.believes(page(1_900, next_cursor=1_901)), "two answers have claimed it by now"
+    assert not feed.believes(page(1_901, next_cursor=1_902)), "an empty page says nothing for its cursor"
 
 
 def test_the_note_of_a_poll_is_bounded_and_printable(hook: Hook) -> None:

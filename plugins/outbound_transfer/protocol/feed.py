@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from math import isinf
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
@@ -161,18 +162,33 @@ def _lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
     return events, rejected
 
 
+#: Levels of a line's JSON. Beyond, whether it can be read would depend on who calls; it could not everywhere.
+MAX_DEPTH: Final = 500
+
 _texts: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STEPS: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_NO_STEPS: Final = bytes(set(range(256)) - set(_STEPS))
+
+
+def _depths(bare: bytes) -> list[int]:
+    """The depth after each bracket of a line without its texts."""
+    return list(accumulate(_STEPS[bracket] for bracket in bare.translate(None, _NO_STEPS)))
+
+
+def _is_deep(line: bytes) -> bool:
+    # A line that is short, or has few brackets, cannot be; nearly all are seen so.
+    if len(line) <= 2 * MAX_DEPTH or line.count(b"{") + line.count(b"[") <= MAX_DEPTH:
+        return False
+    return max(_depths(_texts.sub(b"", line))) > MAX_DEPTH
 
 
 def _is_closed(line: bytes) -> bool:
     """Whether a line that is no JSON is whole all the same: an object whose every bracket is closed."""
     bare = _texts.sub(b"", line.strip(_SPACE))
-    depth = 0
-    for at, byte in enumerate(bare, 1):
-        depth += (byte in b"{[") - (byte in b"}]")
-        if depth <= 0:
-            return bare[:1] == b"{" and at == len(bare) and b'"' not in bare
-    return False
+    if bare[:1] != b"{" or bare[-1:] != b"}" or b'"' in bare:
+        return False
+    *inner, last = _depths(bare)
+    return last == 0 and min(inner, default=0) > 0
 
 
 class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -201,7 +217,7 @@ def _plain_events(body: bytes) -> list[Event] | None:
     number, no text and no line break that could be written in another way. An escape might hide a NUL or a surrogate,
     and a long number be beyond a double.
     """
-    if b"\\" in body or _LONG in body.translate(_DIGITS):
+    if b"\\" in body or _LONG in body.translate(_DIGITS) or any(map(_is_deep, body.split(b"\n"))):
         return None
     try:
         if _write(_read_values(body)).replace(b" ", b"") != body.replace(b" ", b""):
@@ -283,6 +299,8 @@ class _Reader:
 
     @staticmethod
     def _decoded(line: bytes) -> str:
+        if _is_deep(line):
+            raise _NotJson(f"the JSON is nested too deeply: over {MAX_DEPTH} levels")
         try:
             return line.decode().strip(_STRIPPED)
         except UnicodeDecodeError as error:

@@ -37,7 +37,7 @@ class EventFeedToSqlOperator(BaseOperator):
 
     Rows that the database refuses for what they hold are kept raw, or as rejected lines; they stop no others. An
     ``X-Next-Cursor`` that is further beyond a page's lines than this feed's have been is believed when a second answer,
-    a minute later, claims as much.
+    a minute later, claims as much, or half of it.
 
     :param sql_conn_id: the warehouse: a PostgreSQL, SQLite or DuckDB connection, or any other of a ``DbApiHook``.
     :param table_prefix: begins the names of the tables.
@@ -120,15 +120,16 @@ class EventFeedToSqlOperator(BaseOperator):
                 with tables.warehouse.kept():
                     self._cursor = tables.cursor()
                     while True:
-                        page = tables.believed(self._read(hook))
+                        page = self._read(hook)
                         answered = time.monotonic()
-                        if page is not None:
+                        believed = tables.believes(page)
+                        if believed:
                             page, new_events = self._land(page, max_rejected)
                             progress = self._landed(progress, page, new_events)
                             self._cursor = page.next_cursor
                             if not page.has_more or (max_pages is not None and progress.pages >= max_pages):
                                 break
-                        self._wait_out(FEED_INTERVAL - (time.monotonic() - answered), confirm=page is None)
+                        self._wait_out(FEED_INTERVAL - (time.monotonic() - answered), confirm=not believed)
         except CursorMoved as moved:
             self._log_poll(200, f"not landed: {moved}")
             self.log.warning(

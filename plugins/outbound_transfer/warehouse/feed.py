@@ -132,22 +132,21 @@ class FeedTables:
             self.warehouse.lock(cursor)
             self.warehouse.insert(cursor, FEED_CURSOR, [(self.feed, 0, instant(self.now()))])
 
-    def believed(self, page: Page) -> Page | None:
-        """The page with the cursor that its feed has vouched for; None where the next answer is to say it again.
+    def believes(self, page: Page) -> bool:
+        """Whether the page's cursor can be kept; otherwise it is remembered, and the next answer is to say as much.
 
         What lies between a page's last line and ``X-Next-Cursor`` is never asked for again, and service.md allows it
-        to be anything. So a cursor that is further beyond the lines than this feed's have been is remembered in the
-        log, and taken from the second answer on that claims as much.
+        to be anything. So a cursor that is further beyond the lines than this feed's have been is believed when an
+        earlier answer has claimed as much, or half of it: a feed grows.
         """
         if page.excess <= self._usual_excess(page):
-            return page
-        claimed = self._claimed(page.cursor)
-        if claimed is not None:
-            return msgspec.structs.replace(page, next_cursor=min(claimed, page.next_cursor))
+            return True
+        if page.next_cursor - page.cursor <= 2 * (self._claimed(page.cursor) - page.cursor):
+            return True
         lines = len(page.events) + len(page.rejected)
         note = f"X-Next-Cursor {page.next_cursor} is {page.excess} beyond what {lines} lines account for"
         self.log(Poll(action=CLAIM, status=200, cursor_from=page.cursor, cursor_to=page.next_cursor, note=note))
-        return None
+        return False
 
     def _usual_excess(self, page: Page) -> int:
         """By how much a cursor may be beyond the lines at first sight; nothing where ids say what it should be."""
@@ -158,9 +157,9 @@ class FeedTables:
             " WHERE [feed] = ? AND [action] = 'poll' AND [cursor_to] IS NOT NULL"
         )
 
-    def _claimed(self, position: int) -> int | None:
-        claim = "FROM {feed_polls} WHERE [feed] = ? AND [action] = ? AND [cursor_from] = ?"
-        return self._asked(f"SELECT max([cursor_to]) {claim}", CLAIM, position) or None
+    def _claimed(self, position: int) -> int:
+        query = "SELECT max([cursor_to]) FROM {feed_polls} WHERE [feed] = ? AND [action] = ? AND [cursor_from] = ?"
+        return max(self._asked(query, CLAIM, position), position)
 
     def forget_claims(self, cursor: Any) -> None:
         """What was claimed says nothing once the cursor was set back: the same answers come again."""
