@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
@@ -37,8 +41,40 @@ def get_commands() -> list[GroupCommand]:
     return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=(feed,))]
 
 
-def _command(name: str, text: str, function: Any, *arguments: Arg) -> ActionCommand:
-    return ActionCommand(name=name, help=text, func=function, args=(*_WAREHOUSE, *arguments))
+def _command(name: str, text: str, function: Callable[[Namespace], None], *arguments: Arg) -> ActionCommand:
+    return ActionCommand(name=name, help=text, func=_run(function), args=(*_WAREHOUSE, *arguments))
+
+
+def _run(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+    @wraps(function)
+    def run(arguments: Namespace) -> None:
+        from outbound_transfer.warehouse.errors import WarehouseError
+
+        try:
+            with _all_connections():
+                function(arguments)
+        except WarehouseError as error:
+            raise SystemExit(str(error)) from error
+
+    return run
+
+
+@contextmanager
+def _all_connections() -> Iterator[None]:
+    """Find connections in Airflow's database too, as ``airflow connections get`` does."""
+    before = os.environ.get(_CONTEXT)
+    os.environ[_CONTEXT] = "server"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_CONTEXT]
+        else:
+            os.environ[_CONTEXT] = before
+
+
+#: By this Airflow tells which process may ask its database; a command of ``airflow`` that does not say it may not.
+_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
 
 def _status(arguments: Namespace) -> None:
@@ -63,7 +99,7 @@ def _rebuild(arguments: Namespace) -> None:
     from outbound_transfer.warehouse.upkeep import rebuild
 
     tables = _tables(arguments)
-    _ask(arguments, f"Set the cursor of {tables.feed} by the rows? It is {tables.cursor()}.")
+    _ask(arguments, f"Set the cursor of {tables.feed} by the rows? It is {tables.known_cursor()}.")
     print("The cursor was {} and is {}.".format(*rebuild(tables)))  # noqa: T201
 
 
@@ -71,7 +107,7 @@ def _reset(arguments: Namespace) -> None:
     from outbound_transfer.warehouse.upkeep import reset
 
     tables = _tables(arguments)
-    _ask(arguments, f"Set the cursor of {tables.feed} from {tables.cursor()} to {arguments.to}?")
+    _ask(arguments, f"Set the cursor of {tables.feed} from {tables.known_cursor()} to {arguments.to}?")
     print("The cursor was {} and is {}.".format(*reset(tables, arguments.to)))  # noqa: T201
 
 
@@ -89,10 +125,12 @@ def _ask(arguments: Namespace, question: str) -> None:
 def _tables(arguments: Namespace) -> FeedTables:
     from outbound_transfer.transfers.common import warehouse_of
     from outbound_transfer.warehouse.feed import FeedTables
-    from outbound_transfer.warehouse.upkeep import feeds
+    from outbound_transfer.warehouse.upkeep import check_known, feeds
 
     warehouse = warehouse_of(arguments.sql_conn_id, arguments.table_prefix, arguments.schema)
     found = [arguments.feed] if arguments.feed else feeds(warehouse)
     if len(found) != 1:
         raise SystemExit(f"--feed must say which: {', '.join(found)}" if found else "No feed has been read here yet.")
-    return FeedTables(warehouse, found[0])
+    tables = FeedTables(warehouse, found[0])
+    check_known(tables)
+    return tables

@@ -21,6 +21,7 @@ from outbound_transfer.transfers import event_feed_to_sql
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from support.postgres import postgres, postgres_server  # noqa: F401
 from support.tasks import TaskInstance, Time
+from support.warehouses import refuse_rows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -374,6 +375,70 @@ def test_a_reader_that_was_overtaken_stops_and_succeeds(task, warehouse, script,
     result = task().run()
     assert (result["pages"], result["events"], result["cursor_to"]) == (1, 2, 2)
     assert (warehouse.cursor(), warehouse.ids()) == (7, ["1", "2"])
+
+
+def test_a_wild_cursor_is_asked_for_again_and_skips_nothing(task, warehouse, script, time) -> None:
+    script.replies = [
+        Reply(lines(1, 2, 3), cursor=10**15),
+        Reply(lines(1, 2, 3), cursor=3, more=True),
+        Reply(lines(4), cursor=4),
+    ]
+    ti = task(max_pages=2)
+    result = ti.run()
+    assert (result["pages"], result["events"], result["cursor_to"], ti.deferrals) == (2, 4, 4, 2)
+    assert warehouse.ids() == ["1", "2", "3", "4"]
+    assert script.asked[:2] == ["/v1/events?cursor=0&limit=1000"] * 2
+    assert time.waits == pytest.approx([60, 60], abs=1)
+    notes = warehouse.fetch("SELECT action, status, note FROM outbound_transfer_feed_polls WHERE note IS NOT NULL")
+    assert notes == [
+        ("claim", 200, "X-Next-Cursor 1000000000000000 is 999999999999997 beyond what 3 lines account for")
+    ]
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_cursor_that_two_answers_claim_is_believed(task, warehouse, script, time, deferrable: bool) -> None:
+    # Also by dag.test(), which brings nothing back from a deferral: what was claimed is in the warehouse.
+    script.replies = [Reply(cursor=2**53 + 1)]
+    result = task(deferrable=deferrable).run()
+    assert (result["pages"], result["cursor_to"], warehouse.cursor(), len(script.asked)) == (1, 2**53 + 1, 2**53 + 1, 2)
+
+
+def test_events_that_the_database_refuses_stop_no_others_but_count_as_rejected(
+    task, warehouse, script, request
+) -> None:
+    hook = BaseHook.get_hook("warehouse")
+    script.replies = [Reply()]
+    task().run()
+    refuse_rows(hook.get_conn, request.node.callspec.params["warehouse"].replace("postgres", "postgresql"), "bad%")
+    bad = b'{"event_id":2,"type":"bad","data":{}}\n'
+    script.replies = [Reply(lines(1) + bad + lines(3), cursor=3)]
+    with pytest.raises(AirflowFailException, match=r"1 lines of the page .* line 2: the database refused it"):
+        task(max_rejected=0).run()
+    assert warehouse.ids() == []
+    result = task().run()
+    assert (result["events"], result["new_events"], result["rejected"]) == (2, 2, 1)
+    assert warehouse.ids() == ["1", "3"]
+    ((raw,),) = warehouse.fetch("SELECT raw FROM outbound_transfer_rejected_lines")
+    assert bytes(raw) == bad[:-1]
+
+
+@pytest.mark.parametrize("stamp", ["12:", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00"])
+@pytest.mark.parametrize("data", ["1e-20000", "1e400000", "[" * 953 + '"\\ud800"' + "]" * 953])
+def test_no_text_or_number_of_an_event_stops_the_feed(task, warehouse, script, stamp: str, data: str) -> None:
+    poisoned = b'{"event_id":2,"type":"t","timestamp":"%s","data":%s}\n' % (stamp.encode(), data.encode())
+    script.replies = [Reply(lines(1) + poisoned + lines(3), cursor=3)]
+    assert task().run()["cursor_to"] == 3
+    assert {"1", "3"} <= set(warehouse.ids())
+    assert len(warehouse.ids()) + len(warehouse.fetch("SELECT * FROM outbound_transfer_rejected_lines")) == 3
+
+
+def test_what_is_no_http_leaves_a_bounded_printable_note(task, warehouse, script, time) -> None:
+    script.replies = [Reply(status=500, body=b"\0\xff" + b"x" * 10_000)]
+    with pytest.raises(ServerFault):
+        task().run()
+    for (note,) in warehouse.fetch("SELECT note FROM outbound_transfer_feed_polls"):
+        assert 0 < len(note) <= 500
+        assert note.isprintable()
 
 
 #: Each gives 0 where nobody else holds a transaction (SQLite, PostgreSQL), or even a connection (DuckDB).

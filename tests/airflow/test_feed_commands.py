@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +82,49 @@ def test_a_reset_asks_first_and_is_logged(landed, command, warehouse, monkeypatc
 def test_a_warehouse_without_a_feed_is_said(connection, warehouse, command) -> None:
     with pytest.raises(SystemExit, match="No feed"):
         command("status")
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["verify"], ["reset", "--to", "0", "-y"], ["rebuild-cursor", "-y"], ["replay-rejected"]]
+)
+def test_a_feed_that_was_never_read_is_an_error_and_not_a_new_feed(
+    landed, command, warehouse, sandbox, words: list[str]
+) -> None:
+    known = sandbox.base_url.removeprefix("http://")
+    with pytest.raises(SystemExit, match=rf"no feed nope; there is: {known}"):
+        command(*words, "--feed", "nope")
+    assert warehouse("SELECT feed FROM outbound_transfer_feed_cursor") == [(known,)]
+    assert warehouse("SELECT count(*) FROM outbound_transfer_feed_polls") == [(1,)]
+    command("status")  # without --feed still
+
+
+@pytest.mark.parametrize("word", ["status", "verify"])
+def test_whoever_looks_makes_no_tables(connection, warehouse, command, word: str) -> None:
+    with pytest.raises(SystemExit, match="no feed has been read here"):
+        command(word, "--feed", "nope")
+    assert warehouse("SELECT name FROM sqlite_master") == []
+
+
+def test_the_command_finds_a_connection_that_airflows_database_keeps(
+    landed, airflow_database, warehouse, tmp_path, monkeypatch
+) -> None:
+    airflow = Path(sys.executable).with_name("airflow")
+    here = {name: text for name, text in os.environ.items() if not name.startswith("AIRFLOW_CONN_")}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([airflow, *words], env=here, text=True, capture_output=True, check=False)
+
+    of_feed = ("outbound-transfer", "feed", "status", "--sql-conn-id", "kept_in_the_database")
+    assert "isn't defined" in run(*of_feed).stderr
+    host = str(tmp_path / "warehouse.db")
+    added = run("connections", "add", "kept_in_the_database", "--conn-type", "sqlite", "--conn-host", host)
+    assert added.returncode == 0, added.stderr
+    try:
+        found = run(*of_feed)
+        assert found.returncode == 0, found.stderr
+        assert "cursor       3" in found.stdout
+    finally:
+        run("connections", "delete", "kept_in_the_database")
 
 
 # ------------------------------------------------------------------------------------------------ transfers as tables

@@ -56,6 +56,26 @@ class Hook:
             (cursor if self.dialect_name == "duckdb" else connection).commit()
 
 
+def refuse_rows(connect: Callable[[], Any], dialect_name: str, pattern: str, column: str = "type") -> None:
+    """Make the database refuse events whose column is like a pattern, of its own accord."""
+    table = "outbound_transfer_events"
+    with closing(connect()) as connection, closing(connection.cursor()) as cursor:
+        if dialect_name == "sqlite":
+            cursor.execute(
+                f"CREATE TRIGGER refusing BEFORE INSERT ON {table} WHEN NEW.{column} LIKE '{pattern}'"
+                " BEGIN SELECT RAISE(ABORT, 'no such row'); END"
+            )
+        elif dialect_name == "duckdb":  # adds no constraint to a table that is there
+            cursor.execute(f"SELECT sql FROM duckdb_tables() WHERE table_name = '{table}'")
+            made = cursor.fetchall()[0][0].rstrip(" ;")[:-1]
+            cursor.execute(f"DROP TABLE {table}")
+            cursor.execute(f"{made}, CHECK ({column} NOT LIKE '{pattern}'))")
+        else:
+            check = f"CHECK ({column}::text NOT LIKE '{pattern}')"
+            cursor.execute(f"ALTER TABLE {table} ADD CONSTRAINT refusing {check}")
+        connection.commit()
+
+
 DRIVERS: dict[str, dict[str, Any]] = {
     "psycopg": {},
     "psycopg-autocommit": {"driver": "psycopg", "autocommit": True},

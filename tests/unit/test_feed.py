@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from outbound_transfer.protocol import feed
 from outbound_transfer.protocol.errors import MalformedAnswer
 from outbound_transfer.protocol.exchange import Answer
-from outbound_transfer.protocol.feed import MAX_CURSOR, MAX_EVENT_ID, Page, read_page
+from outbound_transfer.protocol.feed import MAX_CURSOR, MAX_DEPTH, MAX_EVENT_ID, Page, read_page
 
 EVENT = {"event_id": "e1", "type": "transfer_sent", "timestamp": "2026-01-01T00:00:00Z", "data": {"a": 1}}
 
@@ -178,6 +178,20 @@ def test_blank_lines_line_ends_and_a_byte_order_mark_are_no_events() -> None:
     assert not read.rejected
 
 
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b'{"event_id":1,"type":"t","data":NaN}',
+        b'{"event_id":1,"type":"\xff{"}\r',
+        b'{"event_id":1,"type":"t","data":"\x01 \\"}"}',
+        b'{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_a_last_line_that_is_no_json_but_whole_stops_nobody(tail: bytes) -> None:
+    read = page(line() + b"\n" + tail)
+    assert (len(read.events), [rejected.raw for rejected in read.rejected]) == (1, [tail])
+
+
 def test_an_empty_page_is_a_page() -> None:
     assert page(b"", cursor=5) == Page(5, 5, False, (), ())
 
@@ -188,7 +202,23 @@ def test_a_malformed_line_is_kept_raw_beside_the_good_ones() -> None:
     assert [(rejected.line, rejected.raw) for rejected in read.rejected] == [(2, b'{"event_id": \xff}\r')]
 
 
-@pytest.mark.parametrize("tail", [b"<html>", b'{"event_id":"e', b'[1, {"a":', b'"abc', b"\xe2\x82", b"{}x", b"tru"])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"<html>",
+        b'{"event_id":"e',
+        b'{"a":NaN}}',
+        b'{"a":NaN},',
+        b'{"a":[NaN}',
+        b"[NaN]",
+        b'{"a":"}',
+        b'[1, {"a":',
+        b'"abc',
+        b"\xe2\x82",
+        b"{}x",
+        b"tru",
+    ],
+)
 def test_a_last_line_that_is_cut_off_refuses_the_page(tail: bytes) -> None:
     with pytest.raises(MalformedAnswer, match="cut off"):
         page(line() + b"\n" + tail)
@@ -280,6 +310,13 @@ def test_a_line_of_fifty_megabytes_is_an_event_like_any_other() -> None:
         ('"\\u0000"', True),
         ('[{"b":1,"b":2}]', True),
         ("-1e400", True),
+        ("1e-300", False),
+        ("1E+00000000000000000005", False),
+        ("1e-20000", True),
+        ("[0e-20000]", True),
+        ("0e99999999999", True),
+        ("1." + "1" * 20_000, True),
+        ("-0." + "0" * 20_000, True),
     ],
 )
 def test_what_a_json_column_could_not_keep_is_kept_raw(data: str, awkward: bool) -> None:
@@ -287,6 +324,46 @@ def test_what_a_json_column_could_not_keep_is_kept_raw(data: str, awkward: bool)
     (event,) = page(line.encode() + b"\n").events
     assert event.raw == (line if awkward else None)
     assert event.data == data
+
+
+@pytest.mark.parametrize("value", [b'"\\ud800"', b"", b'"[{"', b'{"a":[]}'])
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 3, MAX_DEPTH - 1, MAX_DEPTH, *range(850, 1_000, 10), 20_000])
+def test_no_depth_makes_an_error_and_who_calls_does_not_matter(depth: int, value: bytes) -> None:
+    body = b'{"event_id":"e","type":"t","data":' + b"[" * depth + value + b"]" * depth + b"}\n"
+
+    def called_deeply(frames: int) -> Page:
+        return called_deeply(frames - 1) if frames else page(body + line())
+
+    read = page(body + line())
+    assert len(read.events) == (2 if depth + 1 + 2 * (value[:1] == b"{") <= MAX_DEPTH else 1)
+    assert len(read.events) + len(read.rejected) == 2
+    assert called_deeply(200) == read
+
+
+def test_many_brackets_are_no_depth() -> None:
+    data = [{"a": [number]} for number in range(5_000)]
+    assert len(page(line(data=data) + b"\n" + line(data="[{" * 1_000)).events) == 2
+
+
+@pytest.mark.parametrize(
+    ("ids", "next_cursor", "excess"),
+    [
+        (["11", "12", "15"], 15, 0),
+        (["11", "12", "15"], 1_000_000, 1_000_000 - 15),
+        (["e1", "e2"], 12, 0),
+        (["e1", "e2"], 13, 1),
+        (["11", "e2"], 12, 0),
+        (["5", "6"], 12, 0),
+        ([], 10, 0),
+        ([], 11, 1),
+        (["9" * 400], 11, 0),
+    ],
+)
+def test_a_cursor_is_compared_with_what_the_lines_account_for(ids: list[str], next_cursor: int, excess: int) -> None:
+    body = b"".join(line(event_id=each) + b"\n" for each in ids)
+    assert page(body, cursor=10, x_next_cursor=str(next_cursor)).excess == excess
+    if ids:
+        assert page(body + b"junk\n", cursor=10, x_next_cursor=str(next_cursor + 1)).excess == excess
 
 
 def test_the_largest_cursor_and_headers_in_other_spellings() -> None:

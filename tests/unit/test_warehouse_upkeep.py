@@ -180,6 +180,53 @@ def test_a_database_that_nothing_is_known_of_lands_the_feed_too(hook_of: Any, na
     assert feed.land(page(0, event(1), event(1), b"junk \xff", event(2), has_more=True)) == 0
 
 
+class Strict:
+    """A cursor that, as mysql-connector's, takes no statement while rows of the last one are unread."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor, self._unread = cursor, False
+
+    def execute(self, statement: str, parameters: Any = ()) -> None:
+        assert not self._unread, f"unread result found before {statement}"
+        self._cursor.execute(statement, parameters)
+        self._unread = self._cursor.description is not None
+
+    def fetchall(self) -> Any:
+        self._unread = False
+        return self._cursor.fetchall()
+
+    def fetchone(self) -> Any:
+        row = self._cursor.fetchone()
+        self._unread = row is not None
+        return row
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
+def test_a_driver_that_takes_no_statement_before_all_rows_are_read_lands_the_feed(hook_of: Any) -> None:
+    known = hook_of("psycopg")
+
+    class Connection:
+        def __init__(self) -> None:
+            self.inner = known.get_conn()
+
+        def cursor(self) -> Strict:
+            return Strict(self.inner.cursor())
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    feed = tables(Hook("postgresql.psycopg", Connection))
+    assert feed.cursor() == 0
+    assert feed.land(page(0, event(1), b"junk \xff", event(2), has_more=True)) == 2
+    assert feed.land(page(3, event(2), event(3))) == 1
+    assert status(feed).cursor == 5
+    assert list(faults(feed)) == []
+    assert reset(feed, 0) == (5, 0)
+    assert rebuild(feed) == (0, 3)
+
+
 def test_a_feed_has_a_name_of_some_length(hook: Hook) -> None:
     for name in ("", "x" * 251):
         with pytest.raises(InvalidName):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from math import isinf
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
@@ -40,7 +41,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     :ivar other: fields that service.md does not name, as a JSON object; None where there were none.
     :ivar line: position in its page, from 1.
     :ivar raw: the whole line, where a JSON column would refuse or change what ``data`` or ``other`` say: a NUL, an
-        unpaired surrogate, a name twice in one object, a number beyond a double. None elsewhere.
+        unpaired surrogate, a name twice in one object, a number beyond a double or of very many digits. None elsewhere.
     """
 
     event_id: str
@@ -61,13 +62,42 @@ class RejectedLine(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page: what to land, and where to go on. ``cursor`` is the one that was asked with."""
+    """One page: what to land, and where to go on. ``cursor`` is the one that was asked with, ``body`` all its lines."""
 
     cursor: int
     next_cursor: int
     has_more: bool
     events: tuple[Event, ...]
     rejected: tuple[RejectedLine, ...]
+    body: bytes = b""
+
+    def lines(self) -> list[bytes]:
+        """The lines as they came; the first is line 1 of the events and rejected lines."""
+        return _split(self.body)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether events' ids are what service.md compares the cursor with: whole numbers up to the next cursor."""
+        return any(self._positions())
+
+    @property
+    def excess(self) -> int:
+        """How far ``next_cursor`` is beyond what the lines account for; 0 or less where they do.
+
+        They do up to the greatest id that is a position, or by one each where there is none. What lies in the excess
+        is never asked for again.
+        """
+        if self.events and self.events[-1].event_id == str(self.next_cursor):
+            return 0
+        positions = list(self._positions())
+        others = len(self.events) - len(positions) + len(self.rejected)
+        return self.next_cursor - max(positions, default=self.cursor) - others
+
+    def _positions(self) -> Iterator[int]:
+        for event in self.events:
+            number = _whole(event.event_id)
+            if number is not None and self.cursor < number <= self.next_cursor:
+                yield number
 
 
 def read_page(answer: Answer, *, cursor: int) -> Page:
@@ -83,15 +113,20 @@ def read_page(answer: Answer, *, cursor: int) -> Page:
     events, rejected = _lines(answer.body)
     if next_cursor == cursor and (has_more or events or rejected):
         raise MalformedAnswer("X-Next-Cursor did not advance over a page that has lines, or more to come")
-    return Page(cursor, next_cursor, has_more, tuple(events), tuple(rejected))
+    return Page(cursor, next_cursor, has_more, tuple(events), tuple(rejected), answer.body)
 
 
 def _next_cursor(value: str | None, cursor: int) -> int:
-    if value is None or not (value.isascii() and value.isdecimal()) or len(value) > len(str(MAX_CURSOR)):
+    number = _whole(value or "")
+    if number is None:
         raise MalformedAnswer("X-Next-Cursor is missing or not a whole number")
-    if not cursor <= (number := int(value)) <= MAX_CURSOR:
+    if not cursor <= number <= MAX_CURSOR:
         raise MalformedAnswer(f"X-Next-Cursor {number} is before the cursor {cursor} that was sent, or out of range")
     return number
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_CURSOR)) else None
 
 
 def _has_more(value: str | None) -> bool:
@@ -100,14 +135,17 @@ def _has_more(value: str | None) -> bool:
     return value.lower() == "true"
 
 
+def _split(body: bytes) -> list[bytes]:
+    # On the byte \n alone: JSON text may hold every other line separator of Unicode.
+    return body.removeprefix(_BOM).split(b"\n")
+
+
 def _lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
-    body = body.removeprefix(_BOM)
-    if (plain := _plain_events(body)) is not None:
+    if (plain := _plain_events(body.removeprefix(_BOM))) is not None:
         return plain, []
     events: list[Event] = []
     rejected: list[RejectedLine] = []
-    # Split on the byte \n alone: JSON text may hold every other line separator of Unicode.
-    lines = body.split(b"\n")
+    lines = _split(body)
     reader = _Reader()
     for position, line in enumerate(lines, 1):
         if not line.strip(_SPACE):
@@ -116,12 +154,41 @@ def _lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
             events.append(reader.event(line, position))
         except _NotJson as error:
             # What follows the last \n was not ended, so it may be the beginning of a longer line.
-            if position == len(lines):
+            if position == len(lines) and not _is_closed(line):
                 raise MalformedAnswer("the last line of the page is cut off") from None
             rejected.append(RejectedLine(position, line, str(error)))
         except _NotAnEvent as error:
             rejected.append(RejectedLine(position, line, str(error)))
     return events, rejected
+
+
+#: Levels of a line's JSON. Beyond, whether it can be read would depend on who calls; it could not everywhere.
+MAX_DEPTH: Final = 500
+
+_texts: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STEPS: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_NO_STEPS: Final = bytes(set(range(256)) - set(_STEPS))
+
+
+def _depths(bare: bytes) -> list[int]:
+    """The depth after each bracket of a line without its texts."""
+    return list(accumulate(_STEPS[bracket] for bracket in bare.translate(None, _NO_STEPS)))
+
+
+def _is_deep(line: bytes) -> bool:
+    # A line that is short, or has few brackets, cannot be; nearly all are seen so.
+    if len(line) <= 2 * MAX_DEPTH or line.count(b"{") + line.count(b"[") <= MAX_DEPTH:
+        return False
+    return max(_depths(_texts.sub(b"", line))) > MAX_DEPTH
+
+
+def _is_closed(line: bytes) -> bool:
+    """Whether a line that is no JSON is whole all the same: an object whose every bracket is closed."""
+    bare = _texts.sub(b"", line.strip(_SPACE))
+    if bare[:1] != b"{" or bare[-1:] != b"}" or b'"' in bare:
+        return False
+    *inner, last = _depths(bare)
+    return last == 0 and min(inner, default=0) > 0
 
 
 class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -150,7 +217,7 @@ def _plain_events(body: bytes) -> list[Event] | None:
     number, no text and no line break that could be written in another way. An escape might hide a NUL or a surrogate,
     and a long number be beyond a double.
     """
-    if b"\\" in body or _LONG in body.translate(_DIGITS):
+    if b"\\" in body or _LONG in body.translate(_DIGITS) or any(map(_is_deep, body.split(b"\n"))):
         return None
     try:
         if _write(_read_values(body)).replace(b" ", b"") != body.replace(b" ", b""):
@@ -232,6 +299,8 @@ class _Reader:
 
     @staticmethod
     def _decoded(line: bytes) -> str:
+        if _is_deep(line):
+            raise _NotJson(f"the JSON is nested too deeply: over {MAX_DEPTH} levels")
         try:
             return line.decode().strip(_STRIPPED)
         except UnicodeDecodeError as error:
@@ -275,20 +344,32 @@ class _Reader:
             self.awkward = True
 
     def _number(self, text: str) -> None:
-        if isinf(float(text)):
+        if not _is_usual_number(text):
             self.awkward = True
+
+
+#: What a number may have: PostgreSQL's ends at 16,383 digits after the point, whether they come from a text as long or
+#: from an exponent; no double is as long or has such an exponent.
+_MAX_DIGITS: Final = 1_000
+_MAX_EXPONENT: Final = 400
+
+
+def _is_usual_number(text: str) -> bool:
+    if len(text) > _MAX_DIGITS or isinf(float(text)):
+        return False
+    return abs(int(text.lower().partition("e")[2] or 0)) <= _MAX_EXPONENT
 
 
 def _are_texts(data: _Field, fields: Mapping[str, _Field]) -> bool:
     """Whether ``data`` and the other fields, with their names, hold neither a NUL nor an unpaired surrogate."""
     # Written anew without needless escapes: what is still an escape of NUL was one; what does not encode was unpaired.
-    values = [
-        json.loads(field.text, parse_int=str, parse_float=str) for field in (data, *fields.values()) if field.text
-    ]
-    text = json.dumps([*fields, *values], ensure_ascii=False)
     try:
+        values = [
+            json.loads(field.text, parse_int=str, parse_float=str) for field in (data, *fields.values()) if field.text
+        ]
+        text = json.dumps([*fields, *values], ensure_ascii=False)
         text.encode()
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, RecursionError):  # what was read just so may be nested too deeply to be written
         return False
     return "\\u0000" not in text
 

@@ -35,6 +35,10 @@ class EventFeedToSqlOperator(BaseOperator):
     use, and those of an older version upgraded. To read the feed again from its beginning:
     ``airflow outbound-transfer feed reset --to 0``.
 
+    Rows that the database refuses for what they hold are kept raw, or as rejected lines; they stop no others. An
+    ``X-Next-Cursor`` that is further beyond a page's lines than this feed's have been is believed when a second answer,
+    a minute later, claims as much, or half of it.
+
     :param sql_conn_id: the warehouse: a PostgreSQL, SQLite or DuckDB connection, or any other of a ``DbApiHook``.
     :param table_prefix: begins the names of the tables.
     :param schema: where the tables are; the connection's own where not given. It must exist.
@@ -118,12 +122,14 @@ class EventFeedToSqlOperator(BaseOperator):
                     while True:
                         page = self._read(hook)
                         answered = time.monotonic()
-                        self._check_rejected(page, max_rejected)
-                        progress = self._landed(progress, page, tables.land(page))
-                        self._cursor = page.next_cursor
-                        if not page.has_more or (max_pages is not None and progress.pages >= max_pages):
-                            break
-                        self._wait_out(FEED_INTERVAL - (time.monotonic() - answered))
+                        believed = tables.believes(page)
+                        if believed:
+                            page, new_events = self._land(page, max_rejected)
+                            progress = self._landed(progress, page, new_events)
+                            self._cursor = page.next_cursor
+                            if not page.has_more or (max_pages is not None and progress.pages >= max_pages):
+                                break
+                        self._wait_out(FEED_INTERVAL - (time.monotonic() - answered), confirm=not believed)
         except CursorMoved as moved:
             self._log_poll(200, f"not landed: {moved}")
             self.log.warning(
@@ -180,6 +186,17 @@ class EventFeedToSqlOperator(BaseOperator):
         warehouse = warehouse_of(self.sql_conn_id, self.table_prefix, self.schema)
         return FeedTables(warehouse, self.feed or feed_name(hook.get_conn().settings.base_url))
 
+    def _land(self, page: Page, max_rejected: int | None) -> tuple[Page, int]:
+        """Land a page; as it was landed, and how many of its events are new."""
+        from outbound_transfer.warehouse.errors import RowsRefused
+
+        self._check_rejected(page, max_rejected)
+        try:
+            return page, self._feed.land(page)
+        except RowsRefused as refused:  # each time fewer, so this ends
+            self.log.warning("%s: they are kept raw, or as rejected lines", refused)
+            return self._land(refused.page, max_rejected)
+
     def _landed(self, progress: Progress, page: Page, new_events: int) -> Progress:
         from outbound_transfer.transfers.common import show_page
 
@@ -220,8 +237,13 @@ class EventFeedToSqlOperator(BaseOperator):
         if wait.is_asked_for:
             self._defer_if_long(wait.seconds, wait.waited + wait.seconds)
 
-    def _wait_out(self, seconds: float) -> None:
-        self.log.info("The feed has more, and answers once a minute: the next page in %.0f s", max(seconds, 0.0))
+    def _wait_out(self, seconds: float, *, confirm: bool = False) -> None:
+        why = (
+            "The cursor of its answer is far beyond its lines, so the feed is asked again"
+            if confirm
+            else "There is more"
+        )
+        self.log.info("%s; the feed answers once a minute: the next page in %.0f s", why, max(seconds, 0.0))
         self._defer_if_long(seconds, 0.0)
         if seconds > 0:
             self._feed.warehouse.rest()

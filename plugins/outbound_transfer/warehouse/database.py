@@ -222,8 +222,8 @@ def _can(cursor: Any, statement: str) -> bool:
 def value(cursor: Any, statement: str, parameters: Mapping[str, Any] | Sequence[Any]) -> Any:
     """The first column of the first row, or None where there is no row."""
     cursor.execute(statement, parameters)
-    row = cursor.fetchone()
-    return None if row is None else _row(row)[0]
+    rows = cursor.fetchall()  # all of them: some drivers take no other statement while there are more
+    return _row(rows[0])[0] if rows else None
 
 
 def rows_of(cursor: Any) -> list[tuple[Any, ...]]:

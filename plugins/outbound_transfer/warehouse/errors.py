@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from outbound_transfer.protocol.errors import OutboundTransferError
+
+if TYPE_CHECKING:
+    from outbound_transfer.protocol.feed import Page
 
 
 class WarehouseError(OutboundTransferError):
@@ -15,6 +20,21 @@ class UnsupportedWarehouse(WarehouseError):
 
 class InvalidName(WarehouseError, ValueError):
     """A schema or table prefix that the database could not keep as it is."""
+
+
+class RowsRefused(WarehouseError):
+    """The database refuses rows of a page. Nothing was landed.
+
+    :ivar page: the same page as the database takes it: events that it refuses are kept raw, or are rejected lines.
+    """
+
+    def __init__(self, message: str, page: Page) -> None:
+        super().__init__(message)
+        self.page = page
+
+
+class UnknownFeed(WarehouseError):
+    """The tables hold no such feed."""
 
 
 class InvalidCursor(WarehouseError):

@@ -16,8 +16,7 @@ _AT_ONCE: Final = 10_000
 
 def _raw_lines(warehouse: Warehouse, cursor: Any) -> None:
     """Version 2 of the events: ``raw``, and ``jsonb`` in PostgreSQL. Only SQLite and PostgreSQL ever had version 1."""
-    cursor.execute(f"SELECT * FROM {warehouse.name(EVENTS)} WHERE 1 = 0", ())  # noqa: S608
-    if "raw" in [column[0] for column in cursor.description]:
+    if "raw" in _columns(warehouse, cursor, EVENTS):
         return
     (raw,) = (column for column in EVENTS.columns if column.name == "raw")
     cursor.execute(f"ALTER TABLE {warehouse.name(EVENTS)} ADD COLUMN {warehouse.dialect.column(raw)}", ())
@@ -30,6 +29,13 @@ def _raw_lines(warehouse: Warehouse, cursor: Any) -> None:
     if warehouse.dialect.name == "postgresql":
         to_jsonb = ", ".join(f"ALTER COLUMN {name} TYPE jsonb USING {name}::text::jsonb" for name in ("data", "other"))
         cursor.execute(f"ALTER TABLE {warehouse.name(EVENTS)} {to_jsonb}", ())
+
+
+def _columns(warehouse: Warehouse, cursor: Any, table: Table) -> list[str]:
+    cursor.execute(f"SELECT * FROM {warehouse.name(table)} WHERE 1 = 0", ())  # noqa: S608
+    names = [column[0] for column in cursor.description]
+    cursor.fetchall()  # none, but some drivers take no other statement before
+    return names
 
 
 def _awkward(warehouse: Warehouse, cursor: Any) -> Iterator[tuple[str, str, str]]:
@@ -62,8 +68,7 @@ def _line(event_id: str, kind: str, timestamp: str | None, data: str | None, oth
 
 def _listed_by(warehouse: Warehouse, cursor: Any) -> None:
     """Version 2 of the transfers: by whose key each was listed. Empty until its next listing, which reads all again."""
-    cursor.execute(f"SELECT * FROM {warehouse.name(TRANSFERS)} WHERE 1 = 0", ())  # noqa: S608
-    if "conn_id" in [column[0] for column in cursor.description]:
+    if "conn_id" in _columns(warehouse, cursor, TRANSFERS):
         return
     (conn_id,) = (column for column in TRANSFERS.columns if column.name == "conn_id")
     # Not every database adds a column that may not be NULL.

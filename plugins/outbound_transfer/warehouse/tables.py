@@ -61,12 +61,14 @@ class Table:
 #: ``type``         ``transfer_sent``, ``file_downloaded``, or any other: the set is open
 #: ``timestamp``    as it came; NULL where there was none
 #: ``occurred_at``  the same as an instant, UTC; NULL where ``timestamp`` is no ISO 8601 date and time. One without a
-#:                  zone is taken as UTC; a number is not guessed at (its unit and epoch are not documented)
+#:                  zone is taken as UTC; a number is not guessed at (its unit and epoch are not documented). NULL in
+#:                  the years 1 and 9999 too, which another time zone may leave
 #: ``data``         the payload as JSON; NULL where there was none, or where ``raw`` has it. ``jsonb`` of
 #:                  PostgreSQL keeps its values, the other databases its spelling too
 #: ``other``        fields that service.md does not name, as one JSON object; NULL as ``data``
 #: ``raw``          the whole line as it came, where a JSON column would refuse or change what it says (a NUL, an
-#:                  unpaired surrogate, a name twice in one object, a number beyond a double); NULL everywhere else
+#:                  unpaired surrogate, a name twice in one object, a number beyond a double or of very many digits),
+#:                  or where this database did refuse it; NULL everywhere else
 #: ``cursor_from``  the cursor that its page was asked with; ``line`` its line of that page, from 1
 #: ``landed_at``    when its page was landed first, UTC
 EVENTS: Final = Table(
@@ -95,7 +97,8 @@ FEED_CURSOR: Final = Table(
     key=("feed",),
 )
 
-#: Lines that are no events: ``raw`` bytes, ``reason``, and where they stood, as in the events' table.
+#: Lines that are no events, or events that this database can hold in no other form: ``raw`` bytes, ``reason``, and
+#: where they stood, as in the events' table (about where, after a reset, in pages that are cut otherwise then).
 REJECTED_LINES: Final = Table(
     "rejected_lines",
     (
@@ -114,7 +117,8 @@ REJECTED_LINES: Final = Table(
 #: ``poll_id``      the key: opaque, unique
 #: ``feed``         as in the events' table
 #: ``polled_at``    when the answer came, UTC
-#: ``action``       ``poll``; or ``reset``, ``rebuild``, ``replay``: what a person did to cursor or rejected lines
+#: ``action``       ``poll``; ``claim``: an answer whose cursor, in ``cursor_to``, was not believed at once, so that
+#:                  nothing was landed; or ``reset``, ``rebuild``, ``replay``: what a person did to cursor or lines
 #: ``status``       HTTP status; NULL where no answer came, and for what is no poll
 #: ``events``       events of the page, ``new_events`` of them not in the table before; 0 where nothing was landed
 #: ``rejected``     lines of the page that are no events

@@ -1,16 +1,19 @@
-"""What a person does to a feed's tables: look, check, and set the cursor; every change leaves a row in the log."""
+"""What a person does to a feed's tables: look, check, and set the cursor; every change leaves a row in the log.
+
+Whoever looks changes nothing, and a feed that has never been read is an error, not a new feed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from outbound_transfer.protocol.feed import MAX_CURSOR, Event, Page, read_line
 from outbound_transfer.warehouse.database import Warehouse, rows_of, value
-from outbound_transfer.warehouse.errors import InvalidCursor
-from outbound_transfer.warehouse.feed import FeedTables, Poll
+from outbound_transfer.warehouse.errors import InvalidCursor, UnknownFeed
+from outbound_transfer.warehouse.feed import CLAIM, FeedTables, Poll
 from outbound_transfer.warehouse.rows import event_rows
 from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR
 
@@ -46,9 +49,21 @@ def feeds(warehouse: Warehouse) -> list[str]:
         return [row[0] for row in _rows(warehouse, cursor, "SELECT [feed] FROM {feed_cursor} ORDER BY [feed]")]
 
 
+def check_known(tables: FeedTables) -> None:
+    """:raises UnknownFeed: the feed has never been read."""
+    known = feeds(tables.warehouse)
+    if tables.feed not in known:
+        told = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
+        raise UnknownFeed(f"the tables hold no feed {tables.feed}; {told}")
+
+
 def status(tables: FeedTables) -> Status:
-    """The feed's cursor, its last poll, and what is in the tables."""
-    position, of_feed = tables.cursor(), (tables.feed,)
+    """The feed's cursor, its last poll, and what is in the tables.
+
+    :raises UnknownFeed: the feed has never been read.
+    """
+    check_known(tables)
+    position, of_feed = tables.known_cursor(), (tables.feed,)
     with tables.warehouse.reading() as cursor:
 
         def first(query: str) -> tuple[Any, ...] | None:
@@ -74,17 +89,19 @@ def status(tables: FeedTables) -> Status:
     )
 
 
-_OF_LAST: Final = (
-    "FROM {feed_polls} WHERE [feed] = ? AND [polled_at] ="
-    " (SELECT max([polled_at]) FROM {feed_polls} WHERE [feed] = ? AND [action] = 'poll'"
-)
-_LAST_POLL: Final = f"SELECT [polled_at], [status], [note] {_OF_LAST})"
-_LAST_PAGE: Final = f"SELECT [has_more] {_OF_LAST} AND [cursor_to] IS NOT NULL)"
+_LAST: Final = "SELECT max([polled_at]) FROM {feed_polls} WHERE [feed] = ? AND"
+_OF_LAST: Final = f"FROM {{feed_polls}} WHERE [feed] = ? AND [polled_at] = ({_LAST}"
+_LAST_POLL: Final = f"SELECT [polled_at], [status], [note] {_OF_LAST} [action] IN ('poll', '{CLAIM}'))"
+_LAST_PAGE: Final = f"SELECT [has_more] {_OF_LAST} [action] = 'poll' AND [cursor_to] IS NOT NULL)"
 
 
 def faults(tables: FeedTables) -> Iterator[str]:
-    """What is wrong with the tables, in words; nothing where all is well."""
-    position = tables.cursor()
+    """What is wrong with the tables, in words; nothing where all is well.
+
+    :raises UnknownFeed: the feed has never been read.
+    """
+    check_known(tables)
+    position = tables.known_cursor()
     with tables.warehouse.reading() as cursor:
 
         def count(query: str, *more: Any) -> int:
@@ -101,7 +118,7 @@ def faults(tables: FeedTables) -> Iterator[str]:
                 )
         if unordered := count(_UNORDERED):
             yield f"{unordered} rows share the line of a page with another that was landed at the same time"
-        polls = _rows(tables.warehouse, cursor, _MOVES, (tables.feed,))
+        polls = _rows(tables.warehouse, cursor, _MOVES, (tables.feed, CLAIM))
     yield from _gaps(polls, position)
 
 
@@ -115,7 +132,7 @@ _UNORDERED: Final = (
 )
 _MOVES: Final = (
     "SELECT [cursor_from], [cursor_to], [polled_at] FROM {feed_polls} WHERE [feed] = ? AND [cursor_to] IS NOT NULL"
-    " ORDER BY [polled_at]"
+    " AND [action] <> ? ORDER BY [polled_at]"
 )
 
 
@@ -134,6 +151,7 @@ def reset(tables: FeedTables, to: int) -> tuple[int, int]:
     """Set the cursor; from where and to where.
 
     :raises InvalidCursor: ``to`` is no cursor.
+    :raises UnknownFeed: the feed has never been read.
     :raises CursorMoved: a reader landed a page just then.
     """
     if not 0 <= to <= MAX_CURSOR:
@@ -142,41 +160,68 @@ def reset(tables: FeedTables, to: int) -> tuple[int, int]:
 
 
 def rebuild(tables: FeedTables) -> tuple[int, int]:
-    """Set the cursor to where the last page that left rows began: it is read once more, and nothing lands twice."""
+    """Set the cursor to where the page began that left the newest rows: it is read again, and nothing lands twice."""
+    check_known(tables)
     tables.cursor()
     with tables.warehouse.reading() as cursor:
-        found = [
-            value(cursor, tables.warehouse.spelled(f"SELECT max([cursor_from]) FROM {{{name}}} WHERE [feed] = ?"), of)  # noqa: S608
+        newest = [
+            row
             for name in ("events", "rejected_lines")
-            for of in [(tables.feed,)]
+            for row in _rows(tables.warehouse, cursor, _NEWEST.format(table=f"{{{name}}}"), (tables.feed, tables.feed))
         ]
-    return _set(tables, max((int(each) for each in found if each is not None), default=0), "rebuild", "from the rows")
+    return _set(tables, int(max(newest)[1]) if newest else 0, "rebuild", "from the rows")
+
+
+_NEWEST: Final = (
+    "SELECT [landed_at], min([cursor_from]) FROM {table} WHERE [feed] = ?"
+    " AND [landed_at] = (SELECT max([landed_at]) FROM {table} WHERE [feed] = ?) GROUP BY [landed_at]"
+)
 
 
 def _set(tables: FeedTables, to: int, action: str, note: str) -> tuple[int, int]:
+    check_known(tables)
     position = tables.cursor()
     with tables.warehouse.writing() as cursor:
         tables.move(cursor, position, to)
+        tables.forget_claims(cursor)
         tables.add(cursor, Poll(action=action, cursor_from=position, cursor_to=to, note=note))
     return position, to
 
 
 def replay(tables: FeedTables) -> tuple[int, int]:
     """Read the rejected lines again: those that are events by now become rows; how many, and how many are left."""
+    check_known(tables)
     position, landed, left, after = tables.cursor(), 0, 0, (-1, -1)
     while True:
-        with tables.warehouse.writing() as cursor:
+        with tables.warehouse.reading() as cursor:
             lines = _rows(tables.warehouse, cursor, _REJECTED, (tables.feed, after[0], *after))[:_AT_ONCE]
-            read = [(start, read_line(bytes(raw), line)) for start, line, raw in lines]
-            good = [(start, each) for start, each in read if isinstance(each, Event)]
-            for start, event in good:
-                _replace(tables, cursor, start, event)
-            if good:
-                tables.add(cursor, Poll(action="replay", cursor_from=position, new_events=len(good), note="by command"))
-        landed, left = landed + len(good), left + len(lines) - len(good)
+        read = [(start, read_line(bytes(raw), line)) for start, line, raw in lines]
+        good = [(start, each) for start, each in read if isinstance(each, Event)]
+        replaced = _replaced(tables, position, good)
+        landed, left = landed + replaced, left + len(lines) - replaced
         if len(lines) < _AT_ONCE:
             return landed, left
         after = lines[-1][:2]
+
+
+def _replaced(tables: FeedTables, position: int, events: Sequence[tuple[int, Event]]) -> int:
+    """Land rejected lines that can be read by now, each with its page's cursor; those that the database takes."""
+    if not events:
+        return 0
+    try:
+        with tables.warehouse.writing() as cursor:
+            for start, event in events:
+                _replace(tables, cursor, start, event)
+            note = "by command"
+            tables.add(cursor, Poll(action="replay", cursor_from=position, new_events=len(events), note=note))
+    except Exception as error:
+        if not tables.warehouse.dialect.is_refusal(error):
+            raise
+        if len(events) == 1:
+            return 0  # as it was when its page was landed
+        middle = len(events) // 2
+        return _replaced(tables, position, events[:middle]) + _replaced(tables, position, events[middle:])
+    return len(events)
 
 
 _REJECTED: Final = (

@@ -55,6 +55,16 @@ def _never(error: BaseException) -> bool:  # noqa: ARG001
     return False
 
 
+#: What drivers call the errors that values may cause (PEP 249); their classes are not imported, as any may be missing.
+_OF_VALUES: Final = frozenset(("DataError", "IntegrityError"))
+
+
+def is_of_values(error: BaseException) -> bool:
+    """Whether an error may be due to the values of a statement, going by its class."""
+    names = {each.__name__ for each in type(error).__mro__}
+    return isinstance(error, (ValueError, TypeError, OverflowError)) or bool(names & _OF_VALUES)
+
+
 def _unhurried(dialect: Dialect, seconds: float) -> Dialect:  # noqa: ARG001
     return dialect
 
@@ -81,6 +91,7 @@ class Dialect:
     :ivar commit: ``(connection, cursor)``: ends the transaction.
     :ivar changed: how many rows the last statement changed.
     :ivar is_race: whether an error means that another session changed the same row first.
+    :ivar is_refusal: whether an error may be due to what rows hold; whether it is so, and of which, is then tried out.
     :ivar keeps: an open connection keeps nobody else out.
     :ivar takes_lists: a list can be one parameter, as ``= ANY(?)`` has it.
     :ivar hurried: ``(dialect, seconds)``: the same, which waits for other sessions no longer than that.
@@ -102,6 +113,7 @@ class Dialect:
     commit: Callable[[Any, Any], None] = _commit
     changed: Callable[[Any], int] = _rowcount
     is_race: Callable[[BaseException], bool] = _never
+    is_refusal: Callable[[BaseException], bool] = is_of_values
     keeps: bool = True
     takes_lists: bool = False
     hurried: Callable[[Dialect, float], Dialect] = _unhurried
@@ -139,12 +151,13 @@ def preparer(name: str) -> Any:
 
 def sqlalchemy_dialect(name: str, **options: Any) -> Any:
     """SQLAlchemy's dialect of that name, or its default one."""
-    from sqlalchemy.dialects import registry
+    from sqlalchemy import URL
     from sqlalchemy.engine.default import DefaultDialect
     from sqlalchemy.exc import NoSuchModuleError
 
     try:
-        return registry.load(name)(**options)
+        # Not the registry itself: what it holds is a class for most names, and for "mariadb" an instance.
+        return URL.create(name).get_dialect()(**options)
     except NoSuchModuleError:
         return DefaultDialect(**options)
 

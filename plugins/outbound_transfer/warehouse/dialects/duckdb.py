@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
-from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row
+from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row, is_of_values
 from outbound_transfer.warehouse.errors import KnownRow, WarehouseBusy
 from outbound_transfer.warehouse.tables import Kind, Table
 
@@ -175,6 +175,12 @@ def _is_duplicate(error: BaseException) -> bool:
     return isinstance(error, duckdb.ConstraintException) and "duplicate key" in str(error).lower()
 
 
+def _is_refusal(error: BaseException) -> bool:
+    import duckdb
+
+    return is_of_values(error) or isinstance(error, duckdb.InvalidInputException)
+
+
 def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
     return _add(cursor, quoted, table, rows, f" ON CONFLICT ({', '.join(map(DUCKDB.quote, table.key))}) DO NOTHING")
 
@@ -223,6 +229,7 @@ DUCKDB: Final = Dialect(
     commit=_commit,
     changed=_changed,
     is_race=_is_race,
+    is_refusal=_is_refusal,
     keeps=False,
     hurried=_hurried,
 )

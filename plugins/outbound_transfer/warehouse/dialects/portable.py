@@ -29,14 +29,17 @@ def portable(name: str, mark: str) -> Dialect:
         connector=_connector,
         exists=None,
         insert=partial(_insert, name, mark),
+        # What drivers call a value that is refused differs; an error of another kind is known by what is tried then.
+        is_refusal=lambda error: isinstance(error, Exception),
     )
 
 
 def _types(name: str) -> dict[Kind, str]:
     from sqlalchemy import BigInteger, LargeBinary, SmallInteger, String, Text
 
-    length = _LONGEST if name in ("mysql", "mariadb") else None
-    compiler = sqlalchemy_dialect(name).type_compiler_instance
+    dialect = sqlalchemy_dialect(name)
+    length = _LONGEST if dialect.name in ("mysql", "mariadb") else None
+    compiler = dialect.type_compiler_instance
     kinds = {
         Kind.TEXT: Text(length),
         Kind.WHOLE: BigInteger(),

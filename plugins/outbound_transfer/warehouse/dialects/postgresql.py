@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from outbound_transfer.warehouse.dialects.base import Dialect, Row, missing
+from outbound_transfer.warehouse.dialects.base import Dialect, Row, is_of_values, missing
 from outbound_transfer.warehouse.errors import KnownRow
 from outbound_transfer.warehouse.tables import Kind, Table
 
 _UNIQUE_VIOLATION: Final = "23505"
+
+#: Classes of errors that rows may cause: data, constraints, limits of size and depth, triggers, limits of memory.
+_OF_ROWS: Final = ("22", "23", "54", "P0", "XX")
 
 
 def _prepare(connection: Any) -> None:
@@ -35,11 +38,19 @@ def _append(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
     try:
         _copy(cursor, quoted, table, rows)
     except Exception as error:
-        # psycopg 3 and 2; their classes are not imported for this, as either may be missing.
-        if _UNIQUE_VIOLATION in (getattr(error, "sqlstate", None), getattr(error, "pgcode", None)):
+        if _sqlstate(error) == _UNIQUE_VIOLATION:
             raise KnownRow(f"a row of {quoted} is there, or comes twice") from error
         raise
     return len(rows)
+
+
+def _sqlstate(error: BaseException) -> str:
+    # psycopg 3 and 2; their classes are not imported for this, as either may be missing.
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+
+
+def _is_refusal(error: BaseException) -> bool:
+    return is_of_values(error) or _sqlstate(error).startswith(_OF_ROWS)
 
 
 def _copy(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> None:
@@ -105,5 +116,6 @@ POSTGRESQL: Final = Dialect(
     insert=_insert,
     append=_append,
     index=_index,
+    is_refusal=_is_refusal,
     hurried=_hurried,
 )

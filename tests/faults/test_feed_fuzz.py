@@ -1,0 +1,45 @@
+"""A sample of `python tests/faults/feed_fuzz.py`, and that it finds a safeguard that is taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faults.feed_fuzz import Report, fuzz_feed
+from faults.feed_mutants import MUTANTS
+from kills.ingest import WAREHOUSES, place_of
+from support.postgres import Database, postgres, postgres_server  # noqa: F401
+from support.warehouses import memory  # noqa: F401
+
+#: Of the slower ones, fewer: each is the same ingestion.
+SEEDS = {"sqlite": range(1, 9), "duckdb": range(20, 22)}
+
+#: Feeds in which a mutant must be found.
+MOST = 60
+
+
+@pytest.mark.parametrize("name", WAREHOUSES)
+def test_a_hostile_feed_loses_nothing_doubles_nothing_and_stops_nobody(
+    name: str, memory: Path, postgres: Database
+) -> None:
+    report = Report()
+    for seed in SEEDS.get(name, range(100, 103)):
+        fuzz_feed(place_of(name, memory, postgres), seed, report)
+    assert report.wrong == []
+    assert report.counts["answers"] > 10
+    assert any(what.startswith("fault") for what in report.counts)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_safeguard_that_is_taken_out_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    report, place = Report(), place_of("sqlite", memory, None)
+    for seed in range(MOST):
+        fuzz_feed(place, seed, report)
+        if report.wrong:
+            return
+    pytest.fail(f"{MOST} feeds were read without it, and nobody noticed")
