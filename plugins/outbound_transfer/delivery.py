@@ -172,7 +172,7 @@ class Delivery:
         state = states.load(self.store, self.run.try_number)
         if state is None or state.transfer_id != transfer_id:
             state = self._new_state(transfer_id)
-        self._check_account(state)
+        self.check_account(transfer_id, state.account, is_sending=state.sending)
         transfer = self.client.perform(calls.get_transfer(transfer_id))
         self._check_identity(state, transfer)
         self.journal.saw(transfer)
@@ -187,12 +187,12 @@ class Delivery:
             try_number=self.run.try_number,
         )
 
-    def _check_account(self, state: DeliveryState) -> None:
-        if state.account != self._account:
+    def check_account(self, transfer_id: str, account: str, *, is_sending: bool = False) -> None:
+        """:raises WrongTransfer: the transfer was made in another account than the connection leads to."""
+        if account != self._account:
             raise WrongTransfer(
-                f"The connection leads to {self._account}, and led to {state.account} when this task began with "
-                f"transfer {state.transfer_id}{', perhaps sent there' if state.sending else ''}. Nothing is "
-                "done here."
+                f"The connection leads to {self._account}, and led to {account} when the run began with transfer "
+                f"{transfer_id}{', perhaps sent there' if is_sending else ''}. Nothing is done here."
             )
 
     def _check_identity(self, state: DeliveryState, transfer: Transfer) -> None:
@@ -364,7 +364,7 @@ class Delivery:
         elif state is None or state.transfer_id != transfer_id:
             self._refuse_another(state, transfer_id, resend=resend)
             state = self._new_state(transfer_id)
-        self._check_account(state)
+        self.check_account(transfer_id, state.account, is_sending=state.sending)
         if state.sending and not resumed:
             with _told_if_in_doubt(state):
                 transfer = self.client.perform(calls.get_transfer(transfer_id))

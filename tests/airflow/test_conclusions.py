@@ -319,6 +319,20 @@ def test_a_step_whose_connection_leads_elsewhere_does_nothing_there(task, files,
     assert other.requests() == []
 
 
+@pytest.mark.parametrize("operator", [AttachFilesOperator, SendTransferOperator])
+def test_a_draft_that_a_task_before_made_elsewhere_is_not_looked_for_here(task, files, elsewhere, operator) -> None:
+    create = task(CreateTransferOperator, **DELIVERY)
+    arguments = {"files": files} if operator is AttachFilesOperator else {}
+    ti = task(operator, transfer_id=create.run(), **arguments)
+    ti.upstream = {"create": create}
+    other = elsewhere()
+
+    with pytest.raises(AirflowFailException, match="led to .* when the run began with transfer"):
+        ti.run()
+
+    assert other.requests() == []
+
+
 def someone_elses(ti: TaskInstance, transfer_id: str) -> None:
     """The task's id is another transfer's now, as in an account with ids of its own under the same address."""
     own = ti.xcoms["transfer_id"]
@@ -580,6 +594,7 @@ def test_an_outage_leaves_one_draft_at_most(deliver, sandbox) -> None:
     assert billed(sandbox) == [sent]
     creates = [call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")]
     assert len(creates) == 2
+
 
 # Templates that give nothing.
 

@@ -125,6 +125,7 @@ class TaskInstance:
     task_id: str = "task"
     state: str = "running"
     other_tasks: int = 0
+    upstream: dict[str, TaskInstance] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
@@ -141,6 +142,9 @@ class TaskInstance:
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value
+
+    def xcom_pull(self, *, task_ids: list[str], key: str) -> list[Any]:
+        return [self.upstream[task_id].xcoms.get(key) for task_id in task_ids]
 
     def run(self) -> Any:
         """Tries until success, or until no retry is left; the result, or the last try's error raised."""
@@ -179,6 +183,7 @@ class TaskInstance:
 
     def _operator(self) -> Any:
         operator = self.make()
+        operator.upstream_task_ids = set(self.upstream)
         hook = operator.hook
         operator.hook = lambda **options: hook(sleep=self.time.sleep, clock=self.time.clock, **options)
         return operator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +35,16 @@ class _OfTransfer(OutboundTransferOperator):
         run = TaskRun(context, resumed=self._was_deferred)
         return Delivery(hook.get_conn(), context["task_state_store"], hook.log, run=run, journal=self.journal)
 
+    def check_account(self, delivery: Delivery, context: Context, transfer_id: str) -> None:
+        """See that the draft was made in the account that the connection leads to, where a task before made it.
+
+        :raises WrongTransfer: it was made in another, where the id may be of something else.
+        """
+        pulled = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_MADE_IN) or ()
+        for made in _mappings(pulled):
+            if made.get("transfer_id") == transfer_id:
+                delivery.check_account(transfer_id, str(made.get("account")))
+
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """The files, the transfer and its status; OpenLineage's provider calls it, where that is installed."""
         from outbound_transfer.operators.lineage import lineage
@@ -42,6 +52,19 @@ class _OfTransfer(OutboundTransferOperator):
         return lineage(self, task_instance)
 
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
+
+
+#: The XCom that says in which account a draft was made.
+_MADE_IN: Final = "outbound_transfer_made_in"
+
+
+def _mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
+    """The mappings in what was pulled of several tasks, of which some are mapped, and some have pushed nothing."""
+    if isinstance(pulled, Mapping):
+        yield pulled
+    elif isinstance(pulled, Iterable) and not isinstance(pulled, str):
+        for each in pulled:
+            yield from _mappings(each)
 
 
 #: Arguments that are one text.
@@ -147,6 +170,8 @@ class CreateTransferOperator(_DescribesDraft):
         delivery = self.delivery(hook, context)
         earlier = delivery.earlier(new, resend=self.resend)
         transfer_id = (earlier or delivery.create(new)).state.transfer_id
+        account = {"transfer_id": transfer_id, "account": hook.get_conn().settings.base_url}
+        context["ti"].xcom_push(_MADE_IN, account)
         show(context, hook.get_conn().settings, transfer_id)
         return transfer_id
 
@@ -172,6 +197,7 @@ class AttachFilesOperator(_OfTransfer):
 
         delivery, asked = self.delivery(hook, context), normalized_files(self.files)
         show(context, delivery.client.settings, self.transfer_id)
+        self.check_account(delivery, context, self.transfer_id)
         draft = delivery.draft(self.transfer_id)
         planned = draft.state.files.keys()
         if planned and planned <= draft.held.keys() and not draft.transfer.is_draft:
@@ -218,6 +244,7 @@ class SendTransferOperator(_OfTransfer):
 
         delivery = self.delivery(hook, context)
         show(context, delivery.client.settings, self.transfer_id)
+        self.check_account(delivery, context, self.transfer_id)
         transfer = delivery.send_draft(self.transfer_id, resumed=resumed, resend=self.resend)
         self.log.info("%s", summary(transfer, transfer.files, context["ti"], delivery.client.settings))
         result: dict[str, Any] = as_json(transfer)
