@@ -484,7 +484,8 @@ def test_a_service_that_fails_without_end_is_given_up(proxy, time, tmp_path, mon
     with pytest.raises(ServerFault):
         task_instance(DeliverFilesOperator, time, files=files, deferrable=deferrable, **DELIVERY).run()
 
-    assert len(proxy.tries[call]) == policy.attempts
+    # Each create may leave a draft that nothing leads to.
+    assert len(proxy.tries[call]) == (2 if call == "create" else policy.attempts)
 
 
 # Many files: the real limit of 60 calls in 60 seconds, with the clock moved.

@@ -78,7 +78,7 @@ def test_what_each_endpoint_asks(
     assert call.api is (Api.FEED if operation is Operation.EVENTS else Api.TRANSFER)
     assert (call.body is not None) == (operation is Operation.CREATE)
     assert (call.upload is not None) == (operation is Operation.ATTACH)
-    assert (call.settle is not None) == (operation is Operation.SEND)
+    assert (call.settle is not None) == (operation in (Operation.SEND, Operation.CREATE))
 
 
 def test_every_operation_has_an_endpoint_and_an_effect() -> None:

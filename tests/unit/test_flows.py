@@ -145,47 +145,14 @@ NEW = new_transfer(subject="Report", recipients=["ann@example.com"])
 CREATED = Transfer("t", "draft", "Report", recipients=(Recipient("ann@example.com", "ann"),))
 
 
-def created_after(*answers: Any, drafts: int = 2) -> tuple[list[str], Any]:
-    """What is asked, and the result, where the creates are answered so."""
-    left, asked = list(answers), []
-
-    def perform(call: Call[Any]) -> Any:
-        asked.append(call.operation.value)
-        answer = left.pop(0) if call.operation is Operation.CREATE else None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    try:
-        return asked, drive(create_draft(NEW, drafts), perform)
-    except errors.OutboundTransferError as error:
-        return asked, error
-
-
-def test_a_create_that_is_in_doubt_is_repeated_once_the_service_answers() -> None:
-    assert created_after(errors.TimedOut(), CREATED) == (["create", "list", "create"], CREATED)
-
-
-@pytest.mark.parametrize("drafts", [1, 2])
-def test_creates_in_doubt_are_counted(drafts: int) -> None:
-    asked, error = created_after(*[errors.ServerFault(502)] * drafts, drafts=drafts)
-    assert isinstance(error, errors.ServerFault)
-    assert asked.count("create") == drafts
-
-
-def test_a_refused_create_is_not_repeated() -> None:
-    asked, error = created_after(errors.InvalidRequest(400))
-    assert (asked, type(error)) == (["create"], errors.InvalidRequest)
-
-
 @pytest.mark.parametrize(
     "change",
     [{"subject": "Other"}, {"recipients": ()}, {"recipients": (Recipient("bob@example.com"),)}, {"status": "pending"}],
     ids=str,
 )
 def test_an_answer_about_another_transfer_is_refused(change: dict[str, Any]) -> None:
-    _, error = created_after(structs.replace(CREATED, **change))
-    assert isinstance(error, errors.WrongTransfer)
+    with pytest.raises(errors.WrongTransfer):
+        drive(create_draft(NEW, 2), scripted(structs.replace(CREATED, **change)))
 
 
 # ------------------------------------------------------------------------------------------------ discard and find

@@ -72,9 +72,13 @@ def name_of(error: Exception) -> str:
 @pytest.mark.parametrize("error", TABLE, ids=name_of)
 @pytest.mark.parametrize("operation", Operation, ids=lambda operation: operation.value)
 def test_every_error_of_every_operation(operation: Operation, error: Exception) -> None:
-    # Whether a draft was created cannot be asked; the flow that creates it decides about another.
-    is_in_doubt = operation is Operation.CREATE and getattr(error, "unclear", False)
-    assert decide(CALLS[operation], error) is (FAIL if is_in_doubt else TABLE[error])
+    assert decide(CALLS[operation], error) is TABLE[error]
+
+
+def test_a_try_that_is_to_be_the_last_is() -> None:
+    error = errors.TimedOut()
+    error.is_last = True
+    assert decide(CALLS[Operation.CREATE], error) is FAIL
 
 
 @pytest.mark.parametrize("operation", Operation, ids=lambda operation: operation.value)
@@ -92,6 +96,8 @@ def test_the_table_has_every_error_of_a_call() -> None:
 
 
 def test_whatever_is_repeated_may_be_repeated() -> None:
-    """A repeat is harmless by itself, or a question settles it first."""
+    """A repeat is harmless by itself, or something is asked first."""
     for operation, effect in EFFECTS.items():
-        assert (effect is Effect.REFUSED) == (CALLS[operation].settle is not None)
+        is_asked_first = CALLS[operation].settle is not None
+        assert is_asked_first == (effect in (Effect.REFUSED, Effect.SECOND_DRAFT))
+        assert (CALLS[operation].unclear_tries is not None) == (effect is Effect.SECOND_DRAFT)

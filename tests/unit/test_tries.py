@@ -18,6 +18,7 @@ from outbound_transfer.client.drive import drive
 from outbound_transfer.protocol import calls, errors
 from outbound_transfer.protocol.exchange import Answer, Call, Operation
 from outbound_transfer.protocol.flows import Tries
+from outbound_transfer.protocol.models import new_transfer
 from outbound_transfer.protocol.repeats import Decision, decide
 
 Fault = Callable[[Callable[[], Answer]], Answer]
@@ -223,3 +224,48 @@ SENT = _error(409, "invalid_state")
 def test_an_error_says_whether_any_try_may_have_taken_effect(script: tuple[Any, ...], unclear: bool) -> None:
     assert given_up(*script).unclear is unclear
     assert not errors.RateLimited.unclear, "an instance's mark is not its class'"
+
+
+# Creates: nobody can tell whether one took effect, so each that is unclear may leave a draft.
+
+
+def creates(script: list[str], *, drafts: int = 2) -> tuple[list[str], list[bool]]:
+    """What is asked under the script's faults, try after try, and whether each error is the last."""
+    asked, lasts = [], []
+    new = new_transfer(subject="S", recipients=["a@example.com"])
+    tries, left = Tries(calls.create_transfer(new, drafts=drafts)), list(script)
+    faults: dict[str, Fault] = {**FAULTS, "none": lambda effect: effect()}
+
+    def service(call: Call[Any]) -> Answer:
+        asked.append(call.operation.value)
+        if call.operation is Operation.LIST:
+            return Answer(200, {}, b'{"data": []}')
+        return Answer(201, {}, b'{"id": "t", "status": "draft", "subject": "S"}')
+
+    while True:
+        try:
+            drive(tries(), lambda call: faults[left.pop(0) if left else "none"](lambda: service(call)))
+        except errors.CallError as error:
+            lasts.append(error.is_last)
+            if error.is_last:
+                return asked, lasts
+        else:
+            return asked, lasts
+
+
+def test_another_draft_is_risked_only_once_the_service_answers() -> None:
+    assert creates(["lost after"])[0] == ["create", "list", "create"]
+    assert creates(["lost after", "503 before", "lost before"])[0] == ["create", "list", "create"]
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 3])
+def test_creates_that_are_unclear_are_counted(drafts: int) -> None:
+    asked, lasts = creates([each for _ in range(drafts) for each in ("500 after", "none")][:-1], drafts=drafts)
+    assert asked.count("create") == drafts
+    assert lasts == [False] * (drafts - 1) + [True]
+
+
+def test_what_had_no_effect_is_not_counted() -> None:
+    asked, lasts = creates(["not connected", "429"] * 5)
+    assert asked == ["create"]
+    assert not any(lasts)

@@ -80,11 +80,13 @@ class CallError(OutboundTransferError):
     """A call failed.
 
     :ivar unclear: it, or an earlier try of the same call, may have taken effect all the same.
+    :ivar is_last: no other try is to be made now, as each may leave something behind.
     :ivar doubt: what may have happened, for a call whose effect cannot be taken back; "" where nothing is in doubt.
     :cvar passes: the same call may well succeed later.
     """
 
     unclear: bool = False
+    is_last: bool = False
     doubt: str = ""
     passes: ClassVar[bool] = False
 

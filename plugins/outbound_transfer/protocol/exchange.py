@@ -107,7 +107,8 @@ class Call(Generic[T]):
 
     :ivar path: below the connection's address, begins with ``/v1``.
     :ivar read: makes the result of a successful answer.
-    :ivar settle: set where a repeat is refused, and a read tells whether the first try landed.
+    :ivar settle: set where a repeat must not be made blindly: what is asked first.
+    :ivar unclear_tries: so many tries may end unclear; None where the retry policy alone says when to stop.
     :ivar secrets: texts of the request that no error may quote.
     """
 
@@ -120,6 +121,7 @@ class Call(Generic[T]):
     upload: Upload | None = None
     api: Api = Api.TRANSFER
     settle: Settlement[T] | None = None
+    unclear_tries: int | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
     max_answer: int = MAX_ANSWER
 

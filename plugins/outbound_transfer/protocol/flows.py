@@ -36,6 +36,7 @@ class Tries(Generic[T]):
     def __init__(self, call: Call[T]) -> None:
         self.call = call
         self.unclear = False
+        self._unclear_tries = 0
         #: Some try was unclear. It may be on its way still and land behind the read that found no effect of it.
         self.in_doubt = False
 
@@ -53,7 +54,7 @@ class Tries(Generic[T]):
         if self.unclear and self.call.settle and (landed := (yield from self._landed(self.call.settle))) is not None:
             return landed
         try:
-            return (yield from _answered(self.call, self.unclear))
+            return (yield from self._counted())
         except InvalidState:
             # One code for two causes (POST .../send, rule 2): only a read tells "already sent" from "no files".
             if self.call.settle is None or (landed := (yield from self._landed(self.call.settle))) is None:
@@ -62,6 +63,14 @@ class Tries(Generic[T]):
         except NotFound:
             if self.unclear and EFFECTS[self.call.operation] is Effect.GONE:
                 return None  # type: ignore[return-value]  # these calls have no result
+            raise
+
+    def _counted(self) -> Flow[T]:
+        try:
+            return (yield from _answered(self.call, self.unclear))
+        except CallError as error:
+            self._unclear_tries += error.unclear
+            error.is_last = self._unclear_tries == self.call.unclear_tries
             raise
 
     def _landed(self, settle: Settlement[T]) -> Flow[T | None]:
@@ -77,20 +86,12 @@ def _answered(call: Call[T], after_unclear: bool = False) -> Flow[T]:
 
 
 def create_draft(new: NewTransfer, drafts: int) -> Flow[Transfer]:
-    """Create a draft; where one may have been created without saying so, another only once the service answers again.
+    """Create a draft of just this.
 
-    :param drafts: creates that may be made in all; each but the last may leave a draft that nothing leads to.
+    :param drafts: as of :func:`.calls.create_transfer`.
     :raises WrongTransfer: the answer is of something else than what was asked for.
     """
-    while True:
-        try:
-            transfer: Transfer = yield calls.create_transfer(new)
-            break
-        except CallError as error:
-            drafts -= 1
-            if not error.unclear or not drafts:
-                raise
-        yield calls.list_transfers(limit=1)
+    transfer: Transfer = yield calls.create_transfer(new, drafts=drafts)
     if not transfer.is_draft or identity_of(transfer) != identity_of(new):
         raise WrongTransfer(
             f"The answer to create is of {transfer.id} ({transfer.status}), which is not what was asked for"

@@ -52,8 +52,6 @@ def decide(call: Call[Any], error: BaseException) -> Decision:
         return Decision.WAIT_AS_TOLD
     if isinstance(error, TransferLimitReached) and call.operation is Operation.SEND:
         return Decision.WAIT_FOR_SLOT
-    if isinstance(error, CallError) and error.unclear and EFFECTS[call.operation] is Effect.SECOND_DRAFT:
-        return Decision.FAIL  # drafts are never listed, so nobody can ask: see flows.create_draft
-    if isinstance(error, CallError) and error.passes:
+    if isinstance(error, CallError) and error.passes and not error.is_last:
         return Decision.BACK_OFF
     return Decision.FAIL
