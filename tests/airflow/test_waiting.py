@@ -25,6 +25,7 @@ from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 from outbound_transfer import waiting
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.polling import poll
+from outbound_transfer.protocol.errors import RateLimited
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.triggers import transfer as triggers
 from outbound_transfer.triggers.transfer import TransferOutcomeTrigger, TransferTrigger
@@ -487,3 +488,19 @@ def test_a_watcher_of_several_assets_watches_all_the_same(sandbox, sent) -> None
 def test_a_watcher_tells_of_ends_only(wrong) -> None:
     with pytest.raises(ValueError, match="complete, expired, canceled"):
         TransferOutcomeTrigger(outcomes=wrong)
+
+
+@pytest.mark.parametrize("seconds", ["3601", "86400", "1000000000", "9" * 40])
+def test_a_delivery_neither_defers_nor_waits_for_longer_than_it_is_patient(sandbox, report, seconds) -> None:
+    sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": seconds})
+    with pytest.raises(RateLimited):
+        send(report, Store(), deferrable=True)
+    assert len(sandbox.requests()) == 0
+
+
+def test_a_delivery_defers_for_a_wait_within_its_patience(sandbox, report) -> None:
+    sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": "3000"})
+    with pytest.raises(TaskDeferred) as deferred:
+        send(report, Store(), deferrable=True)
+    left = (deferred.value.trigger.moment - timezone.utcnow()).total_seconds()
+    assert 2_900 < left < 3_002

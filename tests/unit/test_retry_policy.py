@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client import AsyncClient, Client, RetryPolicy, Settings
-from outbound_transfer.client.retry import POLITENESS, SHORTEST_WAIT, Wait
+from outbound_transfer.client.retry import LONGEST_SHORT_WAIT, POLITENESS, SHORTEST_WAIT, Wait
 from outbound_transfer.protocol import calls, errors
 from outbound_transfer.protocol.exchange import Answer, Call, Operation
 
@@ -184,6 +184,13 @@ def test_rate_limits_are_waited_out_as_long_as_there_is_patience(kind: type, ret
     assert played.now <= 100
     assert len(played.asked) > 3, "they are no failures that are counted"
     assert min(played.sleeps) >= SHORTEST_WAIT
+
+
+@both
+def test_a_wait_that_is_too_short_each_time_makes_no_hot_loop(kind: type) -> None:
+    played = play(kind, always(limited("0")), policy=RetryPolicy(patience=300))
+    assert len(played.asked) <= 300 / LONGEST_SHORT_WAIT + 5
+    assert max(played.sleeps) <= LONGEST_SHORT_WAIT + POLITENESS
 
 
 @both

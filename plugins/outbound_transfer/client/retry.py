@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 #: Never repeat at once: "Retry-After: 0", nonsense or an unlucky draw of the jitter must not make a hot loop.
 SHORTEST_WAIT: Final = 0.5
 
+#: Nor must it when it is said again and again: the shortest wait is doubled each time, up to this.
+LONGEST_SHORT_WAIT: Final = 4.0
+
 #: The service's window is not ours to the millisecond; also spreads out the tasks that wait for one window.
 POLITENESS: Final = 0.25
 
@@ -114,7 +117,8 @@ class _Budget:
         if decision is Decision.WAIT_FOR_SLOT:
             return max(self.policy.slot_interval, asked or 0.0) + self._jitter(state)
         if asked is not None:
-            return max(asked, SHORTEST_WAIT) + self._jitter(state)
+            shortest = min(SHORTEST_WAIT * 2.0 ** min(state.attempt_number - 1, 10), LONGEST_SHORT_WAIT)
+            return max(asked, shortest) + self._jitter(state)
         return max(self.backoff(state), SHORTEST_WAIT)
 
     def is_spent(self, state: RetryCallState) -> bool:

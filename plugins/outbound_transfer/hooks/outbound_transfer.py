@@ -109,11 +109,18 @@ class OutboundTransferHook(BaseHook):
         return self.perform(calls.list_transfers(limit=limit, status=status, cursor=cursor))
 
     def iter_transfers(self, *, status: str = "all", page_size: int = calls.MAX_PAGE) -> Iterator[Transfer]:
-        """Every sent transfer, newest first. A status other than ``all`` may skip rows that change while paging."""
+        """Every sent transfer, newest first. A status other than ``all`` may skip rows that change while paging.
+
+        Rows that are no transfers as documented are left out, and said in the log.
+        """
         cursor: str | None = None
         while True:
             page = self.list_transfers(status=status, limit=page_size, cursor=cursor)
             yield from page.data
+            if page.unreadable:
+                self.log.warning(
+                    "%d rows of the listing are no transfers: %s", len(page.unreadable), page.unreadable[0]
+                )
             if page.next_cursor is None or page.next_cursor == cursor:
                 return
             cursor = page.next_cursor
