@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer import delivery
+from outbound_transfer import delivery, state, task_run
 from outbound_transfer.client import settings
 from outbound_transfer.protocol import calls, errors
 from outbound_transfer.protocol.errors import ServiceError
@@ -141,7 +141,7 @@ def test_a_code_is_treated_as_its_row_says(row: list[str]) -> None:
 
 def own_errors() -> set[str]:
     """Every error that leaves this package, is no answer of the service, and is not only a family of others."""
-    found = {settings.InvalidSettings, delivery.AlreadyDelivered}
+    found = {settings.InvalidSettings, delivery.AlreadyDelivered, state.StateLost, task_run.GivenUp}
     for module in (errors, warehouse_errors):
         found |= {
             thing

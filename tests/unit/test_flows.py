@@ -14,7 +14,7 @@ from outbound_transfer.protocol.calls import Attached
 from outbound_transfer.protocol.exchange import Call, Operation, Upload
 from outbound_transfer.protocol.flows import attach, create_draft, discard_draft, find_sent, find_transfer
 from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.models import File, Recipient, Transfer, TransferPage, new_transfer
+from outbound_transfer.protocol.models import File, Recipient, Transfer, TransferPage, Unreadable, new_transfer
 
 UPLOAD = Upload("a.txt", 3, lambda: iter([b"abc"]))
 
@@ -239,3 +239,23 @@ def test_other_files_are_another_delivery(files: dict[str, int]) -> None:
 def test_what_was_sent_before_is_another_runs() -> None:
     assert found_among([SENT], since=NOON + 1) is None
     assert found_among([structs.replace(SENT, sent_at=None)], since=NOON + 1) is not None, "nobody knows when"
+
+
+def test_a_row_that_cannot_be_read_is_read_by_itself() -> None:
+    held = structs.replace(SENT, files=(File("f", "a.csv", 3),))
+    pages = iter([TransferPage((), "1", (Unreadable(0, "sent", "a null"),)), TransferPage(())])
+    found = drive(
+        find_sent(identity_of(NEW), {"a.csv": 3}, NOON),
+        lambda call: held if call.operation is Operation.GET else next(pages),
+    )
+    assert found is held
+
+
+def test_a_listing_that_does_not_end_is_no_proof() -> None:
+    with pytest.raises(errors.MalformedAnswer, match="does not end"):
+        drive(find_sent(identity_of(NEW), {"a.csv": 3}, NOON), scripted(TransferPage((), "again")))
+
+
+def test_one_absurd_time_hides_nothing() -> None:
+    old = structs.replace(OTHERS[0], sent_at="1970-01-01T00:00:00Z")
+    assert found_among([structs.replace(OTHERS[1]), old], [SENT]) is not None

@@ -11,6 +11,7 @@ from outbound_transfer.protocol.errors import (
     CallError,
     FileConflict,
     InvalidState,
+    MalformedAnswer,
     NotFound,
     SourceChanged,
     WrongTransfer,
@@ -21,6 +22,9 @@ from outbound_transfer.protocol.models import File, NewTransfer, Transfer, Trans
 from outbound_transfer.protocol.repeats import EFFECTS, Effect
 
 T = TypeVar("T")
+
+#: Pages of a listing that may end; one of this many transfers does not.
+_PAGES: Final = 10_000
 
 #: Uploads of earlier versions of a file that may land one after the other, before nobody knows what goes on.
 _STALE_FILES: Final = 3
@@ -189,24 +193,30 @@ def find_transfer(transfer_id: str) -> Flow[Transfer | None]:
 def find_sent(wanted: Identity, files: Mapping[str, int], since: float) -> Flow[Transfer | None]:
     """A sent transfer with just this subject, these recipients and these files; None where the key has sent none.
 
-    Pages through ``status=all``, in which no row is skipped (GET /v1/transfers).
+    Pages through ``status=all``, in which no row is skipped (GET /v1/transfers). A row that cannot be read, or does not
+    say when it was sent, may be it.
 
     :param files: sizes in bytes, by name.
     :param since: seconds since the epoch; older ones are not looked at.
+    :raises MalformedAnswer: the listing does not end, so it says nothing of what is not in it.
     """
     cursor: str | None = None
-    while True:
+    for _ in range(_PAGES):
         page: TransferPage = yield calls.list_transfers(cursor=cursor)
-        for transfer in page.data:
-            if identity_of(transfer) == wanted and _sent(transfer, since) >= since:
-                # A listing does not have the files.
-                found: Transfer | None = yield from find_transfer(transfer.id)
-                if found and holds_just(found, files):
-                    return found
-        is_older = bool(page.data) and _sent(page.data[-1], since) < since
-        if is_older or page.next_cursor in (None, cursor):
+        alike = [one.id for one in page.data if identity_of(one) == wanted and _sent(one, since) >= since]
+        for transfer_id in (*alike, *filter(None, (row.id for row in page.unreadable))):
+            # A listing does not have the files.
+            found: Transfer | None = yield from find_transfer(transfer_id)
+            if found and identity_of(found) == wanted and holds_just(found, files):
+                return found
+        # By the newest of the page: a single absurd time hides nothing.
+        is_older = bool(page.data) and max(_sent(one, since) for one in page.data) < since
+        if is_older or page.next_cursor is None:
             return None
+        if page.next_cursor == cursor:
+            break
         cursor = page.next_cursor
+    raise MalformedAnswer("list: the listing of transfers does not end, so it cannot be told what was sent")
 
 
 def _sent(transfer: Transfer, default: float) -> float:
