@@ -209,3 +209,18 @@ def test_each_link_leads_somewhere(page: str) -> None:
 
 def test_each_page_is_in_the_index() -> None:
     assert {page for page in PAGES if f"({page})" not in PAGES["README.md"]} == {"README.md"}
+
+
+# What shows a promise
+
+
+def test_each_test_that_a_promise_names_is_there() -> None:
+    text = PAGES["guarantees.md"].replace("C::", "tests/airflow/test_conclusions.py::")
+    named = re.findall(r"(tests/\w+/\w+\.py)(?:::(\w+))?", text)
+    assert len(named) > 60
+    missing = {
+        f"{path}::{name}"
+        for path, name in named
+        if not (REPOSITORY / path).exists() or (name and f"def {name}(" not in (REPOSITORY / path).read_text())
+    }
+    assert missing == set()
