@@ -1,5 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test test-whole test-package test-cluster chromium views faults machine kills kills-ingest fuzz lint \
+.PHONY: help setup demo demo-stop test test-whole test-package test-cluster chromium views faults machine kills kills-ingest \
+	fuzz fuzz-poll fuzz-feed fuzz-secrets lint \
 	bench-upload bench-ledger bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints clean
 
 PYTHON ?= python3
@@ -41,7 +42,7 @@ chromium: # For the browser tests
 		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends chromium >/dev/null; }
 
-faults: setup ## A delivery under every single fault and every pair of faults (about 7 minutes)
+faults: setup ## A delivery under every fault, every pair, troubles of its state store, failing listings (about 15 minutes)
 	$(BIN)/python tests/faults/run.py $(ARGS)
 
 machine: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 7 minutes)
@@ -52,6 +53,15 @@ kills: setup ## A delivery whose processes are killed at every moment, in a real
 
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
 	$(BIN)/python tests/cluster/run.py $(ARGS)
+
+fuzz-poll: setup ## The real poll against a hostile service, for SECONDS (600 where not given)
+	$(BIN)/python tests/faults/poll_fuzz.py --seconds $(or $(SECONDS),600) $(ARGS)
+
+fuzz-feed: setup ## The real ingestion against a hostile feed, on each warehouse, for SECONDS (600 where not given)
+	$(BIN)/python tests/faults/feed_fuzz.py --seconds $(or $(SECONDS),600) $(ARGS)
+
+fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (600 where not given)
+	$(BIN)/python tests/faults/secret_fuzz.py --seconds $(or $(SECONDS),600) $(ARGS)
 
 fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
 	FUZZ_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -q tests/contract/test_fuzz.py
