@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from outbound_transfer.digests import Digest
 from outbound_transfer.ledger import recording
 from outbound_transfer.ledger.counts import CALLS
 from outbound_transfer.ledger.writer import Writer
@@ -343,8 +342,7 @@ def break_after_one(monkeypatch) -> None:
     monkeypatch.setattr(DeliveryTables, "_save", break_)
 
 
-def test_nothing_is_digested_and_no_thread_begins_where_no_ledger_is_set(task, monkeypatch) -> None:
-    monkeypatch.setattr(Digest, "__init__", None)
+def test_no_thread_begins_where_no_ledger_is_set(task, monkeypatch) -> None:
     monkeypatch.setattr(Writer, "put", None)
     task().run()
     assert CALLS.take() == []
