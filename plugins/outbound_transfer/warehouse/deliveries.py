@@ -7,6 +7,7 @@ Several tasks write one row, in any order and more than once, so nothing is ever
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -25,8 +26,9 @@ from outbound_transfer.warehouse.transfers import REMOVED
 #: Characters of an error.
 MAX_ERROR: Final = 500
 
-#: Times that a lost race for a row, or for creating the tables, is run again.
-_RACES: Final = 5
+#: Times that a lost race for a row, or for creating the tables, is run again: some two seconds, as on a busy machine a
+#: winner may be a while at it.
+_RACES: Final = 40
 
 _COLUMNS: Final = tuple(column.name for column in DELIVERIES.columns)
 _TIMES: Final = ("created_at", "sent_at", "expires_at", "ended_at", "updated_at")
@@ -172,7 +174,8 @@ class DeliveryTables:
             except Exception as error:
                 if not left or not self._is_race(error):
                     raise
-            time.sleep(0.05)
+            # Irregular, so that losers do not keep step with one another.
+            time.sleep(random.uniform(0.01, 0.1))  # noqa: S311
 
     def _is_race(self, error: Exception) -> bool:
         # Every driver calls the error of a key that is there already so (PEP 249), each in a class of its own.
