@@ -33,16 +33,19 @@ def _planned(source: Source, file: File | None, old: PlannedFile | None) -> Plan
     if old is None:
         return planned
     planned.earlier_sizes = old.earlier_sizes
-    if (old.size, old.version) != (source.size, source.version) and old.may_land:
+    if (old.size, old.version) != (source.size, source.version):
         planned.earlier_sizes = (*old.earlier_sizes, old.size)
     if file:  # what is still held is what was planned
         planned.sha256, planned.may_land = old.sha256, old.may_land
     return planned
 
 
-def unwanted_uploads(planned: Mapping[str, PlannedFile], names: Iterable[str]) -> list[str]:
-    """Names that are not wanted any more and whose upload may still land: no look at the draft can rule it out."""
-    return sorted(name for name, plan in planned.items() if plan.may_land and name not in set(names))
+def unwanted_uploads(
+    planned: Mapping[str, PlannedFile], held: Mapping[str, File], wanted: Mapping[str, Source]
+) -> list[str]:
+    """Names that are not wanted any more and may come to be held all the same: no look at the draft rules it out."""
+    dropped = {name: plan for name, plan in planned.items() if name not in wanted}
+    return sorted(name for name, plan in dropped.items() if plan.may_land or name not in held)
 
 
 def stale_files(

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer import state as states
 from outbound_transfer.attachments import by_name, differences, plan_files, stale_files, unwanted_uploads
-from outbound_transfer.digests import Digest
+from outbound_transfer.digests import Digest, sha256_of
 from outbound_transfer.ledger.journal import Journal
 from outbound_transfer.logs import Log
 from outbound_transfer.progress import Progress
 from outbound_transfer.protocol import calls, flows
 from outbound_transfer.protocol.errors import (
-    CallError,
     FileConflict,
+    MalformedAnswer,
     NothingMatches,
     OutboundTransferError,
     ServiceError,
@@ -68,23 +68,33 @@ class Delivery:
     ) -> None:
         self.client, self.store, self.log, self.run = client, store, log, run
         self.journal = journal or Journal()
-        self._account, self._key = client.settings.base_url, client.settings.transfer_api_key
-        self._forgotten, self._has_created = "", False
+        self._account, self._key = client.settings.account, client.settings.transfer_api_key
+        self._doubt, self._drafts = "", 2
+        self._state: DeliveryState | None = None
+
+    @contextmanager
+    def telling_of_a_send(self) -> Iterator[None]:
+        """Whatever ends the try in the block says so where an earlier try may have sent a transfer."""
+        try:
+            yield
+        except OutboundTransferError as error:
+            state = self._state
+            if state is not None and state.sending and not error.doubt and state.transfer_id not in str(error):
+                error.doubt = calls.doubt_of_send(state.transfer_id)
+            raise
 
     # What earlier tries have come to.
 
-    def earlier(self, new: NewTransfer, *, resend: bool = False) -> Draft | None:
+    def earlier(self, new: NewTransfer, files: Any = None, *, resend: bool = False) -> Draft | None:
         """What an earlier try of just this delivery made, a draft or a sent transfer; None where there is none.
 
         A draft that was made from something else is discarded.
 
+        :param files: as they are asked for.
         :raises AlreadyDelivered: something else was sent in this run, or what became of the draft cannot be known.
         """
-        state = states.load(self.store, self.run.try_number)
-        if state is None:
-            self._begin()
+        state = self._remember(new, files)
         if state is None or not state.transfer_id:
-            self._has_created = state is not None and state.is_creating
             return None
         self.journal.about(state.transfer_id)
         transfer, why_not = self._find(state)
@@ -98,25 +108,56 @@ class Delivery:
             return None
         if state.match(new, self._key) is Match.OTHER:
             raise _delivered_other(transfer.id, "made from other input than it has now")
+        _check_sent(state, transfer)
         self.log.info("Going on with transfer %s (%s) of an earlier try", transfer.id, transfer.status)
         return Draft(state, transfer, by_name(transfer.files))
 
-    def _begin(self) -> None:
-        """Where nothing is remembered: store that from now on something is, unless something should have been."""
-        self._forgotten = self.run.reason_for_a_past()
-        if not self._forgotten:
-            states.save_proved(self.store, self._new_state(""))
+    def _remember(self, new: NewTransfer, files: Any) -> DeliveryState | None:
+        """What the newest try has stored; and whether the service has to be asked, as it does not rule a send out.
+
+        From then on, something is stored for this try.
+        """
+        at, state = states.newest(self.store, self.run.try_number)
+        # A try stores something before anything else, so one that has left nothing is one of which much may be lost.
+        is_whole = state is not None and at >= self.run.try_number - 1
+        if not is_whole or not state or not self._is_of_just_this(state, new, files):
+            self._doubt = self.run.reason_for_a_past(remembers=is_whole)
+        if state is None and not self._doubt:
+            states.save_proved(self.store, self._made_from(new, files))
+        elif state is not None:
+            states.save(self.store, state, self.run.try_number)
+        # A create that was begun by an earlier try has perhaps left a draft that nothing leads to.
+        if state.is_creating if state else self.run.try_number > 1:
+            self._drafts = 1
+        self._state = state
+        return state
+
+    def _is_of_just_this(self, state: DeliveryState, new: NewTransfer, files: Any) -> bool:
+        return state.match(new, self._key) is Match.SAME and state.files_asked == states.digest(files, state.salt)
+
+    def _made_from(self, new: NewTransfer, files: Any) -> DeliveryState:
+        return states.made_from(
+            new, files, self._key, account=self._account, clears=self.run.clears, try_number=self.run.try_number
+        )
+
+    def check_not_sent(self, new: NewTransfer, sources: Sequence[Source], *, resend: bool) -> None:
+        """Where a send of just this is not ruled out by what is remembered, see that there was none.
+
+        :raises AlreadyDelivered: the service has sent what may be this very delivery.
+        """
+        if self._doubt and not (resend and self.run.is_first_after_clear()):
+            self._check_not_sent(new, {source.name: source.size for source in sources}, self._doubt)
 
     def _find(self, state: DeliveryState) -> tuple[Transfer | None, str]:
         """The transfer of an earlier try, or why it is out of reach, whatever has the id now."""
         if state.account != self._account:
             return None, f"the connection leads to {self._account} now, and led to {state.account} then"
-        with _told_if_in_doubt(state):
-            transfer = self.client.run(flows.find_transfer(state.transfer_id))
+        transfer = self.client.run(flows.find_transfer(state.transfer_id))
         if transfer is None:
             return None, "the connection's key does not see it any more"
         if not state.is_about(identity_of(transfer)):
             return None, "under its id is another transfer now, to other recipients or with another subject"
+        _check_holds_known(transfer)
         self.journal.saw(transfer)
         return transfer, ""
 
@@ -136,7 +177,6 @@ class Delivery:
             return False
         is_cleared = self._was_cleared(state)
         if is_cleared is None:
-            self._finish(state)
             raise AlreadyDelivered(
                 f"Transfer {state.transfer_id} was sent, and it cannot be told whether this task or another of its run "
                 "was cleared since. Nothing is sent again; to do so, clear this task once more."
@@ -150,7 +190,7 @@ class Delivery:
             return True
         if clear_number == clear_number_then:
             return False
-        return True if state.is_finished else None
+        return None
 
     def paused(self, new: NewTransfer) -> Draft | None:
         """The draft that this very try was busy with when it deferred, without asking the service again."""
@@ -175,6 +215,7 @@ class Delivery:
         self.check_account(transfer_id, state.account, is_sending=state.sending)
         transfer = self.client.perform(calls.get_transfer(transfer_id))
         self._check_identity(state, transfer)
+        _check_holds_known(transfer)
         self.journal.saw(transfer)
         return Draft(state, transfer, by_name(transfer.files))
 
@@ -224,28 +265,18 @@ class Delivery:
 
     # Creating.
 
-    def create(
-        self, new: NewTransfer, files: Any = None, sources: Sequence[Source] | None = None, *, resend: bool = False
-    ) -> Draft:
+    def create(self, new: NewTransfer, files: Any = None) -> Draft:
         """A new draft, its id stored before anything is done with it.
 
         :param files: as they were asked for.
-        :param sources: what they are; None where this task does not send.
-        :raises AlreadyDelivered: the service has sent what may be this very delivery.
         :raises StateLost: the state store does not keep what it is given.
         """
-        if self._forgotten and sources is not None and not (resend and self.run.clears[1]):
-            self._check_not_sent(new, {source.name: source.size for source in sources}, self._forgotten)
-        state = states.made_from(
-            new, files, self._key, account=self._account, clears=self.run.clears, try_number=self.run.try_number
-        )
+        state = self._made_from(new, files)
         state.is_creating = True
         states.save_proved(self.store, state)
-        # A create that was begun by an earlier try has perhaps left a draft that nothing leads to.
-        transfer = self.client.run(flows.create_draft(new, drafts=1 if self._has_created else 2))
+        transfer = self.client.run(flows.create_draft(new, self._drafts))
         state.transfer_id, state.is_creating = transfer.id, False
         state.identity = states.digest(identity_of(transfer), state.salt)
-        state.is_finished = sources is None
         states.save(self.store, state)
         self.journal.saw(transfer)
         self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
@@ -278,7 +309,7 @@ class Delivery:
         :raises SourceChanged: a file changed while it was read; its record is removed.
         """
         state, held, wanted = draft.state, draft.held, by_name(sources)
-        if unwanted := unwanted_uploads(state.files, wanted):
+        if unwanted := unwanted_uploads(state.files, held, wanted):
             raise FileConflict(
                 f"An earlier try began to upload {', '.join(unwanted)} to draft {state.transfer_id}, which may still "
                 "arrive there, and is not delivered any more. Discard the draft, and clear the task that creates it."
@@ -294,6 +325,8 @@ class Delivery:
         self._save(state)
         for source in sources:
             if source.name in held:
+                plan = state.files[source.name]
+                plan.sha256 = plan.sha256 or sha256_of(source)  # it was attached by a try that could not say
                 self._note_file(state, source)
         missing = [source for source in sources if source.name not in held]
         try:
@@ -324,9 +357,17 @@ class Delivery:
         plan = state.files[source.name]
         self.journal.holds(state.transfer_id, source.name, plan.size, plan.sha256, sole=plan.is_only_version)
 
-    def has_unwanted_uploads(self, draft: Draft, sources: Sequence[Source]) -> bool:
-        """Whether a file that is not wanted any more may still arrive in the draft, so that it must not be sent."""
-        return bool(unwanted_uploads(draft.state.files, by_name(sources)))
+    def reason_for_another(self, draft: Draft, sources: Sequence[Source]) -> str:
+        """Why another draft is needed: what may still land in this one, or with it, is not what is wanted; or ""."""
+        state, wanted = draft.state, by_name(sources)
+        if unwanted_uploads(state.files, draft.held, wanted):
+            return "a file that is not delivered any more may still arrive in it"
+        is_as_wanted = wanted.keys() <= draft.held.keys() and not stale_files(
+            state.files, draft.held, wanted, only_ours=True
+        )
+        if state.sending and not is_as_wanted:
+            return "a send of it may still land, and would meet it half changed"
+        return ""
 
     def check_same_files(self, draft: Draft, files: Any, find: Callable[[], Sequence[Source]]) -> None:
         """After a clear, see that what was sent is what the files are now; an automatic retry asks for nothing new.
@@ -356,18 +397,18 @@ class Delivery:
         :raises AlreadyDelivered: this task has sent another transfer in this run.
         """
         self.journal.about(transfer_id)
-        state = states.load(self.store, self.run.try_number)
-        if state is None and not (resend and self.run.clears[1]):
-            state, sent = self._without_memory(transfer_id)
-            if sent:
-                return sent
-        elif state is None or state.transfer_id != transfer_id:
+        at, state = states.newest(self.store, self.run.try_number)
+        self._state = state
+        if state is None or state.transfer_id != transfer_id or at < self.run.try_number - 1:
             self._refuse_another(state, transfer_id, resend=resend)
-            state = self._new_state(transfer_id)
+            remembers = state is not None and at >= self.run.try_number - 1
+            is_same = state is not None and state.transfer_id == transfer_id
+            state = state if state and is_same else self._new_state(transfer_id)
+            if not (resend and self.run.is_first_after_clear()) and (sent := self._sent_before(state, remembers)):
+                return sent
         self.check_account(transfer_id, state.account, is_sending=state.sending)
         if state.sending and not resumed:
-            with _told_if_in_doubt(state):
-                transfer = self.client.perform(calls.get_transfer(transfer_id))
+            transfer = self.client.perform(calls.get_transfer(transfer_id))
             self._check_identity(state, transfer)
             if not transfer.is_draft:
                 self.log.info("Transfer %s was sent by an earlier try", transfer.id)
@@ -375,33 +416,33 @@ class Delivery:
                 return transfer
         return self.send(state)
 
-    def _without_memory(self, transfer_id: str) -> tuple[DeliveryState, Transfer | None]:
-        """The state to begin with, and the transfer where it was sent already."""
-        state = self._new_state(transfer_id)
-        if not (reason := self.run.reason_for_a_past()):
-            return state, None
-        transfer = self.client.perform(calls.get_transfer(transfer_id))
+    def _sent_before(self, state: DeliveryState, remembers: bool) -> Transfer | None:
+        """The transfer where it was sent already; None where neither it nor its like was sent in this run."""
+        if not (reason := self.run.reason_for_a_past(remembers=remembers)):
+            return None
+        transfer = self.client.perform(calls.get_transfer(state.transfer_id))
         if not transfer.is_draft:
-            self.log.info("Transfer %s was sent before", transfer_id)
+            self.log.info("Transfer %s was sent before", transfer.id)
             self.journal.saw(transfer)
-            return state, transfer
+            return transfer
+        _check_holds_known(transfer)
         self._check_not_sent(transfer, {file.name: file.size for file in transfer.files or ()}, reason)
-        return state, None
+        return None
 
     def _refuse_another(self, state: DeliveryState | None, transfer_id: str, *, resend: bool) -> None:
-        if state and state.sending and not self._is_asked_again(state, resend=resend):
+        is_another = state is not None and state.transfer_id != transfer_id
+        if state and is_another and state.sending and not self._is_asked_again(state, resend=resend):
             raise AlreadyDelivered(
                 f"This task has sent transfer {state.transfer_id} in this run, or may have, and is asked to send "
                 f"{transfer_id} now. Nothing is sent. To send this one too, set resend=True and clear the task."
             )
 
-    def send(self, state: DeliveryState, *, is_last: bool = True) -> Transfer:
+    def send(self, state: DeliveryState) -> Transfer:
         """Send the draft, or learn that it was sent.
 
-        :param is_last: the task does nothing else after it.
         :raises WrongTransfer: it was sent, and the service shows something else than what was meant.
         """
-        state.sending = True
+        was_in_doubt, state.sending = state.sending, True
         # A try that Airflow has given up can no longer write its state, so it stops here and cannot send.
         self._save(state)
         self.run.check_wanted()
@@ -409,41 +450,39 @@ class Delivery:
             transfer = self.client.perform(calls.send_transfer(state.transfer_id))
         except ServiceError as error:
             if not error.doubt:
-                # Refused, so nothing was sent: the draft may be discarded and made anew.
-                state.sending = False
+                # Refused, so this send did nothing: the draft may be discarded and made anew.
+                state.sending = was_in_doubt
                 self._save(state)
             raise
         self.journal.saw(transfer)
         self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
-        self._check_sent(state, transfer)
-        if is_last:
-            self._finish(state)
+        _check_sent(state, transfer)
         return transfer
-
-    @staticmethod
-    def _check_sent(state: DeliveryState, transfer: Transfer) -> None:
-        planned = {name: file.size for name, file in state.files.items()}
-        if transfer.id != state.transfer_id or not state.is_about(identity_of(transfer)):
-            wrong = f"the service's answer is of {transfer.id}, to other recipients or with another subject"
-        elif planned and transfer.files is not None and not holds_just(transfer, planned):
-            wrong = f"the service says that it holds {sorted(file.name for file in transfer.files)}"
-        else:
-            return
-        raise WrongTransfer(
-            f"Transfer {state.transfer_id} was sent, but {wrong}, and {sorted(planned) or 'another'} was meant. Look "
-            "in the service's web application, where it can be canceled."
-        )
-
-    def _finish(self, state: DeliveryState) -> None:
-        state.is_finished = True
-        try:
-            self._save(state)
-        except Exception as error:  # what was sent is sent
-            self.log.warning("That this task is done could not be stored: %s", type(error).__name__)
 
     def _save(self, state: DeliveryState) -> None:
         state.try_number = self.run.try_number
         states.save(self.store, state)
+
+
+def _check_sent(state: DeliveryState, transfer: Transfer) -> None:
+    """See that a transfer that was sent is what was meant."""
+    planned = {name: file.size for name, file in state.files.items()}
+    if transfer.id != state.transfer_id or not state.is_about(identity_of(transfer)):
+        wrong = f"the service's answer is of {transfer.id}, to other recipients or with another subject"
+    elif planned and transfer.files is not None and not holds_just(transfer, planned):
+        wrong = f"the service says that it holds {sorted(file.name for file in transfer.files)}"
+    else:
+        return
+    raise WrongTransfer(
+        f"Transfer {state.transfer_id} was sent, but {wrong}, and {sorted(planned) or 'another'} was meant. Look "
+        "in the service's web application, where it can be canceled."
+    )
+
+
+def _check_holds_known(transfer: Transfer) -> None:
+    """See that the service says which files a draft holds: that it says nothing of them is not that it has none."""
+    if transfer.is_draft and transfer.files is None:
+        raise MalformedAnswer(f"get: the answer does not say which files draft {transfer.id} holds")
 
 
 def _delivered_other(transfer_id: str, how: str) -> AlreadyDelivered:
@@ -451,14 +490,3 @@ def _delivered_other(transfer_id: str, how: str) -> AlreadyDelivered:
         f"This run has already delivered transfer {transfer_id}, {how}. "
         "Trigger a new DAG run to deliver this, or set resend=True and clear the task."
     )
-
-
-@contextmanager
-def _told_if_in_doubt(state: DeliveryState) -> Iterator[None]:
-    """An error says that an earlier try may have sent the transfer, where one may have."""
-    try:
-        yield
-    except CallError as error:
-        if state.sending:
-            error.doubt = calls.doubt_of_send(state.transfer_id)
-        raise

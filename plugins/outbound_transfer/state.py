@@ -85,7 +85,6 @@ class DeliveryState(msgspec.Struct):
     :ivar try_number: the try of the task that last compared this with the service.
     :ivar files: by name.
     :ivar sending: a send was begun and its end is not known to have failed.
-    :ivar is_finished: the task came to an end of its own after it, so the next try is a clear.
     """
 
     transfer_id: str
@@ -101,7 +100,6 @@ class DeliveryState(msgspec.Struct):
     try_number: int = 0
     files: dict[str, PlannedFile] = {}
     sending: bool = False
-    is_finished: bool = False
 
     def match(self, new: NewTransfer, key: str) -> Match:
         """Whether the draft was made from ``new``; ``key`` is the connection's API key."""
@@ -139,12 +137,17 @@ def made_from(new: NewTransfer, files: Any, key: str, **known: Any) -> DeliveryS
 
 def _open(new: NewTransfer) -> Any:
     """What is no secret of it."""
-    recipients = tuple(NewRecipient(one.email, one.name) for one in new.recipients)
+    recipients = tuple(NewRecipient(one.email, one.name) for one in _sorted(new))
     return msgspec.to_builtins(msgspec.structs.replace(new, recipients=recipients, security_answer=None))
 
 
+def _sorted(new: NewTransfer) -> list[NewRecipient]:
+    # Each gets an email of its own: their order is that of a set, or of a query, and means nothing.
+    return sorted(new.recipients, key=lambda recipient: recipient.email)
+
+
 def _secrets_digest(new: NewTransfer, salt: str, key: str) -> str:
-    hidden = [new.security_answer, *(recipient.phone for recipient in new.recipients)]
+    hidden = [new.security_answer, *(recipient.phone for recipient in _sorted(new))]
     return keyed_digest(hidden, salt, key) if any(hidden) else ""
 
 
@@ -184,8 +187,13 @@ def load(store: StateStore, try_number: int) -> DeliveryState | None:
 
     :raises StateLost: the store answers what was never written to it.
     """
-    tries = (_read(store, each) for each in range(try_number, 0, -1))
-    return next((state for state in tries if state is not None), None)
+    return newest(store, try_number)[1]
+
+
+def newest(store: StateStore, try_number: int) -> tuple[int, DeliveryState | None]:
+    """The same, with the try that stored it; 0 where none has."""
+    tries = ((each, _read(store, each)) for each in range(try_number, 0, -1))
+    return next(((each, state) for each, state in tries if state is not None), (0, None))
 
 
 def _read(store: StateStore, try_number: int) -> DeliveryState | None:
@@ -196,11 +204,14 @@ def _read(store: StateStore, try_number: int) -> DeliveryState | None:
         raise StateLost(f"What try {try_number} of this task stored is not what it wrote: {error}") from None
 
 
-def save(store: StateStore, state: DeliveryState) -> None:
-    """Store for as long as the DAG run exists: forgetting a draft could mean sending it twice."""
+def save(store: StateStore, state: DeliveryState, try_number: int | None = None) -> None:
+    """Store for as long as the DAG run exists: forgetting a draft could mean sending it twice.
+
+    :param try_number: of the try that stores it, where that has not compared it with the service.
+    """
     from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # exported, but not in its type stub
 
-    store.set(_key(state.try_number), as_json(state), retention=NEVER_EXPIRE)
+    store.set(_key(try_number or state.try_number), as_json(state), retention=NEVER_EXPIRE)
 
 
 def save_proved(store: StateStore, state: DeliveryState) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 #: Seconds by which the service's clock and Airflow's may differ.
-CLOCK_MARGIN: Final = 900.0
+CLOCK_MARGIN: Final = 3_600.0
 
 
 class GivenUp(OutboundTransferError):
@@ -29,21 +29,26 @@ class TaskRun:
         self.clears = clears_of(context)
         self.try_number = int(context["ti"].try_number)
 
-    def reason_for_a_past(self) -> str:
+    def reason_for_a_past(self, *, remembers: bool) -> str:
         """Why something may have been sent in this run that the task does not remember; "" where nothing can have been.
 
-        Asked where the state store has nothing: of a first try that is what it should be.
+        :param remembers: the try before has left what it knows, which is of something else than is asked for now;
+            otherwise nothing is found of it, which of a first try is as it should be.
         """
         ti, (_, clear_number) = self._context["ti"], self.clears
-        if self.try_number > 1 or self._resumed:
-            return (
-                f"this is try {self.try_number} of the task, and the task's state store has nothing of the ones before"
-            )
-        if clear_number and (ti.map_index is not None and ti.map_index >= 0):
-            return "the run was cleared, and items of a mapped task may have other indexes than before"
-        if self._has_other_tasks():
+        if not remembers and (self.try_number > 1 or self._resumed):
+            return f"this is try {self.try_number} of the task, whose state store lacks what the tries before have done"
+        if clear_number and (remembers or (ti.map_index is not None and ti.map_index >= 0)):
+            return "the run was cleared, and another index or task of it may have been asked for this before"
+        if not remembers and self._has_other_tasks():
             return "the run has tasks that its DAG has not any more, and this one may have been one of them"
         return ""
+
+    def is_first_after_clear(self) -> bool:
+        """Whether this is a clear's first try, as its number and the task's retries say: a clear sets ``max_tries``."""
+        max_tries, clear_number = self.clears
+        retries = int(self._context["ti"].task.retries or 0)
+        return clear_number > 0 and self.try_number > 1 and max_tries - (self.try_number - 1) == retries
 
     def _has_other_tasks(self) -> bool:
         ti, dag = self._context["ti"], self._context["dag"]

@@ -251,6 +251,15 @@ class WaitsForEnd(BaseOperator):
             self.log.warning("The trigger failed; the wait goes on in a new one")
             return self.execute(context)
 
+    def check_wait(self) -> None:
+        """Refuse what a wait could not be made of before anything is sent, rather than after it.
+
+        :raises AirflowFailException, ValueError: naming the argument.
+        """
+        self.rules()
+        for name in ("poke_interval", "timeout"):
+            seconds(getattr(self, name), name)
+
     def rules(self) -> OutcomeRules:
         """What each final status means."""
         return rules(self.on_expired, self.on_canceled, accept_partial=self.accept_partial)

@@ -143,6 +143,10 @@ class TaskInstance:
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value
 
+    @property
+    def task(self) -> SimpleNamespace:
+        return SimpleNamespace(retries=self.retries)
+
     def xcom_pull(self, *, task_ids: list[str], key: str) -> list[Any]:
         return [self.upstream[task_id].xcoms.get(key) for task_id in task_ids]
 

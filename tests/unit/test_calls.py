@@ -147,11 +147,21 @@ def test_no_id_reaches_another_path(some_id: str) -> None:
 # --------------------------------------------------------------------------------------------------------- answers
 
 
-@pytest.mark.parametrize("operation", ["get", "send"])
-def test_a_transfer_is_read(operation: str) -> None:
-    transfer = result(BY_ID[operation]("t"), TRANSFER | {"new_field": {"a": [1]}})
+@pytest.mark.parametrize(("operation", "status"), [("get", "draft"), ("send", "pending")])
+def test_a_transfer_is_read(operation: str, status: str) -> None:
+    transfer = result(BY_ID[operation]("t"), TRANSFER | {"new_field": {"a": [1]}, "status": status})
     assert isinstance(transfer, Transfer)
-    assert (transfer.id, transfer.is_draft, transfer.files) == ("t", True, (File("f", "a.txt", 3),))
+    assert (transfer.id, transfer.status, transfer.files) == ("t", status, (File("f", "a.txt", 3),))
+
+
+def test_an_answer_about_another_transfer_is_none() -> None:
+    with pytest.raises(MalformedAnswer, match="another transfer"):
+        result(calls.get_transfer("other"), TRANSFER)
+
+
+def test_a_send_that_leaves_a_draft_is_no_send() -> None:
+    with pytest.raises(MalformedAnswer, match="is a draft"):
+        result(calls.send_transfer("t"), TRANSFER)
 
 
 @pytest.mark.parametrize("status", ["unknown", "scheduled", "", "DRAFT"])

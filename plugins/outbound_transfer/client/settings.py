@@ -46,6 +46,11 @@ class Settings:
         if not 0 < self.timeout <= LONGEST_TIMEOUT:
             raise InvalidSettings(f"timeout must be over 0 and at most {LONGEST_TIMEOUT:g} seconds, not {self.timeout}")
 
+    @property
+    def account(self) -> str:
+        """The base URL in one form: case of the host and a port that goes without saying tell no accounts apart."""
+        return str(httpx.URL(self.base_url)).rstrip("/")
+
     def key(self, api: Api) -> str:
         """The key of an interface.
 

@@ -77,9 +77,19 @@ def _rendered(name: str, template: Any, value: Any) -> Any:
     Nothing is no word to send. As a security option it stays the word, which is refused: the account's default, which
     may be a weaker one, is taken only where no option is asked for.
     """
-    if not isinstance(template, str) or "{" not in template or value not in (None, "None"):
-        return value
-    return "None" if name == "security" else None
+    value = _without_none(template, value)
+    return "None" if name == "security" and isinstance(template, str) and value is None else value
+
+
+def _without_none(template: Any, value: Any) -> Any:
+    """``value`` with None where a template in ``template`` has given nothing."""
+    if isinstance(template, str):
+        return None if "{" in template and isinstance(value, str) and value == "None" else value
+    if isinstance(template, Mapping) and isinstance(value, Mapping):
+        return {key: _without_none(template.get(key), each) for key, each in value.items()}
+    if isinstance(template, list | tuple) and isinstance(value, list | tuple) and len(template) == len(value):
+        return [_without_none(*each) for each in zip(template, value, strict=True)]
+    return value
 
 
 class _DescribesDraft(_OfTransfer):
@@ -119,7 +129,7 @@ class _DescribesDraft(_OfTransfer):
     def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
         # Airflow stores and shows rendered fields; the secrets among them are hidden before it does.
         mask_phones(self.recipients)  # Airflow logs a template that fails
-        templates = {name: getattr(self, name) for name in _TEXTS}
+        templates, recipients = {name: getattr(self, name) for name in _TEXTS}, self.recipients
         try:
             super()._do_render_template_fields(parent, *args, **kwargs)
         except BaseException:
@@ -128,6 +138,7 @@ class _DescribesDraft(_OfTransfer):
         if parent is self:  # and not an object among its arguments that has templates of its own
             for name, template in templates.items():
                 setattr(self, name, _rendered(name, template, getattr(self, name)))
+            self.recipients = _without_none(recipients, self.recipients)
             self.security_answer = hide(self.security_answer)
             self.recipients = hide_phones(self.recipients)
 
@@ -168,9 +179,10 @@ class CreateTransferOperator(_DescribesDraft):
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> str:  # noqa: ARG002
         new = self.new_transfer()
         delivery = self.delivery(hook, context)
-        earlier = delivery.earlier(new, resend=self.resend)
-        transfer_id = (earlier or delivery.create(new)).state.transfer_id
-        account = {"transfer_id": transfer_id, "account": hook.get_conn().settings.base_url}
+        with delivery.telling_of_a_send():
+            earlier = delivery.earlier(new, resend=self.resend)
+            transfer_id = (earlier or delivery.create(new)).state.transfer_id
+        account = {"transfer_id": transfer_id, "account": hook.get_conn().settings.account}
         context["ti"].xcom_push(_MADE_IN, account)
         show(context, hook.get_conn().settings, transfer_id)
         return transfer_id
@@ -192,17 +204,19 @@ class AttachFilesOperator(_OfTransfer):
         self.files = files
 
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> list[dict[str, Any]]:  # noqa: ARG002
+        from outbound_transfer.protocol.ids import transfer_id_of
         from outbound_transfer.protocol.models import as_json
         from outbound_transfer.sources import find_sources, normalized_files
 
         delivery, asked = self.delivery(hook, context), normalized_files(self.files)
-        show(context, delivery.client.settings, self.transfer_id)
-        self.check_account(delivery, context, self.transfer_id)
-        draft = delivery.draft(self.transfer_id)
+        transfer_id = transfer_id_of(self.transfer_id)
+        show(context, delivery.client.settings, transfer_id)
+        self.check_account(delivery, context, transfer_id)
+        draft = delivery.draft(transfer_id)
         planned = draft.state.files.keys()
         if planned and planned <= draft.held.keys() and not draft.transfer.is_draft:
             delivery.check_same_files(draft, asked, lambda: find_sources(asked))
-            self.log.info("Transfer %s was sent with these files; nothing is attached again", self.transfer_id)
+            self.log.info("Transfer %s was sent with these files; nothing is attached again", transfer_id)
             records = [draft.held[name] for name in planned]
         else:
             sources = found(find_sources(asked), self.log)
@@ -240,12 +254,14 @@ class SendTransferOperator(_OfTransfer):
         return _patient_for_slot(self.limit_timeout)
 
     def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
+        from outbound_transfer.protocol.ids import transfer_id_of
         from outbound_transfer.protocol.models import as_json
 
-        delivery = self.delivery(hook, context)
-        show(context, delivery.client.settings, self.transfer_id)
-        self.check_account(delivery, context, self.transfer_id)
-        transfer = delivery.send_draft(self.transfer_id, resumed=resumed, resend=self.resend)
+        delivery, transfer_id = self.delivery(hook, context), transfer_id_of(self.transfer_id)
+        show(context, delivery.client.settings, transfer_id)
+        self.check_account(delivery, context, transfer_id)
+        with delivery.telling_of_a_send():
+            transfer = delivery.send_draft(transfer_id, resumed=resumed, resend=self.resend)
         self.log.info("%s", summary(transfer, transfer.files, context["ti"], delivery.client.settings))
         result: dict[str, Any] = as_json(transfer)
         return result
@@ -339,7 +355,10 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
         from outbound_transfer.protocol.models import as_json
 
         delivery = self.delivery(hook, context)
-        transfer = self._sent(delivery, context, resumed=resumed)
+        if self.wait:
+            self.check_wait()
+        with delivery.telling_of_a_send():
+            transfer = self._sent(delivery, context, resumed=resumed)
         result: dict[str, Any] = self._wait_for(hook, transfer, context) if self.wait else as_json(transfer)
         return result
 
@@ -348,7 +367,7 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
 
         new, asked = self.new_transfer(), normalized_files(self.files)
         draft = delivery.paused(new) if resumed else None
-        draft = draft or delivery.earlier(new, resend=self.resend)
+        draft = draft or delivery.earlier(new, asked, resend=self.resend)
         if draft:
             # Also of an earlier try: Airflow removes what that try has pushed.
             self._push_id(context, delivery, draft)
@@ -357,14 +376,15 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
                 return draft.transfer
         # Found before anything is created: a missing file must leave nothing behind.
         sources = found(find_sources(asked), self.log)
-        if draft and delivery.has_unwanted_uploads(draft, sources):
-            delivery.discard(draft.transfer.id, "a file that is not delivered any more may still arrive in it")
+        delivery.check_not_sent(new, sources, resend=self.resend)
+        if draft and (reason := delivery.reason_for_another(draft, sources)):
+            delivery.discard(draft.transfer.id, reason)
             draft = None
         if not draft:
-            draft = delivery.create(new, asked, sources, resend=self.resend)
+            draft = delivery.create(new, asked)
             self._push_id(context, delivery, draft)
         files = delivery.attach(draft, sources, files=asked, only_ours=True)
-        transfer = delivery.send(draft.state, is_last=not self.wait)
+        transfer = delivery.send(draft.state)
         self.log.info("%s", summary(transfer, files, context["ti"], delivery.client.settings))
         return transfer
 

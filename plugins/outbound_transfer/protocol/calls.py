@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from outbound_transfer.protocol import feed
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.errors import InvalidDelivery, MalformedAnswer
 from outbound_transfer.protocol.exchange import Answer, Api, Call, Operation, Settlement, Upload
 from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage
 from outbound_transfer.protocol.reading import read_page, read_transfer
@@ -67,7 +67,7 @@ def list_transfers(*, limit: int = MAX_PAGE, status: str = "all", cursor: str | 
 
 def get_transfer(transfer_id: str) -> Call[Transfer]:
     """GET /v1/transfers/{transfer_id}: a draft or a sent transfer, with its files."""
-    return Call(Operation.GET, "GET", _path(transfer_id), _transfer)
+    return Call(Operation.GET, "GET", _path(transfer_id), partial(_transfer_of, transfer_id))
 
 
 def attach_file(transfer_id: str, upload: Upload) -> Call[Attached]:
@@ -104,8 +104,10 @@ def send_transfer(transfer_id: str) -> Call[Transfer]:
         get_transfer(transfer_id),
         lambda transfer: None if transfer.is_draft else transfer,
         doubt=doubt_of_send(transfer_id),
+        # A draft without files is refused with the same code (rule 2); one with files is not.
+        contradicts=lambda transfer: transfer.is_draft and bool(transfer.files),
     )
-    return Call(Operation.SEND, "POST", _path(transfer_id, "send"), _transfer, settle=settle)
+    return Call(Operation.SEND, "POST", _path(transfer_id, "send"), _sent, settle=settle)
 
 
 def doubt_of_send(transfer_id: str) -> str:
@@ -151,6 +153,20 @@ def _transfer(answer: Answer) -> Transfer:
 
 def _page(answer: Answer) -> TransferPage:
     return read_page(answer.body)
+
+
+def _transfer_of(transfer_id: str, answer: Answer) -> Transfer:
+    transfer = _transfer(answer)
+    if transfer.id != transfer_id:
+        raise MalformedAnswer(f"get: the answer is of another transfer than {transfer_id}")
+    return transfer
+
+
+def _sent(answer: Answer) -> Transfer:
+    transfer = _transfer(answer)
+    if transfer.is_draft:
+        raise MalformedAnswer(f"send: the answer says that {transfer.id} is a draft")
+    return transfer
 
 
 class _Files(msgspec.Struct):

@@ -37,7 +37,15 @@ from typing import Any, ClassVar
 
 
 class OutboundTransferError(Exception):
-    """Base class of everything raised on purpose by this package."""
+    """Base class of everything raised on purpose by this package.
+
+    :ivar doubt: what may have happened all the same, where it cannot be taken back; "" where nothing is in doubt.
+    """
+
+    doubt: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} {self.doubt}".rstrip()
 
 
 class InvalidDelivery(OutboundTransferError, ValueError):
@@ -81,17 +89,12 @@ class CallError(OutboundTransferError):
 
     :ivar unclear: it, or an earlier try of the same call, may have taken effect all the same.
     :ivar is_last: no other try is to be made now, as each may leave something behind.
-    :ivar doubt: what may have happened, for a call whose effect cannot be taken back; "" where nothing is in doubt.
     :cvar passes: the same call may well succeed later.
     """
 
     unclear: bool = False
     is_last: bool = False
-    doubt: str = ""
     passes: ClassVar[bool] = False
-
-    def __str__(self) -> str:
-        return f"{super().__str__()} {self.doubt}".rstrip()
 
 
 class NotConnected(CallError):

@@ -94,11 +94,14 @@ class Settlement(Generic[T]):
     :ivar question: the call to ask.
     :ivar landed: gives the unclear call's result of the answer, or None where it had no effect.
     :ivar doubt: what to tell a person where the question cannot be asked.
+    :ivar contradicts: whether an answer that shows no effect cannot be true where the call was refused as done: an old
+        one, of a cache perhaps.
     """
 
     question: Call[Any]
     landed: Callable[[Any], T | None]
     doubt: str
+    contradicts: Callable[[Any], bool] = lambda _: False
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 #: Statuses from which much is concluded: a key is refused, a transfer is gone, a send was done. The service gives every
 #: error an error object (service.md, Error object), so one of these without it is a proxy's or a gateway's word.
-_VERDICTS: Final = frozenset({401, 403, 404, 409})
+_VERDICTS: Final = frozenset(range(400, 500)) - {400, 411, 413, 429}
 
 
 class _ErrorObject(msgspec.Struct):
@@ -179,4 +182,7 @@ def error_of(call: Call[Any], answer: Answer) -> CallError:
     # A word of a code may be somebody's answer; the code stays what it is.
     code = said.error if ServiceError.knows(said.error) else _clean(said.error, secrets)
     message = _clean(said.message or "", secrets)
-    return ServiceError.of(answer.status, code, f"{call.upload.name!r}: {message}" if call.upload else message, wait)
+    error = ServiceError.of(answer.status, code, f"{call.upload.name!r}: {message}" if call.upload else message, wait)
+    if not said.error and call.api is Api.TRANSFER:
+        error.unclear = True  # nor does a proxy know whether the service has done it
+    return error

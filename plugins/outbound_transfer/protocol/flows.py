@@ -61,7 +61,10 @@ class Tries(Generic[T]):
             return (yield from self._counted())
         except InvalidState:
             # One code for two causes (POST .../send, rule 2): only a read tells "already sent" from "no files".
-            if self.call.settle is None or (landed := (yield from self._landed(self.call.settle))) is None:
+            if (
+                self.call.settle is None
+                or (landed := (yield from self._landed(self.call.settle, refused=True))) is None
+            ):
                 raise
             return landed
         except NotFound:
@@ -77,9 +80,12 @@ class Tries(Generic[T]):
             error.is_last = self._unclear_tries == self.call.unclear_tries
             raise
 
-    def _landed(self, settle: Settlement[T]) -> Flow[T | None]:
+    def _landed(self, settle: Settlement[T], *, refused: bool = False) -> Flow[T | None]:
         self.unclear = True  # until the question is answered
-        landed = settle.landed((yield from _answered(settle.question)))
+        answer = yield from _answered(settle.question)
+        landed = settle.landed(answer)
+        if landed is None and refused and settle.contradicts(answer):
+            raise MalformedAnswer(f"{self.call.operation.value}: what is read does not go with the refusal")
         self.unclear = False
         return landed
 
@@ -96,7 +102,7 @@ def create_draft(new: NewTransfer, drafts: int) -> Flow[Transfer]:
     :raises WrongTransfer: the answer is of something else than what was asked for.
     """
     transfer: Transfer = yield calls.create_transfer(new, drafts=drafts)
-    if not transfer.is_draft or identity_of(transfer) != identity_of(new):
+    if not transfer.is_draft or transfer.files or identity_of(transfer) != identity_of(new):
         raise WrongTransfer(
             f"The answer to create is of {transfer.id} ({transfer.status}), which is not what was asked for"
         )
@@ -207,7 +213,11 @@ def find_sent(wanted: Identity, files: Mapping[str, int], since: float) -> Flow[
         for transfer_id in (*alike, *filter(None, (row.id for row in page.unreadable))):
             # A listing does not have the files.
             found: Transfer | None = yield from find_transfer(transfer_id)
-            if found and identity_of(found) == wanted and holds_just(found, files):
+            by_listing = next((one for one in page.data if one.id == transfer_id), None)
+            if found is None or not found.files:
+                if by_listing:  # it was sent, and nobody says with what: it may be it
+                    return by_listing
+            elif identity_of(found) == wanted and holds_just(found, files):
                 return found
         # By the newest of the page: a single absurd time hides nothing.
         is_older = bool(page.data) and max(_sent(one, since) for one in page.data) < since
