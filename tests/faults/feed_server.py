@@ -7,7 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -231,7 +231,8 @@ def serving(feed: Feed) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            feed.answer(self)
+            with suppress(ConnectionError):  # who asked went away
+                feed.answer(self)
 
         def log_message(self, *_: Any) -> None:
             pass
