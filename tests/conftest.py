@@ -31,7 +31,7 @@ atexit.register(shutil.rmtree, _home, ignore_errors=True)
 
 @atexit.register
 def _let_go_of_duckdb() -> None:
-    # What SQLAlchemy registers for Airflow's models outlives the interpreter, and through the dialect so do the types of
+    # What SQLAlchemy registers for Airflow's models outlives the interpreter, and so, through the dialect, do types of
     # DuckDB, which then tells of each of them after the summary of the tests.
     for name in [name for name in sys.modules if name.partition(".")[0] in ("duckdb_engine", "duckdb_provider")]:
         sys.modules[name].__dict__.clear()
