@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -25,6 +27,18 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 _home = Path(tempfile.mkdtemp(prefix="airflow-home-"))
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 (_home / "dags").mkdir()
+
+
+@atexit.register
+def _let_go_of_duckdb() -> None:
+    # What SQLAlchemy registers for Airflow's models outlives the interpreter, and so, through the dialect, do types of
+    # DuckDB, which then tells of each of them after the summary of the tests.
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("duckdb_engine", "duckdb_provider")]:
+        sys.modules[name].__dict__.clear()
+    if dialects := sys.modules.get("sqlalchemy.dialects"):
+        dialects.registry.impls.pop("duckdb", None)
+    gc.collect()
+
 
 for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[name]

@@ -61,7 +61,7 @@ def a_timestamp_may_raise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_line_is_as_deep_as_its_reader_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing bounds how deeply a line is nested, and what is too deep to be looked at raises."""
-    monkeypatch.setattr(feed, "_is_deep", lambda line: False)
+    monkeypatch.setattr(feed, "is_deep", lambda line: False)
 
 
 def a_replay_lands_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outbound_transfer.protocol import feed
 from outbound_transfer.protocol.errors import MalformedAnswer
 from outbound_transfer.protocol.exchange import Answer
-from outbound_transfer.protocol.feed import MAX_CURSOR, MAX_DEPTH, MAX_EVENT_ID, Page, read_page
+from outbound_transfer.protocol.feed import MAX_CURSOR, MAX_EVENT_ID, Page, read_page
+from outbound_transfer.protocol.nesting import MAX_DEPTH
 
 EVENT = {"event_id": "e1", "type": "transfer_sent", "timestamp": "2026-01-01T00:00:00Z", "data": {"a": 1}}
 
@@ -338,6 +339,18 @@ def test_no_depth_makes_an_error_and_who_calls_does_not_matter(depth: int, value
     assert len(read.events) == (2 if depth + 1 + 2 * (value[:1] == b"{") <= MAX_DEPTH else 1)
     assert len(read.events) + len(read.rejected) == 2
     assert called_deeply(200) == read
+
+
+@example([('"', 1), ("[", 1_200), ('"', 1)], True)
+@given(st.lists(st.tuples(st.sampled_from([*'[]{}",:1\\', '"a":']), st.sampled_from([1, 2, 600]))), st.booleans())
+def test_no_brackets_or_quotes_make_an_error(parts: list[tuple[str, int]], ended: bool) -> None:
+    body = "".join(text * times for text, times in parts).encode()
+    try:
+        read = page(body + b"\n" * ended)
+    except MalformedAnswer:
+        assert not ended
+        return
+    assert len(read.rejected) == bool(body)
 
 
 def test_many_brackets_are_no_depth() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate
 from math import isinf
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
@@ -18,6 +17,7 @@ import msgspec
 
 from outbound_transfer.protocol.errors import MalformedAnswer
 from outbound_transfer.protocol.exchange import Answer
+from outbound_transfer.protocol.nesting import MAX_DEPTH, is_closed, is_deep
 
 CONTENT_TYPE: Final = "application/x-ndjson"
 
@@ -154,41 +154,12 @@ def _lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
             events.append(reader.event(line, position))
         except _NotJson as error:
             # What follows the last \n was not ended, so it may be the beginning of a longer line.
-            if position == len(lines) and not _is_closed(line):
+            if position == len(lines) and not is_closed(line):
                 raise MalformedAnswer("the last line of the page is cut off") from None
             rejected.append(RejectedLine(position, line, str(error)))
         except _NotAnEvent as error:
             rejected.append(RejectedLine(position, line, str(error)))
     return events, rejected
-
-
-#: Levels of a line's JSON. Beyond, whether it can be read would depend on who calls; it could not everywhere.
-MAX_DEPTH: Final = 500
-
-_texts: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_STEPS: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
-_NO_STEPS: Final = bytes(set(range(256)) - set(_STEPS))
-
-
-def _depths(bare: bytes) -> list[int]:
-    """The depth after each bracket of a line without its texts."""
-    return list(accumulate(_STEPS[bracket] for bracket in bare.translate(None, _NO_STEPS)))
-
-
-def _is_deep(line: bytes) -> bool:
-    # A line that is short, or has few brackets, cannot be; nearly all are seen so.
-    if len(line) <= 2 * MAX_DEPTH or line.count(b"{") + line.count(b"[") <= MAX_DEPTH:
-        return False
-    return max(_depths(_texts.sub(b"", line))) > MAX_DEPTH
-
-
-def _is_closed(line: bytes) -> bool:
-    """Whether a line that is no JSON is whole all the same: an object whose every bracket is closed."""
-    bare = _texts.sub(b"", line.strip(_SPACE))
-    if bare[:1] != b"{" or bare[-1:] != b"}" or b'"' in bare:
-        return False
-    *inner, last = _depths(bare)
-    return last == 0 and min(inner, default=0) > 0
 
 
 class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -217,7 +188,7 @@ def _plain_events(body: bytes) -> list[Event] | None:
     number, no text and no line break that could be written in another way. An escape might hide a NUL or a surrogate,
     and a long number be beyond a double.
     """
-    if b"\\" in body or _LONG in body.translate(_DIGITS) or any(map(_is_deep, body.split(b"\n"))):
+    if b"\\" in body or _LONG in body.translate(_DIGITS) or any(map(is_deep, body.split(b"\n"))):
         return None
     try:
         if _write(_read_values(body)).replace(b" ", b"") != body.replace(b" ", b""):
@@ -299,7 +270,7 @@ class _Reader:
 
     @staticmethod
     def _decoded(line: bytes) -> str:
-        if _is_deep(line):
+        if is_deep(line):
             raise _NotJson(f"the JSON is nested too deeply: over {MAX_DEPTH} levels")
         try:
             return line.decode().strip(_STRIPPED)

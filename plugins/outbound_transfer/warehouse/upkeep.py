@@ -205,23 +205,21 @@ def replay(tables: FeedTables) -> tuple[int, int]:
 
 
 def _replaced(tables: FeedTables, position: int, events: Sequence[tuple[int, Event]]) -> int:
-    """Land rejected lines that can be read by now, each with its page's cursor; those that the database takes."""
+    """Land rejected lines that can be read by now, each with its page's cursor; how many the database takes."""
     if not events:
         return 0
     try:
         with tables.warehouse.writing() as cursor:
-            for start, event in events:
-                _replace(tables, cursor, start, event)
-            note = "by command"
-            tables.add(cursor, Poll(action="replay", cursor_from=position, new_events=len(events), note=note))
+            count = sum(_replace(tables, cursor, start, event) for start, event in events)
+            tables.add(cursor, Poll(action="replay", cursor_from=position, new_events=count, note="by command"))
+            return count
     except Exception as error:
         if not tables.warehouse.dialect.is_refusal(error):
             raise
-        if len(events) == 1:
-            return 0  # as it was when its page was landed
-        middle = len(events) // 2
-        return _replaced(tables, position, events[:middle]) + _replaced(tables, position, events[middle:])
-    return len(events)
+    if len(events) == 1:
+        return 0  # refused as it was when its page was landed
+    middle = len(events) // 2
+    return _replaced(tables, position, events[:middle]) + _replaced(tables, position, events[middle:])
 
 
 _REJECTED: Final = (
@@ -230,14 +228,18 @@ _REJECTED: Final = (
 )
 
 
-def _replace(tables: FeedTables, cursor: Any, start: int, event: Event) -> None:
-    page = Page(start, start, False, (event,), ())
-    tables.warehouse.insert(cursor, EVENTS, event_rows(tables.feed, page, tables.now()))
+def _replace(tables: FeedTables, cursor: Any, start: int, event: Event) -> bool:
+    """Make an event of a rejected line; not where an ingestion has taken that away since."""
     tables.warehouse.run(
         cursor,
         "DELETE FROM {rejected_lines} WHERE [feed] = ? AND [cursor_from] = ? AND [line] = ?",
         (tables.feed, start, event.line),
     )
+    if tables.warehouse.dialect.changed(cursor) != 1:
+        return False
+    page = Page(start, start, False, (event,), ())
+    tables.warehouse.insert(cursor, EVENTS, event_rows(tables.feed, page, tables.now()))
+    return True
 
 
 def _rows(warehouse: Warehouse, cursor: Any, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
