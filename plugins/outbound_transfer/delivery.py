@@ -442,12 +442,13 @@ class Delivery:
 
         :raises WrongTransfer: it was sent, and the service shows something else than what was meant.
         """
+        send = calls.send_transfer(state.transfer_id)
         was_in_doubt, state.sending = state.sending, True
         # A try that Airflow has given up can no longer write its state, so it stops here and cannot send.
         self._save(state)
         self.run.check_wanted()
         try:
-            transfer = self.client.perform(calls.send_transfer(state.transfer_id))
+            transfer = self.client.perform(send)
         except ServiceError as error:
             if not error.doubt:
                 # Refused, so this send did nothing: the draft may be discarded and made anew.

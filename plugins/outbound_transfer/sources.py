@@ -129,7 +129,8 @@ class Local:
             found = self.path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise SourceUnreadable(f"{self.path} is not a file")
-        return found.st_size, f"{found.st_ino}-{found.st_mtime_ns}"
+        # A file that takes the place of another may have its inode and its time of change, and not this time.
+        return found.st_size, f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
     def open(self) -> BinaryIO:
         with _readable(self.path):

@@ -218,6 +218,11 @@ class DagRun(RuleBasedStateMachine):
         self.items.insert(at, item)
         self.allowed[item], self.sent[item] = 1, []
 
+    @precondition(lambda self: len(self.items) > 1)
+    @rule(order=st.permutations(range(4)))
+    def reorder_list(self, order: list[int]) -> None:
+        self.items = [self.items[at] for at in order if at < len(self.items)]
+
     @precondition(lambda self: any(self.sent.values()))
     @rule(canceled=st.booleans(), which=st.integers(0, 1))
     def end_a_transfer(self, canceled: bool, which: int) -> None:

@@ -122,8 +122,34 @@ def _broken_answers() -> Iterator[Kind]:
     yield Kind("unlisted status", {"kind": "status_value", "status": "frozen"}, needs="sent transfer")
 
 
+def _proxies() -> Iterator[Kind]:
+    """What stands between answers in the service's place, after the service has done what it was asked."""
+    for status, passes in ((400, False), (404, True), (408, True), (409, True), (413, False), (429, True), (499, True)):
+        yield _error(f"{status} of a proxy after", status, passes=passes, code="", effect="after")
+
+
+def _untrue_answers() -> Iterator[Kind]:
+    """Of another transfer, or an old one of a cache: what it says is not what is so."""
+    for name, key, value, passes in (
+        ("id of another", "id", '"other"', False),
+        ("subject of another", "subject", '"Other"', False),
+        ("files unsaid", "files", "null", True),
+        ("files not seen", "files", "[]", False),
+        ("a draft still", "status", '"draft"', True),
+    ):
+        yield Kind(name, {"kind": "field_value", "field": key, "json": value}, passes, needs="json")
+
+
 #: Every kind of design.md §6 but those of feed pages, which no delivery meets.
-KINDS: tuple[Kind, ...] = (*_refusals(), *_passing_errors(), *_broken_connections(), *_late(), *_broken_answers())
+KINDS: tuple[Kind, ...] = (
+    *_refusals(),
+    *_passing_errors(),
+    *_proxies(),
+    *_broken_connections(),
+    *_late(),
+    *_broken_answers(),
+    *_untrue_answers(),
+)
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 
