@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -629,3 +630,104 @@ def test_security_that_a_template_does_not_give_is_refused(native, missing) -> N
 def test_the_word_itself_may_be_sent() -> None:
     asked = rendered(subject="None", message="None").new_transfer()
     assert (asked.subject, asked.message) == ("None", "None")
+
+
+# Answers that are not definite, and memories of something else.
+
+
+def test_an_item_that_moves_to_an_index_that_came_to_nothing_is_not_sent_again(deliver, sandbox, files) -> None:
+    first, second = (mapped(deliver(subject=subject), index, clear_number=0) for index, subject in enumerate("AB"))
+    Path(files[0]).rename(Path(files[0]).with_name("later"))
+    with pytest.raises(SourceError):
+        first.run()
+    Path(files[0]).with_name("later").rename(files[0])
+    sent = second.run()["id"]
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*another index or task of it may have been asked for this"):
+        again(first, subject="B")
+
+    assert billed(sandbox) == [sent]
+
+
+def test_a_draft_whose_send_may_still_land_is_not_changed(deliver, sandbox, files, hook) -> None:
+    refused = {"kind": "reset", "method": "POST", "path": "*/send", "effect": "before"}
+    sandbox.plan_faults(*[refused] * 8)
+    ti = deliver()
+    with pytest.raises(CallError):
+        ti.run()
+    first = ti.xcoms["transfer_id"]
+    Path(files[0]).write_bytes(b"corrected")
+
+    result = again(ti)
+
+    assert result["id"] != first
+    assert billed(sandbox) == [result["id"]]
+    assert {file.name: file.size for file in hook.list_files(result["id"])} == {"a.csv": 9, "b.csv": 1000}
+    removed = [call["path"] for call in sandbox.requests() if call["method"] == "DELETE"]
+    assert removed == [f"/v1/transfers/{first}"], "had the send landed, it would have met the draft as it was"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("files", "null"), ("id", '"other"')], ids=["without files", "of another transfer"]
+)
+def test_a_read_that_does_not_say_what_was_asked_is_repeated(deliver, sandbox, files, hook, field, value) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver(retries=1)
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    sandbox.patch_account(credits=1)
+    first = ti.xcoms["transfer_id"]
+    Path(files[0]).write_bytes(b"\1" * 1000)
+    sandbox.plan_faults({"kind": "field_value", "method": "GET", "path": "*", "field": field, "json": value})
+
+    assert again(ti)["id"] == first
+    (stored,) = [file for file in hook.list_files(first) if file.name == "a.csv"]
+    assert sandbox.stored_file(first, stored.id)["sha256"] == hashlib.sha256(b"\1" * 1000).hexdigest()
+
+
+def test_a_send_that_is_answered_with_a_draft_is_looked_after(deliver, sandbox) -> None:
+    answer = {"kind": "error", "method": "POST", "path": "*/send", "status": 502}
+    draft = {"kind": "field_value", "method": "POST", "path": "*/send", "field": "status", "json": '"draft"'}
+    sandbox.plan_faults(draft, answer)
+    result = deliver().run()
+    assert result["status"] == "pending"
+    assert billed(sandbox) == [result["id"]]
+
+
+def test_what_was_sent_otherwise_than_meant_is_no_success_after_a_clear(deliver, sandbox, hook) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    ti.store.values = {key: value.replace("b.csv", "c.csv") for key, value in ti.store.values.items()}
+
+    with pytest.raises(AirflowFailException, match=f"{sent} was sent, but the service says that it holds"):
+        again(ti)
+
+
+@pytest.mark.parametrize("wrong", [None, "", "None", ".", 7, {"subject": "Report"}])
+def test_a_send_of_no_id_is_refused_and_forgotten(task, sandbox, files, wrong) -> None:
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    task(AttachFilesOperator, transfer_id=draft, files=files).run()
+    send = task(SendTransferOperator, transfer_id=wrong)
+    with pytest.raises(AirflowFailException, match=r"no transfer's id|not an id of the service"):
+        send.run()
+
+    assert again(send, transfer_id=draft)["id"] == draft
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": "soon"}, {"poke_interval": -1}, {"on_expired": "{{ 1 }}"}], ids=str)
+def test_a_wait_that_cannot_be_is_refused_before_the_send(deliver, sandbox, wrong) -> None:
+    with pytest.raises((AirflowFailException, ValueError)):
+        deliver(wait=True, **wrong).run()
+    assert sandbox.requests() == []
+
+
+def test_whatever_ends_a_later_try_says_that_an_earlier_one_may_have_sent(deliver, sandbox, files) -> None:
+    sandbox.plan_faults(*[{"kind": "reset", "method": "POST", "path": "*/send", "effect": "before"}] * 8)
+    ti = deliver()
+    with pytest.raises(CallError):
+        ti.run()
+    ti.clear()
+    Path(files[0]).unlink()
+
+    with pytest.raises(SourceError, match=f"Transfer {ti.xcoms['transfer_id']} may have been sent all the same"):
+        ti.run()
