@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -730,4 +730,24 @@ def test_whatever_ends_a_later_try_says_that_an_earlier_one_may_have_sent(delive
     Path(files[0]).unlink()
 
     with pytest.raises(SourceError, match=f"Transfer {ti.xcoms['transfer_id']} may have been sent all the same"):
+        ti.run()
+
+
+def test_a_wait_that_fails_says_that_the_transfer_was_sent(deliver, sandbox) -> None:
+    with pytest.raises(AirflowSensorTimeout, match=r"Transfer tr_\w+ was sent. Gave up waiting"):
+        deliver(wait=True, timeout=0).run()
+
+
+def test_a_wait_does_not_end_with_another_transfers_end(deliver, sandbox) -> None:
+    """The connection leads to an account whose ids are the same."""
+    ti = deliver(wait=True, deferrable=True)
+    fire = ti._fire
+
+    def fire_of_another(trigger: Any) -> Any:
+        sandbox.pickup(trigger.transfer_id, "ann@example.com")
+        event = fire(trigger)
+        return {**event, "transfer": {**event["transfer"], "subject": "Theirs"}}
+
+    ti._fire = fire_of_another
+    with pytest.raises(AirflowFailException, match=r"was sent. Under its id .* another transfer now"):
         ti.run()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
 from outbound_transfer import waiting
 from outbound_transfer.hidden import Hidden, hide, hide_phones, mask_phones, reveal, secrets_in
@@ -65,6 +68,15 @@ def _mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(pulled, Iterable) and not isinstance(pulled, str):
         for each in pulled:
             yield from _mappings(each)
+
+
+@contextmanager
+def _saying_that_it_was_sent(transfer_id: str) -> Iterator[None]:
+    """Whatever a wait fails with, who reads it learns that the transfer is out."""
+    try:
+        yield
+    except (AirflowFailException, AirflowSensorTimeout) as error:
+        raise type(error)(f"Transfer {transfer_id} was sent. {error}") from error
 
 
 #: Arguments that are one text.
@@ -359,8 +371,25 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
             self.check_wait()
         with delivery.telling_of_a_send():
             transfer = self._sent(delivery, context, resumed=resumed)
-        result: dict[str, Any] = self._wait_for(hook, transfer, context) if self.wait else as_json(transfer)
+        if self.wait:
+            with _saying_that_it_was_sent(transfer.id):
+                return self._wait_for(hook, transfer, context)
+        result: dict[str, Any] = as_json(transfer)
         return result
+
+    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
+        """End with what the trigger saw, where that is the transfer that was sent."""
+        from outbound_transfer import state as states
+        from outbound_transfer.protocol.identity import identity_of
+
+        sent = states.load(context["task_state_store"], int(context["ti"].try_number))
+        with _saying_that_it_was_sent(sent.transfer_id if sent else ""):
+            seen = waiting.seen_of(event)
+            if seen and sent and not sent.is_about(identity_of(seen)):
+                raise AirflowFailException(
+                    "Under its id the connection leads to another transfer now, whose end is not this one's."
+                )
+            return super().execute_complete(context, event)
 
     def _sent(self, delivery: Delivery, context: Context, *, resumed: bool) -> Transfer:
         from outbound_transfer.sources import find_sources, normalized_files
