@@ -218,6 +218,20 @@ def test_rows_that_cannot_be_read_are_read_by_themselves_and_told() -> None:
     assert {row.id for row in rows if row.transfer is None} == some.poisoned
 
 
+def test_what_is_sent_while_a_watch_begins_and_cannot_be_read_may_be_outstanding() -> None:
+    history = account(complete=3, pending=1)
+    history.poisoned = {"complete-0", "late"}
+
+    def answer(call: Call[Any]) -> Any:
+        if call.params.get("status") == "partial":
+            history.statuses["late"] = "pending"
+        return history.answer(call)
+
+    newest, outstanding = drive(rounds.begin(Found()), answer)
+    assert {row.id for row in outstanding} == {"pending-0", "late"}
+    assert {row.id for row in newest} == set(history.statuses)
+
+
 @pytest.mark.parametrize("claimed", ["2999-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "soon", None])
 def test_some_absurd_times_do_not_end_a_listing(claimed: str | None) -> None:
     history = account(complete=450)

@@ -330,6 +330,18 @@ def test_a_watch_keeps_no_more_than_it_needs() -> None:
     assert state["outstanding"] == {}
 
 
+def test_a_listing_that_leaves_rows_out_takes_nothing_back() -> None:
+    known = [transfer("complete", f"t{number}", sent=number) for number in range(9, 0, -1)]
+    absurd = structs.replace(transfer("complete", "absurd"), sent_at="1970-01-01T00:00:00Z")
+    watch = begun(*known)
+    watch.scan(rows(absurd, *known), NOW)
+    assert told(watch) == ["absurd"]
+    for shown in ([], known[5:]):
+        watch.scan(rows(*shown), NOW)
+    watch.scan(rows(absurd, *known), NOW)
+    assert told(watch) == []
+
+
 @pytest.mark.parametrize("state", [{}, [], "x", {"since": None, "outstanding": {}, "recent": {}}, {"since": 1.0}])
 def test_what_no_watch_has_stored_is_as_nothing(state: Any) -> None:
     assert Watch(60.0, 0.0, state).is_new

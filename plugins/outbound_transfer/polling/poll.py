@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -147,7 +147,7 @@ class Poll:
         self._found.answered = self._found.untried = False
         watches = [watch for watch in self._waits.watches if watch.due(self._grid) <= began.steady]
         wanted = self._wanted(watches, began)
-        self._listing = await self._run(rounds.look(wanted, self._listing, self._found, self._troubled.failures))
+        trouble, in_vain = await self._look_at(wanted)
         self._settle(began)
         try:
             await self._scan(watches, began)
@@ -159,6 +159,19 @@ class Poll:
             self._say("listing", f"The newest transfers cannot be listed, and the watchers go on: {error}")
             for watch in watches:
                 watch.looked = began.steady
+        if trouble and not self._found.answered:
+            raise trouble
+        self._found.troubled |= in_vain  # the service is well, so it was theirs
+
+    async def _look_at(self, wanted: Mapping[str, float]) -> tuple[CallError | None, Mapping[str, CallError]]:
+        """Ask for all that is wanted; why nothing could be had, and of what: the service's fault, or theirs."""
+        try:
+            self._listing = await self._run(rounds.look(wanted, self._listing, self._found, self._troubled.failures))
+        except (*REFUSALS, RateLimited):
+            raise
+        except CallError as error:
+            return error, self._found.in_vain
+        return None, {}
 
     def _wanted(self, watches: Iterable[Watch], began: Now) -> dict[str, float]:
         """Whom to look at, with when each was sent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from math import inf
 from typing import Any, Final
 
@@ -19,8 +20,8 @@ log = logging.getLogger(__name__)
 #: Seconds that a send may take to show up in the listing behind a later one.
 OVERLAP: Final = 120.0
 
-#: Rows at the beginning of the listing that are remembered, so that what stands above them is seen to be new.
-WINDOW: Final = 100
+#: The newest transfers that are remembered, two pages, so that what stands above them in the listing is seen to be new.
+WINDOW: Final = 200
 
 
 class _State(msgspec.Struct):
@@ -122,16 +123,12 @@ class Watch:
 
     def _remember(self, newest: Sequence[Row], now: float) -> None:
         before = self._since, self._recent
-        if self._since is not None and not newest:
-            return  # whatever that means, it takes nothing back that is known
+        # What a listing does not show is not gone from the next.
+        listed = {row.id: row.sent or 0.0 for row in newest}
+        known = listed | {one: at for one, at in self._recent.items() if one not in listed}
+        self._recent = dict(islice(known.items(), WINDOW))
         # A time to come is no time of a send: what is sent until then would be overlooked.
-        sent = [row.sent for row in newest if row.sent is not None and row.sent <= now]
-        self._since = max(sent, default=self._since or 0.0)
-        self._recent = {one: at for one, at in self._recent.items() if at >= self.since} | {
-            row.id: row.sent or 0.0
-            for position, row in enumerate(newest)
-            if position < WINDOW or (row.sent or 0.0) >= self.since
-        }
+        self._since = max((at for at in self._recent.values() if at <= now), default=self._since or 0.0)
         self._is_changed |= before != (self._since, self._recent)
 
     def take(self) -> tuple[list[Transfer], dict[str, Any] | None]:

@@ -66,7 +66,7 @@ class Found:
     transfers: dict[str, Transfer] = field(default_factory=dict)
     gone: dict[str, Exception] = field(default_factory=dict)
     troubled: dict[str, CallError] = field(default_factory=dict)
-    in_vain: set[str] = field(default_factory=set)
+    in_vain: dict[str, CallError] = field(default_factory=dict)
     unreadable: list[Unreadable] = field(default_factory=list)
     answered: bool = False
     untried: bool = False
@@ -84,7 +84,7 @@ class Found:
     def drain(self) -> Found:
         """What has been found since this was last called."""
         drained = replace(self)
-        self.transfers, self.gone, self.troubled, self.in_vain, self.unreadable = {}, {}, {}, set(), []
+        self.transfers, self.gone, self.troubled, self.in_vain, self.unreadable = {}, {}, {}, {}, []
         return drained
 
 
@@ -150,12 +150,16 @@ def look(
 
 def begin(found: Found) -> Flow[tuple[list[Row], list[Row]]]:
     """The first page of all that were sent, newest first; and every outstanding transfer."""
+    before = yield calls.list_transfers(status="all")
     outstanding = []
     for status in (PENDING, PARTIAL):
         outstanding += yield from _list(status, found)
     # Last, so that it shows whatever was sent before the others were asked for.
     newest = yield calls.list_transfers(status="all")
     found.note(newest)
+    # One that came in between and cannot be read may be outstanding; what was there before is in the other lists then.
+    known = {row.id for row in _rows(before)}
+    outstanding += [row for row in _rows(newest) if row.transfer is None and row.id not in known]
     return _rows(newest), outstanding
 
 
@@ -250,7 +254,7 @@ def _read(missing: Iterable[str], found: Found, failures: Mapping[str, tuple[int
                 found.untried = True
                 break
     if troubled and not found.answered:
-        found.in_vain |= troubled.keys()
+        found.in_vain |= troubled
         raise next(reversed(troubled.values()))
     found.troubled |= troubled
 
