@@ -326,7 +326,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if answer := self.proxy.answer(self.command, self.path):
-            self._reply(*answer, b'{"error": "", "message": "made up"}')
+            self._reply(*answer, b'{"error": "made_up", "message": "made up"}')
             return
         upstream = http.client.HTTPConnection(self.proxy.sandbox.base_url.removeprefix("http://"), timeout=30)
         try:

@@ -29,13 +29,16 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from faults.run import be_quiet
+if __name__ == "__main__":
+    import conftest  # noqa: F401  # a home for Airflow; pytest has made one already
+
 from outbound_transfer.client import Settings
 from outbound_transfer.polling import schedule
 from outbound_transfer.polling.poll import News, Poll
 from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waits import Waits
 from outbound_transfer.triggers.transfer import TransferOutcomeTrigger, TransferTrigger
+from support.quiet import be_quiet
 
 HOUR = 3_600.0
 

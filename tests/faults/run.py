@@ -7,7 +7,6 @@ Exits with 1 where any schedule broke a promise, and prints the schedule.
 from __future__ import annotations
 
 import argparse
-import logging
 import multiprocessing
 import os
 import random
@@ -25,6 +24,7 @@ import conftest  # noqa: F401 gives Airflow a home, before anything imports it
 from faults.listings import ListingFault, Listings
 from faults.matrix import KINDS, PAIR_KINDS, Bench, Outcome, Schedule, first_faults, following_schedules, singles
 from faults.stores import StoreSchedule, run_store_schedule, store_schedules
+from support.quiet import be_quiet
 
 #: Broken promises are printed up to this many; the count is of all.
 SHOWN = 100
@@ -117,16 +117,6 @@ def _begin() -> None:
     be_quiet()
     _bench = Bench(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"]))).__enter__()
     _listings = Listings(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"]))).__enter__()
-
-
-def be_quiet() -> None:
-    """No log of a task that is meant to fail."""
-    import structlog
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    logging.disable(logging.CRITICAL)
-    ExecutorSafeguard.test_mode = True  # operators are run outside of Airflow's task runner on purpose
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 def _run(schedule: Scheduled) -> Outcome:

@@ -18,9 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import conftest  # noqa: F401 gives Airflow a home, before anything imports it
 from faults.machine import schedules
 from faults.matrix import Bench
-from faults.run import be_quiet
+from support.quiet import be_quiet
 
 #: Schedules of one seed; many seeds keep all workers busy to the end.
 SHARD = 100

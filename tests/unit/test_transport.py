@@ -27,7 +27,7 @@ from unit.wire import GET, answer, ask, both, header, saying, serving
 @both
 @pytest.mark.parametrize(("path", "asked"), [("", "/v1"), ("/", "/v1"), ("/api", "/api/v1"), ("/a%20b/", "/a%20b/v1")])
 def test_a_request_goes_below_the_address_with_the_key(kind: type, path: str, asked: str) -> None:
-    with serving(saying(answer())) as server:
+    with serving(saying(answer(b'{"id": "a/b", "status": "draft", "subject": "S"}'))) as server:
         ask(kind, server.url(path=path), calls.get_transfer("a/b"))
     (request,) = server.requests
     assert request.startswith(f"GET {asked}/transfers/a%2Fb HTTP/1.1\r\n".encode())
