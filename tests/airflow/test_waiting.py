@@ -65,6 +65,12 @@ def send(report: str, store: Store, **arguments: Any) -> Any:
 def context_of(store: Store, max_tries: int = 0, clear_number: int | None = None) -> Any:
     rescheduled = store.get("rescheduled")
     ti = SimpleNamespace(
+        dag_id="dag",
+        run_id="run",
+        task_id="deliver",
+        map_index=-1,
+        get_ti_count=lambda **_: 1,
+        get_task_states=lambda **_: {"run": {"deliver": "running"}},
         max_tries=max_tries,
         try_number=1,
         xcom_push=lambda *_: None,
@@ -72,7 +78,7 @@ def context_of(store: Store, max_tries: int = 0, clear_number: int | None = None
         get_first_reschedule_date=lambda _: rescheduled and datetime.fromisoformat(rescheduled),
     )
     runs = {} if clear_number is None else {"dag_run": SimpleNamespace(clear_number=clear_number)}
-    return {"ti": ti, "task_state_store": store, **runs}
+    return {"ti": ti, "task_state_store": store, "dag": SimpleNamespace(task_ids=["deliver"]), **runs}
 
 
 @pytest.fixture(params=WAYS)

@@ -17,9 +17,9 @@ def storing_the_id_after_the_send(monkeypatch: pytest.MonkeyPatch) -> None:
         save(self.store, state)
         return transfer
 
-    def save_without_id(store: states.StateStore, state: states.DeliveryState) -> None:
+    def save_without_id(store: states.StateStore, state: states.DeliveryState, *of_try: int) -> None:
         if not state.transfer_id:
-            save(store, state)
+            save(store, state, *of_try)
 
     monkeypatch.setattr(states, "save", save_without_id)
     monkeypatch.setattr(Delivery, "send", send_then_save)

@@ -42,6 +42,7 @@ from outbound_transfer.client import AsyncClient, Client, RetryPolicy, Settings
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.polling.poll import Poll
+from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waits import Wait, Waits
 from outbound_transfer.protocol import calls
 from outbound_transfer.protocol.models import new_transfer
@@ -256,9 +257,9 @@ def ask_poll(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
         await asyncio.sleep(0)
 
     async def follow() -> None:
-        wait = Wait("t", 60.0, now + 200, OutcomeRules(), looked=now)
+        wait = Wait("t", 60.0, now + 200, OutcomeRules(), looked=Now(now, now))
         waits = Waits()
-        poll = Poll(waits, OutboundTransferHook().get_async_settings, clock=lambda: now, sleep=sleep)
+        poll = Poll(waits, OutboundTransferHook().get_async_settings, clock=lambda: Now(now, now), sleep=sleep)
         with waits.joined(wait):
             async for news in poll.news():
                 left.add("news", news)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from unit.wire import answer, header, read_body
+from unit.wire import answer, header, with_body
 
 #: Makes the raw bytes of an answer that quotes a text.
 Place = Callable[[str], bytes]
@@ -94,7 +94,8 @@ class Peer:
     has_quoted: bool = False
 
     def answer(self, stream: socket.socket, request: bytes) -> None:
-        length = read_body(stream, request)
+        request = with_body(stream, request)
+        length = len(request.partition(b"\r\n\r\n")[2])
         if self.well > 0:
             self.well -= 1
             stream.sendall(_well(request, length))
@@ -106,7 +107,10 @@ class Peer:
 def _well(request: bytes, length: int) -> bytes:
     line = request.partition(b"\r\n")[0].decode()
     if line.startswith("POST /v1/transfers "):
-        return _json(TRANSFER, "201 Created", "Location: /v1/transfers/t")
+        asked = json.loads(request.partition(b"\r\n\r\n")[2])
+        recipients = [{"email": one["email"]} for one in asked["recipients"]]
+        made = TRANSFER | {"subject": asked["subject"], "recipients": recipients}
+        return _json(made, "201 Created", "Location: /v1/transfers/t")
     if "/files" in line and line.startswith("POST"):
         name = (header(request, "Content-Disposition") or "").partition('filename="')[2].partition('"')[0]
         return _json({"id": "f", "name": name or "report.csv", "size": length}, "201 Created")

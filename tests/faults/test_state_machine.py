@@ -14,7 +14,7 @@ from faults.mutants import storing_the_id_after_the_send
 from outbound_transfer.delivery import Delivery
 from outbound_transfer.protocol.calls import get_transfer
 
-EXAMPLES = 15
+EXAMPLES = 25
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield bench
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", [1, 2])
 def test_no_schedule_breaks_a_promise(bench: Bench, number: int) -> None:
     counts = schedules(bench, EXAMPLES, number)
     for happened in ("deliver succeeded", "send succeeded", "faults met"):

@@ -105,6 +105,14 @@ def header(request: bytes, name: str) -> str | None:
     return found[1].decode() if found else None
 
 
+def with_body(stream: socket.socket, request: bytes) -> bytes:
+    """The request, read to its end."""
+    length = int(header(request, "Content-Length") or 0)
+    while len(request.partition(b"\r\n\r\n")[2]) < length:
+        request += stream.recv(1 << 20)
+    return request
+
+
 def read_body(stream: socket.socket, request: bytes) -> int:
     """Read a request to its end; how long its body was."""
     length = int(header(request, "Content-Length") or 0)

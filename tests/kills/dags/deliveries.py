@@ -33,8 +33,8 @@ class StoringAfterTheSend(DeliverFilesOperator):
         saved: list[states.DeliveryState] = []
         save = states.save
 
-        def keep(store: Any, state: states.DeliveryState) -> None:
-            save(store, state) if not state.transfer_id else saved.append(state)
+        def keep(store: Any, state: states.DeliveryState, *of_try: int) -> None:
+            save(store, state, *of_try) if not state.transfer_id else saved.append(state)
 
         with mock.patch.object(states, "save", keep):
             result = super().work(hook, context, resumed=resumed)
