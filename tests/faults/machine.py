@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,9 @@ class Death:
         raise Dead
 
 
+_numbers = itertools.count()
+
+
 class DagRun(RuleBasedStateMachine):
     """One DAG run with two deliveries of the same files: ``deliver``, and ``create`` >> ``attach`` >> ``send``."""
 
@@ -110,6 +114,7 @@ class DagRun(RuleBasedStateMachine):
     @initialize(deferrable=st.booleans(), late=st.sampled_from([False] * 9 + [True]))
     def begin(self, deferrable: bool, late: bool) -> None:
         self.late = late
+        self.number = next(_numbers)
         self.bench.restore_files()
         self.run = Run(self.bench.sandbox(), self.bench.files, late=late)
         self.run.time = (InterruptedReleasing if late else Interrupted)(self.run.sandbox)
@@ -132,14 +137,14 @@ class DagRun(RuleBasedStateMachine):
             "discard": self.task(lambda: (DiscardTransferOperator, {"transfer_id": self.draft})),
         }
         #: Subjects of the mapped task's items, and its instances, by index.
-        self.items = ["Item 0"]
+        self.items = [self.item(0)]
         self.indexes: list[TaskInstance] = []
         #: What ``create`` gave, and what of it ``attach`` has attached.
         self.draft = ""
         self.drafts: set[str] = set()
         self.attached: dict[str, set[str]] | None = None
         #: By delivery: how often it may be billed, and what it has been billed for since that was last raised.
-        self.allowed = {"deliver": 1, "send": 1, "Item 0": 1}
+        self.allowed = {"deliver": 1, "send": 1, self.item(0): 1}
         self.sent: dict[str, list[str]] = {name: [] for name in self.allowed}
         #: All that each was billed for.
         self.ever: defaultdict[str, set[str]] = defaultdict(set)
@@ -150,7 +155,11 @@ class DagRun(RuleBasedStateMachine):
         return [str(self.bench.files[number]) for number in self.wanted]
 
     def delivery(self, operator: type, **arguments: Any) -> tuple[type, dict[str, Any]]:
-        return operator, {**DELIVERY, **arguments, "resend": self.resend}
+        return operator, {**DELIVERY, "subject": f"Report {self.number}", **arguments, "resend": self.resend}
+
+    def item(self, number: int) -> str:
+        """The subject of an item: schedules share an account, and what one has sent is not another's."""
+        return f"Item {number} of {self.number}"
 
     def task(self, what: Callable[[], tuple[type, dict[str, Any]]], *, map_index: int = -1) -> TaskInstance:
         store = MortalStore()
@@ -214,7 +223,7 @@ class DagRun(RuleBasedStateMachine):
     @rule(at=st.integers(0, 3))
     def grow_list(self, at: int) -> None:
         """A new item of the mapped task, which moves those behind it."""
-        item = f"Item {len(self.items)}"
+        item = self.item(len(self.items))
         self.items.insert(at, item)
         self.allowed[item], self.sent[item] = 1, []
 
