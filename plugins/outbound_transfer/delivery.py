@@ -124,7 +124,7 @@ class Delivery:
             self._doubt = self.run.reason_for_a_past(remembers=is_whole)
         if state is None and not self._doubt:
             states.save_proved(self.store, self._made_from(new, files))
-        elif state is not None:
+        elif state is not None and is_whole:  # a gap must stay one until the service was asked
             states.save(self.store, state, self.run.try_number)
         # A create that was begun by an earlier try has perhaps left a draft that nothing leads to.
         if state.is_creating if state else self.run.try_number > 1:

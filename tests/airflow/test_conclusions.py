@@ -751,3 +751,18 @@ def test_a_wait_does_not_end_with_another_transfers_end(deliver, sandbox) -> Non
     ti._fire = fire_of_another
     with pytest.raises(AirflowFailException, match=r"was sent. Under its id .* another transfer now"):
         ti.run()
+
+
+def test_an_older_tries_state_is_not_believed_however_often_it_is_read(deliver, sandbox) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver(message="first")
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    sandbox.patch_account(credits=5)
+    sent = again(ti, message="second")["id"]
+    del ti.store.values["outbound_transfer_delivery_try_2"]
+
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=f"{sent}.*may be this very delivery"):
+            again(ti)
+    assert billed(sandbox) == [sent]
