@@ -764,5 +764,5 @@ def test_an_older_tries_state_is_not_believed_however_often_it_is_read(deliver, 
 
     for _ in range(2):
         with pytest.raises(AirflowFailException, match=f"{sent}.*may be this very delivery"):
-            again(ti)
+            again(ti, message="first")
     assert billed(sandbox) == [sent]
