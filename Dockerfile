@@ -9,7 +9,7 @@ COPY --chown=airflow:0 pyproject.toml README.md LICENSE constraints.txt /opt/air
 COPY --chown=airflow:0 plugins /opt/airflow/package/plugins
 COPY --chown=airflow:0 include /opt/airflow/package/include
 RUN pip install --no-cache-dir --constraint /opt/airflow/package/constraints.txt \
-        "/opt/airflow/package[postgres,celery]" \
+        "/opt/airflow/package[sandbox,postgres,celery]" \
     && pip check
 
 # The package is installed; only the DAGs go where Airflow looks for files.

@@ -1,15 +1,18 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop test test-whole test-package test-cluster chromium views faults machine kills kills-ingest \
-	fuzz fuzz-poll fuzz-feed fuzz-secrets lint \
-	bench-upload bench-ledger bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints clean
+.PHONY: help setup demo demo-stop check lint format test test-e2e test-package test-versions test-cluster test-faults test-stateful test-crash \
+	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium \
+	bench-upload bench-ledger bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
-# The tests that start a real Airflow or a real PostgreSQL share the machine's cores with it.
-WORKERS ?= 2
+# The modules of tests/ import one another from there.
+RUN := PYTHONPATH=tests $(BIN)/python
+# The same with the Airflow of AIRFLOW=3.0.6, where it is given.
+RUN_WITH := $(if $(AIRFLOW),python=$$($(RUN) -m versions.environments $(AIRFLOW)) && PYTHONPATH=tests $$python,$(RUN))
+# WORKERS: processes that run tests. What they start shares the machine's cores with them; some only wait.
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.complete ## Make .venv with everything in it (the targets below call it)
 
@@ -21,82 +24,90 @@ setup: .venv/.complete ## Make .venv with everything in it (the targets below ca
 		--build-constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (KEEP=1 leaves it running)
-	$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
+demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (KEEP=1 leaves it running, AIRFLOW=3.0.6)
+	$(RUN_WITH) scripts/demo.py $(if $(KEEP),--keep)
 
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
-	$(BIN)/python scripts/demo.py --stop
+	$(RUN) scripts/demo.py --stop
 
-test: setup chromium ## Run the tests, all but the longest
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not whole" $(ARGS)
+test: setup ## Run all tests but those of `make test-e2e` (about 6 minutes)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m "not e2e and not slow" $(ARGS)
 
-test-whole: setup chromium ## Run the longest tests: whole Airflows, in a browser, killed, searched for secrets
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m whole $(ARGS)
+test-e2e: setup .chromium ## Run the tests that start a whole Airflow or a browser, and other slow ones
+	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile -m "e2e or slow" $(ARGS)
 
 test-package: setup ## Build wheel and source archive, install and test them on Python 3.10 and 3.13 (about 6 minutes)
-	$(BIN)/python tests/package/run.py $(ARGS)
+	$(RUN) tests/packaging/run.py $(ARGS)
 
-chromium: # For the browser tests
+test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.2.1" (about 20 minutes; ARGS=--short: 8)
+	$(RUN) -m versions $(ARGS) $(VERSIONS)
+
+.chromium: # For the browser tests
 	@command -v chromium >/dev/null || { \
 		echo "The browser tests need Chromium, and there is none: it is installed from Debian's packages." >&2; \
 		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends chromium >/dev/null; }
 
-faults: setup ## A delivery under every fault, every pair, troubles of its state store, failing listings (about 15 minutes)
-	$(BIN)/python tests/faults/run.py $(ARGS)
+test-faults: setup ## A delivery under every fault, every pair, troubles of its state store, failing and bent listings (about 40 minutes)
+	$(RUN) -m resilience.fault_matrix $(ARGS)
 
-machine: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 7 minutes)
-	$(BIN)/python tests/faults/run_machine.py $(ARGS)
+test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 7 minutes)
+	$(RUN) -m resilience.stateful $(ARGS)
 
-kills: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes)
-	$(BIN)/python tests/kills/run.py $(ARGS)
+test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6)
+	$(RUN_WITH) -m resilience.crash $(ARGS)
+
+test-crash-ingest: setup ## Kill the ingest at every step of its SQL, on each warehouse (about 10 minutes)
+	$(RUN) -m resilience.crash_ingest $(ARGS)
 
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
-	$(BIN)/python tests/cluster/run.py $(ARGS)
+	$(RUN) -m e2e.cluster $(ARGS)
 
-fuzz-poll: setup ## The real poll against a hostile service, for SECONDS (600 where not given)
-	$(BIN)/python tests/faults/poll_fuzz.py --seconds $(or $(SECONDS),600) $(ARGS)
+test-fuzz-poll: setup ## The real poll against a hostile service, for SECONDS (600 where not given)
+	$(RUN) -m resilience.fuzz.poll_fuzz --seconds $(or $(SECONDS),600) $(ARGS)
 
-fuzz-feed: setup ## The real ingestion against a hostile feed, on each warehouse, for SECONDS (600 where not given)
-	$(BIN)/python tests/faults/feed_fuzz.py --seconds $(or $(SECONDS),600) $(ARGS)
+test-fuzz-feed: setup ## The real ingestion against a hostile feed, on each warehouse, for SECONDS (600 where not given)
+	$(RUN) -m resilience.fuzz.feed_fuzz --seconds $(or $(SECONDS),600) $(ARGS)
 
-fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (600 where not given)
-	$(BIN)/python tests/faults/secret_fuzz.py --seconds $(or $(SECONDS),600) $(ARGS)
+test-fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (600 where not given)
+	$(RUN) -m resilience.fuzz.secret_fuzz --seconds $(or $(SECONDS),600) $(ARGS)
 
-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
-	FUZZ_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -q tests/contract/test_fuzz.py
+test-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
+	FUZZ_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
 
-lint: setup ## Check style and types
+check: lint ## Check style and types and run the unit tests: the loop of a change
+	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) tests/unit $(ARGS)
+
+format: setup ## Put the code into its form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lint: setup ## Check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-views: setup ## Draw what the analysts' views say, for the documentation
-	$(BIN)/python scripts/draw_views.py
+	$(BIN)/lint-imports
 
 bench-upload: setup ## Upload 1 GiB: speed beside curl's and with a digest, and memory
-	$(BIN)/python tests/benchmarks/bench_upload.py
+	$(RUN) -m benchmarks.bench_upload
 
 bench-ledger: setup ## What the ledger adds to a delivery of three small files
-	$(BIN)/python tests/benchmarks/bench_ledger.py $(ARGS)
+	$(RUN) -m benchmarks.bench_ledger $(ARGS)
 
 bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 10 minutes)
-	$(BIN)/python tests/benchmarks/bench_ingest.py $(ARGS)
-
-kills-ingest: setup ## Kill the ingest at every step of its SQL, on each warehouse (about 10 minutes)
-	$(BIN)/python tests/kills/ingest.py $(ARGS)
+	$(RUN) -m benchmarks.bench_ingest $(ARGS)
 
 bench-import: setup ## What importing the operators adds to importing Airflow
-	$(BIN)/python tests/benchmarks/bench_import.py
+	$(RUN) -m benchmarks.bench_import
 
-bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSensor (about half an hour)
-	$(BIN)/python tests/benchmarks/bench_wait.py $(ARGS)
+bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSensor (about half an hour; AIRFLOW=3.0.6)
+	$(RUN_WITH) -m benchmarks.bench_wait $(ARGS)
 
 bench-page: setup ## The page of deliveries with 100,000 of them, in each warehouse (about 8 minutes)
-	$(BIN)/python tests/benchmarks/bench_page.py $(ARGS)
+	$(RUN) -m benchmarks.bench_page $(ARGS)
 
 bench-sandbox: setup ## The sandbox: start, calls a second, upload, pages of long lists, beside peers
-	$(BIN)/python tests/benchmarks/bench_sandbox.py $(ARGS)
+	$(RUN) -m benchmarks.bench_sandbox $(ARGS)
 
 sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox
@@ -105,5 +116,10 @@ constraints: setup ## Pin the newest versions of everything that set-up installs
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --all-extras --upgrade --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --output-file constraints.txt pyproject.toml
 
+docs: setup ## Build the documentation's site in site/; a warning is an error
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
+		--build-constraint constraints.txt --editable '.[dev,docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean: ## Remove what the targets above made
-	rm -rf .venv .demo .sandbox .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .venvs .demo .sandbox .airflow site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .hypothesis dist build

@@ -1,4 +1,4 @@
-"""Deliver files to recipients, one transfer for each delivery that the run is asked for."""
+"""Deliver files to recipients: one transfer for each entry of the run's parameter ``deliveries``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow.sdk import Param, dag, task, task_group
 from outbound_transfer.operators.transfer import DeliverFilesOperator, DiscardTransferOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 
-#: Seconds between two looks at a transfer that waits for pickup.
+#: Seconds between two polls while a transfer waits for pickup.
 POKE_INTERVAL = float(os.environ.get("OUTBOUND_TRANSFER_POKE_INTERVAL", "60"))
 
 RECIPIENT = {
@@ -63,15 +63,15 @@ DELIVERY = {
 EXAMPLE = {
     "files": ["/path/to/reports/*.pdf"],
     "subject": "Your reports",
-    "message": "Please collect them within the week.",
+    "message": "Please pick them up within the week.",
     "recipients": ["ann@example.com"],
 }
 
 
-def of_delivery(field: str) -> Any:
-    """A template field taken from the mapped task's own delivery.
+def delivery_field(field: str) -> Any:
+    """Return a template field that reads from the mapped task's own delivery.
 
-    The run's parameters are read where they are used, so that no phone number passes through an XCom.
+    It reads the run's parameters at run time, so that no phone number passes through an XCom.
     """
 
     def render(context: Any, jinja_env: Any) -> Any:  # noqa: ARG001  # Airflow passes it
@@ -81,7 +81,7 @@ def of_delivery(field: str) -> Any:
 
 
 def security_answer(context: Any, jinja_env: Any) -> str | None:
-    variable = of_delivery("security_answer_variable")(context, jinja_env)
+    variable = delivery_field("security_answer_variable")(context, jinja_env)
     return context["var"]["value"].get(variable) if variable else None
 
 
@@ -111,19 +111,19 @@ def security_answer(context: Any, jinja_env: Any) -> str | None:
 def deliver_files() -> None:
     @task
     def deliveries(params: dict[str, Any]) -> list[str]:
-        """What the run delivers: one mapped index for each delivery, shown by its subject."""
+        """Return the subjects, which name the mapped deliveries in the UI."""
         return [delivery["subject"] for delivery in params["deliveries"]]
 
     @task_group
     def delivery(subject: str) -> None:
         deliver = DeliverFilesOperator(
             task_id="deliver",
-            files=of_delivery("files"),
+            files=delivery_field("files"),
             subject=subject,
-            message=of_delivery("message"),
-            recipients=of_delivery("recipients"),
-            security=of_delivery("security"),
-            security_question=of_delivery("security_question"),
+            message=delivery_field("message"),
+            recipients=delivery_field("recipients"),
+            security=delivery_field("security"),
+            security_question=delivery_field("security_question"),
             security_answer=security_answer,
             deferrable=True,
             map_index_template="{{ task.subject }}",

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import atexit
 import gc
-import os
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from outbound_transfer_sandbox.testing import Sandbox
+from support import airflow_home  # noqa: F401  # before anything imports Airflow
+
+pytest_plugins = ["support.databases", "support.dag_runs"]
 
 # How long an example takes says nothing on a machine that others share.
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-
-_home = Path(tempfile.mkdtemp(prefix="airflow-home-"))
-atexit.register(shutil.rmtree, _home, ignore_errors=True)
-(_home / "dags").mkdir()
 
 
 @atexit.register
@@ -38,18 +31,6 @@ def _let_go_of_duckdb() -> None:
     if dialects := sys.modules.get("sqlalchemy.dialects"):
         dialects.registry.impls.pop("duckdb", None)
     gc.collect()
-
-
-for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
-    del os.environ[name]
-os.environ |= {
-    "AIRFLOW_HOME": str(_home),
-    "AIRFLOW__CORE__DAGS_FOLDER": str(_home / "dags"),
-    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
-    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_home}/airflow.db",
-    "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
-}
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ SELECT
     account,
     date(sent_at) AS sent_on,
     count(*) AS sent,
-    count(CASE WHEN collected > 0 THEN 1 END) AS collected_by_some,
+    count(CASE WHEN picked_up_count > 0 THEN 1 END) AS picked_up_by_any,
     count(CASE WHEN status = 'complete' THEN 1 END) AS complete,
     count(CASE WHEN status = 'expired' THEN 1 END) AS expired,
     count(CASE WHEN status = 'canceled' THEN 1 END) AS canceled,
-    count(CASE WHEN status NOT IN ('complete', 'expired', 'canceled', 'removed') THEN 1 END) AS waiting,
-    CAST(sum(recipients) AS bigint) AS recipients,
-    CAST(sum(collected) AS bigint) AS recipients_collected
+    count(CASE WHEN status NOT IN ('complete', 'expired', 'canceled', 'deleted') THEN 1 END) AS outstanding,
+    CAST(sum(recipient_count) AS bigint) AS recipients,
+    CAST(sum(picked_up_count) AS bigint) AS recipients_picked_up
 FROM outbound_transfer_transfers
 GROUP BY account, date(sent_at);
 
@@ -30,8 +30,8 @@ SELECT
 FROM outbound_transfer_recipients AS r
 INNER JOIN outbound_transfer_transfers AS t ON t.account = r.account AND t.transfer_id = r.transfer_id;
 
-DROP VIEW IF EXISTS outbound_transfer_about_to_expire;
-CREATE VIEW outbound_transfer_about_to_expire AS
+DROP VIEW IF EXISTS outbound_transfer_expiring_transfers;
+CREATE VIEW outbound_transfer_expiring_transfers AS
 SELECT
     account,
     transfer_id,
@@ -39,40 +39,40 @@ SELECT
     status,
     expires_at,
     ROUND((julianday(expires_at) - julianday('now')) * 86400.0, 3) / 3600.0 AS hours_left,
-    recipients - collected AS missing
+    recipient_count - picked_up_count AS recipients_outstanding
 FROM outbound_transfer_transfers
-WHERE status NOT IN ('complete', 'expired', 'canceled', 'removed')
+WHERE status NOT IN ('complete', 'expired', 'canceled', 'deleted')
 ORDER BY expires_at;
 
 DROP VIEW IF EXISTS outbound_transfer_feed_lag;
 CREATE VIEW outbound_transfer_feed_lag AS
 SELECT
-    c.feed,
+    c.account,
     c.cursor,
-    p.polled_at AS last_answer_at,
-    ROUND((julianday('now') - julianday(p.polled_at)) * 86400.0, 3) AS seconds_since_answer,
+    p.polled_at AS last_page_at,
+    ROUND((julianday('now') - julianday(p.polled_at)) * 86400.0, 3) AS seconds_since_last_page,
     1 - p.has_more AS caught_up,
     (
         SELECT count(*)
         FROM outbound_transfer_feed_polls AS f
-        WHERE f.feed = c.feed AND f.action = 'poll' AND f.cursor_to IS NULL
+        WHERE f.account = c.account AND f.action = 'poll' AND f.cursor_to IS NULL
             AND (p.polled_at IS NULL OR f.polled_at > p.polled_at)
-    ) AS refused_since,
-    (SELECT count(*) FROM outbound_transfer_rejected_lines AS l WHERE l.feed = c.feed) AS rejected_lines,
+    ) AS failed_polls_since,
+    (SELECT count(*) FROM outbound_transfer_rejected_lines AS l WHERE l.account = c.account) AS rejected_lines,
     (
-        SELECT ROUND((julianday(max(e.landed_at)) - julianday(max(e.occurred_at))) * 86400.0, 3)
+        SELECT ROUND((julianday(max(e.loaded_at)) - julianday(max(e.occurred_at))) * 86400.0, 3)
         FROM outbound_transfer_events AS e
-        WHERE e.feed = c.feed AND e.occurred_at IS NOT NULL
-    ) AS seconds_to_land
+        WHERE e.account = c.account AND e.occurred_at IS NOT NULL
+    ) AS seconds_to_load
 FROM outbound_transfer_feed_cursor AS c
 LEFT JOIN outbound_transfer_feed_polls AS p
-    ON p.feed = c.feed
+    ON p.account = c.account
     AND p.poll_id = (
         SELECT max(q.poll_id)
         FROM outbound_transfer_feed_polls AS q
-        WHERE q.feed = c.feed AND q.polled_at = (
+        WHERE q.account = c.account AND q.polled_at = (
             SELECT max(polled_at)
             FROM outbound_transfer_feed_polls AS s
-            WHERE s.feed = c.feed AND s.action = 'poll' AND s.cursor_to IS NOT NULL
+            WHERE s.account = c.account AND s.action = 'poll' AND s.cursor_to IS NOT NULL
         )
     );

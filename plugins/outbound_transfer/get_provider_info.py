@@ -12,7 +12,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-outbound-transfer",
         "name": "Outbound Transfer",
-        "description": "Deliver files through the Outbound Transfer Service and land its event feed in a warehouse.",
+        "description": "Deliver files through the Outbound Transfer Service and load its event feed into a warehouse.",
         "integrations": [
             {
                 "integration-name": "Outbound Transfer Service",
@@ -82,12 +82,15 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["outbound_transfer.triggers.transfer"],
             }
         ],
-        "extra-links": ["outbound_transfer.links.TransferLink"],
+        "extra-links": [
+            "outbound_transfer.links.deliveries.DeliveriesLink",
+            "outbound_transfer.links.transfer.TransferLink",
+        ],
         "asset-uris": [
             {
                 "schemes": ["outbound-transfer"],
-                "handler": "outbound_transfer.assets.sanitize_uri",
-                "to_openlineage_converter": "outbound_transfer.assets.convert_asset_to_openlineage",
+                "handler": "outbound_transfer.assets.outbound_transfer.sanitize_uri",
+                "to_openlineage_converter": "outbound_transfer.lineage.openlineage.convert_asset_to_openlineage",
             }
         ],
         "transfers": [
@@ -98,11 +101,22 @@ def get_provider_info() -> dict[str, Any]:
             }
             for module in ("event_feed_to_sql", "transfers_to_sql")
         ],
-        "cli": ["outbound_transfer.cli.get_commands"],
+        "cli": ["outbound_transfer.cli.definition.get_commands"],
         "config": {
             "outbound_transfer": {
-                "description": "The delivery ledger, and what the page of deliveries reads.",
+                "description": "The delivery ledger, what the page of deliveries reads, and the state of deliveries.",
                 "options": {
+                    "state_conn_id": {
+                        "description": (
+                            "Connection of the SQL database where deliveries keep their state from try to try. If it "
+                            "is empty, they use Airflow's task state store; before Airflow 3.3, the connection of the "
+                            "ledger, or Airflow Variables if there is no ledger."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "outbound_transfer_warehouse",
+                        "default": "",
+                    },
                     "ledger_conn_id": {
                         "description": (
                             "Connection of the SQL database where deliveries are recorded and which the page shows: "
@@ -114,7 +128,7 @@ def get_provider_info() -> dict[str, Any]:
                         "default": "",
                     },
                     "ledger_table_prefix": {
-                        "description": "Begins the names of the tables, as of the ingestions.",
+                        "description": "Begins the names of the ledger's tables and of the table of states.",
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": None,

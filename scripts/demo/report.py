@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 
 from outbound_transfer_sandbox.testing import Sandbox
+from support.airflow_stack.console import Reporter, size
+from support.airflow_stack.stack import Airflow
 
-from .console import Teller, size
-from .stack import Airflow
-from .story import Delivery, Seen
+from .scenario import Delivery, Observations
 
 #: What a reader may wonder about, by method and status.
 REMARKS = {("DELETE", 409): " (the teardown discards drafts only; what was sent stays)", ("GET", 429): " (waited for)"}
@@ -58,7 +58,7 @@ class Facts:
 
 
 def gather(
-    deliveries: list[Delivery], seen: Seen, run_id: str, sandbox: Sandbox, airflow: Airflow, warehouse: Path
+    deliveries: list[Delivery], seen: Observations, run_id: str, sandbox: Sandbox, airflow: Airflow, warehouse: Path
 ) -> Facts:
     """Read everything back."""
     calls = sandbox.requests()
@@ -147,43 +147,43 @@ def _events(facts: Facts, outcome: Outcome, type_: str | None = None) -> list[di
     ]
 
 
-def tell(facts: Facts, teller: Teller) -> list[str]:
+def print_report(facts: Facts, reporter: Reporter) -> list[str]:
     """Print the report; the claims that are not so."""
-    teller.heading("What was delivered")
+    reporter.heading("What was delivered")
     for outcome in facts.outcomes:
-        _tell_outcome(outcome, teller)
-    _tell_warehouse(facts, teller)
-    _tell_calls(facts, teller)
-    teller.heading("Verified")
+        _print_outcome(outcome, reporter)
+    _print_warehouse(facts, reporter)
+    _print_calls(facts, reporter)
+    reporter.heading("Verified")
     wrong = []
     for claim, is_so in checks(facts):
-        teller.line(f"  {'ok   ' if is_so else 'WRONG'} {claim}", "" if is_so else "bold red")
+        reporter.line(f"  {'ok   ' if is_so else 'WRONG'} {claim}", "" if is_so else "bold red")
         if not is_so:
             wrong.append(claim)
     return wrong
 
 
-def _tell_outcome(outcome: Outcome, teller: Teller) -> None:
-    teller.line(f'"{outcome.subject}", transfer {outcome.transfer_id}, sent {outcome.transfer["sent_at"]}', "bold")
+def _print_outcome(outcome: Outcome, reporter: Reporter) -> None:
+    reporter.line(f'"{outcome.subject}", transfer {outcome.transfer_id}, sent {outcome.transfer["sent_at"]}', "bold")
     for name, (count, sha256) in sorted(outcome.stored.items()):
-        teller.line(f"  {size(count):>9}  sha256 {sha256[:12]}...  {name}")
+        reporter.line(f"  {size(count):>9}  sha256 {sha256[:12]}...  {name}")
     for person in outcome.transfer["recipients"]:
-        teller.line(f"  collected {person['picked_up_at']} by {person['name']} <{person['email']}>")
+        reporter.line(f"  collected {person['picked_up_at']} by {person['name']} <{person['email']}>")
 
 
-def _tell_warehouse(facts: Facts, teller: Teller) -> None:
-    teller.heading("What landed in the warehouse")
+def _print_warehouse(facts: Facts, reporter: Reporter) -> None:
+    reporter.heading("What landed in the warehouse")
     for type_, count in Counter(event["type"] for event in facts.events).items():
         times = [event["occurred_at"] for event in facts.events if event["type"] == type_]
-        teller.line(f"  {count:3} {type_}, {min(times)} to {max(times)}")
-    teller.line(f"  cursor {facts.cursor}, rejected lines {facts.rejected}")
+        reporter.line(f"  {count:3} {type_}, {min(times)} to {max(times)}")
+    reporter.line(f"  cursor {facts.cursor}, rejected lines {facts.rejected}")
 
 
-def _tell_calls(facts: Facts, teller: Teller) -> None:
-    teller.heading("Calls of the service")
+def _print_calls(facts: Facts, reporter: Reporter) -> None:
+    reporter.heading("Calls of the service")
     paths = Counter(
         (call["method"], re.sub(r"(/transfers/)[^/]+", r"\1{id}", call["path"]), call["status"]) for call in facts.calls
     )
     for (method, path, status), count in sorted(paths.items(), key=lambda item: item[0][1::-1]):
-        teller.line(f"  {count:3} x {method} {path} -> {status}{REMARKS.get((method, status), '')}")
-    teller.line(f"  {len(facts.calls):3} in all")
+        reporter.line(f"  {count:3} x {method} {path} -> {status}{REMARKS.get((method, status), '')}")
+    reporter.line(f"  {len(facts.calls):3} in all")

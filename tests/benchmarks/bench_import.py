@@ -1,6 +1,6 @@
 """What the provider adds to ``import airflow.sdk`` in a DAG file: milliseconds, the median of fresh interpreters.
 
-.venv/bin/python tests/benchmarks/bench_import.py [RUNS]
+PYTHONPATH=tests .venv/bin/python -m benchmarks.bench_import [RUNS]
 """
 
 from __future__ import annotations

@@ -24,8 +24,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 WAREHOUSES = ("sqlite", "duckdb", "postgresql")
 
 
@@ -68,11 +66,12 @@ def ours(target: dict[str, Any]) -> dict[str, Any]:
     bare = _megabytes("VmRSS")
     from airflow.sdk.listener import get_listener_manager
 
-    from outbound_transfer.transfers import event_feed_to_sql
+    from outbound_transfer.transfers import feed_ingest
+    from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 
     get_listener_manager()  # Airflow's plugins, which a worker has loaded before its task begins
-    event_feed_to_sql.FEED_INTERVAL = 0.0  # the sandbox is told the same
-    operator = event_feed_to_sql.EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse")
+    feed_ingest.FEED_INTERVAL = 0.0  # the sandbox is told the same
+    operator = EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse")
     max_pages = target["events"] // 1_000
     operator.max_pages = max_pages
     if target["in_memory"]:
@@ -83,12 +82,12 @@ def ours(target: dict[str, Any]) -> dict[str, Any]:
 def _serve_from(pages: dict[int, tuple[bytes, dict[str, str]]]) -> None:
     """Let the hook read pages without a call."""
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.protocol.exchange import Answer
-    from outbound_transfer.protocol.feed import Page, read_page
+    from outbound_transfer.protocol.events import Page, read_page
+    from outbound_transfer.protocol.messages import Response
 
     def read_events(self: OutboundTransferHook, *, cursor: int) -> Page:
         body, headers = pages[cursor]
-        return read_page(Answer(200, headers, body), cursor=cursor)
+        return read_page(Response(200, headers, body), cursor=cursor)
 
     OutboundTransferHook.read_events = read_events  # type: ignore[method-assign, assignment]
 
@@ -145,12 +144,12 @@ def page(target: dict[str, Any]) -> dict[str, Any]:
     """Seconds that each of 50 more pages of 1,000 takes to commit, a connection of its own included."""
     from airflow.sdk import BaseHook
 
-    from outbound_transfer.protocol.feed import Event, Page
+    from outbound_transfer.protocol.events import Event, Page
     from outbound_transfer.warehouse.database import Warehouse
-    from outbound_transfer.warehouse.feed import FeedTables
+    from outbound_transfer.warehouse.events import EventStore
 
-    tables = FeedTables(Warehouse(BaseHook.get_hook("warehouse")), "bench")
-    cursor, took = tables.cursor(), []
+    tables = EventStore(Warehouse(BaseHook.get_hook("warehouse")), "bench")
+    cursor, took = tables.get_or_create_cursor(), []
     for _ in range(50):
         last = cursor + 1_000
         events = tuple(
@@ -158,7 +157,7 @@ def page(target: dict[str, Any]) -> dict[str, Any]:
             for n in range(cursor + 1, last + 1)
         )
         started = time.monotonic()
-        tables.land(Page(cursor, last, True, events, ()))
+        tables.load_page(Page(cursor, last, True, events, ()))
         took.append(time.monotonic() - started)
         cursor = last
     return {"median": statistics.median(took), "longest": max(took)}

@@ -13,8 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 ROUNDS = 20
 
 
@@ -62,7 +60,7 @@ def compare(stack: ExitStack, folder: Path, rounds: int) -> None:
 
 def deliver(connection: str | None, files: list[str]) -> tuple[float, float]:
     """Milliseconds until the transfer is sent, and until the task has ended."""
-    from outbound_transfer.delivery import Delivery
+    from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.operators.transfer import DeliverFilesOperator
 
     os.environ["AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID"] = "ledger" if connection else ""
@@ -90,7 +88,7 @@ def context() -> Any:
     """A task instance's, as far as an operator looks at it."""
     from types import SimpleNamespace
 
-    from support.tasks import Store
+    from support.tasks import InMemoryStateStore
 
     ti = SimpleNamespace(
         dag_id="bench",
@@ -101,7 +99,7 @@ def context() -> Any:
         max_tries=0,
         xcom_push=lambda *_, **__: None,
     )
-    return {"ti": ti, "task_state_store": Store()}
+    return {"ti": ti, "task_state_store": InMemoryStateStore()}
 
 
 if __name__ == "__main__":

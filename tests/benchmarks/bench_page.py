@@ -1,6 +1,6 @@
 """The page of deliveries in a real Airflow's API server, over HTTP, with 100,000 deliveries in the ledger.
 
-.venv/bin/python tests/benchmarks/bench_page.py [--deliveries N] [--rounds N] [postgresql] [sqlite] [duckdb]
+PYTHONPATH=tests .venv/bin/python -m benchmarks.bench_page [--deliveries N] [--rounds N] [postgresql] [sqlite] [duckdb]
 
 Peer: Airflow's own listing of DAG runs (25 a page), from the same API server, signed in the same way.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,15 +20,12 @@ from typing import Any
 
 import httpx
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests"))
-
-from outbound_transfer.ui.app import KEEP  # noqa: E402
-from outbound_transfer.warehouse.database import Warehouse  # noqa: E402
-from support import ledger  # noqa: E402
-from support.postgres import running_server  # noqa: E402
-from support.ui import running_ui  # noqa: E402
-from support.warehouses import Hook, duckdb_hook, sqlite_hook  # noqa: E402
+from outbound_transfer.ui.app import CACHE_SECONDS
+from outbound_transfer.warehouse.database import Warehouse
+from support import sample_rows as ledger
+from support.airflow_stack.ui import running_ui
+from support.postgres import running_server
+from support.warehouses import Hook, duckdb_hook, sqlite_hook
 
 #: Of so many DAGs, one is of nobody's who asks: Airflow does not know it.
 DAGS = ("deliver_files", "deliver_files", "deliver_files", "forgotten")
@@ -76,7 +72,7 @@ def measure(name: str, folder: Path, hook: Hook, connection: str, deliveries: in
     started = time.perf_counter()
     ledger.fill(warehouse, deliveries, now, dags=DAGS)
     print(f"\n{name}: {deliveries:,} deliveries made in {time.perf_counter() - started:.0f} s", flush=True)
-    with running_ui(folder / "airflow", connection, REPOSITORY / "tests/browser/dags", "") as stack:
+    with running_ui(folder / "airflow", connection, "") as stack:
         token = stack.sign_in("", "ann")
         run = stack.servers[""].trigger("deliver_files", {})
         with httpx.Client(
@@ -114,7 +110,7 @@ def cold(http: httpx.Client) -> str:
     """With counts that are not kept any more; the very first one loads modules."""
     took = [milliseconds(http, "/outbound-transfer/deliveries")]
     for _ in range(COLD):
-        time.sleep(KEEP + 0.5)
+        time.sleep(CACHE_SECONDS + 0.5)
         took.append(milliseconds(http, "/outbound-transfer/deliveries"))
     return shown(took[1:])
 

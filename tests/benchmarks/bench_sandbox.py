@@ -1,6 +1,6 @@
 """The sandbox: start, small calls, a large upload, and pages of long lists, each beside a peer in the same run.
 
-.venv/bin/python tests/benchmarks/bench_sandbox.py [--quick] [start] [calls] [upload] [pages]
+PYTHONPATH=tests .venv/bin/python -m benchmarks.bench_sandbox [--quick] [start] [calls] [upload] [pages]
 
 Peers: of the start, a Python that does nothing; of the calls, "hello" in bare Starlette on the same uvicorn, which is
 what the server library allows; of the upload, a copy of the same file by read and write, one by the kernel alone, and
@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from load import Call, Result, cpu_seconds, ids, measure
 
-from outbound_transfer_sandbox.models import Draft, Recipient
-from outbound_transfer_sandbox.service.sandbox import Sandbox
+from benchmarks.load import Call, Result, cpu_seconds, ids, measure
+from outbound_transfer_sandbox.domain.models import Draft, Recipient
+from outbound_transfer_sandbox.service.sandbox import SandboxService
 
 MIB = 1 << 20
 UNLIMITED = {"requests_per_window": 10**9, "feed_interval_seconds": 0, "outstanding_transfer_limit": 10**12}
@@ -266,8 +266,8 @@ STATUSES = ("all", "pending", "partial", "complete", "canceled", "expired")
 
 def _fill(data: Path, transfers: int, events: int) -> None:
     """Raises the number of sent transfers or of events to this; a tenth of the transfers has each other status."""
-    with closing(Sandbox(data)) as service:
-        service.open_keys(None, None)
+    with closing(SandboxService(data)) as service:
+        service.ensure_keys(None, None)
         db, now = service.context.db, service.context.clock.now()
         have = db.value("SELECT count(*) FROM transfers")
         recipient = Recipient("ann@example.com", "ann")
@@ -293,11 +293,11 @@ def _fill(data: Path, transfers: int, events: int) -> None:
 
 
 def _last_cursor(data: Path) -> str:
-    from outbound_transfer_sandbox.service.transfers import Position
+    from outbound_transfer_sandbox.service.transfers import ListCursor
 
-    with closing(Sandbox(data)) as service:
+    with closing(SandboxService(data)) as service:
         first, newest = service.context.db.one("SELECT min(sent_at), max(sent_at) FROM transfers")
-        return Position(0, first + 100, newest).encode()
+        return ListCursor(0, first + 100, newest).encode()
 
 
 def _page_ms(running: Running, path: str, key: str | None = None) -> float:

@@ -101,16 +101,16 @@ def run_ours(service: dict[str, str], transfer_id: str, file: Path, *options: st
 def upload(url: str, key: str, transfer_id: str, file: str, *, is_digested: bool) -> dict[str, float]:
     """One upload in a process of its own: seconds, and MiB that its peak memory grew by."""
     from outbound_transfer.client import Client, Settings
-    from outbound_transfer.digests import Digest
-    from outbound_transfer.protocol import calls
-    from outbound_transfer.sources import find_sources
+    from outbound_transfer.delivery.checksum import HashingUpload
+    from outbound_transfer.delivery.sources import resolve_files
+    from outbound_transfer.protocol import endpoints
 
-    (source,) = find_sources(file)
-    body = Digest(source.upload()).upload if is_digested else source.upload()
+    (source,) = resolve_files(file)
+    body = HashingUpload(source.upload()).upload if is_digested else source.upload()
     with Client(Settings(url, key)) as client:
-        client.perform(calls.get_transfer(transfer_id))  # connect, import and warm up outside the measured part
+        client.perform(endpoints.get_transfer(transfer_id))  # connect, import and warm up outside the measured part
         before, started = peak_mib(), time.perf_counter()
-        attached = client.perform(calls.attach_file(transfer_id, body))
+        attached = client.perform(endpoints.attach_file(transfer_id, body))
         seconds = time.perf_counter() - started
     assert attached.file.size == source.size
     return {"seconds": seconds, "grown_mib": peak_mib() - before}

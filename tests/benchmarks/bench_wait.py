@@ -8,20 +8,12 @@ tell 404 from success: a gateway answers it 404 while a transfer is outstanding.
 from __future__ import annotations
 
 import argparse
-import json
-import random
-import statistics
-import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import uvicorn
@@ -30,105 +22,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS.parent / "scripts")]
-
-from demo.console import Teller  # noqa: E402
-from demo.processes import Signals, members  # noqa: E402
-
-from benchmarks.simulated_waits import send, simulated  # noqa: E402
-from kills.stack import KillStack, running_stack  # noqa: E402
-from outbound_transfer_sandbox.testing import Sandbox  # noqa: E402
-
-RECIPIENT = "ann@example.com"
-
-
-class WaitStack(KillStack):
-    """A real Airflow with one sandbox, and the DAGs of this benchmark."""
-
-    interval = 60.0
-    gateway = ""
-
-    def settings(self) -> dict[str, str]:
-        return super().settings() | {
-            "AIRFLOW__CORE__DAGS_FOLDER": str(TESTS / "benchmarks" / "dags"),
-            "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "10000",
-            "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",
-            "AIRFLOW__CORE__PARALLELISM": "4",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "300",
-            "AIRFLOW__TRIGGERER__CAPACITY": "10000",
-            # How soon a triggerer that was killed is missed.
-            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
-            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
-            "BENCH_WAIT_FOLDER": str(self.folder),
-            "BENCH_WAIT_INTERVAL": str(self.interval),
-            "PYTHONPATH": str(TESTS),
-        }
-
-    def connections(self) -> dict[str, str]:
-        peer = {"conn_type": "http", "host": self.gateway}
-        return super().connections() | {
-            "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": super().connections()["AIRFLOW_CONN_SANDBOX_0"],
-            "AIRFLOW_CONN_PEER": json.dumps(peer),
-        }
-
-    def triggerer_memory(self) -> int:
-        """Bytes of the triggerer's processes that no other process shares."""
-        leader = next(leader for leader in self.processes.leaders if leader.name == "triggerer")
-        return sum(process.memory_full_info().uss for process in members([leader]))
-
-
-@dataclass
-class Waiting:
-    """One DAG's waits, from their start to their end."""
-
-    stack: WaitStack
-    dag_id: str
-    run_id: str = ""
-    ended: dict[str, float] = field(default_factory=dict)
-    running: list[int] = field(default_factory=list)
-    states: Counter[str] = field(default_factory=Counter)
-
-    def start(self) -> None:
-        self.run_id = self.stack.airflow.trigger(self.dag_id, {})
-
-    def look(self) -> Counter[str]:
-        """How many tasks are in each state now."""
-        rows = self.rows()
-        self.states = Counter(str(row["state"]) for row in rows)
-        self.running.append(self.states["running"])
-        return self.states
-
-    def rows(self) -> list[dict[str, Any]]:
-        path = f"dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances"
-        found: list[dict[str, Any]] = []
-        while True:
-            page = self.stack.airflow.call("GET", path, limit=1000, offset=len(found), task_id="wait")
-            found += page["task_instances"]
-            if not page["task_instances"]:
-                return found
-
-    def until(self, done: Callable[[Counter[str]], bool], timeout: float, tell: Callable[[str], None]) -> None:
-        until, told = time.monotonic() + timeout, ""
-        while not done(self.look()) and time.monotonic() < until:
-            if (now := ", ".join(f"{count} {state}" for state, count in sorted(self.states.items()))) != told:
-                tell(told := now)
-            time.sleep(5)
-
-
-def spread(sandbox: Sandbox, sent: list[str], seconds: float, ended: dict[str, float]) -> None:
-    """End all transfers, evenly over so many seconds: of ten, eight are collected, one expires, one is canceled."""
-    began, order = time.time(), random.Random(7).sample(sent, len(sent))
-    moments = {one: began + seconds * (number + 1) / len(order) for number, one in enumerate(order)}
-    for one in order[::10]:
-        sandbox.set_expiry(one, moments[one] - time.time())
-    for number, one in enumerate(order):
-        time.sleep(max(moments[one] - time.time(), 0))
-        if number % 10 == 1:
-            sandbox.cancel(one)
-        elif number % 10:
-            sandbox.pickup(one, RECIPIENT)
-        ended[one] = time.time()
+from benchmarks.simulated_waiters import simulated
+from outbound_transfer_sandbox.testing import Sandbox
+from support.airflow_stack.console import Reporter
+from support.airflow_stack.many_sandboxes import running_stack
+from support.airflow_stack.processes import Signals
+from support.airflow_stack.waiters import Result, Waiting, WaitStack, ending, ours, prepare
 
 
 @contextmanager
@@ -156,60 +55,6 @@ def gateway(sandbox: list[Sandbox]) -> Iterator[str]:
         thread.join()
 
 
-@dataclass
-class Result:
-    """What so many waits came to."""
-
-    waits: Waiting
-    count: int
-    seconds: float
-    made: list[dict[str, Any]]
-    delays: list[float]
-    memory: float = 0.0
-
-    def lines(self) -> Iterator[str]:
-        kinds = Counter("lists" if call["path"] == "/v1/transfers" else "reads" for call in self.made)
-        minutes = Counter(call["at"][:16] for call in self.made)
-        refused = sum(call["status"] == 429 for call in self.made)
-        yield f"succeeded          {self.waits.states['success']:>8}"
-        yield f"failed             {self.waits.states['failed']:>8}"
-        if left := self.count - self.waits.states["success"] - self.waits.states["failed"]:
-            yield f"still waiting      {left:>8}"
-        yield f"requests           {len(self.made):>8}   {kinds['lists']} lists, {kinds['reads']} reads"
-        yield f"in a minute        {len(self.made) / self.seconds * 60:>8.1f}"
-        yield f"                   {max(minutes.values(), default=0):>8}   in the busiest"
-        yield f"refused (429)      {refused:>8}"
-        if self.delays:
-            yield f"from end to success{statistics.median(self.delays):>8.1f} s at the median"
-            yield f"                   {_percentile(self.delays, 99):>8.1f} s at the 99th percentile"
-            yield f"                   {self.delays[-1]:>8.1f} s at most"
-        running = self.waits.running
-        yield f"worker slots held  {max(running):>8}   {statistics.mean(running):.2f} on average"
-        if self.memory:
-            yield f"triggerer memory   {self.memory / self.count / 1024:>8.1f} KiB per wait"
-
-
-def ours(
-    stack: WaitStack, sent: list[str], seconds: float, tell: Callable[[str], None], meanwhile: Callable[[], None]
-) -> Result:
-    """Wait for all with `TransferSensor`; ``meanwhile`` happens when all are deferred, before any ends."""
-    sandbox, count = stack.sandboxes[0], len(sent)
-    before_memory, before_calls, began = stack.triggerer_memory(), len(sandbox.requests()), time.time()
-    waits = Waiting(stack, "waits")
-    waits.start()
-    waits.until(lambda states: states["deferred"] == count, 1_800, tell)
-    tell(f"{count} waits deferred after {time.time() - began:.0f} s")
-    time.sleep(2 * stack.interval)
-    memory = stack.triggerer_memory() - before_memory
-    meanwhile()
-    waits.running.clear()
-    with ending(sandbox, sent, seconds, waits.ended):
-        waits.until(lambda states: states["deferred"] == 0, seconds + 600, tell)
-    waits.until(lambda states: states["success"] + states["failed"] == count, 600, tell)
-    made = sandbox.requests()[before_calls:]
-    return Result(waits, count, time.time() - began, made, sorted(_delays(waits, sent)), memory)
-
-
 def peer(stack: WaitStack, sent: list[str], seconds: float, tell: Callable[[str], None]) -> Result:
     """Wait for all with `HttpSensor`."""
     sandbox, count = stack.sandboxes[0], len(sent)
@@ -220,27 +65,6 @@ def peer(stack: WaitStack, sent: list[str], seconds: float, tell: Callable[[str]
         waits.until(lambda states: states["success"] + states["failed"] == count, seconds, tell)
     made = sandbox.requests()[before_calls:]
     return Result(waits, count, time.time() - began, made, [])
-
-
-@contextmanager
-def ending(sandbox: Sandbox, sent: list[str], seconds: float, ended: dict[str, float]) -> Iterator[None]:
-    """Let the transfers end while the block runs."""
-    thread = threading.Thread(target=spread, args=(sandbox, sent, seconds, ended))
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
-def _delays(waits: Waiting, sent: list[str]) -> Iterator[float]:
-    for row in waits.rows():
-        if row["state"] == "success":
-            yield datetime.fromisoformat(row["end_date"]).timestamp() - waits.ended[sent[row["map_index"]]]
-
-
-def _percentile(ordered: list[float], percent: int) -> float:
-    return ordered[min(len(ordered) * percent // 100, len(ordered) - 1)]
 
 
 def stalls_of(stack: WaitStack, run_id: str) -> str:
@@ -254,13 +78,6 @@ def stalls_of(stack: WaitStack, run_id: str) -> str:
     return "event-loop stalls: the meter did not end"
 
 
-def prepare(stack: WaitStack, count: int) -> list[str]:
-    """Send so many transfers, for the DAGs to wait for."""
-    sent = send(stack.sandboxes[0], count)
-    (stack.folder / "transfers.json").write_text(json.dumps(sent))
-    return sent
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulated", type=int, default=5_000, help="waiting triggers in one process")
@@ -270,23 +87,23 @@ def main() -> None:
     parser.add_argument("--peer-seconds", type=float, default=300.0, help="after which HttpSensor is given up")
     arguments = parser.parse_args()
     WaitStack.interval = arguments.interval
-    teller, found, lines = Teller(), [], [*simulated(arguments.simulated), ""]
+    reporter, found, lines = Reporter(), [], [*simulated(arguments.simulated), ""]
     with (
         tempfile.TemporaryDirectory(prefix="bench-wait-") as folder,
         gateway(found) as WaitStack.gateway,
-        running_stack(Path(folder), teller, 1, Signals(), WaitStack) as stack,
+        running_stack(Path(folder), reporter, 1, Signals(), kind=WaitStack) as stack,
     ):
         found += stack.sandboxes
         stack.wait_for_dags(stack.airflow, "waits", "peer", "meter")
         sent = prepare(stack, arguments.waits)
-        teller.say(f"Sent {arguments.waits} transfers")
+        reporter.say(f"Sent {arguments.waits} transfers")
         meter = stack.airflow.trigger("meter", {})
         lines.append(f"TransferSensor: {arguments.waits} waits, a look every {arguments.interval:.0f} s,")
         lines.append(f"ends spread over {arguments.seconds:.0f} s, 60 calls a minute allowed")
-        lines += ours(stack, sent, arguments.seconds, teller.say, lambda: None).lines()
+        lines += ours(stack, sent, arguments.seconds, reporter.say, lambda: None).lines()
         lines += [stalls_of(stack, meter), "", f"HttpSensor: the same, given up after {arguments.peer_seconds:.0f} s"]
         sent = prepare(stack, arguments.waits)
-        lines += peer(stack, sent, arguments.peer_seconds, teller.say).lines()
+        lines += peer(stack, sent, arguments.peer_seconds, reporter.say).lines()
     print("\n".join(["", *lines]))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-DIFFERENCES = Path(__file__).resolve().parents[1] / "contract/differences.json"
+DIFFERENCES = Path(__file__).resolve().parents[1] / "sandbox/contract/differences.json"
 _PATIENCE = 5
 
 
@@ -37,7 +37,7 @@ def account(environment: Mapping[str, str] = os.environ) -> Account | None:
     return Account(base_url.rstrip("/"), *keys)
 
 
-class Patient(httpx.HTTPTransport):
+class RateLimitWaitingTransport(httpx.HTTPTransport):
     """Waits out 429: an account's rates cannot be lifted."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -52,7 +52,7 @@ class Patient(httpx.HTTPTransport):
 
 @dataclass(frozen=True)
 class Difference:
-    """What a real account was seen to do otherwise than service.md, or than the sandbox where service.md is silent.
+    """What a real account was seen to do otherwise than service-api.md, or than the sandbox where that is silent.
 
     :ivar seen: the day of the run that showed it.
     :ivar test: the test that it breaks, as `test_file.py::test_name` with its parameters.

@@ -1,26 +1,16 @@
-"""A real PostgreSQL server for tests, from wheels; a test that needs it fails where it cannot be had.
-
-Import both fixtures into the test module::
-
-    from support.postgres import postgres, postgres_server  # noqa: F401
-"""
+"""A real PostgreSQL server for tests, from wheels; a test that needs it fails where it cannot be had."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-from .patience import eventually
 
 
 @dataclass(frozen=True)
@@ -68,25 +58,3 @@ def running_server() -> Iterator[Database]:
         if server is not None:
             server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Database]:
-    """One server a test process."""
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture
-def postgres(postgres_server: Database) -> Iterator[Database]:
-    """A fresh database; whoever leaves a connection to it open fails."""
-    name = f"test_{uuid.uuid4().hex}"
-    with closing(postgres_server.connect(autocommit=True)) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        try:
-            yield Database(postgres_server.host, name)
-            query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"
-            # A server process ends a little after its connection.
-            eventually(lambda: connection.execute(query).fetchone()[0] == 0)
-        finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -14,13 +14,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-from airflow.sdk import timezone
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, TaskDeferred, timezone
 from outbound_transfer_sandbox.testing import Sandbox
 
 
-class Time:
+class SimulatedClock:
     """One clock for the client and the service; a wait takes no time here and all of it there."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -37,7 +36,7 @@ class Time:
         return self.now
 
 
-class SharedTime(Time):
+class SharedSimulatedClock(SimulatedClock):
     """One clock for several threads: it moves only when all of them sleep, and just to the first awakening."""
 
     def __init__(self, sandbox: Sandbox, threads: int) -> None:
@@ -75,7 +74,7 @@ class SharedTime(Time):
 
 
 @dataclass
-class Store:
+class InMemoryStateStore:
     """The task state store: JSON in, JSON out, as through Airflow's API."""
 
     values: dict[str, str] = field(default_factory=dict)
@@ -88,11 +87,11 @@ class Store:
         assert json.loads(self.values[key]) == value, "Airflow takes nothing but what JSON gives back"
 
 
-class Dead(Exception):
+class ProcessCrashed(Exception):
     """The process has ended."""
 
 
-class MortalStore(Store):
+class CrashableStateStore(InMemoryStateStore):
     """A store that a dead process no longer writes to."""
 
     dead = False
@@ -103,20 +102,25 @@ class MortalStore(Store):
 
 
 @dataclass
-class TaskInstance:
+class FakeTaskInstance:
     """One task of one DAG run.
 
     :ivar make: makes the operator anew for each process that runs a piece of the task.
+    :ivar restarted: when the run's state was set to queued, which is the start that Airflow knows from then on.
+    :ivar at_trigger_failure: done while the next trigger fails; None: it does not.
+    :ivar before_retry: done while the task is up for retry.
+    :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
     """
 
     make: Callable[[], Any]
-    time: Time
+    time: SimulatedClock
     retries: int = 0
     try_number: int = 0
     max_tries: int = 0
     start_date: datetime = field(default_factory=timezone.utcnow)
-    store: Store = field(default_factory=Store)
+    store: InMemoryStateStore = field(default_factory=InMemoryStateStore)
     xcoms: dict[str, Any] = field(default_factory=dict)
+    result: Any = None
     deferrals: int = 0
     clear_number: int = 0
     map_index: int = -1
@@ -125,7 +129,11 @@ class TaskInstance:
     task_id: str = "task"
     state: str = "running"
     other_tasks: int = 0
-    upstream: dict[str, TaskInstance] = field(default_factory=dict)
+    upstream: dict[str, FakeTaskInstance] = field(default_factory=dict)
+    restarted: datetime | None = None
+    before_retry: Callable[[], object] = lambda: None
+    at_trigger_failure: Callable[[], object] | None = None
+    of_other_runs: list[FakeTaskInstance] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
@@ -147,8 +155,18 @@ class TaskInstance:
     def task(self) -> SimpleNamespace:
         return SimpleNamespace(retries=self.retries)
 
-    def xcom_pull(self, *, task_ids: list[str], key: str) -> list[Any]:
+    def xcom_pull(self, *, task_ids: str | list[str], key: str, run_id: str = "") -> list[Any]:
+        if run_id:
+            assert task_ids == self.task_id
+            run = [{**one.xcoms, "return_value": one.result} for one in self.of_other_runs if one.run_id == run_id]
+            return [xcoms[key] for xcoms in run if xcoms.get(key) is not None]
         return [self.upstream[task_id].xcoms.get(key) for task_id in task_ids]
+
+    def get_previous_ti(self, *, logical_date: datetime, map_index: int) -> Any:
+        """The same task in the last run that is due before a time."""
+        older = [one for one in self.of_other_runs if one.start_date < logical_date and one.map_index == map_index]
+        last = max(older, key=lambda one: one.start_date, default=None)
+        return last and SimpleNamespace(run_id=last.run_id, logical_date=last.start_date)
 
     def run(self) -> Any:
         """Tries until success, or until no retry is left; the result, or the last try's error raised."""
@@ -156,12 +174,14 @@ class TaskInstance:
             self.try_number += 1
             self.xcoms.clear()  # as Airflow does at the start of each try
             try:
-                return self.run_once()
+                self.result = self.run_once()
+                return self.result
             except (AirflowFailException, AirflowSkipException):
                 raise
             except Exception:
                 if self.try_number > self.max_tries:
                     raise
+            self.before_retry()
 
     def clear(self) -> None:
         """As a user clears the task: a new set of retries, the state store kept."""
@@ -173,15 +193,20 @@ class TaskInstance:
         method, kwargs = "execute", {}
         while True:
             try:
-                return getattr(self._operator(), method)(self.context(), **kwargs)
+                return getattr(self._operator(), method)(context=self.context(), **kwargs)
             except TaskDeferred as deferred:
                 self.deferrals += 1
+                if at_failure := self.at_trigger_failure:
+                    self.at_trigger_failure = None
+                    at_failure()
+                    method, kwargs = "resume_execution", {"next_method": "__fail__", "next_kwargs": {"error": "lost"}}
+                    continue
                 event = self._fire(deferred.trigger)
                 method, kwargs = deferred.method_name, {**(deferred.kwargs or {}), "event": event}
 
     def context(self) -> dict[str, Any]:
         began = self.start_date
-        dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=began)
+        dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=self.restarted or began)
         dag = SimpleNamespace(task_ids=[self.task_id])
         return {"ti": self, "task_state_store": self.store, "dag_run": dag_run, "dag": dag}
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from outbound_transfer_sandbox.app import create_app
-from outbound_transfer_sandbox.server import Protocol, Server
-from outbound_transfer_sandbox.service.sandbox import Sandbox as Service
+from outbound_transfer_sandbox.server.app import create_app
+from outbound_transfer_sandbox.server.uvicorn import SandboxHttpProtocol, Server
+from outbound_transfer_sandbox.service.sandbox import SandboxService
 
 
 def work(task: Callable[[], Any]) -> int:
@@ -80,7 +80,7 @@ class Wire(asyncio.Transport):
 class Machine:
     """The whole sandbox, from the bytes of a request to those of its answer, in this thread."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: SandboxService) -> None:
         self._loop = asyncio.new_event_loop()
         self._config = Server(create_app(service)).config
         self._config.load()
@@ -93,7 +93,7 @@ class Machine:
         return self._loop.run_until_complete(self._exchange(request))
 
     async def _exchange(self, request: bytes) -> bytes:
-        protocol, wire = Protocol(config=self._config, server_state=ServerState(), app_state={}), Wire()
+        protocol, wire = SandboxHttpProtocol(config=self._config, server_state=ServerState(), app_state={}), Wire()
         protocol.connection_made(wire)
         protocol.data_received(request)
         if not wire.is_closing():

@@ -1,1 +1,1 @@
-"""HTTP: reads requests, calls the service, renders answers. Decides nothing."""
+"""The service's HTTP interfaces: read requests, call the services, return responses."""

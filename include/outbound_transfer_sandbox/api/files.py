@@ -1,8 +1,9 @@
-"""`/v1/transfers/{transfer_id}/files` (service.md, Endpoints)."""
+"""`/v1/transfers/{transfer_id}/files` (service-api.md, R30 to R34)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
@@ -10,72 +11,72 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive
 
-from outbound_transfer_sandbox import limits, unspecified
-from outbound_transfer_sandbox.errors import ApiError
-from outbound_transfer_sandbox.models import File as FileRecord
-from outbound_transfer_sandbox.store.blobs import Upload
+from outbound_transfer_sandbox.domain import defaults
+from outbound_transfer_sandbox.domain.errors import ApiError
+from outbound_transfer_sandbox.domain.models import File
+from outbound_transfer_sandbox.domain.sizes import MEGABYTE
 
-from . import render
-from .http import answer, header, sandbox_of
-from .transfers import caller_of
+from . import serializers
+from .requests import get_header, get_sandbox, json_response
+from .transfers import authenticate
 
 
-class Files(HTTPEndpoint):
+class FileCollection(HTTPEndpoint):
     async def post(self, request: Request) -> Response:
-        sandbox, caller, transfer_id = sandbox_of(request), caller_of(request), request.path_params["transfer_id"]
-        # A body in chunks has no Content-Length; the server refuses one that has both.
-        length, disposition = header(request, "Content-Length"), header(request, "Content-Disposition")
-        admission = sandbox.files.admit(caller, transfer_id, length, disposition)
-        if admission.existing:
-            return answer(render.file(admission.existing))
-        upload = sandbox.context.blobs.begin(admission.size)
+        sandbox, caller, transfer_id = get_sandbox(request), authenticate(request), request.path_params["transfer_id"]
+        # A chunked body has no Content-Length. The server refuses a request that has both.
+        length, disposition = get_header(request, "Content-Length"), get_header(request, "Content-Disposition")
+        accepted = sandbox.files.accept(caller, transfer_id, length, disposition)
+        if accepted.existing:
+            return json_response(serializers.file(accepted.existing))
+        upload = sandbox.context.blobs.start_upload(accepted.size)
         try:
-            await _receive(request.receive, upload, admission.size)
-            file, attached = sandbox.files.attach(caller, transfer_id, admission, upload)
+            await _receive(request.receive, upload.write, accepted.size)
+            file, attached = sandbox.files.attach(caller, transfer_id, accepted, upload)
         finally:
             upload.discard()
-        return _attached(transfer_id, file) if attached else answer(render.file(file))
+        return _attached(transfer_id, file) if attached else json_response(serializers.file(file))
 
     async def get(self, request: Request) -> Response:
-        files = sandbox_of(request).files.of(caller_of(request), request.path_params["transfer_id"])
-        return answer({"data": [render.file(file) for file in files]})
+        files = get_sandbox(request).files.list_files(authenticate(request), request.path_params["transfer_id"])
+        return json_response({"data": [serializers.file(file) for file in files]})
 
 
-def _attached(transfer_id: str, file: FileRecord) -> Response:
-    return answer(render.file(file), 201, {"Location": f"/v1/transfers/{transfer_id}/files/{file.id}"})
+def _attached(transfer_id: str, file: File) -> Response:
+    return json_response(serializers.file(file), 201, {"Location": f"/v1/transfers/{transfer_id}/files/{file.id}"})
 
 
-async def _receive(receive: Receive, upload: Upload, size: int) -> None:
-    """Writes the body to `upload`. Raises 500 internal_error when it ends or stalls before `size` bytes.
+async def _receive(receive: Receive, write: Callable[[list[bytes]], None], size: int) -> None:
+    """Pass the body to `write`. Raises 500 internal_error if it ends or stalls before `size` bytes.
 
-    A megabyte is written in a thread while the next one comes in: a slow disk stops nobody else. The last one, all
-    there is of a small file, is not worth a thread.
+    Each megabyte is written in a thread while the next one is received, so that a slow disk does not block other
+    requests. The last one, which is all of a small file, is written without a thread.
     """
     loop, missing, more = asyncio.get_running_loop(), size, True
     writing: asyncio.Future[None] | None = None
     try:
         while more:
-            chunks, more = await asyncio.wait_for(_megabyte(receive), unspecified.UPLOAD_STALL_SECONDS)
+            chunks, more = await asyncio.wait_for(_read_megabyte(receive), defaults.UPLOAD_STALL_SECONDS)
             missing -= sum(map(len, chunks))
             if writing:
                 await writing
             if more:
-                writing = loop.run_in_executor(None, upload.write, chunks)
+                writing = loop.run_in_executor(None, write, chunks)
             else:
-                upload.write(chunks)
+                write(chunks)
     except asyncio.TimeoutError:
-        pass  # it stalled: what is missing says so
+        pass  # `missing` is not 0
     finally:
         if writing:
-            await writing  # ends with no thread at work
+            await writing  # no thread may be left when this returns
     if missing:
         raise ApiError(500, "internal_error", "The upload was cut off; nothing is attached.", {"Connection": "close"})
 
 
-async def _megabyte(receive: Receive) -> tuple[list[bytes], bool]:
-    """The next megabyte or more of the body, in the pieces in which it came, and whether more follows."""
+async def _read_megabyte(receive: Receive) -> tuple[list[bytes], bool]:
+    """Return the next chunks of the body, a megabyte or more in all, and whether more follows."""
     chunks, size, more = [], 0, True
-    while more and size < limits.MEGABYTE:
+    while more and size < MEGABYTE:
         message = await receive()
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
@@ -83,17 +84,17 @@ async def _megabyte(receive: Receive) -> tuple[list[bytes], bool]:
     return chunks, more
 
 
-class File(HTTPEndpoint):
+class FileResource(HTTPEndpoint):
     async def get(self, request: Request) -> Response:
-        file = sandbox_of(request).files.retrieve(caller_of(request), **request.path_params)
-        return answer(render.file(file))
+        file = get_sandbox(request).files.retrieve(authenticate(request), **request.path_params)
+        return json_response(serializers.file(file))
 
     async def delete(self, request: Request) -> Response:
-        sandbox_of(request).files.remove(caller_of(request), **request.path_params)
+        get_sandbox(request).files.remove(authenticate(request), **request.path_params)
         return Response(status_code=204)
 
 
 routes = [
-    Route("/v1/transfers/{transfer_id}/files", Files),
-    Route("/v1/transfers/{transfer_id}/files/{file_id}", File),
+    Route("/v1/transfers/{transfer_id}/files", FileCollection),
+    Route("/v1/transfers/{transfer_id}/files/{file_id}", FileResource),
 ]

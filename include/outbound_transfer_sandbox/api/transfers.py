@@ -1,4 +1,4 @@
-"""`/v1/transfers` (service.md, Endpoints)."""
+"""`/v1/transfers` (service-api.md, R22 to R29 and R35 to R38)."""
 
 from __future__ import annotations
 
@@ -10,61 +10,65 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from outbound_transfer_sandbox import unspecified
-from outbound_transfer_sandbox.models import Caller
-from outbound_transfer_sandbox.service.drafts import NewTransfer
+from outbound_transfer_sandbox.domain import defaults
+from outbound_transfer_sandbox.domain.models import Caller
+from outbound_transfer_sandbox.service.validation import NewTransfer
 
-from . import render
-from .http import answer, integer, parameter, read_json, sandbox_of
+from . import serializers
+from .requests import get_integer, get_parameter, get_sandbox, json_response, read_json
 
 
-def caller_of(request: Request) -> Caller:
-    """Who calls; from here on the request counts. Raises what `Access.transfer_caller` raises."""
-    caller = sandbox_of(request).access.transfer_caller(request.headers.getlist("authorization"))
+def authenticate(request: Request) -> Caller:
+    """Return the caller and count the request. Raises what `ApiKeyService.authenticate_caller` raises."""
+    caller = get_sandbox(request).api_keys.authenticate_caller(request.headers.getlist("authorization"))
     request.state.counted_for = caller.key
     return caller
 
 
-class Transfers(HTTPEndpoint):
+class TransferCollection(HTTPEndpoint):
     async def post(self, request: Request) -> Response:
-        caller = caller_of(request)
-        transfer = sandbox_of(request).transfers.create(caller, await read_json(request, NewTransfer))
-        return answer(render.transfer(transfer), 201, {"Location": f"/v1/transfers/{transfer.id}"})
+        caller = authenticate(request)
+        transfer = get_sandbox(request).transfers.create(caller, await read_json(request, NewTransfer))
+        return json_response(serializers.transfer(transfer), 201, {"Location": f"/v1/transfers/{transfer.id}"})
 
     async def get(self, request: Request) -> Response:
-        caller = caller_of(request)
-        limit = int(max(Decimal(1), min(integer(request, "limit", 25), Decimal(100))))
-        status = parameter(request, "status")
-        cursor = parameter(request, "cursor")
-        page, following = sandbox_of(request).transfers.page(caller, "all" if status is None else status, cursor, limit)
-        return answer({"data": [render.listed(transfer) for transfer in page], "next_cursor": following})
+        caller = authenticate(request)
+        limit = int(max(Decimal(1), min(get_integer(request, "limit", 25), Decimal(100))))
+        status = get_parameter(request, "status")
+        cursor = get_parameter(request, "cursor")
+        page, next_cursor = get_sandbox(request).transfers.page(
+            caller, "all" if status is None else status, cursor, limit
+        )
+        return json_response(
+            {"data": [serializers.transfer_summary(transfer) for transfer in page], "next_cursor": next_cursor}
+        )
 
 
-class Transfer(HTTPEndpoint):
+class TransferResource(HTTPEndpoint):
     async def get(self, request: Request) -> Response:
-        transfer = sandbox_of(request).transfers.retrieve(caller_of(request), request.path_params["transfer_id"])
-        return answer(render.transfer(transfer))
+        transfer = get_sandbox(request).transfers.retrieve(authenticate(request), request.path_params["transfer_id"])
+        return json_response(serializers.transfer(transfer))
 
     async def delete(self, request: Request) -> Response:
-        sandbox_of(request).transfers.discard(caller_of(request), request.path_params["transfer_id"])
+        get_sandbox(request).transfers.discard(authenticate(request), request.path_params["transfer_id"])
         return Response(status_code=204)
 
 
-class Send(HTTPEndpoint):
+class TransferSend(HTTPEndpoint):
     async def post(self, request: Request) -> Response:
         transfer_id = request.path_params["transfer_id"]
-        sandbox = sandbox_of(request)
-        with sandbox.sends.span(transfer_id) as span:
-            caller = caller_of(request)
-            # Concurrent sends arrive meanwhile, before and after the decision.
-            await asyncio.sleep(unspecified.SEND_SECONDS / 2)
-            transfer = sandbox.transfers.send(caller, transfer_id, span)
-            await asyncio.sleep(unspecified.SEND_SECONDS / 2)
-        return answer(render.transfer(transfer))
+        sandbox = get_sandbox(request)
+        with sandbox.sends.open_window(transfer_id) as window:
+            caller = authenticate(request)
+            # Concurrent sends may arrive before and after the decision.
+            await asyncio.sleep(defaults.SEND_DURATION_SECONDS / 2)
+            transfer = sandbox.transfers.send(caller, transfer_id, window)
+            await asyncio.sleep(defaults.SEND_DURATION_SECONDS / 2)
+        return json_response(serializers.transfer(transfer))
 
 
 routes = [
-    Route("/v1/transfers", Transfers),
-    Route("/v1/transfers/{transfer_id}", Transfer),
-    Route("/v1/transfers/{transfer_id}/send", Send),
+    Route("/v1/transfers", TransferCollection),
+    Route("/v1/transfers/{transfer_id}", TransferResource),
+    Route("/v1/transfers/{transfer_id}/send", TransferSend),
 ]

@@ -1,1 +1,1 @@
-"""The rules of service.md. Nothing here knows HTTP or SQL."""
+"""The service's rules (docs/service-api.md), without HTTP."""

@@ -1,4 +1,4 @@
-"""What every part of the service works with: the stores, the time, the account's settings."""
+"""The state that all services share: stores, clock, account settings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import hmac
 import secrets
 from pathlib import Path
 
-from outbound_transfer_sandbox import unspecified
-from outbound_transfer_sandbox.clock import Clock
-from outbound_transfer_sandbox.models import Account
-from outbound_transfer_sandbox.store.accounts import Accounts
-from outbound_transfer_sandbox.store.blobs import Blobs
+from outbound_transfer_sandbox.domain import defaults
+from outbound_transfer_sandbox.domain.clock import Clock
+from outbound_transfer_sandbox.domain.models import Account
+from outbound_transfer_sandbox.store.accounts import AccountStore
+from outbound_transfer_sandbox.store.blobs import BlobStore
 from outbound_transfer_sandbox.store.database import Database
-from outbound_transfer_sandbox.store.journal import Journal
+from outbound_transfer_sandbox.store.logs import ActivityLog
 from outbound_transfer_sandbox.store.mailbox import MailStore
-from outbound_transfer_sandbox.store.people import People
-from outbound_transfer_sandbox.store.transfers import Transfers
+from outbound_transfer_sandbox.store.transfers import TransferStore
+from outbound_transfer_sandbox.store.users import UserStore
 
 from .space import Space
 
@@ -24,17 +24,17 @@ DATABASE = "sandbox.sqlite"
 
 
 class Context:
-    """The state kept under `data_dir`. Raises DataInUse when another process holds it."""
+    """The state under `data_dir`. Raises DataInUse if another process has it open."""
 
     def __init__(self, data_dir: Path, quota: int | None = None, *, durable: bool = True) -> None:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.db = Database(data_dir / DATABASE, durable=durable, quota=quota)
-        self.accounts = Accounts(self.db)
-        self.people = People(self.db, _share(quota, 4096, unspecified.KEPT_ATTEMPTS))
-        self.transfers = Transfers(self.db)
+        self.accounts = AccountStore(self.db)
+        self.users = UserStore(self.db, _share(quota, 4096, defaults.MAX_THROTTLED_SUBJECTS))
+        self.transfers = TransferStore(self.db)
         self.mail = MailStore(self.db)
-        self.journal = Journal(self.db, _share(quota, 16, unspecified.LOG_BYTES))
-        self.blobs = Blobs(data_dir)
+        self.activity = ActivityLog(self.db, _share(quota, 16, defaults.MAX_LOG_BYTES))
+        self.blobs = BlobStore(data_dir)
         self.space = Space(self.db, self.blobs, quota)
         self.clock = Clock(self.accounts.clock_offset())
         self._seed = _seed(data_dir / "seed")
@@ -48,18 +48,18 @@ class Context:
         self.accounts.save_settings(account)
         self._account = account
 
-    def derived(self, purpose: str) -> str:
-        """64 hex digits that nobody can guess and that a restart finds again."""
+    def derive_secret(self, purpose: str) -> str:
+        """Return 64 hexadecimal digits that cannot be guessed and are the same after a restart."""
         return hmac.new(self._seed, purpose.encode(), hashlib.sha256).hexdigest()
 
 
-def _share(quota: int | None, part: int, most: int) -> int:
-    """What a log may hold: so small a part of the quota that all of them fit in what `Space` keeps back."""
-    return most if quota is None else min(most, quota // part)
+def _share(quota: int | None, part: int, maximum: int) -> int:
+    """Return a log's bound: a small part of the quota, so that all logs fit into the reserve of `Space`."""
+    return maximum if quota is None else min(maximum, quota // part)
 
 
 def _seed(path: Path) -> bytes:
-    """The secret that generated keys are derived from, so that a restart can print them though only hashes are kept."""
+    """Return the secret that generated keys are derived from, so that a restart can print them again."""
     if not path.exists():
         temporary = path.with_suffix(".new")
         temporary.touch(mode=0o600)
@@ -69,5 +69,5 @@ def _seed(path: Path) -> bytes:
 
 
 def new_id(prefix: str) -> str:
-    """An opaque id."""
+    """Return a new opaque id."""
     return f"{prefix}_{secrets.token_hex(12)}"

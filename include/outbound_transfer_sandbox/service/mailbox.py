@@ -1,4 +1,4 @@
-"""The emails and texts that the service would send, kept where they can be read (service.md, POST .../send, rule 5)."""
+"""The emails and text messages that the service would send (service-api.md, R39). The sandbox stores them instead."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import secrets
 
 from msgspec import Struct
 
-from outbound_transfer_sandbox import unspecified
-from outbound_transfer_sandbox.clock import when
-from outbound_transfer_sandbox.models import Mail, Recipient, Transfer
+from outbound_transfer_sandbox.domain import defaults
+from outbound_transfer_sandbox.domain.clock import format_for_people
+from outbound_transfer_sandbox.domain.models import Mail, Recipient, Transfer
 
 from .context import Context
 
@@ -24,7 +24,7 @@ _AUTHENTICATION = {
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A piece of mail as its reader sees it; `link` is a path. `code` stands in the text, `link` does not."""
+    """A message as its reader sees it. `link` is a path; `text` contains `code` but not `link`."""
 
     pk: int
     channel: str
@@ -34,16 +34,18 @@ class Message(Struct, frozen=True, kw_only=True):
     link: str | None
     code: str | None
     transfer_id: str
-    at: int
+    timestamp: int
 
 
-class Mailbox:
+class MailboxService:
+    """Writes messages to recipients, and reads them."""
+
     def __init__(self, context: Context) -> None:
         self._context = context
         self._store = context.mail
 
-    def announce(self, transfer: Transfer, now: int) -> None:
-        """Emails each recipient a link of their own."""
+    def send_pickup_mails(self, transfer: Transfer, now: int) -> None:
+        """Email each recipient their own link."""
         tokens = [(secrets.token_urlsafe(24), recipient) for recipient in transfer.recipients]
         self._store.add_links([(link_digest(token), recipient.pk) for token, recipient in tokens])
         self._store.add([("pickup", "email", transfer.user, r.email, r.pk, token, now) for token, r in tokens])
@@ -54,27 +56,27 @@ class Mailbox:
         self._store.add([("code", channel, transfer.user, address, recipient.pk, code, now)])
 
     def page(self, user: str | None, address: str | None, before: int) -> tuple[list[Message], int | None]:
-        """Mail about one user's transfers (None: all), to one address (None: any), newest first; where to go on."""
-        rows = self._store.page(user, address, before, unspecified.PAGE_ROWS + 1)
-        page = rows[: unspecified.PAGE_ROWS]
-        return [written(mail) for mail in page], page[-1].pk if len(rows) > len(page) else None
+        """Return a page of messages, newest first, and where the next page starts. None means any user or address."""
+        rows = self._store.page(user, address, before, defaults.ROWS_PER_PAGE + 1)
+        page = rows[: defaults.ROWS_PER_PAGE]
+        return [render_mail(mail) for mail in page], page[-1].pk if len(rows) > len(page) else None
 
     def all(self, address: str | None) -> list[Message]:
-        """All mail, oldest first."""
-        rows = self._store.page(None, address, unspecified.FOREVER, unspecified.SHOWN_MAIL)
-        return [written(mail) for mail in reversed(rows)]
+        """Return all messages, oldest first."""
+        rows = self._store.page(None, address, defaults.MAX_TIMESTAMP, defaults.MAX_MAIL_LISTED)
+        return [render_mail(mail) for mail in reversed(rows)]
 
     def get(self, pk: int, user: str | None) -> Message | None:
         mail = self._store.get(pk, user)
-        return written(mail) if mail else None
+        return render_mail(mail) if mail else None
 
 
 def link_digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def written(mail: Mail) -> Message:
-    """The words of a piece of mail. It names its one recipient only: they are masked from one another."""
+def render_mail(mail: Mail) -> Message:
+    """Render a message. It names its own recipient only: recipients are hidden from one another."""
     code = mail.secret if mail.kind == "code" else None
     return Message(
         pk=mail.pk,
@@ -85,7 +87,7 @@ def written(mail: Mail) -> Message:
         link=None if code else f"/pickup/{mail.secret}",
         code=code,
         transfer_id=mail.transfer_id,
-        at=mail.at,
+        timestamp=mail.timestamp,
     )
 
 
@@ -95,11 +97,11 @@ def _pickup_text(mail: Mail) -> str:
         f"Hello {mail.recipient_name},",
         f"{mail.sender} has sent you {files}: {mail.subject}",
         *([mail.message] if mail.message else []),
-        f"Collect until {when(mail.expires_at)}. {_AUTHENTICATION[mail.security]}",
+        f"Download until {format_for_people(mail.expires_at)}. {_AUTHENTICATION[mail.security]}",
     ]
     return "\n\n".join(parts)
 
 
 def _code_text(mail: Mail) -> str:
-    minutes = unspecified.CODE_LIFETIME // 60_000_000
-    return f"{mail.secret} is your code to collect the files from {mail.sender}. It is good for {minutes} minutes."
+    minutes = defaults.CODE_LIFETIME_SECONDS // 60
+    return f"{mail.secret} is your code for the files from {mail.sender}. It is valid for {minutes} minutes."

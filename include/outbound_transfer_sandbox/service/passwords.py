@@ -1,4 +1,4 @@
-"""Words that people choose, kept as scrypt hashes: passwords and security answers."""
+"""Scrypt hashes of passwords and security answers, from the standard library: enough for a sandbox."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ import hashlib
 import hmac
 import secrets
 
-from outbound_transfer_sandbox import unspecified
+from outbound_transfer_sandbox.domain import defaults
 
 _R, _P = 8, 1
 
 
-def hashed(word: str) -> str:
-    """The hash with all that checking it needs."""
+def hash_secret(word: str) -> str:
+    """Return the hash together with the salt and the cost that checking it needs."""
     salt = secrets.token_bytes(16)
-    log_n = unspecified.PASSWORD_LOG_N
+    log_n = defaults.PASSWORD_LOG_N
     digest = _scrypt(word, salt, log_n)
     return "$".join([str(log_n), *(base64.b64encode(part).decode() for part in (salt, digest))])
 
 
-def matches(word: str, kept: str | None) -> bool:
-    """Whether `kept` is the hash of `word`. Takes as long where there is none, so that nobody learns who exists."""
-    log_n, salt, digest = (kept or f"{unspecified.PASSWORD_LOG_N}$$").split("$")
+def verify_secret(word: str, stored: str | None) -> bool:
+    """Return whether `stored` is the hash of `word`.
+
+    Without a stored hash it takes as long, so that the time does not reveal which names exist.
+    """
+    log_n, salt, digest = (stored or f"{defaults.PASSWORD_LOG_N}$$").split("$")
     found = _scrypt(word, base64.b64decode(salt), int(log_n))
     return hmac.compare_digest(found, base64.b64decode(digest))
 
 
-def normalized(answer: str) -> str:
-    """A security answer as it is compared: case and spacing do not matter."""
-    return " ".join(answer.casefold().split())
+def normalize_answer(text: str) -> str:
+    """Return a security answer in the form in which it is compared, without case and repeated spaces."""
+    return " ".join(text.casefold().split())
 
 
 def _scrypt(word: str, salt: bytes, log_n: int) -> bytes:

@@ -1,38 +1,41 @@
-"""Who a browser is signed in as: a random token in its cookie, of which only the hash is kept."""
+"""Sessions of browsers. The cookie has a random token; only its hash is stored."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
 
-from outbound_transfer_sandbox import unspecified
+from outbound_transfer_sandbox.domain import defaults
+from outbound_transfer_sandbox.domain.clock import SECOND
 
 from .context import Context
 
 
-class Sessions:
+class SessionService:
+    """Starts, finds and removes sessions."""
+
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def begin(self, subject: str) -> str:
-        """A new token for `subject`, a user or a recipient; none that a browser brought along is ever made valid.
+    def start(self, subject: str) -> str:
+        """Return a new token for `subject`, a user or a recipient. A token that a browser sent never becomes valid.
 
-        Raises 503 service_unavailable when the disk space is used up.
+        Raises 503 service_unavailable if the disk space is used up.
         """
         token, now = secrets.token_urlsafe(32), self._context.clock.real()
         self._context.space.check_records(1)
-        until = now + unspecified.SESSION_LIFETIME
-        self._context.people.begin_session(_digest(token), subject, now, until, unspecified.SESSIONS_EACH)
+        expires_at = now + defaults.SESSION_LIFETIME_SECONDS * SECOND
+        self._context.users.start_session(_digest(token), subject, now, expires_at, defaults.MAX_SESSIONS_PER_SUBJECT)
         return token
 
-    def subject(self, token: str) -> str | None:
-        return self._context.people.session(_digest(token), self._context.clock.real())
+    def find_subject(self, token: str) -> str | None:
+        return self._context.users.session(_digest(token), self._context.clock.real())
 
-    def end(self, token: str) -> None:
-        self._context.people.end_session(_digest(token))
+    def remove(self, token: str) -> None:
+        self._context.users.remove_session(_digest(token))
 
-    def end_all_of(self, subject: str) -> None:
-        self._context.people.end_sessions_of(subject)
+    def remove_all(self, subject: str) -> None:
+        self._context.users.remove_sessions_of(subject)
 
 
 def _digest(token: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Changes of the account's settings, whoever asks for them."""
+"""Changes to the account's settings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from outbound_transfer_sandbox.errors import invalid_request
-from outbound_transfer_sandbox.models import Account
+from outbound_transfer_sandbox.domain.errors import invalid_request
+from outbound_transfer_sandbox.domain.models import Account
 
 
-def changed(account: Account, changes: Mapping[str, Any], *, strict: bool = True) -> Account:
-    """The account with `changes`; not `strict` reads numbers and switches from text. Raises 400 invalid_request."""
+def apply_changes(account: Account, changes: Mapping[str, Any], *, strict: bool = True) -> Account:
+    """Return the account with `changes`. Without `strict`, text is converted. Raises 400 invalid_request."""
     try:
         return msgspec.convert({**msgspec.to_builtins(account), **changes}, Account, strict=strict)
     except msgspec.ValidationError as error:

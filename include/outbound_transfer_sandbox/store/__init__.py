@@ -1,1 +1,1 @@
-"""What is kept: one SQLite database for records and one directory for the bytes of files."""
+"""Storage: a SQLite database for records and a directory for the bytes of files."""

@@ -1,6 +1,6 @@
 """The SQLite database: schema, connection, transactions.
 
-Everything runs on the server's event loop: the statements take microseconds, less than a hop to a thread.
+Statements run on the server's event loop, because they take microseconds, less than a switch to a thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS transfers (
 CREATE INDEX IF NOT EXISTS listed ON transfers (user, sent_at)
     WHERE stored_status IN ('pending', 'partial', 'complete', 'canceled', 'expired');
 CREATE INDEX IF NOT EXISTS listed_by_status ON transfers (user, stored_status, sent_at) WHERE sent_at IS NOT NULL;
-CREATE INDEX IF NOT EXISTS waiting ON transfers (stored_status, expires_at);
+CREATE INDEX IF NOT EXISTS outstanding ON transfers (stored_status, expires_at);
 CREATE TABLE IF NOT EXISTS recipients (
     pk INTEGER PRIMARY KEY, transfer INTEGER NOT NULL REFERENCES transfers ON DELETE CASCADE,
     email TEXT NOT NULL, name TEXT NOT NULL, phone TEXT, picked_up_at INTEGER);
@@ -36,28 +36,28 @@ CREATE TABLE IF NOT EXISTS files (
     pk INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, transfer INTEGER NOT NULL REFERENCES transfers ON DELETE CASCADE,
     name TEXT NOT NULL, size INTEGER NOT NULL, content_type TEXT NOT NULL, UNIQUE (transfer, name));
 CREATE TABLE IF NOT EXISTS events (
-    id INTEGER PRIMARY KEY, type TEXT NOT NULL, at INTEGER NOT NULL, data TEXT NOT NULL);
+    id INTEGER PRIMARY KEY, type TEXT NOT NULL, timestamp INTEGER NOT NULL, data TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS ledger (
-    pk INTEGER PRIMARY KEY, kind TEXT NOT NULL, transfer_id TEXT NOT NULL, recipient TEXT, at INTEGER NOT NULL);
+    pk INTEGER PRIMARY KEY, kind TEXT NOT NULL, transfer_id TEXT NOT NULL, recipient TEXT, timestamp INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS requests (
-    pk INTEGER PRIMARY KEY, at INTEGER NOT NULL, method TEXT NOT NULL, path TEXT NOT NULL, query TEXT NOT NULL,
+    pk INTEGER PRIMARY KEY, timestamp INTEGER NOT NULL, method TEXT NOT NULL, path TEXT NOT NULL, query TEXT NOT NULL,
     status INTEGER NOT NULL, counted_for INTEGER);
 CREATE TRIGGER IF NOT EXISTS key_used AFTER INSERT ON requests WHEN new.counted_for IS NOT NULL BEGIN
-    UPDATE transfer_keys SET last_used_at = new.at WHERE pk = new.counted_for; END;
+    UPDATE transfer_keys SET last_used_at = new.timestamp WHERE pk = new.counted_for; END;
 CREATE TABLE IF NOT EXISTS feed_calls (
-    pk INTEGER PRIMARY KEY, at INTEGER NOT NULL, status INTEGER NOT NULL, events INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS feed_successes ON feed_calls (at) WHERE status = 200;
+    pk INTEGER PRIMARY KEY, timestamp INTEGER NOT NULL, status INTEGER NOT NULL, events INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS feed_successes ON feed_calls (timestamp) WHERE status = 200;
 CREATE TABLE IF NOT EXISTS key_labels (key INTEGER PRIMARY KEY REFERENCES transfer_keys, label TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS credentials (
     user TEXT PRIMARY KEY REFERENCES users, password TEXT NOT NULL, administrator INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS guests (email TEXT PRIMARY KEY, password TEXT NOT NULL, registered_at INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS sessions (hash BLOB PRIMARY KEY, subject TEXT NOT NULL, expires_at INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS attempts (subject TEXT PRIMARY KEY, wrong INTEGER NOT NULL, at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS attempts (subject TEXT PRIMARY KEY, wrong INTEGER NOT NULL, timestamp INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS links (hash BLOB PRIMARY KEY, recipient INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS codes (recipient INTEGER PRIMARY KEY, hash TEXT NOT NULL, expires_at INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS mail (
     pk INTEGER PRIMARY KEY, kind TEXT NOT NULL, channel TEXT NOT NULL, user TEXT NOT NULL, address TEXT NOT NULL,
-    recipient INTEGER NOT NULL, secret TEXT NOT NULL, at INTEGER NOT NULL);
+    recipient INTEGER NOT NULL, secret TEXT NOT NULL, timestamp INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS mail_of ON mail (user, pk);
 CREATE INDEX IF NOT EXISTS mail_to ON mail (address, pk);
 """
@@ -68,20 +68,20 @@ class DataInUse(Exception):
 
 
 class Database:
-    """One connection that nobody else shares. Raises DataInUse when another process holds the file.
+    """The only connection to the file. Raises DataInUse if another process has it open.
 
-    What is committed outlives the process, however it ends, and with `durable` also the machine's own failures.
+    A committed transaction survives any end of the process and, with `durable`, a failure of the machine.
     """
 
     def __init__(self, path: Path, *, durable: bool = True, quota: int | None = None) -> None:
-        """`quota` bounds the file in bytes, and keeps the log of changes beside it small in proportion."""
-        self._changes = path.with_name(f"{path.name}-wal")
-        # The creating thread may differ from the event loop's, but only one of them ever runs at a time.
+        """`quota` bounds the file in bytes, and the write-ahead log beside it in proportion."""
+        self._wal = path.with_name(f"{path.name}-wal")
+        # The thread that creates it may not be the event loop's, but only one thread uses it at a time.
         self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
         try:
             self._prepare("NORMAL" if durable else "OFF")
-            self._bound(quota)
+            self._apply_quota(quota)
         except sqlite3.OperationalError as error:
             self._connection.close()
             if "locked" in str(error):
@@ -89,31 +89,31 @@ class Database:
             raise
 
     def _prepare(self, synchronous: str) -> None:
-        # Exclusive: a second process would not see the rate windows that this one holds in memory.
+        # Exclusive, because rate windows are in memory and a second process would not see them.
         pragmas = f"synchronous={synchronous}", "locking_mode=EXCLUSIVE", "journal_mode=WAL", "foreign_keys=ON"
         for pragma in pragmas:
             self.run(f"PRAGMA {pragma}")
         self._connection.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} COMMIT;")
 
-    def _bound(self, quota: int | None) -> None:
-        page: int = self.value("PRAGMA page_size")
-        # The log is copied into the database when it has this many pages, which is SQLite's own default where it may.
+    def _apply_quota(self, quota: int | None) -> None:
+        page: int = self.fetch_value("PRAGMA page_size")
+        # SQLite copies the log into the database when it reaches this many pages. Its own default is 1,000.
         pages = 1000 if quota is None else max(8, min(1000, quota // 32 // page))
         self.run(f"PRAGMA wal_autocheckpoint={pages}")
-        self.run(f"PRAGMA journal_size_limit={pages * page}")  # what one large change made it grow by is given back
+        self.run(f"PRAGMA journal_size_limit={pages * page}")  # truncate the log after a large transaction
         if quota is not None:
             self.run(f"PRAGMA max_page_count={max(1, quota // page)}")
-        self._page, self._changes_kept = page, pages * page
+        self._page, self._log_reserve = page, pages * page
 
     def size(self) -> int:
-        """What the database takes on disk, with the room that its log of changes may take at any time."""
-        changes = self._changes.stat().st_size if self._changes.exists() else 0
-        size: int = self.value("PRAGMA page_count") * self._page
-        return size + max(changes, self._changes_kept)
+        """Return the bytes of the database on disk, including the space that its write-ahead log may take."""
+        log = self._wal.stat().st_size if self._wal.exists() else 0
+        size: int = self.fetch_value("PRAGMA page_count") * self._page
+        return size + max(log, self._log_reserve)
 
     def free(self) -> int:
-        """The part of `size` that the next records go to."""
-        size: int = self.value("PRAGMA freelist_count") * self._page
+        """Return how many bytes of `size` are free for the next records."""
+        size: int = self.fetch_value("PRAGMA freelist_count") * self._page
         return size
 
     def close(self) -> None:
@@ -121,31 +121,31 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing. Transactions do not nest, and no `await` belongs inside one."""
+        """Commit everything in the block, or nothing. Do not nest transactions, and do not await inside one."""
         self.run("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
-            if self._connection.in_transaction:  # a database that is full has rolled back already
+            if self._connection.in_transaction:  # SQLite itself rolls back when the disk is full
                 self.run("ROLLBACK")
             raise
         self.run("COMMIT")
 
     def run(self, sql: str, *parameters: Any) -> int:
-        """Executes one statement; the rowid of the row it inserted, if it did."""
+        """Execute a statement, and return the rowid of the inserted row or 0."""
         return self._connection.execute(sql, parameters).lastrowid or 0
 
     def run_many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
         self._connection.executemany(sql, rows)
 
-    def all(self, sql: str, *parameters: Any) -> list[sqlite3.Row]:
+    def fetch_all(self, sql: str, *parameters: Any) -> list[sqlite3.Row]:
         return self._connection.execute(sql, parameters).fetchall()
 
-    def one(self, sql: str, *parameters: Any) -> sqlite3.Row | None:
+    def fetch_one(self, sql: str, *parameters: Any) -> sqlite3.Row | None:
         row: sqlite3.Row | None = self._connection.execute(sql, parameters).fetchone()
         return row
 
-    def value(self, sql: str, *parameters: Any) -> Any:
-        """The first column of the first row, or None."""
-        row = self.one(sql, *parameters)
+    def fetch_value(self, sql: str, *parameters: Any) -> Any:
+        """Return the first column of the first row, or None."""
+        row = self.fetch_one(sql, *parameters)
         return row[0] if row else None

@@ -6,18 +6,20 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from outbound_transfer_sandbox.models import Draft, File, Recipient, Transfer
+from outbound_transfer_sandbox.domain.models import Draft, File, Recipient, Transfer
 
 from .database import Database
 
 _COLUMNS = "pk, id, user, stored_status, subject, message, security, created_at, expires_at, sent_at"
 _STATUSES = frozenset({"draft", "pending", "partial", "complete", "canceled", "expired"})
 
-# The condition of the index `listed`: an old record's status is unknown, which is never listed.
+# The condition of the index `listed`. Any other stored status reads as unknown, which is never listed.
 _LISTED = "stored_status IN ('pending', 'partial', 'complete', 'canceled', 'expired')"
 
 
-class Transfers:
+class TransferStore:
+    """Reads and writes the tables of transfers, recipients and files."""
+
     def __init__(self, db: Database) -> None:
         self._db = db
 
@@ -35,21 +37,21 @@ class Transfers:
             )
 
     def get(self, transfer_id: str, now: int, *, with_files: bool = True) -> Transfer | None:
-        """The transfer with its recipients and, where they are wanted, its files."""
+        """Return a transfer with its recipients and, if `with_files`, its files."""
         self._expire(now)
-        row = self._db.one(f"SELECT {_COLUMNS} FROM transfers WHERE id = ?", transfer_id)  # noqa: S608 constants
+        row = self._db.fetch_one(f"SELECT {_COLUMNS} FROM transfers WHERE id = ?", transfer_id)  # noqa: S608 constants
         if row is None:
             return None
         return _transfer(row, self._recipients([row[0]])[row[0]], self.files(row[0]) if with_files else [])
 
     def page(self, user: str, status: str, after: int, before: int, limit: int, now: int) -> list[Transfer]:
-        """Up to `limit` of the user's transfers sent between two instants, newest first, without files.
+        """Return up to `limit` of the user's transfers sent between two timestamps, newest first.
 
-        `status` is a status, or `all` for every one but unknown.
+        They have no files. `status` is a status, or `all` for every status but unknown.
         """
         self._expire(now)
         condition, values = (_LISTED, ()) if status == "all" else ("stored_status = ?", (status,))
-        rows = self._db.all(
+        rows = self._db.fetch_all(
             f"SELECT {_COLUMNS} FROM transfers WHERE user = ? AND {condition}"  # noqa: S608 constants
             " AND sent_at > ? AND sent_at < ? ORDER BY sent_at DESC LIMIT ?",
             *(user, *values, after, before, limit),
@@ -58,9 +60,9 @@ class Transfers:
         return [_transfer(row, recipients[row[0]], []) for row in rows]
 
     def _expire(self, now: int) -> None:
-        """service.md, States and transitions: expiry is seen on read, and overrides only pending and partial.
+        """Store the expiry of pending and partial transfers (service-api.md, R19).
 
-        It is stored then, so that a page of one status is a range of an index however many have expired.
+        With the status stored, a page of one status is a range of an index.
         """
         self._db.run(
             "UPDATE transfers SET stored_status = 'expired'"
@@ -69,18 +71,18 @@ class Transfers:
         )
 
     def question(self, pk: int) -> tuple[str | None, str | None]:
-        """The security question and the hash of its answer."""
-        row = self._db.one("SELECT security_question, security_answer FROM transfers WHERE pk = ?", pk)
+        """Return the security question and the hash of its answer."""
+        row = self._db.fetch_one("SELECT security_question, security_answer FROM transfers WHERE pk = ?", pk)
         return (row[0], row[1]) if row else (None, None)
 
     def last_sent_at(self) -> int:
-        """When any transfer was sent last; 0 when none was."""
-        return self._db.value("SELECT max(sent_at) FROM transfers") or 0
+        """Return the time of the last send of any transfer, or 0."""
+        return self._db.fetch_value("SELECT max(sent_at) FROM transfers") or 0
 
     def outstanding(self, now: int) -> int:
-        """Sent transfers of the account that are not collected, canceled or expired (service.md, Limits)."""
+        """Return how many sent transfers are outstanding (service-api.md, R57)."""
         self._expire(now)
-        return int(self._db.value("SELECT count(*) FROM transfers WHERE stored_status IN ('pending', 'partial')"))
+        return int(self._db.fetch_value("SELECT count(*) FROM transfers WHERE stored_status IN ('pending', 'partial')"))
 
     def set_status(self, pk: int, status: str) -> None:
         self._db.run("UPDATE transfers SET stored_status = ? WHERE pk = ?", status, pk)
@@ -92,29 +94,31 @@ class Transfers:
         sent = "UPDATE transfers SET stored_status = 'pending', sent_at = ?, expires_at = ? WHERE pk = ?"
         self._db.run(sent, sent_at, expires_at, pk)
 
-    def set_picked_up(self, recipient: int, at: int) -> None:
-        self._db.run("UPDATE recipients SET picked_up_at = ? WHERE pk = ?", at, recipient)
+    def set_picked_up(self, recipient: int, picked_up_at: int) -> None:
+        self._db.run("UPDATE recipients SET picked_up_at = ? WHERE pk = ?", picked_up_at, recipient)
 
     def remove(self, pk: int) -> None:
         self._db.run("DELETE FROM transfers WHERE pk = ?", pk)
 
     def abandoned(self, now: int) -> list[Transfer]:
-        """Drafts past their lifetime."""
-        rows = self._db.all("SELECT id FROM transfers WHERE stored_status = 'draft' AND expires_at < ?", now)
+        """Return expired drafts."""
+        rows = self._db.fetch_all("SELECT id FROM transfers WHERE stored_status = 'draft' AND expires_at < ?", now)
         return [transfer for row in rows if (transfer := self.get(row["id"], now))]
 
     def files(self, transfer: int) -> list[File]:
-        rows = self._db.all("SELECT id, name, size, content_type FROM files WHERE transfer = ? ORDER BY pk", transfer)
+        rows = self._db.fetch_all(
+            "SELECT id, name, size, content_type FROM files WHERE transfer = ? ORDER BY pk", transfer
+        )
         return [File(*row) for row in rows]
 
     def file_named(self, transfer: int, name: str) -> File | None:
         select = "SELECT id, name, size, content_type FROM files WHERE transfer = ? AND name = ?"
-        row = self._db.one(select, transfer, name)
+        row = self._db.fetch_one(select, transfer, name)
         return File(*row) if row else None
 
     def file(self, transfer: int, file_id: str) -> File | None:
         select = "SELECT id, name, size, content_type FROM files WHERE transfer = ? AND id = ?"
-        row = self._db.one(select, transfer, file_id)
+        row = self._db.fetch_one(select, transfer, file_id)
         return File(*row) if row else None
 
     def add_file(self, transfer: int, file: File) -> None:
@@ -127,23 +131,23 @@ class Transfers:
         self._db.run("DELETE FROM files WHERE id = ?", file_id)
 
     def file_ids(self) -> set[str]:
-        return {row["id"] for row in self._db.all("SELECT id FROM files")}
+        return {row["id"] for row in self._db.fetch_all("SELECT id FROM files")}
 
     def _recipients(self, transfers: list[int]) -> dict[int, list[Recipient]]:
-        """Recipients in the order in which they were given, by transfer."""
+        """Return the recipients of each transfer, in the order of the request."""
         if not transfers:
             return {}
         marks = ", ".join("?" * len(transfers))
-        rows = self._db.all(
+        rows = self._db.fetch_all(
             "SELECT transfer, email, name, phone, picked_up_at, pk FROM recipients"  # noqa: S608 question marks only
             f" WHERE transfer IN ({marks}) ORDER BY pk",
             *transfers,
         )
-        return _grouped(transfers, rows)
+        return _group_by_transfer(transfers, rows)
 
 
 def _transfer(row: sqlite3.Row, recipients: list[Recipient], files: list[File]) -> Transfer:
-    """A row of `_COLUMNS`. A status from before the vocabulary reads as unknown (service.md, States)."""
+    """Build a transfer from a row of `_COLUMNS`. An unlisted stored status reads as unknown (R17)."""
     pk, transfer_id, user, stored_status, subject, message, security, created_at, expires_at, sent_at = row
     return Transfer(
         pk=pk,
@@ -161,7 +165,7 @@ def _transfer(row: sqlite3.Row, recipients: list[Recipient], files: list[File]) 
     )
 
 
-def _grouped(transfers: list[int], rows: Iterable[sqlite3.Row]) -> dict[int, list[Recipient]]:
+def _group_by_transfer(transfers: list[int], rows: Iterable[sqlite3.Row]) -> dict[int, list[Recipient]]:
     groups: dict[int, list[Recipient]] = {pk: [] for pk in transfers}
     for row in rows:
         transfer, *columns = tuple[Any, ...](row)

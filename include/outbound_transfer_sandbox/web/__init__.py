@@ -1,1 +1,1 @@
-"""What people see: the web application and the recipients' pickup pages. Decides nothing that a service decides."""
+"""The web application and the recipients' pickup pages."""

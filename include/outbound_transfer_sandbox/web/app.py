@@ -1,4 +1,4 @@
-"""The pages as one ASGI application, mounted beside the API."""
+"""The web application as an ASGI application, mounted beside the API."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from outbound_transfer_sandbox.errors import ApiError
-from outbound_transfer_sandbox.service.sandbox import Sandbox
+from outbound_transfer_sandbox.domain.errors import ApiError
+from outbound_transfer_sandbox.service.sandbox import SandboxService
 
-from . import account, events, keys, mailbox, pages, pickup, sign_in, transfers
-from .guard import Guard
+from . import account, events, keys, mailbox, pickup, rendering, sign_in, transfers
+from .security import SecurityMiddleware
 
 
 async def home(_request: Request) -> Response:
     return RedirectResponse("/transfers", 303)
 
 
-def create_web(sandbox: Sandbox, trusted_hosts: Collection[str]) -> Starlette:
-    """The pages of `sandbox`. They answer to addresses, localhost and `trusted_hosts`, under no other name."""
+def create_web(sandbox: SandboxService, trusted_hosts: Collection[str]) -> Starlette:
+    """Return the pages of `sandbox`. Their host must be an address, localhost or one of `trusted_hosts`."""
     app = Starlette(
         routes=[
             Route("/", home),
@@ -38,14 +38,14 @@ def create_web(sandbox: Sandbox, trusted_hosts: Collection[str]) -> Starlette:
             *pickup.routes,
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
-        middleware=[Middleware(Guard, trusted_hosts=trusted_hosts)],
+        middleware=[Middleware(SecurityMiddleware, trusted_hosts=trusted_hosts)],
         exception_handlers={
-            ApiError: pages.on_api_error,
-            HTTPException: pages.on_http_exception,
-            Exception: pages.on_exception,
+            ApiError: rendering.on_api_error,
+            HTTPException: rendering.on_http_exception,
+            Exception: rendering.on_exception,
         },
     )
     app.router.redirect_slashes = False
     app.state.sandbox = sandbox
-    app.state.shown_once = {}
+    app.state.flash_secrets = {}
     return app

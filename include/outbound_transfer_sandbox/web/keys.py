@@ -1,43 +1,43 @@
-"""Profile, integrations, API keys (service.md, Authentication, Transfer interface)."""
+"""Profile, integrations, API keys (service-api.md, R6)."""
 
 from __future__ import annotations
 
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from outbound_transfer_sandbox.errors import ApiError
+from outbound_transfer_sandbox.domain.errors import ApiError
 
-from .pages import render
-from .visit import Visit, page, show_once, shown_once
+from .page_request import PageRequest, flash_secret, page_endpoint, pop_flash_secret
+from .rendering import render
 
 PATH = "/profile/integrations/api-keys"
 
 
-async def listing(visit: Visit) -> Response:
-    return _page(visit, secret=shown_once(visit))
+async def listing(page: PageRequest) -> Response:
+    return _render(page, secret=pop_flash_secret(page))
 
 
-def _page(visit: Visit, status: int = 200, *, secret: str | None = None, error: str | None = None) -> Response:
-    values = {"keys": visit.sandbox.access.own_keys(visit.user), "account": visit.sandbox.context.account}
-    return render(visit, "keys.html", status, **values, secret=secret, error=error)
+def _render(page: PageRequest, status: int = 200, *, secret: str | None = None, error: str | None = None) -> Response:
+    values = {"keys": page.sandbox.api_keys.list_keys(page.user), "account": page.sandbox.context.account}
+    return render(page, "keys.html", status, **values, secret=secret, error=error)
 
 
-async def create(visit: Visit) -> Response:
-    label = visit.text("label").strip()[:100]
+async def create(page: PageRequest) -> Response:
+    label = page.form_value("label").strip()[:100]
     try:
-        show_once(visit, visit.sandbox.access.make_own_key(visit.user, label))
+        flash_secret(page, page.sandbox.api_keys.create_key_for(page.user, label))
     except ApiError as error:
-        return _page(visit, error.status, error=error.message)
+        return _render(page, error.status, error=error.message)
     return RedirectResponse(PATH, 303)
 
 
-async def revoke(visit: Visit) -> Response:
-    visit.sandbox.access.revoke_own_key(visit.user, visit.path_number("key"))
+async def revoke(page: PageRequest) -> Response:
+    page.sandbox.api_keys.revoke_own_key(page.user, page.path_number("key"))
     return RedirectResponse(PATH, 303)
 
 
 routes = [
-    Route(PATH, page(listing)),
-    Route(PATH, page(create), methods=["POST"]),
-    Route(f"{PATH}/{{key:int}}/revoke", page(revoke), methods=["POST"]),
+    Route(PATH, page_endpoint(listing)),
+    Route(PATH, page_endpoint(create), methods=["POST"]),
+    Route(f"{PATH}/{{key:int}}/revoke", page_endpoint(revoke), methods=["POST"]),
 ]

@@ -1,4 +1,4 @@
-"""The recipients' pages: authenticate as the transfer asks for, then download (service.md, Authentication)."""
+"""The recipients' pages: authenticate, then download (service-api.md, R10)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from outbound_transfer_sandbox.errors import ApiError
-from outbound_transfer_sandbox.models import File
-from outbound_transfer_sandbox.service.pickup import Parcel
+from outbound_transfer_sandbox.domain.errors import ApiError
+from outbound_transfer_sandbox.domain.models import File
+from outbound_transfer_sandbox.service.pickup import PickupLink
 
-from .pages import render
-from .visit import Endpoint, Visit, begin
+from .page_request import Endpoint, PageRequest, load
+from .rendering import render
 
-_Handler = Callable[[Visit, Parcel], Awaitable[Response]]
+_Handler = Callable[[PageRequest, PickupLink], Awaitable[Response]]
 
 
-def _page(handler: _Handler) -> Endpoint:
-    """An endpoint for who has the link. Its cookie goes no further than the link: it opens no other one."""
+def _link_endpoint(handler: _Handler) -> Endpoint:
+    """Return an endpoint for a pickup link. The cookie's path is the link: it is valid for no other one."""
 
     async def endpoint(request: Request) -> Response:
-        visit = await begin(request, "pickup", _path(request))
-        return visit.keep(await handler(visit, visit.sandbox.pickup.open(request.path_params["token"])))
+        page = await load(request, "pickup", _path(request))
+        return page.with_cookie(await handler(page, page.sandbox.pickup.resolve_link(request.path_params["token"])))
 
     return endpoint
 
@@ -34,91 +34,91 @@ def _path(request: Request) -> str:
     return f"/pickup/{request.path_params['token']}"
 
 
-async def parcel_page(visit: Visit, parcel: Parcel) -> Response:
-    return _show(visit, parcel)
+async def show(page: PageRequest, link: PickupLink) -> Response:
+    return _render(page, link)
 
 
-def _show(visit: Visit, parcel: Parcel, status: int = 200, error: str | None = None) -> Response:
-    pickup, values = visit.sandbox.pickup, {"parcel": parcel, "path": visit.path, "error": error}
-    if pickup.is_admitted(parcel, visit.token):
-        return render(visit, "pickup/files.html", status, **values)
+def _render(page: PageRequest, link: PickupLink, status: int = 200, error: str | None = None) -> Response:
+    pickup, values = page.sandbox.pickup, {"link": link, "path": page.path, "error": error}
+    if pickup.is_authenticated(link, page.token):
+        return render(page, "pickup/files.html", status, **values)
     values |= {
-        "question": pickup.question(parcel),
-        "code_sent": pickup.awaits_code(parcel),
-        "registered": pickup.is_registered(parcel),
-        "phone": _hinted(parcel.recipient.phone or ""),
+        "question": pickup.question(link),
+        "code_sent": pickup.has_pending_code(link),
+        "registered": pickup.is_registered(link),
+        "phone": _phone_hint(link.recipient.phone or ""),
     }
-    return render(visit, f"pickup/{parcel.transfer.security}.html", status, **values)
+    return render(page, f"pickup/{link.transfer.security}.html", status, **values)
 
 
-def _hinted(phone: str) -> str:
-    """What tells owners their number and nobody else."""
+def _phone_hint(phone: str) -> str:
+    """Return a hint that only the owner of the number understands."""
     return f"the number that ends in {phone[-2:]}"
 
 
-async def answer(visit: Visit, parcel: Parcel) -> Response:
+async def submit(page: PageRequest, link: PickupLink) -> Response:
     try:
-        visit.token = visit.sandbox.pickup.admit(parcel, visit.text("answer"))
+        page.token = page.sandbox.pickup.authenticate(link, page.form_value("answer"))
     except ApiError as error:
-        return _show(visit, parcel, error.status, error.message)
-    return RedirectResponse(visit.path, 303)
+        return _render(page, link, error.status, error.message)
+    return RedirectResponse(page.path, 303)
 
 
-async def code(visit: Visit, parcel: Parcel) -> Response:
+async def send_code(page: PageRequest, link: PickupLink) -> Response:
     try:
-        visit.sandbox.pickup.send_code(parcel)
+        page.sandbox.pickup.send_code(link)
     except ApiError as error:
-        return _show(visit, parcel, error.status, error.message)
-    return RedirectResponse(visit.path, 303)
+        return _render(page, link, error.status, error.message)
+    return RedirectResponse(page.path, 303)
 
 
-async def register(visit: Visit, parcel: Parcel) -> Response:
+async def register(page: PageRequest, link: PickupLink) -> Response:
     try:
-        visit.sandbox.pickup.register(parcel, visit.text("password"))
+        page.sandbox.pickup.register(link, page.form_value("password"))
     except ApiError as error:
-        return _show(visit, parcel, error.status, error.message)
-    return RedirectResponse(visit.path, 303)
+        return _render(page, link, error.status, error.message)
+    return RedirectResponse(page.path, 303)
 
 
-async def download(visit: Visit, parcel: Parcel) -> Response:
-    file = visit.sandbox.pickup.file(parcel, visit.token, visit.request.path_params["file_id"])
-    token = visit.request.path_params["token"]
-    return Download(visit, file, lambda: visit.sandbox.pickup.downloaded(token, file))
+async def download(page: PageRequest, link: PickupLink) -> Response:
+    file = page.sandbox.pickup.file(link, page.token, page.request.path_params["file_id"])
+    token = page.request.path_params["token"]
+    return TrackedDownload(page, file, lambda: page.sandbox.pickup.record_download(token, file))
 
 
-class Download(FileResponse):
-    """Streams a file that no browser shows inline, and tells when its last byte is about to go out."""
+class TrackedDownload(FileResponse):
+    """A file that browsers download and do not show. Calls `on_last_byte` before it sends the last byte."""
 
     chunk_size = 1 << 18
 
-    def __init__(self, visit: Visit, file: File, on_end: Callable[[], None]) -> None:
+    def __init__(self, page: PageRequest, file: File, on_last_byte: Callable[[], None]) -> None:
         super().__init__(
-            visit.sandbox.pickup.content(file),
+            page.sandbox.pickup.file_path(file),
             filename=file.name,
             media_type=file.content_type,
             headers={"Content-Security-Policy": "sandbox; default-src 'none'"},
         )
-        self._on_end = on_end
+        self._on_last_byte = on_last_byte
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        rest: int | None = None
+        remaining: int | None = None
 
-        async def watched(message: Message) -> None:
-            nonlocal rest
+        async def count_bytes(message: Message) -> None:
+            nonlocal remaining
             if message["type"] == "http.response.start":
-                rest = _rest_of_file(message) if scope["method"] == "GET" else None
-            elif rest is not None:
-                rest -= len(message.get("body", b""))
-                if rest == 0:
-                    rest = None
-                    self._on_end()
+                remaining = _remaining_bytes(message) if scope["method"] == "GET" else None
+            elif remaining is not None:
+                remaining -= len(message.get("body", b""))
+                if remaining == 0:
+                    remaining = None
+                    self._on_last_byte()
             await send(message)
 
-        await super().__call__(scope, receive, watched)
+        await super().__call__(scope, receive, count_bytes)
 
 
-def _rest_of_file(start: Message) -> int | None:
-    """How many bytes an answer carries up to a file's end: all of them, or what a resumed download asks for."""
+def _remaining_bytes(start: Message) -> int | None:
+    """Return the bytes that the response sends up to the file's end, or None if it stops before."""
     headers = Headers(raw=start["headers"])
     last, _, size = headers.get("content-range", "").partition("-")[2].partition("/")
     is_end = start["status"] == 200 or (start["status"] == 206 and size.isdigit() and int(last) + 1 == int(size))
@@ -126,9 +126,9 @@ def _rest_of_file(start: Message) -> int | None:
 
 
 routes = [
-    Route("/pickup/{token}", _page(parcel_page)),
-    Route("/pickup/{token}", _page(answer), methods=["POST"]),
-    Route("/pickup/{token}/code", _page(code), methods=["POST"]),
-    Route("/pickup/{token}/register", _page(register), methods=["POST"]),
-    Route("/pickup/{token}/files/{file_id}", _page(download)),
+    Route("/pickup/{token}", _link_endpoint(show)),
+    Route("/pickup/{token}", _link_endpoint(submit), methods=["POST"]),
+    Route("/pickup/{token}/code", _link_endpoint(send_code), methods=["POST"]),
+    Route("/pickup/{token}/register", _link_endpoint(register), methods=["POST"]),
+    Route("/pickup/{token}/files/{file_id}", _link_endpoint(download)),
 ]

@@ -1,57 +1,57 @@
-"""The transfers that a user sent: list, one of them, cancel (service.md, States and transitions)."""
+"""The transfers that a user sent: list, details, cancel (service-api.md, R18)."""
 
 from __future__ import annotations
 
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from outbound_transfer_sandbox import unspecified
-from outbound_transfer_sandbox.errors import not_found
-from outbound_transfer_sandbox.models import Caller, Transfer
-from outbound_transfer_sandbox.service.transfers import STATUSES
+from outbound_transfer_sandbox.domain import defaults
+from outbound_transfer_sandbox.domain.errors import not_found
+from outbound_transfer_sandbox.domain.models import Caller, Transfer
+from outbound_transfer_sandbox.service.transfers import STATUS_FILTERS
 
-from .pages import render
-from .visit import Visit, page
-
-
-def _caller(visit: Visit) -> Caller:
-    """The user as the service knows callers; 0 is no key."""
-    return Caller(0, visit.user)
+from .page_request import PageRequest, page_endpoint
+from .rendering import render
 
 
-async def listing(visit: Visit) -> Response:
-    status, cursor = visit.request.query_params.get("status", "all"), visit.request.query_params.get("cursor")
-    service = visit.sandbox.transfers
-    transfers, following = service.page(_caller(visit), status, cursor, unspecified.PAGE_ROWS)
+def _caller(page: PageRequest) -> Caller:
+    """Return the user as a caller without a key."""
+    return Caller(0, page.user)
+
+
+async def listing(page: PageRequest) -> Response:
+    status, cursor = page.request.query_params.get("status", "all"), page.request.query_params.get("cursor")
+    service = page.sandbox.transfers
+    transfers, next_cursor = service.page(_caller(page), status, cursor, defaults.ROWS_PER_PAGE)
     return render(
-        visit,
+        page,
         "transfers.html",
         transfers=transfers,
-        following=following,
+        next_cursor=next_cursor,
         chosen=status,
-        statuses=STATUSES,
+        statuses=STATUS_FILTERS,
         is_first=cursor is None,
     )
 
 
-def _own(visit: Visit) -> Transfer:
-    transfer = visit.sandbox.transfers.retrieve(_caller(visit), visit.request.path_params["transfer_id"])
+def _own(page: PageRequest) -> Transfer:
+    transfer = page.sandbox.transfers.retrieve(_caller(page), page.request.path_params["transfer_id"])
     if transfer.sent_at is None:
         raise not_found("sent transfer")
     return transfer
 
 
-async def one(visit: Visit) -> Response:
-    return render(visit, "transfer.html", transfer=_own(visit))
+async def detail(page: PageRequest) -> Response:
+    return render(page, "transfer.html", transfer=_own(page))
 
 
-async def cancel(visit: Visit) -> Response:
-    transfer = visit.sandbox.delivery.cancel(_own(visit).id)
+async def cancel(page: PageRequest) -> Response:
+    transfer = page.sandbox.lifecycle.cancel(_own(page).id)
     return RedirectResponse(f"/transfers/{transfer.id}", 303)
 
 
 routes = [
-    Route("/transfers", page(listing)),
-    Route("/transfers/{transfer_id}", page(one)),
-    Route("/transfers/{transfer_id}/cancel", page(cancel), methods=["POST"]),
+    Route("/transfers", page_endpoint(listing)),
+    Route("/transfers/{transfer_id}", page_endpoint(detail)),
+    Route("/transfers/{transfer_id}/cancel", page_endpoint(cancel), methods=["POST"]),
 ]

@@ -1,4 +1,4 @@
-"""The client of one account: calls under the retry policy, flows over calls."""
+"""The clients of one account: each call runs under the retry policy, and a flow runs as a series of calls."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying, Retrying
 
-from outbound_transfer.client.drive import drive, drive_async
-from outbound_transfer.client.observer import Observer, observed, tell
-from outbound_transfer.client.retry import OnWait, RetryPolicy, Wait, log_wait
+from outbound_transfer.client.drivers import drive, drive_async
+from outbound_transfer.client.observer import Observer, notify, observe_attempt
+from outbound_transfer.client.retry import RetryDetails, RetryHook, RetryPolicy, log_retry
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.transport import client_options, exchange, exchange_async
-from outbound_transfer.protocol.exchange import Answer, Call, Flow
-from outbound_transfer.protocol.flows import Tries
+from outbound_transfer.client.transport import client_options, send, send_async
+from outbound_transfer.protocol.flows import SafeCall
+from outbound_transfer.protocol.messages import Call, Flow, Response
 
 T = TypeVar("T")
 
 
-class _Base:
-    """What both clients keep."""
+class _BaseClient:
+    """State and options that both clients share."""
 
     def __init__(
         self,
@@ -30,34 +30,37 @@ class _Base:
         *,
         policy: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
-        on_wait: OnWait = log_wait,
+        on_retry: RetryHook = log_retry,
         waited: Mapping[str, float] | None = None,
         observer: Observer | None = None,
         secrets: Iterable[str] = (),
     ) -> None:
-        """
-        :param clock: monotonic seconds.
-        :param on_wait: told of every wait before it begins; may raise to wait elsewhere (a deferral).
-        :param waited: seconds that a call, by its operation, has waited before this client was made.
-        :param observer: told of every try of a call, and of every wait.
-        :param secrets: what no error of any call may quote, beside the keys and what the call itself carries.
+        """Set up the client; no connection is made yet.
+
+        :param settings: address and keys of the account.
+        :param policy: limits of retries; :class:`RetryPolicy` with its defaults if omitted.
+        :param clock: returns monotonic seconds.
+        :param on_retry: called before each retry delay; may raise, for example :class:`~.deferral.DeferRequested`.
+        :param waited: seconds that the first call of an operation has already waited, by the operation's value.
+        :param observer: notified of every attempt and every retry.
+        :param secrets: texts that no error or log may quote, besides the keys and the secrets of the call itself.
         """
         self.settings, self.policy = settings, policy or RetryPolicy()
-        self._clock, self._on_wait, self._waited = clock, on_wait, dict(waited or {})
+        self._clock, self._on_retry, self._waited = clock, on_retry, dict(waited or {})
         self._observer = observer or Observer()
         self._secrets = tuple(secrets)
 
     def _retry_options(self, call: Call[T]) -> dict[str, Any]:
         waited = self._waited.pop(call.operation.value, 0.0)
-        return self.policy.options(call, self._clock, self._announce, waited)
+        return self.policy.options(call, self._clock, self._before_retry, waited)
 
-    def _announce(self, wait: Wait) -> None:
-        tell(self._observer.waits, wait)  # first: the other may raise, to wait elsewhere
-        self._on_wait(wait)
+    def _before_retry(self, retry: RetryDetails) -> None:
+        notify(self._observer.on_retry, retry)  # first, because the hook may raise
+        self._on_retry(retry)
 
 
-class Client(_Base):
-    """For workers. Use as a context manager, or :meth:`close` it."""
+class Client(_BaseClient):
+    """Synchronous client, for workers. Use it as a context manager, or call :meth:`close`."""
 
     def __init__(self, settings: Settings, *, sleep: Callable[[float], None] = time.sleep, **options: Any) -> None:
         super().__init__(settings, **options)
@@ -65,23 +68,24 @@ class Client(_Base):
         self._http = httpx.Client(**client_options(settings))
 
     def perform(self, call: Call[T]) -> T:
-        """One call, repeated as the policy allows.
+        """Perform a call, and repeat it as the policy allows.
 
-        :raises CallError: the last try's error.
+        :return: the decoded response.
+        :raises CallError: the error of the last attempt.
         """
-        tries = Tries(call)
+        safe_call = SafeCall(call)
         retrying = Retrying(sleep=self._sleep, **self._retry_options(call))
-        return retrying(lambda: drive(tries(), self._exchange))
+        return retrying(lambda: drive(safe_call(), self._send))
 
     def run(self, flow: Flow[T]) -> T:
-        """A conversation, each of its calls under the policy."""
+        """Run a flow; each of its calls is performed under the policy."""
         return drive(flow, self.perform)
 
-    def _exchange(self, call: Call[Any]) -> Answer:
-        with observed(self._observer, call) as asked:
-            answer = exchange(self._http, self.settings, call, self._secrets)
-            asked.status = answer.status
-        return answer
+    def _send(self, call: Call[Any]) -> Response:
+        with observe_attempt(self._observer, call) as attempt:
+            response = send(self._http, self.settings, call, self._secrets)
+            attempt.status = response.status
+        return response
 
     def close(self) -> None:
         self._http.close()
@@ -93,8 +97,8 @@ class Client(_Base):
         self.close()
 
 
-class AsyncClient(_Base):
-    """For the triggerer: the same over ``httpx.AsyncClient``."""
+class AsyncClient(_BaseClient):
+    """Asynchronous client, for the triggerer; the counterpart of :class:`Client`."""
 
     def __init__(
         self, settings: Settings, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, **options: Any
@@ -104,27 +108,28 @@ class AsyncClient(_Base):
         self._http = httpx.AsyncClient(**client_options(settings))
 
     async def perform(self, call: Call[T]) -> T:
-        """One call, repeated as the policy allows.
+        """Perform a call, and repeat it as the policy allows.
 
-        :raises CallError: the last try's error.
+        :return: the decoded response.
+        :raises CallError: the error of the last attempt.
         """
-        tries = Tries(call)
+        safe_call = SafeCall(call)
         retrying = AsyncRetrying(sleep=self._sleep, **self._retry_options(call))
 
-        async def once() -> T:
-            return await drive_async(tries(), self._exchange)
+        async def attempt() -> T:
+            return await drive_async(safe_call(), self._send)
 
-        return await retrying(once)
+        return await retrying(attempt)
 
     async def run(self, flow: Flow[T]) -> T:
-        """A conversation, each of its calls under the policy."""
+        """Run a flow; each of its calls is performed under the policy."""
         return await drive_async(flow, self.perform)
 
-    async def _exchange(self, call: Call[Any]) -> Answer:
-        with observed(self._observer, call) as asked:
-            answer = await exchange_async(self._http, self.settings, call, self._secrets)
-            asked.status = answer.status
-        return answer
+    async def _send(self, call: Call[Any]) -> Response:
+        with observe_attempt(self._observer, call) as attempt:
+            response = await send_async(self._http, self.settings, call, self._secrets)
+            attempt.status = response.status
+        return response
 
     async def close(self) -> None:
         await self._http.aclose()

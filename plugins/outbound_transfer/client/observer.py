@@ -1,4 +1,4 @@
-"""Telling somebody what becomes of each call, without knowing whom: the metrics and the ledger listen."""
+"""The observer of calls: an interface through which metrics and the ledger learn of every attempt and retry."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outbound_transfer.protocol.exchange import Call
+from outbound_transfer.protocol.messages import Call
 
 if TYPE_CHECKING:
-    from outbound_transfer.client.retry import Wait
+    from outbound_transfer.client.retry import RetryDetails
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Asked:
-    """One try of a call, that has ended.
+class CallAttempt:
+    """One finished attempt of a call.
 
-    :ivar status: HTTP status; None where no whole answer came.
-    :ivar seconds: how long it took.
+    :ivar status: HTTP status; None if no complete response arrived.
+    :ivar seconds: duration of the attempt.
     """
 
     call: Call[Any]
@@ -31,29 +31,29 @@ class Asked:
 
 
 class Observer:
-    """Listens, and does nothing. What a listener raises is logged and goes no further."""
+    """Base class of observers; its methods do nothing. Exceptions of an observer are logged and ignored."""
 
-    def asked(self, asked: Asked) -> None:
-        """A try of a call has ended."""
+    def on_attempt(self, attempt: CallAttempt) -> None:
+        """Handle a finished attempt."""
 
-    def waits(self, wait: Wait) -> None:
-        """A wait before the next try begins."""
+    def on_retry(self, retry: RetryDetails) -> None:
+        """Handle a retry, before its delay begins."""
 
 
 @contextmanager
-def observed(observer: Observer, call: Call[Any]) -> Iterator[Asked]:
-    """Tell ``observer`` of the try that the block makes; the block sets the status that it learns."""
-    asked, began = Asked(call), time.monotonic()
+def observe_attempt(observer: Observer, call: Call[Any]) -> Iterator[CallAttempt]:
+    """Time the attempt made in the block and notify ``observer`` of it; the block sets the attempt's status."""
+    attempt, started = CallAttempt(call), time.monotonic()
     try:
-        yield asked
+        yield attempt
     finally:
-        asked.seconds = time.monotonic() - began
-        tell(observer.asked, asked)
+        attempt.seconds = time.monotonic() - started
+        notify(observer.on_attempt, attempt)
 
 
-def tell(listener: Callable[[Any], None], news: Any) -> None:
-    """Tell a listener; no call fails because of it."""
+def notify(listener: Callable[[Any], None], event: Any) -> None:
+    """Pass an event to a method of an observer; its exceptions are logged, so that no call fails because of them."""
     try:
-        listener(news)
+        listener(event)
     except Exception as error:
-        log.warning("An observer of the calls failed: %s", type(error).__name__)
+        log.warning("A call observer failed and was ignored: %s", type(error).__name__)

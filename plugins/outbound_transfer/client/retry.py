@@ -1,4 +1,4 @@
-"""How often and how long: the one retry policy, over tenacity. Whether at all is decided in protocol/repeats."""
+"""The retry policy over tenacity: how often and for how long. :mod:`..protocol.retry_rules` decides whether at all."""
 
 from __future__ import annotations
 
@@ -10,144 +10,151 @@ from typing import Any, Final, TypeAlias
 from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
 from outbound_transfer.protocol.errors import ServiceError
-from outbound_transfer.protocol.exchange import Call, Operation
-from outbound_transfer.protocol.repeats import Decision, decide
+from outbound_transfer.protocol.messages import Call, Operation
+from outbound_transfer.protocol.retry_rules import RetryDecision, decide_retry
 
 log = logging.getLogger(__name__)
 
-#: Never repeat at once: "Retry-After: 0", nonsense or an unlucky draw of the jitter must not make a hot loop.
-SHORTEST_WAIT: Final = 0.5
+#: Seconds before any retry, so that "Retry-After: 0" or a small random backoff cannot cause a busy loop.
+MIN_RETRY_DELAY: Final = 0.5
 
-#: Nor must it when it is said again and again: the shortest wait is doubled each time, up to this.
-LONGEST_SHORT_WAIT: Final = 4.0
+#: The minimum delay doubles with each attempt up to this many seconds, in case "Retry-After: 0" is repeated.
+MAX_RETRY_DELAY_FLOOR: Final = 4.0
 
-#: The service's window is not ours to the millisecond; also spreads out the tasks that wait for one window.
-POLITENESS: Final = 0.25
+#: Seconds of random extra delay: clocks differ, and tasks that wait for the same rate limit window spread out.
+RETRY_AFTER_JITTER: Final = 0.25
 
 
 @dataclass(frozen=True)
-class Wait:
-    """A wait between two tries, about to begin.
+class RetryDetails:
+    """A retry that is about to wait.
 
-    :ivar seconds: how long it will take.
-    :ivar waited: seconds that this call has spent before it, those before an earlier deferral included.
+    :ivar caused_by: the error of the last attempt.
+    :ivar wait_for: seconds until the next attempt.
+    :ivar waited_so_far: seconds that this call has already taken, including those before an earlier deferral.
     """
 
     call: Call[Any]
-    error: BaseException
-    seconds: float
-    waited: float
+    caused_by: BaseException
+    wait_for: float
+    waited_so_far: float
 
     @property
-    def is_asked_for(self) -> bool:
-        """Whether the service asked for it, or its limits do; otherwise it is a backoff of our own.
+    def is_server_directed(self) -> bool:
+        """Whether the service's response or its limits set the delay; otherwise it is a backoff of our own.
 
-        Only what is asked for may be spent elsewhere: how often a call has failed is counted in one process.
+        Only a server-directed delay may be spent deferred, because failures are counted within one process.
         """
-        told = isinstance(self.error, ServiceError) and self.error.retry_after is not None
-        return told or decide(self.call, self.error) in (Decision.WAIT_AS_TOLD, Decision.WAIT_FOR_SLOT)
+        has_retry_after = isinstance(self.caused_by, ServiceError) and self.caused_by.retry_after is not None
+        return has_retry_after or decide_retry(self.call, self.caused_by) in (
+            RetryDecision.WAIT_RETRY_AFTER,
+            RetryDecision.WAIT_FOR_SLOT,
+        )
 
 
-#: Told of every wait before it begins; may raise to wait elsewhere (a deferral).
-OnWait: TypeAlias = Callable[[Wait], None]
+#: Called before each retry delay; may raise :class:`~.deferral.DeferRequested` to wait elsewhere.
+RetryHook: TypeAlias = Callable[[RetryDetails], None]
 
 
-def log_wait(wait: Wait) -> None:
-    """Say why nothing happens for a while."""
-    what = wait.call.operation.value
-    log.warning("Waiting %.1f s to repeat %s: %s", wait.seconds, what, str(wait.error).removeprefix(f"{what}: "))
+def log_retry(retry: RetryDetails) -> None:
+    """Log the delay and its cause."""
+    operation = retry.call.operation.value
+    cause = str(retry.caused_by).removeprefix(f"{operation}: ")
+    log.warning("Waiting %.1f s to repeat %s: %s", retry.wait_for, operation, cause)
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Bounds of one call's repeats.
+    """Limits for the retries of one call (service-api.md, R50).
 
-    :ivar attempts: tries that may fail unclearly (5xx, broken connections, timeouts) before the call is given up.
-    :ivar longest_backoff: seconds at most between two such tries; each wait is drawn from below it (full jitter).
-    :ivar patience: seconds in all that a call may take with its waits, rate limits included, a slot's aside.
-    :ivar limit_patience: seconds in all that a send may wait for a slot (409 transfer_limit_reached).
-    :ivar slot_interval: seconds between two tries for a slot.
+    :ivar max_attempts: attempts that may fail with a transient error (5xx, broken connection, timeout) before the call
+        fails. Rate limits and waits for a slot do not count.
+    :ivar max_backoff: maximum seconds between two such attempts; each delay is a random part of it (full jitter).
+    :ivar timeout: seconds that a call may take in all, including rate limits, excluding the wait for a slot.
+    :ivar slot_timeout: seconds that a send may wait in all for a slot (409 transfer_limit_reached).
+    :ivar slot_poll_interval: seconds between two attempts to get a slot.
     """
 
-    attempts: int = 8
-    longest_backoff: float = 60.0
-    patience: float = 3_600.0
-    limit_patience: float = 3_600.0
-    slot_interval: float = 60.0
+    max_attempts: int = 8
+    max_backoff: float = 60.0
+    timeout: float = 3_600.0
+    slot_timeout: float = 3_600.0
+    slot_poll_interval: float = 60.0
 
     def options(
-        self, call: Call[Any], clock: Callable[[], float], on_wait: OnWait = log_wait, waited: float = 0.0
+        self, call: Call[Any], clock: Callable[[], float], on_retry: RetryHook = log_retry, waited: float = 0.0
     ) -> dict[str, Any]:
-        """The arguments of ``tenacity.Retrying`` and ``AsyncRetrying`` for one call.
+        """Return the arguments of ``tenacity.Retrying`` and ``AsyncRetrying`` for one call.
 
-        :param clock: monotonic seconds.
-        :param waited: seconds that this very call has waited in an earlier process.
+        :param clock: returns monotonic seconds.
+        :param on_retry: called before each delay.
+        :param waited: seconds that this call has already waited in an earlier process.
         """
-        budget = _Budget(self, call, clock, on_wait, waited)
+        retry_state = _RetryState(self, call, clock, on_retry, waited)
         return {
-            "retry": retry_if_exception(lambda error: decide(call, error) is not Decision.FAIL),
-            "wait": budget.wait,
-            "stop": budget.is_spent,
-            "before_sleep": budget.announce,
+            "retry": retry_if_exception(lambda error: decide_retry(call, error) is not RetryDecision.FAIL),
+            "wait": retry_state.wait,
+            "stop": retry_state.should_stop,
+            "before_sleep": retry_state.before_sleep,
             "reraise": True,
         }
 
 
-#: For a look at a transfer: few tries, as the next look is one too.
-LOOKS: Final = RetryPolicy(attempts=3, longest_backoff=10.0, patience=300.0)
+#: For the calls of a poll: few attempts, because the next poll repeats them anyway.
+POLL_RETRY_POLICY: Final = RetryPolicy(max_attempts=3, max_backoff=10.0, timeout=300.0)
 
 
-class _Budget:
-    """One call's bookkeeping: failures counted, time spent."""
+class _RetryState:
+    """Counts the failures of one call and the time that it has taken."""
 
     def __init__(
-        self, policy: RetryPolicy, call: Call[Any], clock: Callable[[], float], on_wait: OnWait, waited: float
+        self, policy: RetryPolicy, call: Call[Any], clock: Callable[[], float], on_retry: RetryHook, waited: float
     ) -> None:
-        self.policy, self.call, self.clock, self.on_wait = policy, call, clock, on_wait
+        self.policy, self.call, self.clock, self.on_retry = policy, call, clock, on_retry
         self.started = clock() - waited
         self.failures = 0
-        self.backoff = wait_random_exponential(multiplier=1, max=policy.longest_backoff)
+        self.backoff = wait_random_exponential(multiplier=1, max=policy.max_backoff)
 
-    def _decision(self, state: RetryCallState) -> Decision:
-        return decide(self.call, _error(state))
+    def _decision(self, state: RetryCallState) -> RetryDecision:
+        return decide_retry(self.call, _error(state))
 
     def wait(self, state: RetryCallState) -> float:
         error, decision = _error(state), self._decision(state)
-        asked = error.retry_after if isinstance(error, ServiceError) else None
-        if decision is Decision.WAIT_FOR_SLOT:
-            return max(self.policy.slot_interval, asked or 0.0) + self._jitter(state)
-        if asked is not None:
-            shortest = min(SHORTEST_WAIT * 2.0 ** min(state.attempt_number - 1, 10), LONGEST_SHORT_WAIT)
-            return max(asked, shortest) + self._jitter(state)
-        return max(self.backoff(state), SHORTEST_WAIT)
+        retry_after = error.retry_after if isinstance(error, ServiceError) else None
+        if decision is RetryDecision.WAIT_FOR_SLOT:
+            return max(self.policy.slot_poll_interval, retry_after or 0.0) + self._jitter(state)
+        if retry_after is not None:
+            floor = min(MIN_RETRY_DELAY * 2.0 ** min(state.attempt_number - 1, 10), MAX_RETRY_DELAY_FLOOR)
+            return max(retry_after, floor) + self._jitter(state)
+        return max(self.backoff(state), MIN_RETRY_DELAY)
 
-    def is_spent(self, state: RetryCallState) -> bool:
+    def should_stop(self, state: RetryCallState) -> bool:
         decision = self._decision(state)
-        if decision is Decision.WAIT_FOR_SLOT:
-            self.failures = 0  # the service is well, it is the account that is full
-        self.failures += decision is Decision.BACK_OFF
-        too_long = self._waited() + state.upcoming_sleep > self._patience(decision)
-        return self.failures >= self.policy.attempts or too_long
+        if decision is RetryDecision.WAIT_FOR_SLOT:
+            self.failures = 0  # the service works; the account has no free slot
+        self.failures += decision is RetryDecision.BACK_OFF
+        exceeds_timeout = self._waited() + state.upcoming_sleep > self._timeout(decision)
+        return self.failures >= self.policy.max_attempts or exceeds_timeout
 
-    def _patience(self, decision: Decision) -> float:
-        if decision is Decision.WAIT_FOR_SLOT:
-            return self.policy.limit_patience
-        # A send that has waited for a slot until now is as patient with a passing failure as any other call.
-        for_slot = self.policy.limit_patience if self.call.operation is Operation.SEND else 0.0
-        return self.policy.patience + for_slot
+    def _timeout(self, decision: RetryDecision) -> float:
+        if decision is RetryDecision.WAIT_FOR_SLOT:
+            return self.policy.slot_timeout
+        # The time that a send spent waiting for a slot must not shorten its timeout for other failures.
+        for_slot = self.policy.slot_timeout if self.call.operation is Operation.SEND else 0.0
+        return self.policy.timeout + for_slot
 
-    def announce(self, state: RetryCallState) -> None:
-        self.on_wait(Wait(self.call, _error(state), state.upcoming_sleep, self._waited()))
+    def before_sleep(self, state: RetryCallState) -> None:
+        self.on_retry(RetryDetails(self.call, _error(state), state.upcoming_sleep, self._waited()))
 
     def _waited(self) -> float:
         return self.clock() - self.started
 
     @staticmethod
     def _jitter(state: RetryCallState) -> float:
-        return wait_random_exponential(multiplier=POLITENESS, max=POLITENESS)(state)
+        return wait_random_exponential(multiplier=RETRY_AFTER_JITTER, max=RETRY_AFTER_JITTER)(state)
 
 
 def _error(state: RetryCallState) -> BaseException:
     error = state.outcome.exception() if state.outcome else None
-    assert error is not None, "tenacity asks only after a failure"
+    assert error is not None, "tenacity calls this only after a failure"
     return error

@@ -1,33 +1,38 @@
-"""Where the service is, and with which keys."""
+"""Settings of one account: the service's address, keys and timeout."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
-from outbound_transfer.protocol.exchange import Api
+from outbound_transfer.client.web_links import transfer_url
+from outbound_transfer.protocol.messages import Api
 
 DEFAULT_TIMEOUT: Final = 60.0
 
-#: As the connection form has it; a system's clock cannot count much longer.
-LONGEST_TIMEOUT: Final = 3_600.0
+#: Seconds; the connection form has the same limit, and sockets refuse much longer timeouts.
+MAX_TIMEOUT: Final = 3_600.0
 
 
 class InvalidSettings(ValueError):
-    """The connection cannot be used as it is; the text says which field to correct, and quotes no key."""
+    """The connection is unusable. The text names the field to correct and quotes no key."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """One account's address and keys.
 
-    :ivar base_url: scheme, host and port, and a path below which ``/v1`` lies, if any.
-    :ivar timeout: seconds that the service may take over each step of a call (connect, a read, a write).
-    :ivar verify: whether the service's TLS certificate is checked.
-    :ivar web_url: the account's web application, for links; the base URL where it is not set.
+    :ivar base_url: scheme, host, port and optionally a path; ``/v1`` is below it (service-api.md, R1).
+    :ivar transfer_api_key: key of the transfer interface (service-api.md, R6).
+    :ivar event_api_key: key of the event feed (service-api.md, R9); "" if it is not used.
+    :ivar timeout: seconds for each step of a call (connect, one read, one write).
+    :ivar verify: whether to check the service's TLS certificate.
+    :ivar web_url: address of the account's web application, for links; "" for the base URL.
+    :raises InvalidSettings: the address or the timeout is unusable.
     """
 
     base_url: str
@@ -43,18 +48,29 @@ class Settings:
             raise InvalidSettings(f"the host must be an http or https address, not {url.hostname or 'empty'!r}")
         if url.username or url.password or url.query or url.fragment:
             raise InvalidSettings("the host must hold no user, password, query or fragment")
-        if not 0 < self.timeout <= LONGEST_TIMEOUT:
-            raise InvalidSettings(f"timeout must be over 0 and at most {LONGEST_TIMEOUT:g} seconds, not {self.timeout}")
+        if not 0 < self.timeout <= MAX_TIMEOUT:
+            raise InvalidSettings(f"timeout must be over 0 and at most {MAX_TIMEOUT:g} seconds, not {self.timeout}")
 
-    @property
+    @cached_property
     def account(self) -> str:
-        """The base URL in one form: case of the host and a port that goes without saying tell no accounts apart."""
-        return str(httpx.URL(self.base_url)).rstrip("/")
+        """The account's name: ``account.example.com``, followed by the port and path, if any.
+
+        The site address identifies the account (service-api.md, R1). Unlike the id of a connection, it survives
+        a renaming and is the same for all connections to one account.
+        """
+        url = httpx.URL(self.base_url)  # drops the default port of the scheme
+        host = url.raw_host.decode()
+        port = f":{url.port}" if url.port is not None else ""
+        return (f"[{host}]" if ":" in host else host) + port + url.path.rstrip("/")
+
+    def transfer_url(self, transfer_id: object) -> str:
+        """Return the address of a transfer in the web application; "" if no safe link is possible."""
+        return transfer_url(self.web_url or self.base_url, transfer_id)
 
     def key(self, api: Api) -> str:
-        """The key of an interface.
+        """Return the key of an interface.
 
-        :raises InvalidSettings: it is missing, or could not be a header's value.
+        :raises InvalidSettings: the key is missing, or contains characters that a header cannot transport.
         """
         key, where = {
             Api.TRANSFER: (self.transfer_api_key, "the connection's password (the transfer API key)"),
@@ -63,17 +79,17 @@ class Settings:
         if not key:
             raise InvalidSettings(f"{where} is not set")
         if not (key.isascii() and key.isprintable()) or " " in key:
-            raise InvalidSettings(f"{where} has characters that no key has, a line break or a space perhaps")
+            raise InvalidSettings(f"{where} contains characters that no key contains, such as a space or a line break")
         return key
 
 
 def _split(address: str) -> SplitResult:
     try:
         url = urlsplit(address)
-        # What the HTTP library, the resolver or the socket would refuse at first use is refused here.
+        # Reject here what the HTTP library, the resolver or the socket would reject at first use.
         httpx.URL(address).raw_host.decode().encode("idna")
         if url.port == 0:
-            raise ValueError("nothing can listen there")
+            raise ValueError("port 0 is not usable")
     except (ValueError, httpx.InvalidURL):
         raise InvalidSettings("the host is not an address: check its name, its brackets and its port") from None
     return url

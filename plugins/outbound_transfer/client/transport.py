@@ -1,145 +1,154 @@
-"""One request over httpx and its bare answer: no retry, no meaning."""
+"""Sends one request over httpx and returns its raw response, without retries and without interpretation."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
 import httpx
 
 from outbound_transfer import __version__
 from outbound_transfer.client.settings import InvalidSettings, Settings
-from outbound_transfer.client.wire_log import no_secrets_logged
+from outbound_transfer.client.wire_log import redact_http_logs
 from outbound_transfer.protocol.content_disposition import attachment
-from outbound_transfer.protocol.errors import CallError, ConnectionLost, MalformedAnswer, NotConnected, TimedOut
-from outbound_transfer.protocol.exchange import Answer, Call, Upload
-from outbound_transfer.protocol.redaction import clean
+from outbound_transfer.protocol.errors import CallError, ConnectionLost, MalformedResponse, NotConnected, TimedOut
+from outbound_transfer.protocol.messages import Call, Response, Upload
+from outbound_transfer.protocol.redaction import redact
 
 _HEADERS: Final = {
     "Accept": "application/json, application/x-ndjson",
-    # Answers are read as they came on the wire, so a small answer cannot unpack into a large one.
+    # Bodies are read as they are on the wire, so that a small response cannot decompress into a huge one.
     "Accept-Encoding": "identity",
     "User-Agent": f"airflow-provider-outbound-transfer/{__version__}",
 }
 
 _HTTP_ERRORS: Final = (httpx.TransportError, httpx.StreamError, httpx.InvalidURL)
 
-#: What the library says of an answer without quoting it.
-_OWN_WORDS: Final = re.compile(
+#: Messages of the HTTP library that quote nothing of the response.
+_SAFE_MESSAGES: Final = re.compile(
     r"Server disconnected without sending a response\.|"
     r"peer closed connection without sending complete message body \((received \d+ bytes, expected \d+|[a-z ]+)\)"
 )
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
-    """The arguments of ``httpx.Client`` and ``httpx.AsyncClient``."""
+    """Return the arguments of ``httpx.Client`` and ``httpx.AsyncClient``."""
     return {
         "base_url": settings.base_url,
         "timeout": settings.timeout,
         "verify": settings.verify,
         "headers": _HEADERS,
+        # The service uses none (service-api.md, R6); one that a response sets would be sent with each later call.
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),
         "follow_redirects": False,
     }
 
 
-def exchange(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()) -> Answer:
-    """Ask ``call`` once.
+def send(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()) -> Response:
+    """Make one attempt of a call.
 
-    :param secrets: what no error and no log may quote, beside the keys and the call's own.
-    :raises CallError: no whole answer came.
+    :param secrets: texts that no error or log may quote, besides the keys and the secrets of the call.
+    :return: the response, whatever its status.
+    :raises CallError: no complete response arrived, or it exceeds the call's limits.
+    :raises InvalidSettings: the key or the address is unusable.
     """
     content = call.upload.body() if call.upload else call.body
-    known = _known(settings, call, secrets)
+    secrets_of_call = _secrets_of(settings, call, secrets)
     try:
-        with no_secrets_logged(known), client.stream(content=content, **_request(settings, call)) as response:
-            _check_encoding(response)
+        with (
+            redact_http_logs(secrets_of_call),
+            client.stream(content=content, **_request(settings, call)) as http_response,
+        ):
+            _check_encoding(http_response)
             body = bytearray()
-            for chunk in response.iter_raw():
+            for chunk in http_response.iter_raw():
                 _append(body, chunk, call)
-            return _answer(response, body, known)
+            return _to_response(http_response, body, secrets_of_call)
     except _HTTP_ERRORS as error:
-        failure = _failure(call, error, known)
+        failure = _translate_error(call, error, secrets_of_call)
     raise failure
 
 
-async def exchange_async(
+async def send_async(
     client: httpx.AsyncClient, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()
-) -> Answer:
-    """The same without blocking the event loop."""
-    content = _off_the_loop(call.upload) if call.upload else call.body
-    known = _known(settings, call, secrets)
+) -> Response:
+    """Make one attempt of a call, like :func:`send`, without blocking the event loop."""
+    content = _read_chunks_in_thread(call.upload) if call.upload else call.body
+    secrets_of_call = _secrets_of(settings, call, secrets)
     try:
-        with no_secrets_logged(known):
-            async with client.stream(content=content, **_request(settings, call)) as response:
-                _check_encoding(response)
+        with redact_http_logs(secrets_of_call):
+            async with client.stream(content=content, **_request(settings, call)) as http_response:
+                _check_encoding(http_response)
                 body = bytearray()
-                async for chunk in response.aiter_raw():
+                async for chunk in http_response.aiter_raw():
                     _append(body, chunk, call)
-                return _answer(response, body, known)
+                return _to_response(http_response, body, secrets_of_call)
     except _HTTP_ERRORS as error:
-        failure = _failure(call, error, known)
+        failure = _translate_error(call, error, secrets_of_call)
     raise failure
 
 
-def _known(settings: Settings, call: Call[Any], secrets: Iterable[str]) -> tuple[str, ...]:
-    """All that no error and no log may quote: both keys, as who mirrors one may have seen the other."""
+def _secrets_of(settings: Settings, call: Call[Any], secrets: Iterable[str]) -> tuple[str, ...]:
+    """Return what no error or log of a call may quote: both keys, as a peer may have seen either, and the secrets."""
     return (*filter(None, (settings.transfer_api_key, settings.event_api_key)), *call.secrets, *secrets)
 
 
 def _request(settings: Settings, call: Call[Any]) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {settings.key(call.api)}"}
     if call.upload:
-        # A declared length keeps httpx from chunked encoding, which the service refuses (411).
+        # Without a declared length httpx uses chunked encoding, which the service rejects (service-api.md, R30).
         headers["Content-Length"] = str(call.upload.size)
         headers["Content-Disposition"] = attachment(call.upload.name)
     elif call.body is not None:
         headers["Content-Type"] = "application/json"
-    # A relative path keeps what the base URL has before /v1.
+    # A relative path keeps the path of the base URL.
     return {"method": call.method, "url": call.path.lstrip("/"), "params": dict(call.params), "headers": headers}
 
 
-async def _off_the_loop(upload: Upload) -> AsyncIterator[bytes]:
+async def _read_chunks_in_thread(upload: Upload) -> AsyncIterator[bytes]:
     chunks = upload.body()
     while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
 
 
-def _failure(call: Call[Any], error: Exception, secrets: Iterable[str]) -> CallError | InvalidSettings:
-    """The error of ours for one of the library's. It is raised outside of the ``except`` block.
+def _translate_error(call: Call[Any], error: Exception, secrets: Iterable[str]) -> CallError | InvalidSettings:
+    """Return our error for one of the HTTP library.
 
-    For a log shows an error's context too, and the library's errors quote the bytes of an answer that is no HTTP.
+    The caller raises it outside of its ``except`` block: logs show the context of an error too, and the library's
+    errors quote the bytes of invalid responses.
     """
-    what, said = call.operation.value, clean(f"{type(error).__name__} {_said(error)}", secrets)
+    operation, reason = call.operation.value, redact(f"{type(error).__name__} {_describe(error)}", secrets)
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-        return NotConnected(f"{what}: no connection to the service: {said}")
+        return NotConnected(f"{operation}: no connection to the service: {reason}")
     if isinstance(error, httpx.TimeoutException):
-        return TimedOut(f"{what}: the service did not answer in time ({said})")
+        return TimedOut(f"{operation}: the service did not respond in time ({reason})")
     if isinstance(error, httpx.InvalidURL):
-        return InvalidSettings(f"the connection's address cannot be used: {said}")
-    return ConnectionLost(f"{what}: the connection broke: {said}")
+        return InvalidSettings(f"the connection's address is unusable: {reason}")
+    return ConnectionLost(f"{operation}: the connection broke: {reason}")
 
 
-def _said(error: Exception) -> str:
-    """An error's text where it is the operating system's or the library's own; what quotes the peer is left out."""
+def _describe(error: Exception) -> str:
+    """Return the text of an error, unless it may quote the peer."""
     text = str(error)
-    if not isinstance(error, httpx.ProtocolError | httpx.ProxyError) or _OWN_WORDS.fullmatch(text):
+    if not isinstance(error, httpx.ProtocolError | httpx.ProxyError) or _SAFE_MESSAGES.fullmatch(text):
         return text
-    return "(the answer is no HTTP; it is not quoted, as it may hold what is secret)"
+    return "(the response is not valid HTTP; not quoted here, because it may contain secrets)"
 
 
 def _check_encoding(response: httpx.Response) -> None:
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise MalformedAnswer("the answer is compressed, which was not asked for")
+        raise MalformedResponse("the response is compressed, although no compression was requested")
 
 
 def _append(body: bytearray, chunk: bytes, call: Call[Any]) -> None:
     body += chunk
-    if len(body) > call.max_answer:
-        raise MalformedAnswer(f"{call.operation.value}: the answer is over {call.max_answer:,} bytes")
+    if len(body) > call.max_response_bytes:
+        raise MalformedResponse(f"{call.operation.value}: the response is over {call.max_response_bytes:,} bytes")
 
 
-def _answer(response: httpx.Response, body: bytearray, secrets: tuple[str, ...]) -> Answer:
+def _to_response(response: httpx.Response, body: bytearray, secrets: tuple[str, ...]) -> Response:
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, bytes(body), secrets=secrets)
+    return Response(response.status_code, headers, bytes(body), secrets=secrets)

@@ -1,4 +1,4 @@
-"""What the HTTP library logs of our calls, without their secrets: at DEBUG it quotes whatever the peer says."""
+"""Redacts secrets in the logs of the HTTP library, which at level DEBUG quotes whatever the peer sends."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from outbound_transfer.protocol.redaction import clean
+from outbound_transfer.protocol.redaction import redact
 
-#: A filter of a logger does not see what its children log, so each of them has it.
+#: Each logger gets the filter, because the filter of a logger does not apply to records of its children.
 _LOGGERS: Final = ("httpx", *(f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy", "socks")))
 
-#: Of the call under way in this thread or task; none of ours elsewhere, whose records stay as they are.
-_secrets: ContextVar[tuple[str, ...] | None] = ContextVar("secrets of the call under way", default=None)
+#: Secrets of the call that this thread or task is making; None outside of our calls, whose records stay unchanged.
+_secrets: ContextVar[tuple[str, ...] | None] = ContextVar("secrets of the current call", default=None)
 
 
 @contextmanager
-def no_secrets_logged(secrets: Iterable[str]) -> Iterator[None]:
-    """Keep ``secrets`` out of what is logged of the calls in the block."""
+def redact_http_logs(secrets: Iterable[str]) -> Iterator[None]:
+    """Redact ``secrets`` in the records that the HTTP library logs in the block."""
     token = _secrets.set(tuple(secrets))
     try:
         yield
@@ -27,12 +27,12 @@ def no_secrets_logged(secrets: Iterable[str]) -> Iterator[None]:
         _secrets.reset(token)
 
 
-def _cleaned(record: logging.LogRecord) -> bool:
+def _redact_record(record: logging.LogRecord) -> bool:
     if (secrets := _secrets.get()) is not None:
-        record.msg, record.args = clean(record.getMessage(), secrets), ()
+        record.msg, record.args = redact(record.getMessage(), secrets), ()
         record.exc_info = record.exc_text = None
     return True
 
 
 for _name in _LOGGERS:
-    logging.getLogger(_name).addFilter(_cleaned)
+    logging.getLogger(_name).addFilter(_redact_record)

@@ -1,48 +1,62 @@
-"""The Airflow connection, and every endpoint of the service as a method."""
+"""The Airflow hook: one method for each endpoint of the service."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
-from airflow.sdk.lineage import get_hook_lineage_collector
-from airflow.sdk.log import amask_secret, mask_secret
+from airflow.sdk.log import mask_secret
 
-from outbound_transfer.assets import account_namespace
-from outbound_transfer.protocol import calls, flows
+from outbound_transfer.airflow_compat.lookups import call_airflow
+from outbound_transfer.airflow_compat.names import AirflowNotFoundException, BaseHook, get_hook_lineage_collector
+from outbound_transfer.assets.outbound_transfer import account_namespace
+from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferError, RateLimited, ServiceError
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
-
     from outbound_transfer.client import AsyncClient, Client, Settings
-    from outbound_transfer.protocol.exchange import Call, Flow, Upload
-    from outbound_transfer.protocol.feed import Page
+    from outbound_transfer.protocol.events import Page
+    from outbound_transfer.protocol.messages import Call, Flow, Upload
     from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage
 
 T = TypeVar("T")
 
 
 class OutboundTransferHook(BaseHook):
-    """Talks to the Outbound Transfer Service.
+    """Interact with the Outbound Transfer Service.
 
-    Every method repeats its call as the retry policy allows, so each may take as long as that policy is patient.
+    Each method retries its call as the retry policy allows, and may take as long as the policy's ``timeout``. It raises
+    a :class:`~outbound_transfer.protocol.errors.CallError`: a ``ServiceError`` if the service refuses, another one if
+    there is no response.
 
     :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
         extra fields ``event_api_key``, ``timeout`` (seconds), ``verify`` (TLS) and ``web_url`` are optional.
-    :param client_options: further arguments of :class:`outbound_transfer.client.Client`: the retry policy, what is
-        told of waits, the clock and the sleep.
+    :param client_options: further arguments of :class:`outbound_transfer.client.Client`: the retry policy, the retry
+        hook, the clock and the sleep.
     """
 
     conn_name_attr = "outbound_transfer_conn_id"
     default_conn_name = "outbound_transfer_default"
     conn_type = "outbound_transfer"
     hook_name = "Outbound Transfer"
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Return the fields of the connection's form, before Airflow 3.2."""
+        from outbound_transfer.airflow_compat.connection_form import form_widgets
+
+        return form_widgets()
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return how the form shows the standard fields, before Airflow 3.2."""
+        from outbound_transfer.airflow_compat.connection_form import field_behaviour
+
+        return field_behaviour()
 
     def __init__(
         self,
@@ -55,63 +69,94 @@ class OutboundTransferHook(BaseHook):
         self._client: Client | None = None
 
     def get_conn(self) -> Client:
-        """The client, made at first use and kept; :meth:`close` it, or use the hook as a context manager."""
+        """Return the client, created once; :meth:`close` it, or use the hook as a context manager.
+
+        :raises InvalidSettings: naming the field of the connection to correct.
+        """
         if self._client is None:
             from outbound_transfer.client import Client
 
-            settings = settings_of(self.get_connection(self.outbound_transfer_conn_id))
-            mask_secret(settings.event_api_key)  # Airflow masks the password, of the extra fields only the whole text
-            self._client = Client(settings, **self._watched(settings))
+            settings = self._read_settings()
+            self._client = Client(settings, **self._client_options(settings))
         return self._client
 
+    def get_account(self) -> str:
+        """Return the account's name; see :attr:`outbound_transfer.client.Settings.account`."""
+        return self.get_conn().settings.account
+
+    async def get_async_account(self) -> str:
+        """Return the account's name, in the triggerer."""
+        return (await self.get_async_settings()).account
+
     async def get_async_conn(self) -> AsyncClient:
-        """A new client for the triggerer; the caller closes it."""
+        """Create a client for the triggerer; the caller closes it."""
+        return self.new_async_client(await self.get_async_settings())
+
+    def new_async_client(self, settings: Settings, **client_options: Any) -> AsyncClient:
+        """Create a client with these settings, whose calls count for this connection; the caller closes it."""
         from outbound_transfer.client import AsyncClient
 
-        settings = await self.get_async_settings()
-        return AsyncClient(settings, **self._watched(settings))
+        return AsyncClient(settings, **self._client_options(settings), **client_options)
 
-    def _watched(self, settings: Settings) -> dict[str, Any]:
-        from outbound_transfer.watching import CallWatch
+    def _client_options(self, settings: Settings) -> dict[str, Any]:
+        from outbound_transfer.observability.call_observer import CallMetricsObserver
 
-        return {"observer": CallWatch(self.outbound_transfer_conn_id, settings.base_url), **self._options}
+        return {"observer": CallMetricsObserver(self.outbound_transfer_conn_id, settings.account), **self._options}
 
     async def get_async_settings(self) -> Settings:
-        """The connection's settings as they are now.
+        """Read the connection and return its settings.
 
-        :raises InvalidSettings: there is no such connection, or naming the field to correct.
+        :raises InvalidSettings: the connection does not exist, or naming the field to correct.
         """
         from outbound_transfer.client.settings import InvalidSettings
 
         try:
-            settings = settings_of(await BaseHook.aget_connection(self.outbound_transfer_conn_id))
+            return await call_airflow(self._read_settings)
         except AirflowNotFoundException as error:
             raise InvalidSettings(str(error)) from error
-        await amask_secret(settings.event_api_key)
+
+    def _read_settings(self) -> Settings:
+        settings = settings_from_connection(self.get_connection(self.outbound_transfer_conn_id))
+        mask_secret(settings.event_api_key)  # Airflow masks the password, but the extra only as a whole text
         return settings
 
+    def sleep(self, seconds: float) -> None:
+        """Sleep by the function that the client sleeps by between two attempts."""
+        self._options.get("sleep", time.sleep)(seconds)
+
     def perform(self, call: Call[T]) -> T:
-        """Any call of :mod:`outbound_transfer.protocol.calls`."""
+        """Perform a call of :mod:`outbound_transfer.protocol.endpoints`."""
         return self.get_conn().perform(call)
 
     def run(self, flow: Flow[T]) -> T:
-        """Any conversation of :mod:`outbound_transfer.protocol.flows`."""
+        """Run a flow of :mod:`outbound_transfer.protocol.flows`."""
         return self.get_conn().run(flow)
 
     def create_transfer(self, new: NewTransfer) -> Transfer:
-        """Create a draft of what :func:`outbound_transfer.protocol.models.new_transfer` checked."""
-        return self.run(flows.create_draft(new, drafts=2))
+        """Create a draft (service-api.md, R22).
+
+        :param new: the result of :func:`outbound_transfer.protocol.models.build_new_transfer`.
+        :return: the draft.
+        :raises WrongTransfer: the response is about another transfer.
+        """
+        return self.run(flows.create_draft(new, max_drafts=2))
 
     def list_transfers(
-        self, *, status: str = "all", limit: int = calls.MAX_PAGE, cursor: str | None = None
+        self, *, status: str = "all", limit: int = endpoints.MAX_PAGE_SIZE, cursor: str | None = None
     ) -> TransferPage:
-        """One page of sent transfers, newest first; ``limit`` is 1 to 100."""
-        return self.perform(calls.list_transfers(limit=limit, status=status, cursor=cursor))
+        """List sent transfers, newest first, one page (service-api.md, R26 to R28).
 
-    def iter_transfers(self, *, status: str = "all", page_size: int = calls.MAX_PAGE) -> Iterator[Transfer]:
-        """Every sent transfer, newest first. A status other than ``all`` may skip rows that change while paging.
+        :param status: ``all``, or one status to filter by.
+        :param limit: transfers per page, 1 to 100.
+        :param cursor: ``next_cursor`` of the page before.
+        """
+        return self.perform(endpoints.list_transfers(limit=limit, status=status, cursor=cursor))
 
-        Rows that are no transfers as documented are left out, and said in the log.
+    def iter_transfers(self, *, status: str = "all", page_size: int = endpoints.MAX_PAGE_SIZE) -> Iterator[Transfer]:
+        """Yield every sent transfer, newest first.
+
+        A status filter may skip transfers that change while paging (service-api.md, R28). Rows that are not valid
+        transfers are logged and left out.
         """
         cursor: str | None = None
         while True:
@@ -119,79 +164,93 @@ class OutboundTransferHook(BaseHook):
             yield from page.data
             if page.unreadable:
                 self.log.warning(
-                    "%d rows of the listing are no transfers: %s", len(page.unreadable), page.unreadable[0]
+                    "%d rows of the listing are not valid transfers: %s", len(page.unreadable), page.unreadable[0]
                 )
             if page.next_cursor is None or page.next_cursor == cursor:
                 return
             cursor = page.next_cursor
 
     def get_transfer(self, transfer_id: str) -> Transfer:
-        """One transfer, draft or sent, with its files and each recipient's ``picked_up_at``."""
-        return self.perform(calls.get_transfer(transfer_id))
+        """Read a transfer, draft or sent, with its files and each ``picked_up_at`` (service-api.md, R29)."""
+        return self.perform(endpoints.get_transfer(transfer_id))
 
     def attach_file(self, transfer_id: str, upload: Upload) -> File:
-        """Attach a file to a draft; where the name is attached already, the existing file."""
-        file = self.perform(calls.attach_file(transfer_id, upload)).file
-        self._report(read=upload.location, written="transfers")
+        """Attach a file to a draft (service-api.md, R30 to R33).
+
+        :return: the new file; the existing one if the draft already holds a file of this name, whatever its content.
+        """
+        file = self.perform(endpoints.attach_file(transfer_id, upload)).file
+        self._report_lineage(read=upload.location, written="transfers")
         return file
 
     def list_files(self, transfer_id: str) -> tuple[File, ...]:
-        """The files of a transfer, draft or sent."""
-        return self.perform(calls.list_files(transfer_id))
+        """List the files of a transfer, draft or sent (service-api.md, R34)."""
+        return self.perform(endpoints.list_files(transfer_id))
 
     def get_file(self, transfer_id: str, file_id: str) -> File:
-        """One file's record."""
-        return self.perform(calls.get_file(transfer_id, file_id))
+        """Read one file's record (service-api.md, R34)."""
+        return self.perform(endpoints.get_file(transfer_id, file_id))
 
     def remove_file(self, transfer_id: str, file_id: str) -> None:
-        """Remove a file from a draft."""
-        self.perform(calls.remove_file(transfer_id, file_id))
+        """Remove a file from a draft (service-api.md, R34)."""
+        self.perform(endpoints.remove_file(transfer_id, file_id))
 
     def discard_transfer(self, transfer_id: str) -> None:
-        """Remove a draft; a sent transfer is refused with ``InvalidState``."""
-        self.perform(calls.discard_transfer(transfer_id))
+        """Remove a draft (service-api.md, R35).
+
+        :raises InvalidState: the transfer was sent.
+        """
+        self.perform(endpoints.discard_transfer(transfer_id))
 
     def send_transfer(self, transfer_id: str) -> Transfer:
-        """Send a draft, once: where it was sent already, the sent transfer."""
-        return self.perform(calls.send_transfer(transfer_id))
+        """Send a draft once (service-api.md, R36 to R39).
 
-    def read_events(self, *, cursor: int = 0, limit: int = calls.MAX_EVENTS) -> Page:
-        """One page of the event feed; a success spends the account's one request a minute."""
-        page = self.perform(calls.read_events(cursor=cursor, limit=limit))
-        self._report(read=self._asset("events"))
+        :return: the sent transfer, also if it was sent before.
+        """
+        return self.perform(endpoints.send_transfer(transfer_id))
+
+    def read_events(self, *, cursor: int = 0, limit: int = endpoints.MAX_EVENTS_PER_PAGE) -> Page:
+        """Read one page of the event feed; uses up the account's one request a minute (service-api.md, R40 to R47)."""
+        page = self.perform(endpoints.read_events(cursor=cursor, limit=limit))
+        self._report_lineage(read=self._asset_uri("events"))
         return page
 
-    def _report(self, *, read: str, written: str = "") -> None:
-        """Tell Airflow's hook lineage, which collects nothing unless somebody reads it."""
+    def _report_lineage(self, *, read: str, written: str = "") -> None:
+        """Report to Airflow's hook lineage, which collects nothing without a reader; a failure is only logged."""
         try:
             collector = get_hook_lineage_collector()
             if read:
                 collector.add_input_asset(self, uri=read if "://" in read else Path(read).absolute().as_uri())
             if written:
-                collector.add_output_asset(self, uri=self._asset(written))
-        except Exception as error:  # not every address can be an asset's, and what was done is done
-            self.log.debug("Not in the lineage: %s", error)
+                collector.add_output_asset(self, uri=self._asset_uri(written))
+        except Exception as error:  # not every address is a valid asset URI, and the call has succeeded
+            self.log.debug("Could not report the lineage: %s", error)
 
-    def _asset(self, name: str) -> str:
-        return f"{account_namespace(self.get_conn().settings.base_url)}/{name}"
+    def _asset_uri(self, name: str) -> str:
+        return f"{account_namespace(self.get_account())}/{name}"
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the keys are accepted. Never spends the feed's minute: its key is probed with a refused request."""
+        """Check that both keys are accepted.
+
+        Does not use up the feed's request of the minute: its key is tested with a request that the service refuses.
+
+        :return: whether they are, and a message for the user.
+        """
         from outbound_transfer.client import Client, RetryPolicy
 
         try:
-            settings = settings_of(self.get_connection(self.outbound_transfer_conn_id))
-            with Client(settings, policy=RetryPolicy(attempts=2, patience=5)) as client:
-                _check_key(client, calls.list_transfers(limit=1), RateLimited)
+            settings = settings_from_connection(self.get_connection(self.outbound_transfer_conn_id))
+            with Client(settings, policy=RetryPolicy(max_attempts=2, timeout=5)) as client:
+                _check_key(client, endpoints.list_transfers(limit=1), RateLimited)
                 if not settings.event_api_key:
                     return True, "The transfer key is accepted. No event_api_key is set, so the feed cannot be read."
-                _check_key(client, calls.probe_feed(), RateLimited, InvalidRequest)
+                _check_key(client, endpoints.probe_feed(), RateLimited, InvalidRequest)
         except (OutboundTransferError, ValueError) as error:
             return False, str(error)
         return True, "The transfer key and the event key are accepted."
 
     def close(self) -> None:
-        """Close the client's connections."""
+        """Close the client's HTTP connections."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -204,49 +263,6 @@ class OutboundTransferHook(BaseHook):
 
 
 def _check_key(client: Client, call: Call[Any], *refusals: type[ServiceError]) -> None:
-    # A request that is refused for its cursor, or for an allowance that others have used up, had a good key.
+    # A request that is refused for its cursor, or for a used-up rate limit, had a valid key.
     with suppress(*refusals):
         client.perform(call)
-
-
-def settings_of(connection: Connection) -> Settings:
-    """The settings of an Airflow connection.
-
-    :raises InvalidSettings: naming the field to correct.
-    """
-    from outbound_transfer.client.settings import DEFAULT_TIMEOUT, InvalidSettings, Settings
-
-    extra = connection.extra_dejson
-    try:
-        timeout = float(extra.get("timeout") or DEFAULT_TIMEOUT)
-    except (TypeError, ValueError):
-        raise InvalidSettings("the extra field timeout must be a number of seconds") from None
-    return Settings(
-        base_url=base_url(connection.host or "", connection.schema or "", connection.port),
-        transfer_api_key=connection.password or "",
-        event_api_key=str(extra.get("event_api_key") or ""),
-        timeout=timeout,
-        verify=_as_bool(extra.get("verify"), default=True),
-        web_url=str(extra.get("web_url") or ""),
-    )
-
-
-def base_url(host: str, schema: str = "", port: int | None = None) -> str:
-    """The address of a connection's fields; https where no scheme is given, port 0 the same as none."""
-    from outbound_transfer.client.settings import InvalidSettings
-
-    try:
-        url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")
-    except ValueError:
-        raise InvalidSettings("the host is not an address: check its brackets") from None
-    netloc = url.netloc.removesuffix(":0")
-    if port and ":" not in netloc.rpartition("]")[2]:
-        netloc = f"{netloc}:{port}"
-    return urlunsplit(url._replace(netloc=netloc, path=url.path.rstrip("/") + "/"))
-
-
-def _as_bool(value: object, *, default: bool) -> bool:
-    if value is None or value == "":
-        return default
-    # A connection made from the environment carries text; only a plain no switches the check off.
-    return str(value).strip().lower() not in ("false", "0", "no", "off")

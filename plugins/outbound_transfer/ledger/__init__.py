@@ -1,1 +1,1 @@
-"""The delivery ledger: what the tasks tell of their deliveries, kept beside them and never in their way."""
+"""The delivery ledger: tasks record their deliveries in a table. A failure of the ledger never fails a task."""

@@ -1,52 +1,58 @@
-"""The ledger in a triggerer: one thread for all its waits, which no wait and no poll ever waits for."""
+"""The ledger in a triggerer: one thread for all waiters; neither a waiter nor a poll waits for it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from outbound_transfer.ledger.counts import CALLS
-from outbound_transfer.ledger.place import Place, place, tables_of
-from outbound_transfer.ledger.writer import Writer
+from outbound_transfer.airflow_compat.lookups import call_airflow
+from outbound_transfer.ledger.background_writer import BackgroundWriter
+from outbound_transfer.ledger.call_counter import CALL_COUNTER
+from outbound_transfer.ledger.config import LedgerConfig, find_connection, load_config, open_tables
+from outbound_transfer.ledger.recorder import DeliveryRecorder
+from outbound_transfer.warehouse.deliveries import TaskRef
 
 if TYPE_CHECKING:
     from outbound_transfer.protocol.models import Transfer
-    from outbound_transfer.warehouse.deliveries import DeliveryTables, Note
+    from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two times that the counts of calls are taken to the ledger.
+#: Seconds between two writes of the counts of calls.
 INTERVAL: Final = 60.0
 
-#: Notes that may wait for the thread; more are dropped, as the page knows those ends from the transfers' table too.
-MOST: Final = 1_000
+#: Maximum number of pending updates; more are dropped: the page knows these outcomes from the transfers' table, too.
+MAX_BACKLOG: Final = 1_000
 
 
-class Desk:
-    """Takes what the triggers tell to the ledger."""
+class TriggererLedger:
+    """Writes finished transfers and counts of calls to the ledger, for the triggers of this process."""
 
     def __init__(self) -> None:
-        self._writer: Writer[DeliveryTables] | None = None
+        self._writer: BackgroundWriter[DeliveryTables] | None = None
         self._counted = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def count(self) -> None:
-        """Take the calls that were counted to the ledger, now and then."""
-        if (where := place()) and time.monotonic() - self._counted >= INTERVAL:
+    def flush_call_counts(self) -> None:
+        """Write the counts of calls if :data:`INTERVAL` has passed since the last time."""
+        if (config := load_config()) and time.monotonic() - self._counted >= INTERVAL:
             self._counted = time.monotonic()
-            self._start(self._count(where))
+            self._start(self._flush_call_counts(config))
 
-    def ended(self, transfer: Transfer, conn_id: str) -> None:
-        """A wait ends without a worker that could tell how."""
-        if where := place():
-            self._start(self._ended(where, transfer, conn_id))
+    def record_finished(self, transfer: Transfer, conn_id: str, account: Callable[[], Awaitable[str]]) -> None:
+        """Record a transfer whose waiter finished in the triggerer, without a worker.
+
+        :param account: returns the name of the transfer's account.
+        """
+        if config := load_config():
+            self._start(self._record_finished(config, transfer, conn_id, account))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        # Beside the triggers, not in them: looking a connection up takes a moment, and may take long.
+        # In a task of its own, because looking up a connection may take long.
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -54,44 +60,41 @@ class Desk:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            log.warning("The delivery ledger is not told: %s: %s", type(error).__name__, str(error)[:300])
+            log.warning("Could not write to the delivery ledger: %s: %s", type(error).__name__, str(error)[:300])
 
-    async def _count(self, where: Place) -> None:
-        writer = await self._open(where)
-        if writer.backlog < MOST and (calls := CALLS.take()):
-            writer.put(calls[0][0], lambda tables: tables.count(calls))
+    async def _flush_call_counts(self, config: LedgerConfig) -> None:
+        writer = await self._open(config)
+        if writer.backlog < MAX_BACKLOG and (calls := CALL_COUNTER.drain()):
+            writer.submit(calls[0][0], lambda tables: tables.add_call_counts(calls))
 
-    async def _ended(self, where: Place, transfer: Transfer, conn_id: str) -> None:
-        from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-        from outbound_transfer.ledger.journal import Journal
-        from outbound_transfer.warehouse.deliveries import Task
-        from outbound_transfer.warehouse.progress import feed_name
+    async def _record_finished(
+        self, config: LedgerConfig, transfer: Transfer, conn_id: str, account: Callable[[], Awaitable[str]]
+    ) -> None:
+        name = await account()
+        writer = await self._open(config)  # no await from here to the submit: the writer may be replaced
 
-        settings = await OutboundTransferHook(conn_id).get_async_settings()
-        writer = await self._open(where)  # and no pause until it has the note: it may be replaced
+        def submit(update: DeliveryUpdate) -> None:
+            writer.submit(update.transfer_id, lambda tables: tables.save(update))
 
-        def put(note: Note) -> None:
-            writer.put(note.transfer_id, lambda tables: tables.save(note))
+        if writer.backlog < MAX_BACKLOG:
+            # The row belongs to another task; the waiter's task is not recorded.
+            DeliveryRecorder(name, TaskRef(conn_id, "", "", "", -1, 0, owns_delivery=False), submit).record_transfer(
+                transfer
+            )
 
-        if writer.backlog < MOST:
-            # The row is another task's, so whose wait this was is of no account.
-            Journal(feed_name(settings.base_url), Task(conn_id, "", "", "", -1, 0, delivers=False), put).saw(transfer)
-
-    async def _open(self, where: Place) -> Writer[DeliveryTables]:
-        """The thread; anew after a failure, as the connection may have been corrected since."""
-        from airflow.sdk import BaseHook
-
+    async def _open(self, config: LedgerConfig) -> BackgroundWriter[DeliveryTables]:
+        """Return the writer; a new one after a failure, as the connection may have been corrected since."""
         before = self._writer
         if before is not None and not (before.has_failed and not before.backlog):
             return before
-        connection = await BaseHook.aget_connection(where.conn_id)
-        if self._writer is before:  # nobody else was faster
+        connection = await call_airflow(partial(find_connection, config))
+        if self._writer is before:  # no other task has replaced it
             if before is not None:
                 before.close(0)
-            self._writer = Writer(partial(tables_of, where, connection), log)
+            self._writer = BackgroundWriter(partial(open_tables, config, connection), log)
         assert self._writer is not None
         return self._writer
 
 
-#: Of this process.
-DESK: Final = Desk()
+#: The ledger of this process.
+TRIGGERER_LEDGER: Final = TriggererLedger()

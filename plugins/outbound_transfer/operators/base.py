@@ -1,59 +1,46 @@
-"""What all operators of this provider share: the connection, long waits without a slot, errors that end at once."""
+"""Base class of the provider's operators: connection, deferral of long retry delays, errors that fail at once."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, conf, timezone
+from airflow.sdk import BaseOperator
 
-from outbound_transfer.failures import failing_at_once
+from outbound_transfer.airflow_compat.names import conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.tasks.errors import fail_without_retry
 
 if TYPE_CHECKING:
     from airflow.providers.standard.triggers.temporal import DateTimeTrigger
     from airflow.sdk import Context
 
-    from outbound_transfer.client.retry import RetryPolicy, Wait
-    from outbound_transfer.ledger.journal import Journal
-
-#: A wait longer than this many seconds frees the worker slot.
-LONGEST_HELD_WAIT: Final = 5.0
+    from outbound_transfer.client.deferral import DeferRequested
+    from outbound_transfer.client.retry import RetryDetails, RetryPolicy
+    from outbound_transfer.ledger.recorder import DeliveryRecorder
 
 
-class LongWait(Exception):
-    """A wait that should not hold a worker slot: no error, it carries the wait to where the task can defer.
+def deferral_trigger(seconds: float) -> DateTimeTrigger:
+    """Return a trigger that fires after ``seconds``."""
+    from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
-    :ivar seconds: how long it takes.
-    :ivar waited: seconds that the awaited call, by its operation, will have spent in waits when it ends.
-    :ivar unclear: the call that failed before the wait may have taken effect.
-    """
-
-    def __init__(self, seconds: float, waited: dict[str, float] | None = None, *, unclear: bool = False) -> None:
-        super().__init__(f"waiting {seconds:.0f} s")
-        self.seconds, self.waited, self.unclear = seconds, waited or {}, unclear
-
-    def trigger(self) -> DateTimeTrigger:
-        """Fires when it is over."""
-        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-
-        return DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=self.seconds))
+    return DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=seconds))
 
 
 class OutboundTransferOperator(BaseOperator):
-    """An operator that talks to the service in :meth:`work`, which may be run again from its beginning.
+    """An operator that talks to the service in :meth:`run_task`, which may run again from its beginning.
 
     :param outbound_transfer_conn_id: the Airflow connection.
-    :param deferrable: whether waits over a few seconds (rate limits, backoff) free the worker slot.
+    :param deferrable: free the worker slot during retry delays over 5 seconds that the service asks for.
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id",)
 
-    #: Whether the ledger takes the task for one that makes deliveries, or for one that only sees them.
-    delivers = True
-    journal: Journal
+    #: Whether the task makes deliveries and so may start a row of the ledger; other tasks only update one.
+    owns_delivery = True
+    recorder: DeliveryRecorder
     _was_deferred = False
 
     def __init__(
@@ -68,24 +55,27 @@ class OutboundTransferOperator(BaseOperator):
         self.deferrable = deferrable
 
     @abstractmethod
-    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> Any:
+    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> Any:
         """Do the task's work.
 
-        :param resumed: this try got here before, and nothing was unclear when it deferred for the service's limits.
+        :param resumed: this try was here before and deferred for the service's limits, with no call in doubt.
         """
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
-        """The connection; ``client_options`` as of :class:`outbound_transfer.client.Client`."""
+        """Return the hook of the connection.
+
+        :param client_options: arguments of :class:`outbound_transfer.client.Client`.
+        """
         return OutboundTransferHook(self.outbound_transfer_conn_id, **client_options)
 
-    def retry_policy_of_calls(self) -> RetryPolicy:
-        """Bounds of the repeats of one call."""
+    def call_retry_policy(self) -> RetryPolicy:
+        """Return how often and how long one call is retried."""
         from outbound_transfer.client.retry import RetryPolicy
 
         return RetryPolicy()
 
     def execute(self, context: Context) -> Any:
-        return self._work(context, waited={}, resumed=False)
+        return self._run(context, waited={}, resumed=False)
 
     def resume(  # Airflow passes the event
         self,
@@ -93,33 +83,44 @@ class OutboundTransferOperator(BaseOperator):
         event: Any = None,  # noqa: ARG002
         *,
         waited: dict[str, float] | None = None,
-        unclear: bool = True,
+        in_doubt: bool = True,
     ) -> Any:
-        """Go on after a wait; ``waited`` and ``unclear`` as of :class:`LongWait`.
+        """Resume after a deferred retry delay.
 
-        They have defaults because ``dag.test()`` of Airflow 3.3 brings back the event alone.
+        ``waited`` and ``in_doubt`` come from the ``DeferRequested`` that started it. They have defaults because
+        ``dag.test()`` of Airflow 3.3 passes the event only.
         """
         self._was_deferred = True
-        return self._work(context, waited=waited or {}, resumed=not unclear)
+        return self._run(context, waited=waited or {}, resumed=not in_doubt)
 
-    def _work(self, context: Context, *, waited: dict[str, float], resumed: bool) -> Any:
-        from outbound_transfer.ledger.recording import recording
+    def _run(self, context: Context, *, waited: dict[str, float], resumed: bool) -> Any:
+        from outbound_transfer.client.deferral import DeferRequested
+        from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
 
-        options = {"policy": self.retry_policy_of_calls(), "on_wait": self._on_wait, "waited": waited}
+        options = {"policy": self.call_retry_policy(), "on_retry": self._on_retry, "waited": waited}
         try:
-            with failing_at_once(), self.hook(**options) as hook, recording(self, context, hook) as self.journal:
-                return self.work(hook, context, resumed=resumed)
-        except LongWait as long:
+            with (
+                fail_without_retry(),
+                self.hook(**options) as hook,
+                record_task(self, context, hook.get_account) as self.recorder,
+            ):
+                return self.run_task(hook, context, resumed=resumed)
+        except DeferRequested as request:
             self.defer(
-                trigger=long.trigger(),
+                trigger=deferral_trigger(request.seconds),
                 method_name="resume",
-                kwargs={"waited": long.waited, "unclear": long.unclear},
+                kwargs=self._resume_arguments(request),
             )
 
-    def _on_wait(self, wait: Wait) -> None:
-        from outbound_transfer.client.retry import log_wait
+    def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
+        """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""
+        return {"waited": request.waited, "in_doubt": request.in_doubt}
 
-        log_wait(wait)
-        if self.deferrable and wait.seconds > LONGEST_HELD_WAIT and wait.is_asked_for:
-            waited = {wait.call.operation.value: wait.waited + wait.seconds}
-            raise LongWait(wait.seconds, waited, unclear=getattr(wait.error, "unclear", True))
+    def _on_retry(self, retry: RetryDetails) -> None:
+        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, DeferRequested
+        from outbound_transfer.client.retry import log_retry
+
+        log_retry(retry)
+        if self.deferrable and retry.wait_for > MAX_BLOCKING_WAIT and retry.is_server_directed:
+            waited = {retry.call.operation.value: retry.waited_so_far + retry.wait_for}
+            raise DeferRequested(retry.wait_for, waited, in_doubt=getattr(retry.caused_by, "in_doubt", True))

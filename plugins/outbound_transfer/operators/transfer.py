@@ -1,4 +1,4 @@
-"""Deliver files: create a draft, attach each file, send it (service.md, What the service does)."""
+"""Deliver files: create a draft, attach each file, send it (service-api.md, R2)."""
 
 from __future__ import annotations
 
@@ -8,104 +8,121 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
-
-from outbound_transfer import waiting
-from outbound_transfer.hidden import Hidden, hide, hide_phones, mask_phones, reveal, secrets_in
-from outbound_transfer.links import TransferLink, show
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSensorTimeout
+from outbound_transfer.airflow_compat.version import HAS_TABS
+from outbound_transfer.delivery.progress import delivery_summary, log_sources
+from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.links.deliveries import DeliveriesLink
+from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.progress import found, summary
+from outbound_transfer.protocol.errors import OutboundTransferError
+from outbound_transfer.protocol.flows import discard_draft
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.ids import resolve_transfer_id
+from outbound_transfer.protocol.models import build_new_transfer, to_builtins
+from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
+from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
+from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from outbound_transfer.client import Settings
     from outbound_transfer.client.retry import RetryPolicy
-    from outbound_transfer.delivery import Delivery, Draft
+    from outbound_transfer.delivery.comparison import DraftState
+    from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
 
-class _OfTransfer(OutboundTransferOperator):
-    """An operator that works on one transfer: its link, and what OpenLineage's provider asks for."""
+class _TransferOperator(OutboundTransferOperator):
+    """An operator that works on one transfer: its link and its lineage."""
 
-    operator_extra_links = (TransferLink(),)
+    operator_extra_links = (TransferLink(),) if HAS_TABS else (TransferLink(), DeliveriesLink())
 
     def delivery(self, hook: OutboundTransferHook, context: Context) -> Delivery:
-        """The delivery of this try of the task."""
-        from outbound_transfer.delivery import Delivery
-        from outbound_transfer.task_run import TaskRun
+        """Return the delivery of this try of the task."""
+        from outbound_transfer.delivery.delivery import Delivery
+        from outbound_transfer.delivery.task_run import TaskRun
 
         run = TaskRun(context, resumed=self._was_deferred)
-        return Delivery(hook.get_conn(), context["task_state_store"], hook.log, run=run, journal=self.journal)
+        return Delivery(hook.get_conn(), state_store(context), hook.log, run=run, observer=self.recorder)
 
     def check_account(self, delivery: Delivery, context: Context, transfer_id: str) -> None:
-        """See that the draft was made in the account that the connection leads to, where a task before made it.
+        """Check that an upstream task, if one made the draft, made it in the account that the connection leads to.
 
-        :raises WrongTransfer: it was made in another, where the id may be of something else.
+        :raises WrongTransfer: it was made in another account; here the id may belong to another transfer.
         """
-        pulled = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_MADE_IN) or ()
-        for made in _mappings(pulled):
+        pulled = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_DRAFT_ACCOUNT) or ()
+        for made in _iter_mappings(pulled):
             if made.get("transfer_id") == transfer_id:
                 delivery.check_account(transfer_id, str(made.get("account")))
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """The files, the transfer and its status; OpenLineage's provider calls it, where that is installed."""
-        from outbound_transfer.operators.lineage import lineage
+        """Return the files, the transfer and its status; OpenLineage's provider calls it, if installed."""
+        from outbound_transfer.lineage.openlineage import delivery_lineage
 
-        return lineage(self, task_instance)
+        return delivery_lineage(self, task_instance)
 
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
 
-#: The XCom that says in which account a draft was made.
-_MADE_IN: Final = "outbound_transfer_made_in"
+#: The XCom with the account that a draft was made in.
+_DRAFT_ACCOUNT: Final = "outbound_transfer_draft_account"
 
 
-def _mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
-    """The mappings in what was pulled of several tasks, of which some are mapped, and some have pushed nothing."""
+def _push_account(context: Context, settings: Settings, transfer_id: str) -> None:
+    """Store the account that a draft was made in, for the tasks downstream."""
+    context["ti"].xcom_push(_DRAFT_ACCOUNT, {"transfer_id": transfer_id, "account": settings.account})
+
+
+def _iter_mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings in the XComs of several tasks, some of them mapped or without an XCom."""
     if isinstance(pulled, Mapping):
         yield pulled
     elif isinstance(pulled, Iterable) and not isinstance(pulled, str):
         for each in pulled:
-            yield from _mappings(each)
+            yield from _iter_mappings(each)
 
 
 @contextmanager
-def _saying_that_it_was_sent(transfer_id: str) -> Iterator[None]:
-    """Whatever a wait fails with, who reads it learns that the transfer is out."""
+def _mention_sent_transfer(transfer_id: str) -> Iterator[None]:
+    """Let an error of the wait say that the transfer was sent; "" if its id is not known."""
     try:
         yield
     except (AirflowFailException, AirflowSensorTimeout) as error:
+        if not transfer_id:
+            raise
         raise type(error)(f"Transfer {transfer_id} was sent. {error}") from error
 
 
-#: Arguments that are one text.
-_TEXTS: Final = ("subject", "message", "security", "security_question", "security_answer")
+#: Arguments that are a single text.
+_TEXT_FIELDS: Final = ("subject", "message", "security", "security_question", "security_answer")
 
 
-def _rendered(name: str, template: Any, value: Any) -> Any:
-    """What a template gives, of which Airflow makes the word "None" where that is nothing.
+def _clean_rendered(name: str, template: Any, value: Any) -> Any:
+    """Return a rendered text, with None for the text "None" that Airflow makes of a template without a value.
 
-    Nothing is no word to send. As a security option it stays the word, which is refused: the account's default, which
-    may be a weaker one, is taken only where no option is asked for.
+    ``security`` keeps the text "None", which is refused: the account's default, perhaps a weaker option, applies only
+    if the argument is not given.
     """
-    value = _without_none(template, value)
+    value = _replace_none_texts(template, value)
     return "None" if name == "security" and isinstance(template, str) and value is None else value
 
 
-def _without_none(template: Any, value: Any) -> Any:
-    """``value`` with None where a template in ``template`` has given nothing."""
+def _replace_none_texts(template: Any, value: Any) -> Any:
+    """Return ``value`` with None for each template in ``template`` that rendered to "None"."""
     if isinstance(template, str):
         return None if "{" in template and isinstance(value, str) and value == "None" else value
     if isinstance(template, Mapping) and isinstance(value, Mapping):
-        return {key: _without_none(template.get(key), each) for key, each in value.items()}
+        return {key: _replace_none_texts(template.get(key), each) for key, each in value.items()}
     if isinstance(template, list | tuple) and isinstance(value, list | tuple) and len(template) == len(value):
-        return [_without_none(*each) for each in zip(template, value, strict=True)]
+        return [_replace_none_texts(*each) for each in zip(template, value, strict=True)]
     return value
 
 
-class _DescribesDraft(_OfTransfer):
-    """Arguments that describe a draft."""
+class _NewTransferOperator(_TransferOperator):
+    """An operator with the arguments that describe a new transfer."""
 
     template_fields: Sequence[str] = (
         *OutboundTransferOperator.template_fields,
@@ -139,72 +156,73 @@ class _DescribesDraft(_OfTransfer):
         self.resend = resend
 
     def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
-        # Airflow stores and shows rendered fields; the secrets among them are hidden before it does.
-        mask_phones(self.recipients)  # Airflow logs a template that fails
-        templates, recipients = {name: getattr(self, name) for name in _TEXTS}, self.recipients
+        # Airflow stores and shows rendered fields; their secrets are masked before it does.
+        mask_phones_in_log(self.recipients)  # Airflow logs a template that fails to render
+        templates, recipients = {name: getattr(self, name) for name in _TEXT_FIELDS}, self.recipients
         try:
             super()._do_render_template_fields(parent, *args, **kwargs)
         except BaseException:
-            self.security_answer, self.recipients = hide(self.security_answer), Hidden(self.recipients)
+            self.security_answer, self.recipients = mask(self.security_answer), MaskedValue(self.recipients)
             raise
-        if parent is self:  # and not an object among its arguments that has templates of its own
+        if parent is self:  # and not for an argument that has its own templates
             for name, template in templates.items():
-                setattr(self, name, _rendered(name, template, getattr(self, name)))
-            self.recipients = _without_none(recipients, self.recipients)
-            self.security_answer = hide(self.security_answer)
-            self.recipients = hide_phones(self.recipients)
+                setattr(self, name, _clean_rendered(name, template, getattr(self, name)))
+            self.recipients = _replace_none_texts(recipients, self.recipients)
+            self.security_answer = mask(self.security_answer)
+            self.recipients = mask_phones(self.recipients)
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
-        secrets = secrets_in([self.security_answer, self.recipients])
+        secrets = find_secrets([self.security_answer, self.recipients])
         return super().hook(secrets=tuple(secrets), **client_options)
 
     def new_transfer(self) -> NewTransfer:
-        """The draft to create, checked."""
-        from outbound_transfer.protocol.models import new_transfer
+        """Return the draft to create, validated.
 
-        return new_transfer(
+        :raises InvalidDelivery: listing every mistake.
+        """
+        return build_new_transfer(
             subject=self.subject,
-            recipients=reveal(self.recipients),
+            recipients=unmask(self.recipients),
             message=self.message,
             security=self.security,
             security_question=self.security_question,
-            security_answer=reveal(self.security_answer),
+            security_answer=unmask(self.security_answer),
         )
 
 
-class CreateTransferOperator(_DescribesDraft):
-    """Create a draft. Nothing is delivered or billed until it is sent; a draft lives 30 days.
+class CreateTransferOperator(_NewTransferOperator):
+    """Create a draft: nothing is delivered or billed until it is sent, and it is removed after 30 days.
 
-    A retry or a clear goes on with the draft of the earlier try.
+    A retry or a clear resumes the draft of the earlier try. See service-api.md, R22 to R25.
 
     :param subject: not empty.
     :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``. A template
-        may render to JSON, or to what Python writes for a list or a mapping.
+        may render to JSON, or to the text of a Python list or mapping.
     :param message: up to 2,000 characters.
-    :param security: one of none, email, email_code, question, sms, login; the account's default where not given.
-    :param security_question: with ``security="question"`` only.
-    :param security_answer: with ``security="question"`` only; shown nowhere.
-    :param resend: make a new draft when the task is cleared after its transfer was sent.
+    :param security: one of none, email, email_code, question, sms, login; by default the account's option.
+    :param security_question: only with ``security="question"``.
+    :param security_answer: only with ``security="question"``; masked everywhere.
+    :param resend: create a new draft if the task is cleared after its transfer was sent.
     :return: the transfer's id.
     """
 
-    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> str:  # noqa: ARG002
-        new = self.new_transfer()
+    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> str:  # noqa: ARG002
         delivery = self.delivery(hook, context)
-        with delivery.telling_of_a_send():
-            earlier = delivery.earlier(new, resend=self.resend)
-            transfer_id = (earlier or delivery.create(new)).state.transfer_id
-        account = {"transfer_id": transfer_id, "account": hook.get_conn().settings.account}
-        context["ti"].xcom_push(_MADE_IN, account)
-        show(context, hook.get_conn().settings, transfer_id)
+        with delivery.annotate_in_doubt_errors():
+            delivery.history.begin()
+            new = self.new_transfer()
+            draft = delivery.history.find_previous_attempt(new, resend=self.resend) or delivery.create(new)
+            transfer_id = draft.state.transfer_id
+        _push_account(context, hook.get_conn().settings, transfer_id)
+        push_link(context, hook.get_conn().settings, transfer_id)
         return transfer_id
 
 
-class AttachFilesOperator(_OfTransfer):
-    """Attach files to a draft. A retry attaches what is missing.
+class AttachFilesOperator(_TransferOperator):
+    """Attach files to a draft. A retry attaches the missing ones (service-api.md, R30 to R33).
 
     :param transfer_id: the draft.
-    :param files: one or many paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file.
+    :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file.
     :return: the service's file records: ``id``, ``name`` and ``size`` in bytes.
     """
 
@@ -215,119 +233,117 @@ class AttachFilesOperator(_OfTransfer):
         self.transfer_id = transfer_id
         self.files = files
 
-    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> list[dict[str, Any]]:  # noqa: ARG002
-        from outbound_transfer.protocol.ids import transfer_id_of
-        from outbound_transfer.protocol.models import as_json
-        from outbound_transfer.sources import find_sources, normalized_files
+    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> list[dict[str, Any]]:  # noqa: ARG002
+        from outbound_transfer.delivery.sources import normalize_files, resolve_files
 
-        delivery, asked = self.delivery(hook, context), normalized_files(self.files)
-        transfer_id = transfer_id_of(self.transfer_id)
-        show(context, delivery.client.settings, transfer_id)
+        delivery, files = self.delivery(hook, context), normalize_files(self.files)
+        transfer_id = resolve_transfer_id(self.transfer_id)
+        push_link(context, delivery.client.settings, transfer_id)
         self.check_account(delivery, context, transfer_id)
-        draft = delivery.draft(transfer_id)
+        draft = delivery.load_draft(transfer_id)
         planned = draft.state.files.keys()
-        if planned and planned <= draft.held.keys() and not draft.transfer.is_draft:
-            delivery.check_same_files(draft, asked, lambda: find_sources(asked))
+        if planned and planned <= draft.attached.keys() and not draft.transfer.is_draft:
+            delivery.check_files_unchanged(draft, files, lambda: resolve_files(files))
             self.log.info("Transfer %s was sent with these files; nothing is attached again", transfer_id)
-            records = [draft.held[name] for name in planned]
+            records = [draft.attached[name] for name in planned]
         else:
-            sources = found(find_sources(asked), self.log)
-            records = delivery.attach(draft, sources, files=asked, only_ours=False)
-        result: list[dict[str, Any]] = as_json(records)
+            sources = log_sources(resolve_files(files), self.log)
+            records = delivery.attach(draft, sources, files=files, exclusive=False)
+        result: list[dict[str, Any]] = to_builtins(records)
         return result
 
 
-class SendTransferOperator(_OfTransfer):
-    """Send a draft: bills it, emails the recipients, starts the expiration clock. Never sends twice.
+class SendTransferOperator(_TransferOperator):
+    """Send a draft once: bills the account, emails the recipients and starts the expiration (service-api.md, R36).
 
-    :param transfer_id: the draft; one that was sent already is returned as it is.
-    :param limit_timeout: how long to wait for a slot when the account has as many outstanding transfers as it may
-        (409 ``transfer_limit_reached``), in seconds or as a timedelta.
-    :param resend: send another transfer than this task has sent in its run, when it is cleared.
-    :return: the sent transfer, as a mapping of service.md's fields.
+    :param transfer_id: the draft; a transfer that was sent already is returned as it is.
+    :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
+        ``transfer_limit_reached``), in seconds or as a timedelta.
+    :param resend: send another transfer than this task has sent in its run, if it is cleared.
+    :return: the sent transfer as a mapping with the fields of service-api.md, R11.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "limit_timeout")
+    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "slot_timeout")
 
     def __init__(
         self,
         *,
         transfer_id: str,
-        limit_timeout: float | timedelta = timedelta(hours=1),
+        slot_timeout: float | timedelta = timedelta(hours=1),
         resend: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
-        self.limit_timeout = limit_timeout
+        self.slot_timeout = slot_timeout
         self.resend = resend
 
-    def retry_policy_of_calls(self) -> RetryPolicy:
-        return _patient_for_slot(self.limit_timeout)
+    def call_retry_policy(self) -> RetryPolicy:
+        return _policy_with_slot_timeout(self.slot_timeout)
 
-    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
-        from outbound_transfer.protocol.ids import transfer_id_of
-        from outbound_transfer.protocol.models import as_json
-
-        delivery, transfer_id = self.delivery(hook, context), transfer_id_of(self.transfer_id)
-        show(context, delivery.client.settings, transfer_id)
+    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
+        delivery, transfer_id = self.delivery(hook, context), resolve_transfer_id(self.transfer_id)
+        push_link(context, delivery.client.settings, transfer_id)
         self.check_account(delivery, context, transfer_id)
-        with delivery.telling_of_a_send():
+        with delivery.annotate_in_doubt_errors():
             transfer = delivery.send_draft(transfer_id, resumed=resumed, resend=self.resend)
-        self.log.info("%s", summary(transfer, transfer.files, context["ti"], delivery.client.settings))
-        result: dict[str, Any] = as_json(transfer)
+        self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], delivery.client.settings))
+        result: dict[str, Any] = to_builtins(transfer)
         return result
 
 
-class DiscardTransferOperator(_OfTransfer):
-    """Remove a draft that its run will not send; made for a teardown task. A sent transfer is left alone.
+class DiscardTransferOperator(_TransferOperator):
+    """Remove a draft that its run will not send; meant for a teardown task. A sent transfer is left alone.
 
-    :param transfer_id: the draft; nothing is done where there is none (its task never made one).
-    :return: whether the draft is gone; False where it was sent.
+    :param transfer_id: the draft; empty if its task created none, then nothing is done.
+    :return: whether the draft is gone; False if it was sent.
     """
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
 
-    delivers = False
+    owns_delivery = False
 
     def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
 
-    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> bool:  # noqa: ARG002
-        from outbound_transfer.protocol.flows import discard_draft
-
+    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> bool:  # noqa: ARG002
         if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
-            self.log.info("No draft was made; nothing to discard")
+            self.log.info("No draft was created; nothing to discard")
             return True
-        show(context, hook.get_conn().settings, self.transfer_id)
-        gone = hook.run(discard_draft(self.transfer_id))
-        if gone:
-            self.journal.removed(self.transfer_id)
-        self.log.info("Transfer %s %s", self.transfer_id, "is no draft any more" if gone else "was sent; left alone")
-        return gone
+        push_link(context, hook.get_conn().settings, self.transfer_id)
+        self.check_account(self.delivery(hook, context), context, self.transfer_id)
+        is_gone = hook.run(discard_draft(self.transfer_id))
+        if is_gone:
+            self.recorder.record_draft_removed(self.transfer_id)
+        self.log.info(
+            "Transfer %s %s", self.transfer_id, "is discarded" if is_gone else "was sent, so it is left alone"
+        )
+        return is_gone
 
 
-class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
-    """Create, attach and send in one task, and wait for the end where asked to.
+class DeliverFilesOperator(DeferrableWaitMixin, _NewTransferOperator):
+    """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
-    A retry goes on where the earlier try stopped; a clear after the send returns the same transfer.
-    Pushes the XCom ``transfer_id`` as soon as the draft exists.
+    A retry resumes where the earlier try stopped; a clear after the send returns the same transfer. Pushes the XCom
+    ``transfer_id`` as soon as the draft exists. See :class:`CreateTransferOperator` for the draft's arguments.
 
-    :param files: as of :class:`AttachFilesOperator`.
-    :param limit_timeout: as of :class:`SendTransferOperator`.
-    :param wait: whether to wait until every recipient has collected, or the transfer has expired or is canceled.
-    :param on_expired, on_canceled, accept_partial, finish_in_triggerer: as of
-        :class:`~outbound_transfer.sensors.transfer.TransferSensor`.
-    :param poke_interval: seconds between two looks at the transfer.
-    :param timeout: how long to wait at most, in seconds or as a timedelta; seven days where not given.
-    :return: the transfer as last seen, sent or final, as a mapping of service.md's fields.
+    :param files: see :class:`AttachFilesOperator`.
+    :param slot_timeout: see :class:`SendTransferOperator`.
+    :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
+    :param str on_expired: outcome of the task when the transfer expires: ``fail``, ``succeed`` or ``skip``.
+    :param str on_canceled: outcome of the task when the transfer is canceled: ``fail``, ``succeed`` or ``skip``.
+    :param bool accept_partial: whether the task succeeds as soon as one recipient has picked up.
+    :param bool finish_in_triggerer: whether a success or a skip finishes without a worker; needs ``deferrable``.
+    :param poke_interval: seconds between two polls of the transfer.
+    :param timeout: how long to wait at most, in seconds or as a timedelta; 7 days by default.
+    :return: the transfer as last read, as a mapping with the fields of service-api.md, R11.
     """
 
     template_fields: Sequence[str] = (
-        *_DescribesDraft.template_fields,
+        *_NewTransferOperator.template_fields,
         "files",
-        "limit_timeout",
+        "slot_timeout",
         "on_expired",
         "on_canceled",
         "poke_interval",
@@ -338,107 +354,97 @@ class DeliverFilesOperator(waiting.WaitsForEnd, _DescribesDraft):
         self,
         *,
         files: Any,
-        limit_timeout: float | timedelta = timedelta(hours=1),
+        slot_timeout: float | timedelta = timedelta(hours=1),
         wait: bool = False,
-        on_expired: str = "fail",
-        on_canceled: str = "fail",
-        accept_partial: bool = False,
-        finish_in_triggerer: bool = False,
         poke_interval: float | timedelta = 60,
         timeout: float | timedelta = timedelta(days=7),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        waiting.check_choices(on_expired=on_expired, on_canceled=on_canceled)
         self.files = files
-        self.limit_timeout = limit_timeout
+        self.slot_timeout = slot_timeout
         self.wait = wait
-        self.on_expired = on_expired
-        self.on_canceled = on_canceled
-        self.accept_partial = accept_partial
-        self.finish_in_triggerer = finish_in_triggerer
         self.poke_interval = poke_interval
         self.timeout = timeout
 
-    def retry_policy_of_calls(self) -> RetryPolicy:
-        return _patient_for_slot(self.limit_timeout)
+    def call_retry_policy(self) -> RetryPolicy:
+        return _policy_with_slot_timeout(self.slot_timeout)
 
-    def work(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
-        from outbound_transfer.protocol.models import as_json
-
+    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         delivery = self.delivery(hook, context)
         if self.wait:
-            self.check_wait()
-        with delivery.telling_of_a_send():
-            transfer = self._sent(delivery, context, resumed=resumed)
+            self.validate_wait()
+        with delivery.annotate_in_doubt_errors():
+            transfer = self._deliver(delivery, context, resumed=resumed)
         if self.wait:
-            with _saying_that_it_was_sent(transfer.id):
-                return self._wait_for(hook, transfer, context)
-        result: dict[str, Any] = as_json(transfer)
+            with _mention_sent_transfer(transfer.id):
+                return self._wait_until_finished(hook, transfer, context)
+        result: dict[str, Any] = to_builtins(transfer)
         return result
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """End with what the trigger saw, where that is the transfer that was sent."""
-        from outbound_transfer import state as states
-        from outbound_transfer.protocol.identity import identity_of
+        """Finish with the trigger's event, if it is about the transfer that was sent."""
+        from outbound_transfer.delivery import state as states
 
-        sent = states.load(context["task_state_store"], int(context["ti"].try_number))
-        with _saying_that_it_was_sent(sent.transfer_id if sent else ""):
-            seen = waiting.seen_of(event)
-            if seen and sent and not sent.is_about(identity_of(seen)):
-                raise AirflowFailException(
-                    "Under its id the connection leads to another transfer now, whose end is not this one's."
-                )
+        sent = states.load(state_store(context), int(context["ti"].try_number))
+        with _mention_sent_transfer(sent.transfer_id if sent else ""):
+            seen = transfer_from_event(event)
+            if seen and sent and not sent.matches_identity(identity_of(seen)):
+                raise AirflowFailException(OTHER_TRANSFER)
             return super().execute_complete(context, event)
 
-    def _sent(self, delivery: Delivery, context: Context, *, resumed: bool) -> Transfer:
-        from outbound_transfer.sources import find_sources, normalized_files
+    def _deliver(self, delivery: Delivery, context: Context, *, resumed: bool) -> Transfer:
+        from outbound_transfer.delivery.sources import normalize_files, resolve_files
 
-        new, asked = self.new_transfer(), normalized_files(self.files)
-        draft = delivery.paused(new) if resumed else None
-        draft = draft or delivery.earlier(new, asked, resend=self.resend)
+        delivery.history.begin()
+        new, files = self.new_transfer(), normalize_files(self.files)
+        draft = delivery.history.resume_deferred(new) if resumed else None
+        draft = draft or delivery.history.find_previous_attempt(new, files, resend=self.resend)
         if draft:
-            # Also of an earlier try: Airflow removes what that try has pushed.
-            self._push_id(context, delivery, draft)
+            # Also that of an earlier try: Airflow has removed the XComs of that try.
+            self._push_transfer_id(context, delivery, draft)
             if not draft.transfer.is_draft:
-                delivery.check_same_files(draft, asked, lambda: find_sources(asked))
+                delivery.check_files_unchanged(draft, files, lambda: resolve_files(files))
                 return draft.transfer
-        # Found before anything is created: a missing file must leave nothing behind.
-        sources = found(find_sources(asked), self.log)
-        delivery.check_not_sent(new, sources, resend=self.resend)
-        if draft and (reason := delivery.reason_for_another(draft, sources)):
-            delivery.discard(draft.transfer.id, reason)
+        try:
+            # Before anything is created: a missing file must leave no draft behind.
+            sources = log_sources(resolve_files(files), self.log)
+        except OutboundTransferError:
+            delivery.history.fail_if_sent(new, None, resend=self.resend)
+            raise
+        delivery.history.fail_if_sent(new, sources, resend=self.resend)
+        if draft and (reason := delivery.reason_to_replace(draft, sources)):
+            delivery.history.discard(draft.transfer.id, reason)
             draft = None
         if not draft:
-            draft = delivery.create(new, asked)
-            self._push_id(context, delivery, draft)
-        files = delivery.attach(draft, sources, files=asked, only_ours=True)
-        transfer = delivery.send(draft.state)
-        self.log.info("%s", summary(transfer, files, context["ti"], delivery.client.settings))
+            draft = delivery.create(new, files)
+            self._push_transfer_id(context, delivery, draft)
+        records = delivery.attach(draft, sources, files=files, exclusive=True)
+        transfer = delivery.send(draft.state, new)
+        self.log.info("%s", delivery_summary(transfer, records, context["ti"], delivery.client.settings))
         return transfer
 
     @staticmethod
-    def _push_id(context: Context, delivery: Delivery, draft: Draft) -> None:
+    def _push_transfer_id(context: Context, delivery: Delivery, draft: DraftState) -> None:
         context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
-        show(context, delivery.client.settings, draft.state.transfer_id)
+        _push_account(context, delivery.client.settings, draft.state.transfer_id)
+        push_link(context, delivery.client.settings, draft.state.transfer_id)
 
-    def _wait_for(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> dict[str, Any]:
-        from outbound_transfer.protocol.outcomes import story
-
-        deadline = waiting.deadline(self.timeout, context)
+    def _wait_until_finished(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> dict[str, Any]:
+        deadline = self.get_or_create_deadline(context)
         if self.deferrable:
-            self._told = story(transfer)  # the trigger says it
-        while (result := self.conclude(transfer)) is None:
+            self._last_logged = describe(transfer)  # the trigger logs it
+        while (result := self.resolve_outcome(transfer)) is None:
             if self.deferrable:
-                self.defer_wait(transfer.id, deadline)
-            waiting.check_deadline(transfer, deadline)
-            time.sleep(waiting.seconds(self.poke_interval))
-            transfer = waiting.look(hook, transfer.id, self.log) or transfer
-            self.journal.saw(transfer)
+                self.defer_wait(transfer.id, deadline, sent=transfer)
+            self.check_deadline(transfer, deadline)
+            time.sleep(to_seconds(self.poke_interval))
+            transfer = self.poll_transfer(hook, transfer.id) or transfer
+            self.recorder.record_transfer(transfer)
         return result
 
 
-def _patient_for_slot(limit_timeout: float | timedelta) -> RetryPolicy:
+def _policy_with_slot_timeout(slot_timeout: float | timedelta) -> RetryPolicy:
     from outbound_transfer.client.retry import RetryPolicy
 
-    return RetryPolicy(limit_patience=waiting.seconds(limit_timeout))
+    return RetryPolicy(slot_timeout=to_seconds(slot_timeout))

@@ -1,1 +1,1 @@
-"""One poll for all who wait on one connection."""
+"""One shared poll for all waiters and watchers of a connection."""

@@ -1,4 +1,4 @@
-"""When a poll looks."""
+"""When transfers are polled."""
 
 from __future__ import annotations
 
@@ -6,42 +6,45 @@ import time
 from math import floor, isfinite
 from typing import Any, Final, NamedTuple
 
-#: Seconds between two looks, at the least: an interval of 0 must not make a hot loop.
-SHORTEST_INTERVAL: Final = 1.0
+#: Minimum seconds between two polls: an interval of 0 must not become a busy loop.
+MIN_INTERVAL: Final = 1.0
 
-#: Seconds between two looks where what was asked for is no interval.
-USUAL_INTERVAL: Final = 60.0
+#: Seconds between two polls if the stored interval is invalid.
+DEFAULT_INTERVAL: Final = 60.0
 
 
 class Now(NamedTuple):
-    """One moment by two clocks, in seconds.
+    """The current time by two clocks, in seconds.
 
-    :ivar steady: goes on evenly whatever happens to the machine's clock, so it paces; means nothing elsewhere.
-    :ivar wall: since the epoch; deadlines and the service's times are compared with it.
+    :ivar monotonic: unaffected by changes of the system clock; for intervals within this process.
+    :ivar wall: seconds since the epoch; for deadlines and the service's timestamps.
     """
 
-    steady: float
+    monotonic: float
     wall: float
 
 
 def now() -> Now:
-    """This moment."""
+    """Return the current time."""
     return Now(time.monotonic(), time.time())
 
 
-def next_look(looked: float, grid: float, interval: float) -> float:
-    """The first of the instants ``grid``, ``grid + interval``, … after ``looked``.
+def next_poll_at(polled_at: float, origin: float, interval: float) -> float:
+    """Return the first of ``origin``, ``origin + interval``, … that is after ``polled_at``, in monotonic seconds.
 
-    All who have one interval share these instants, and so one look, whenever each began.
+    All waiters of one interval share these times, and so one poll, whenever each of them started.
     """
-    interval = max(interval, SHORTEST_INTERVAL)
-    passed = max(floor((looked - grid) / interval) + 1, 0)
-    upcoming = grid + passed * interval
-    # Rounding may give the very instant of the look, or one before it.
-    return upcoming if upcoming > looked else grid + (passed + 1) * interval
+    interval = max(interval, MIN_INTERVAL)
+    elapsed = max(floor((polled_at - origin) / interval) + 1, 0)
+    upcoming = origin + elapsed * interval
+    # Floating-point rounding may give the time of the last poll, or an earlier one.
+    return upcoming if upcoming > polled_at else origin + (elapsed + 1) * interval
 
 
-def interval_of(given: Any) -> float:
-    """Seconds between two looks, whatever an older version has stored."""
+def interval_or_default(given: Any) -> float:
+    """Return ``given`` if it is a valid interval in seconds, else :data:`DEFAULT_INTERVAL`.
+
+    A stored trigger may hold any value.
+    """
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return float(given) if is_number and isfinite(given) and given >= 0 else USUAL_INTERVAL
+    return float(given) if is_number and isfinite(given) and given >= 0 else DEFAULT_INTERVAL

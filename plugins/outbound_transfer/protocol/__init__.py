@@ -1,4 +1,5 @@
-"""The service's protocol, pure: calls, models, errors and flows.
+"""The service's protocol without I/O: calls, models, errors and flows.
 
-Nothing here knows Airflow, an HTTP library, a clock or sleep; ``tests/unit/test_architecture.py`` checks it.
+Nothing here imports Airflow or an HTTP library, reads a clock or sleeps; import-linter and
+``tests/repository/test_architecture.py`` enforce it.
 """

@@ -1,21 +1,21 @@
-"""Everything that can go wrong, as classes. Nobody matches a message's text.
+"""All errors of this package, as classes; no code needs to match the text of a message.
 
 OutboundTransferError
-├── InvalidDelivery              refused here, before the service was asked anything
+├── InvalidDelivery              rejected here, before any call to the service
 │   └── NothingMatches
-├── SourceError                  a file to deliver cannot be read, or is not what it was
+├── SourceError                  a file to deliver cannot be read, or has changed
 │   ├── SourceUnreadable
 │   │   └── SourceMissing
 │   ├── SourceChanged
 │   └── NameRefused
-├── FileConflict                 the draft holds another file of that name
-├── WrongTransfer                what the service shows under an id is not what is meant
+├── FileConflict                 the draft already has another file of that name
+├── WrongTransfer                the id belongs to another transfer than expected
 ├── CallError                    a call failed
-│   ├── NotConnected             nothing was asked of the service
-│   ├── ConnectionLost           *unclear: the call may have taken effect*
-│   ├── TimedOut                 *unclear*
-│   ├── MalformedAnswer          *unclear*
-│   └── ServiceError             the service answered with an error (service.md, Errors)
+│   ├── NotConnected             no request reached the service
+│   ├── ConnectionLost           *in doubt: the call may have been applied*
+│   ├── TimedOut                 *in doubt*
+│   ├── MalformedResponse        *in doubt*
+│   └── ServiceError             the service returned an error (service-api.md, R48)
 │       ├── InvalidRequest       400 invalid_request
 │       ├── InvalidApiKey        401 invalid_api_key
 │       ├── Forbidden            403
@@ -26,9 +26,9 @@ OutboundTransferError
 │       ├── LengthRequired       411 length_required
 │       ├── FileTooLarge         413 file_too_large
 │       ├── RateLimited          429 rate_limited
-│       └── ServerFault          500 internal_error; 502, 503, 504 service_unavailable   *unclear*
+│       └── ServerFault          500 internal_error; 502, 503, 504 service_unavailable   *in doubt*
 
-An error code that this file does not know falls back to the class of its status, then of its status' hundred.
+An unknown error code maps to the class of its status, an unknown status to that of its hundred (4xx: 400, 5xx: 500).
 """
 
 from __future__ import annotations
@@ -37,96 +37,98 @@ from typing import Any, ClassVar
 
 
 class OutboundTransferError(Exception):
-    """Base class of everything raised on purpose by this package.
+    """Base class of the errors of this package.
 
-    :ivar doubt: what may have happened all the same, where it cannot be taken back; "" where nothing is in doubt.
+    :ivar in_doubt_warning: an effect that may have happened despite the error; "" if nothing is in doubt.
     """
 
-    doubt: str = ""
+    in_doubt_warning: str = ""
 
     def __str__(self) -> str:
-        return f"{super().__str__()} {self.doubt}".rstrip()
+        return f"{super().__str__()} {self.in_doubt_warning}".rstrip()
 
 
 class InvalidDelivery(OutboundTransferError, ValueError):
-    """What was asked for breaks a rule of the service; nothing was created."""
+    """The arguments break a rule of the service; nothing was created."""
 
 
 class NothingMatches(InvalidDelivery):
-    """No file has a name like the pattern, wherever it was looked for."""
+    """No file matches a pattern."""
 
 
 class SourceError(OutboundTransferError):
-    """A file to deliver cannot be delivered as it is."""
+    """A file cannot be delivered."""
 
 
 class SourceUnreadable(SourceError):
-    """The file is missing, not a file, or may not be read."""
+    """The file is missing, is not a regular file, or cannot be read."""
 
 
 class SourceMissing(SourceUnreadable):
-    """The file is not there, which is known: its folder could be asked."""
+    """The file does not exist; its folder could be listed."""
 
 
 class SourceChanged(SourceError):
-    """The file is not the one that the delivery was made for: it grew, shrank or changed."""
+    """The file has changed since the delivery started."""
 
 
 class NameRefused(SourceError, ValueError):
-    """The service could not store the file under this name unchanged."""
+    """The service could not store this file name unchanged."""
 
 
 class FileConflict(OutboundTransferError):
-    """The draft holds a file of this name that this delivery did not put there."""
+    """The draft has a file of this name that this delivery did not attach."""
 
 
 class WrongTransfer(OutboundTransferError):
-    """What the service shows under an id is not what is meant: another account's transfer, or another delivery's."""
+    """The transfer with this id belongs to another account or to another delivery."""
 
 
 class CallError(OutboundTransferError):
     """A call failed.
 
-    :ivar unclear: it, or an earlier try of the same call, may have taken effect all the same.
-    :ivar is_last: no other try is to be made now, as each may leave something behind.
-    :cvar passes: the same call may well succeed later.
+    :ivar in_doubt: whether the call, in this attempt or an earlier one, may have been applied.
+    :ivar is_last: whether no further attempt may follow, as each could leave a duplicate.
+    :cvar is_transient: whether the same call may succeed later.
     """
 
-    unclear: bool = False
+    in_doubt: bool = False
     is_last: bool = False
-    passes: ClassVar[bool] = False
+    is_transient: ClassVar[bool] = False
 
 
 class NotConnected(CallError):
-    """No connection came about, so the service was asked nothing."""
+    """No connection was established, so no request was sent."""
 
-    passes = True
+    is_transient = True
 
 
 class ConnectionLost(CallError):
-    """The connection broke before the answer was complete."""
+    """The connection broke before the response was complete."""
 
-    unclear = passes = True
+    in_doubt = is_transient = True
 
 
 class TimedOut(CallError):
-    """The service did not answer in time."""
+    """The service did not respond in time."""
 
-    unclear = passes = True
+    in_doubt = is_transient = True
 
 
-class MalformedAnswer(CallError):
-    """The answer is not what service.md describes."""
+class MalformedResponse(CallError):
+    """The response does not match the service's API."""
 
-    unclear = passes = True
+    in_doubt = is_transient = True
 
 
 class ServiceError(CallError):
-    """The service's own error answer (service.md, Resources / Error object).
+    """An error response of the service (service-api.md, R15).
 
-    :ivar status: HTTP status, an integer.
-    :ivar code: the stable code (``error`` of the answer), or "" where there was none.
-    :ivar retry_after: seconds that the service asks to wait; None where it does not say.
+    :ivar status: HTTP status.
+    :ivar code: the stable code (``error`` in the response); "" if there was none.
+    :ivar message: the service's explanation, redacted.
+    :ivar retry_after: seconds that the service asks to wait; None if it does not say.
+    :cvar advice: what the user can do.
     """
 
     codes: ClassVar[tuple[str, ...]] = ()
@@ -137,8 +139,8 @@ class ServiceError(CallError):
 
     def __init__(self, status: int, code: str = "", message: str = "", retry_after: float | None = None) -> None:
         self.status, self.code, self.message, self.retry_after = status, code, message, retry_after
-        said = f"{status} {code}".strip()
-        super().__init__(f"{said}: {message.rstrip('.') or 'the service gave no message'}. {self.advice}")
+        name = f"{status} {code}".strip()
+        super().__init__(f"{name}: {message.rstrip('.') or 'the service gave no message'}. {self.advice}")
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -152,7 +154,7 @@ class ServiceError(CallError):
 
     @classmethod
     def of(cls, status: int, code: str, message: str, retry_after: float | None = None) -> ServiceError:
-        """The error of the right class for an answer: by code, else by status, else by the status' hundred."""
+        """Return an error of the class for its code, otherwise for its status, otherwise for the status' hundred."""
         by_code = cls._by_code.get(code)
         if by_code is None or not by_code.fits(status):
             by_code = cls._by_status.get(status) or cls._by_status.get(status // 100 * 100) or ServiceError
@@ -160,12 +162,12 @@ class ServiceError(CallError):
 
     @classmethod
     def knows(cls, code: str) -> bool:
-        """Whether ``code`` is one of service.md's, and so holds nothing of the request."""
+        """Return whether ``code`` is documented (service-api.md, R48), and therefore quotes nothing of the request."""
         return code in cls._by_code
 
     @classmethod
     def fits(cls, status: int) -> bool:
-        """Whether this class may carry ``status``: a known code on a foreign status is not trusted."""
+        """Return whether this class may have ``status``; a known code with an unexpected status is not trusted."""
         own = next((c.statuses for c in cls.__mro__ if issubclass(c, ServiceError) and c.statuses), ())
         return status in own
 
@@ -182,7 +184,7 @@ class InvalidApiKey(ServiceError):
 
 class Forbidden(ServiceError):
     statuses = (403,)
-    advice = "The account or its user may not do this; ask the account's administrator."
+    advice = "The account or its user may not do this; contact the account's administrator."
 
 
 class ApiNotEnabled(Forbidden):
@@ -197,12 +199,12 @@ class ApiNotPermitted(Forbidden):
 
 class SendingNotPermitted(Forbidden):
     codes = ("sending_not_permitted",)
-    advice = "The key's user may not send files; ask the account's administrator."
+    advice = "The key's user may not send files; contact the account's administrator."
 
 
 class AuthOptionNotEnabled(Forbidden):
     codes = ("auth_option_not_enabled",)
-    advice = "Choose a security option that the account has; the service never substitutes a weaker one."
+    advice = "Choose a security option that the account has enabled; the service never substitutes a weaker one."
 
 
 class NoCredit(Forbidden):
@@ -226,8 +228,8 @@ class InvalidState(Conflict):
 
 class TransferLimitReached(Conflict):
     codes = ("transfer_limit_reached",)
-    passes = True
-    advice = "The account has as many outstanding transfers as it may; the draft can be sent when one has ended."
+    is_transient = True
+    advice = "The account has reached its limit of outstanding transfers; the draft can be sent when one has finished."
 
 
 class RecipientLimitExceeded(Conflict):
@@ -237,7 +239,7 @@ class RecipientLimitExceeded(Conflict):
 
 class LengthRequired(ServiceError):
     codes, statuses = ("length_required",), (411,)
-    advice = "Something between here and the service removed the Content-Length of the upload."
+    advice = "A proxy between this client and the service removed the Content-Length of the upload."
 
 
 class FileTooLarge(ServiceError):
@@ -247,11 +249,11 @@ class FileTooLarge(ServiceError):
 
 class RateLimited(ServiceError):
     codes, statuses = ("rate_limited",), (429,)
-    passes = True
-    advice = "The key's allowance is used up; the call is repeated after the wait that the service asks for."
+    is_transient = True
+    advice = "The key's rate limit is exhausted; the call is repeated after the delay that the service asks for."
 
 
 class ServerFault(ServiceError):
     codes, statuses = ("internal_error", "service_unavailable"), (500, 502, 503, 504)
-    advice = "The service is in trouble; try again later."
-    unclear = passes = True
+    advice = "The service has a temporary problem; try again later."
+    in_doubt = is_transient = True

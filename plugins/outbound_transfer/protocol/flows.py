@@ -1,185 +1,218 @@
-"""Conversations of several calls, each written once and driven by :mod:`outbound_transfer.client.drive`."""
+"""Flows of several calls. Each is written once; :mod:`outbound_transfer.client.drivers` runs it, sync or async."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from outbound_transfer.protocol import calls
+from outbound_transfer.protocol import endpoints
+from outbound_transfer.protocol.addresses import normalize_text
 from outbound_transfer.protocol.errors import (
     CallError,
     FileConflict,
+    InvalidDelivery,
     InvalidState,
-    MalformedAnswer,
+    MalformedResponse,
     NotFound,
     SourceChanged,
     WrongTransfer,
 )
-from outbound_transfer.protocol.exchange import Answer, Call, Flow, Settlement, Upload, result_of
-from outbound_transfer.protocol.identity import Identity, holds_just, identity_of
-from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage, instant_of
-from outbound_transfer.protocol.repeats import EFFECTS, Effect
+from outbound_transfer.protocol.identity import Identity, identity_of, known_identity_of, may_be_equal
+from outbound_transfer.protocol.messages import Call, Flow, Reconciliation, Response, Upload, decode_response
+from outbound_transfer.protocol.models import (
+    File,
+    NewTransfer,
+    Transfer,
+    TransferPage,
+    UnreadableRow,
+    has_offset,
+    to_epoch,
+)
+from outbound_transfer.protocol.retry_rules import REPEAT_EFFECTS, RepeatEffect
 
 T = TypeVar("T")
 
-#: Pages of a listing that may end; one of this many transfers does not.
-_PAGES: Final = 10_000
+#: A listing with more pages than this is taken to be endless.
+_MAX_PAGES: Final = 10_000
 
-#: Uploads of earlier versions of a file that may land one after the other, before nobody knows what goes on.
-_STALE_FILES: Final = 3
+#: Times of sending outside of these years (2020 to 2099) are taken to be unknown.
+_MIN_SENT_AT: Final = datetime(2020, 1, 1, tzinfo=timezone.utc).timestamp()
+_MAX_SENT_AT: Final = datetime(2100, 1, 1, tzinfo=timezone.utc).timestamp()
+
+#: A time without an offset from UTC may be the local time of any zone.
+_MAX_OFFSET_SECONDS: Final = 14 * 3600
+
+#: So many old rows in a row show that the rows below them are older. A few wrong times do not.
+_MIN_OLD_ROWS: Final = 25
+
+#: How often an outdated version of a file is removed, before the flow fails with a conflict.
+_MAX_STALE_FILES: Final = 3
 
 
-class Tries(Generic[T]):
-    """One call, tried until it is answered: ``tries()`` is the flow of the next try, over bare answers.
+class SafeCall(Generic[T]):
+    """One call that is safe to repeat. Calling the object returns the flow of the next attempt, over raw responses.
 
-    Remembers whether an earlier try may have taken effect, and then asks before it repeats what must not happen
-    twice. So no caller of a call can send twice, whatever fails in between.
+    It remembers whether an earlier attempt may have been applied and reconciles that before it repeats a call that must
+    not happen twice (docs/guarantees.md#sent-at-most-once). So no caller can send twice, whatever fails in between.
+
+    :ivar in_doubt: whether the last attempt may have been applied and is not reconciled yet.
+    :ivar was_in_doubt: whether any attempt was in doubt. Its request may still be under way, and be applied after a
+        read that showed no effect.
     """
 
     def __init__(self, call: Call[T]) -> None:
         self.call = call
-        self.unclear = False
-        self._unclear_tries = 0
-        #: Some try was unclear. It may be on its way still and land behind the read that found no effect of it.
         self.in_doubt = False
+        self.was_in_doubt = False
+        self._in_doubt_attempts = 0
 
     def __call__(self) -> Flow[T]:
         try:
-            return (yield from self._try())
+            return (yield from self._attempt())
         except CallError as error:
-            self.unclear = error.unclear = self.unclear or error.unclear
-            self.in_doubt = self.in_doubt or self.unclear
-            if self.in_doubt and self.call.settle:
-                error.doubt = self.call.settle.doubt
+            self.in_doubt = error.in_doubt = self.in_doubt or error.in_doubt
+            self.was_in_doubt = self.was_in_doubt or self.in_doubt
+            if self.was_in_doubt and self.call.reconciliation:
+                error.in_doubt_warning = self.call.reconciliation.warning
             raise
 
-    def _try(self) -> Flow[T]:
-        if self.unclear and self.call.settle and (landed := (yield from self._landed(self.call.settle))) is not None:
-            return landed
+    def _attempt(self) -> Flow[T]:
+        if (
+            self.in_doubt
+            and self.call.reconciliation
+            and (applied := (yield from self._find_applied_result(self.call.reconciliation))) is not None
+        ):
+            return applied
         try:
-            return (yield from self._counted())
+            return (yield from self._counted_attempt())
         except InvalidState:
-            # One code for two causes (POST .../send, rule 2): only a read tells "already sent" from "no files".
+            # The code has two causes (service-api.md, R37): only a read distinguishes "already sent" from "no files".
             if (
-                self.call.settle is None
-                or (landed := (yield from self._landed(self.call.settle, refused=True))) is None
+                self.call.reconciliation is None
+                or (applied := (yield from self._find_applied_result(self.call.reconciliation, is_rejected=True)))
+                is None
             ):
                 raise
-            return landed
+            return applied
         except NotFound:
-            if self.unclear and EFFECTS[self.call.operation] is Effect.GONE:
+            if self.in_doubt and REPEAT_EFFECTS[self.call.operation] is RepeatEffect.NOT_FOUND:
                 return None  # type: ignore[return-value]  # these calls have no result
             raise
 
-    def _counted(self) -> Flow[T]:
+    def _counted_attempt(self) -> Flow[T]:
         try:
-            return (yield from _answered(self.call, self.unclear))
+            return (yield from _perform(self.call, self.in_doubt))
         except CallError as error:
-            self._unclear_tries += error.unclear
-            error.is_last = self._unclear_tries == self.call.unclear_tries
+            self._in_doubt_attempts += error.in_doubt
+            error.is_last = self._in_doubt_attempts == self.call.max_in_doubt_attempts
             raise
 
-    def _landed(self, settle: Settlement[T], *, refused: bool = False) -> Flow[T | None]:
-        self.unclear = True  # until the question is answered
-        answer = yield from _answered(settle.question)
-        landed = settle.landed(answer)
-        if landed is None and refused and settle.contradicts(answer):
-            raise MalformedAnswer(f"{self.call.operation.value}: what is read does not go with the refusal")
-        self.unclear = False
-        return landed
+    def _find_applied_result(self, reconciliation: Reconciliation[T], *, is_rejected: bool = False) -> Flow[T | None]:
+        self.in_doubt = True  # until the query has succeeded
+        response = yield from _perform(reconciliation.query)
+        applied = reconciliation.applied_result(response)
+        if applied is None and is_rejected and reconciliation.contradicts(response):
+            raise MalformedResponse(
+                f"{self.call.operation.value}: rejected as already applied, but a read shows no effect"
+            )
+        self.in_doubt = False
+        return applied
 
 
-def _answered(call: Call[T], after_unclear: bool = False) -> Flow[T]:
-    answer: Answer = yield call
-    return result_of(call, replace(answer, after_unclear=after_unclear))
+def _perform(call: Call[T], after_in_doubt_attempt: bool = False) -> Flow[T]:
+    response: Response = yield call
+    return decode_response(call, replace(response, after_in_doubt_attempt=after_in_doubt_attempt))
 
 
-def create_draft(new: NewTransfer, drafts: int) -> Flow[Transfer]:
-    """Create a draft of just this.
+def create_draft(new: NewTransfer, max_drafts: int) -> Flow[Transfer]:
+    """Create a draft and check that the response shows it.
 
-    :param drafts: as of :func:`.calls.create_transfer`.
-    :raises WrongTransfer: the answer is of something else than what was asked for.
+    :param max_drafts: number of creates that may end in doubt, each of which may leave an unused draft.
+    :raises WrongTransfer: the response shows another transfer than requested.
     """
-    transfer: Transfer = yield calls.create_transfer(new, drafts=drafts)
+    transfer: Transfer = yield endpoints.create_transfer(new, max_drafts=max_drafts)
     if not transfer.is_draft or transfer.files or identity_of(transfer) != identity_of(new):
         raise WrongTransfer(
-            f"The answer to create is of {transfer.id} ({transfer.status}), which is not what was asked for"
+            f"create: the response shows transfer {transfer.id} ({transfer.status}), which is not the requested draft"
         )
     return transfer
 
 
 class AttachedFile(NamedTuple):
-    """A file that a draft holds for sure.
+    """A file that is attached to a draft.
 
-    :ivar may_land_again: some try of the upload may have taken effect and may still land.
+    :ivar may_still_be_applied: whether a request of an earlier attempt may still be under way.
     """
 
     file: File
-    may_land_again: bool
+    may_still_be_applied: bool
 
 
 def attach(
     transfer_id: str,
     upload: Upload,
     *,
-    unchanged: Callable[[], None],
-    begun_before: bool = False,
+    check_unchanged: Callable[[], None],
+    may_be_in_flight: bool = False,
     earlier_sizes: Collection[int] = (),
 ) -> Flow[AttachedFile]:
-    """Attach one file to a draft so that the draft holds just its bytes.
+    """Attach one file to a draft, so that the draft has exactly its bytes (docs/guarantees.md#sent-as-intended).
 
-    :param begun_before: an earlier process has begun this very upload, and it may land at any time: a file of this name
-        and size that the draft comes to hold is it.
-    :param earlier_sizes: of other versions of the file that this delivery has begun to upload, and which may land too:
-        what the service had by the name before is stale where it has such a size.
-    :param unchanged: raises :class:`SourceChanged` where the source is no longer what ``upload`` describes.
-    :raises FileConflict: the draft holds another file, which this delivery did not attach.
-    :raises SourceChanged: after the file's record was removed from the draft.
+    :param check_unchanged: raises :class:`SourceChanged` if the source is no longer what ``upload`` describes.
+    :param may_be_in_flight: whether an earlier process has started this upload, which may still be applied. A file of
+        this name and size in the draft is then ours.
+    :param earlier_sizes: sizes in bytes of other versions of the file whose upload this delivery has started. An
+        existing file of such a size is outdated and replaced.
+    :raises FileConflict: the draft has another file of this name, which this delivery did not attach.
+    :raises SourceChanged: the source has changed; the file's record was removed from the draft.
     """
-    attached: calls.Attached = yield calls.attach_file(transfer_id, upload)
-    for _ in range(_STALE_FILES):
+    attached: endpoints.AttachResult = yield endpoints.attach_file(transfer_id, upload)
+    for _ in range(_MAX_STALE_FILES):
         if attached.is_new or attached.file.name != upload.name or attached.file.size not in earlier_sizes:
             break
-        # The service has kept an earlier version and answered 200 (POST .../files); of one size, nobody can tell which.
-        yield calls.remove_file(transfer_id, attached.file.id)
-        attached = yield calls.attach_file(transfer_id, upload)
+        # The service kept an earlier version and returned 200 (R32); versions of one size cannot be told apart.
+        yield endpoints.remove_file(transfer_id, attached.file.id)
+        attached = yield endpoints.attach_file(transfer_id, upload)
     file = attached.file
-    is_surely_ours = (attached.after_unclear or begun_before) and file.size not in earlier_sizes
-    is_ours = attached.is_new or (is_surely_ours and _is_of(file, upload))
-    yield from _verify(transfer_id, file, upload, unchanged, is_ours=is_ours)
-    return AttachedFile(file, may_land_again=attached.after_unclear)
+    is_surely_ours = (attached.after_in_doubt_attempt or may_be_in_flight) and file.size not in earlier_sizes
+    is_ours = attached.is_new or (is_surely_ours and _matches(file, upload))
+    yield from _verify(transfer_id, file, upload, check_unchanged, is_ours=is_ours)
+    return AttachedFile(file, may_still_be_applied=attached.after_in_doubt_attempt)
 
 
-def _is_of(file: File, upload: Upload) -> bool:
+def _matches(file: File, upload: Upload) -> bool:
     return (file.name, file.size) == (upload.name, upload.size)
 
 
 def _verify(
-    transfer_id: str, file: File, upload: Upload, unchanged: Callable[[], None], *, is_ours: bool
+    transfer_id: str, file: File, upload: Upload, check_unchanged: Callable[[], None], *, is_ours: bool
 ) -> Flow[None]:
     if not is_ours:
         raise FileConflict(
-            f"{upload.name!r}: the draft {transfer_id} already holds {file.name!r} ({file.size} bytes), which this "
-            "delivery did not attach. Remove it, or deliver in a draft of its own."
+            f"{upload.name!r}: the draft {transfer_id} already has {file.name!r} ({file.size} bytes), which this "
+            "delivery did not attach. Remove that file, or use another draft."
         )
     try:
-        unchanged()
-        if not _is_of(file, upload):
+        check_unchanged()
+        if not _matches(file, upload):
             raise SourceChanged(
-                f"{upload.name!r} of {upload.size} bytes is not what the service stored: "
-                f"{file.name!r} of {file.size} bytes"
+                f"{upload.name!r} has {upload.size} bytes, but the service stored {file.name!r} with {file.size} bytes"
             )
     except SourceChanged:
-        # The service stores just the bytes declared and reports success, so the record is wrong: it must go.
-        yield calls.remove_file(transfer_id, file.id)
+        # The service stores the declared number of bytes and reports success, so this record must be removed.
+        yield endpoints.remove_file(transfer_id, file.id)
         raise
 
 
 def discard_draft(transfer_id: str) -> Flow[bool]:
-    """Remove a draft; a sent transfer is left alone. True where the draft is gone, False where it was sent."""
+    """Discard a draft, if it still is one.
+
+    :return: True if the draft does not exist any more, False if it was sent.
+    """
     try:
-        yield calls.discard_transfer(transfer_id)
+        yield endpoints.discard_transfer(transfer_id)
     except InvalidState:
         return False
     except NotFound:
@@ -188,47 +221,113 @@ def discard_draft(transfer_id: str) -> Flow[bool]:
 
 
 def find_transfer(transfer_id: str) -> Flow[Transfer | None]:
-    """The transfer, or None where the service knows it no more (a discarded draft)."""
+    """Return a transfer, or None if it does not exist (any more), for example a discarded draft."""
     try:
-        transfer: Transfer = yield calls.get_transfer(transfer_id)
+        transfer: Transfer = yield endpoints.get_transfer(transfer_id)
     except NotFound:
         return None
     return transfer
 
 
-def find_sent(wanted: Identity, files: Mapping[str, int], since: float) -> Flow[Transfer | None]:
-    """A sent transfer with just this subject, these recipients and these files; None where the key has sent none.
+def find_sent(
+    wanted: Identity,
+    names: Collection[str] | None,
+    since: float,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    is_other: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
+) -> Flow[Transfer | None]:
+    """Find a sent transfer by its subject, recipients and file names.
 
-    Pages through ``status=all``, in which no row is skipped (GET /v1/transfers). A row that cannot be read, or does not
-    say when it was sent, may be it.
+    One file name in common is enough: between two tries a source may grow, vanish or be joined by another, and the
+    delivery is still the same.
 
-    :param files: sizes in bytes, by name.
-    :param since: seconds since the epoch; older ones are not looked at.
-    :raises MalformedAnswer: the listing does not end, so it says nothing of what is not in it.
+    Pages through ``status=all``, where no row is skipped (service-api.md, R28). Only what a row says rules it out:
+    another subject, other recipients, or a time of sending before ``since``. Every other row is fetched.
+
+    :param wanted: subject and addresses, by :func:`.identity.identity_of`.
+    :param names: names of the files; None if they are unknown, so that any files match.
+    :param since: seconds since the epoch; transfers sent earlier are ignored.
+    :param sizes: sizes in bytes by name. If given, only a transfer with exactly these files matches, and ``names``
+        does not count.
+    :param is_other: whether the transfer of an id is known to be another one. It is asked only about those that may be
+        equal.
+    :return: the transfer; None if this key has sent none. A transfer whose files are unknown matches.
+    :raises MalformedResponse: the listing does not end, or a row of it that cannot be read may be the transfer, so it
+        does not show what was sent.
     """
     cursor: str | None = None
-    for _ in range(_PAGES):
-        page: TransferPage = yield calls.list_transfers(cursor=cursor)
-        alike = [one.id for one in page.data if identity_of(one) == wanted and _sent(one, since) >= since]
-        for transfer_id in (*alike, *filter(None, (row.id for row in page.unreadable))):
-            # A listing does not have the files.
-            found: Transfer | None = yield from find_transfer(transfer_id)
-            by_listing = next((one for one in page.data if one.id == transfer_id), None)
-            if found is None or not found.files:
-                if by_listing:  # it was sent, and nobody says with what: it may be it
-                    return by_listing
-            elif identity_of(found) == wanted and holds_just(found, files):
-                return found
-        # By the newest of the page: a single absurd time hides nothing.
-        is_older = bool(page.data) and max(_sent(one, since) for one in page.data) < since
-        if is_older or page.next_cursor is None:
+    cursors: set[str] = set()
+    consecutive_old_rows = 0
+    for _ in range(_MAX_PAGES):
+        page: TransferPage = yield endpoints.list_transfers(cursor=cursor)
+        ages = [_is_before(row.sent_at, since) for row in page.rows]
+        last_recent = max((position for position, is_old in enumerate(ages) if is_old is False), default=-1)
+        for position, (row, is_old) in enumerate(zip(page.rows, ages, strict=True)):
+            consecutive_old_rows = consecutive_old_rows + 1 if is_old else 0
+            # Rows come newest first (service-api.md, R27), so an old time above a recent one is wrong.
+            may_be_it = may_be_equal(known_identity_of(row), wanted) and (not is_old or position < last_recent)
+            if may_be_it and not is_other(row.id):
+                found: Transfer | None = yield from _read_row(row, wanted, since)
+                if found is not None and _may_have_files(found, names, sizes):
+                    return found
+        if page.next_cursor is None or consecutive_old_rows >= _MIN_OLD_ROWS:
             return None
-        if page.next_cursor == cursor:
+        if page.next_cursor in cursors:
             break
         cursor = page.next_cursor
-    raise MalformedAnswer("list: the listing of transfers does not end, so it cannot be told what was sent")
+        cursors.add(cursor)
+    raise MalformedResponse("list: the listing of transfers does not end, so it does not show what was sent")
 
 
-def _sent(transfer: Transfer, default: float) -> float:
-    sent = instant_of(transfer.sent_at)
-    return default if sent is None else sent
+def _read_row(row: Transfer | UnreadableRow, wanted: Identity, since: float) -> Flow[Transfer | None]:
+    """Fetch the transfer of a row, because rows of a listing have no files (service-api.md, R11).
+
+    :return: the transfer, with its files if they are known; None if it is not the wanted one.
+    :raises MalformedResponse: neither the row nor its transfer can be read.
+    """
+    found: Transfer | None = None
+    failure: Exception | None = None
+    try:
+        found = yield from find_transfer(row.id)
+    except InvalidDelivery as error:  # the row has no usable id
+        failure = error
+    except MalformedResponse as error:
+        if isinstance(row, Transfer):
+            raise
+        failure = error
+    if found is None or not may_be_equal(known_identity_of(found), known_identity_of(row)):
+        if isinstance(row, UnreadableRow):
+            raise MalformedResponse(_unreadable_row_message(row)) from failure
+        return row  # it was sent, and its files are unknown, so it may be the one
+    is_old = _is_before(row.sent_at, since) is None and _is_before(found.sent_at, since)
+    return found if may_be_equal(known_identity_of(found), wanted) and not is_old else None
+
+
+def _unreadable_row_message(row: UnreadableRow) -> str:
+    return (
+        f"list: row {row.position + 1} of a page of the listing, transfer '{row.id or '?'}', cannot be read "
+        f"({row.reason}), and its transfer cannot be read by itself. It may be this very delivery, so nothing is sent. "
+        "Look in the service's web application whether this was sent. If it was not, set resend=True and clear "
+        "the task."
+    )
+
+
+def _may_have_files(transfer: Transfer, names: Collection[str] | None, sizes: Mapping[str, int] | None) -> bool:
+    """Return whether a transfer has the wanted files, or its files are unknown: a sent transfer has some (R36)."""
+    if not transfer.files:
+        return True
+    if sizes is not None:
+        wanted = sorted((normalize_text(name), size) for name, size in sizes.items())
+        return wanted == sorted((normalize_text(file.name), file.size) for file in transfer.files)
+    return names is None or not {normalize_text(file.name) for file in transfer.files}.isdisjoint(
+        map(normalize_text, names)
+    )
+
+
+def _is_before(sent_at: str | None, since: float) -> bool | None:
+    """Return whether a transfer was sent before ``since``; None if its time is missing, invalid or implausible."""
+    timestamp = to_epoch(sent_at)
+    if timestamp is None or not _MIN_SENT_AT <= timestamp < _MAX_SENT_AT:
+        return None
+    return timestamp < (since if has_offset(sent_at) else since - _MAX_OFFSET_SECONDS)

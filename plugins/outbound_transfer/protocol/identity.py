@@ -1,42 +1,50 @@
-"""Whether a transfer is the one that is meant. An id is no identity: another account may have the same one."""
+"""Whether a transfer is the expected one. Its id does not prove it, because another account may use the same id."""
 
 from __future__ import annotations
 
-import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from outbound_transfer.protocol.models import NewTransfer, Transfer
+from outbound_transfer.protocol.addresses import is_plain_address, normalize_address, normalize_text
+from outbound_transfer.protocol.models import NewTransfer, Transfer, UnreadableRow
 
-#: A transfer's subject and addresses in one form, whatever the service does to case, spaces and composed characters.
+#: Subject and sorted addresses, normalized for case, white space and composed characters.
 Identity: TypeAlias = tuple[str, tuple[str, ...]]
+
+#: The same, with None for a part that is unknown.
+KnownIdentity: TypeAlias = tuple[str | None, tuple[str, ...] | None]
 
 
 def identity_of(transfer: Transfer | NewTransfer) -> Identity:
-    """What a transfer is told by: its subject and who receives it. A draft's cannot be changed (States, rule 2)."""
-    return _plain(transfer.subject), tuple(sorted(_address(recipient.email) for recipient in transfer.recipients))
+    """Return the subject and the addresses of a transfer; those of a draft cannot change (service-api.md, R20)."""
+    addresses = (normalize_address(recipient.email) for recipient in transfer.recipients)
+    return normalize_text(transfer.subject), tuple(sorted(addresses))
 
 
-def duplicate_addresses(addresses: Iterable[str]) -> list[str]:
-    """Those of the addresses that come twice: the service does not merge them (POST /v1/transfers, recipients)."""
-    counts = Counter(map(_address, addresses))
-    return sorted(address for address, count in counts.items() if count > 1)
+def known_identity_of(row: Transfer | UnreadableRow) -> KnownIdentity:
+    """Return what a response says about the subject and the addresses of a sent transfer.
+
+    A sent transfer has a subject and recipients (service-api.md, R22), so a part that is empty is unknown, not empty.
+    So is one with a character that could not be read (U+FFFD).
+    """
+    subject = normalize_text(row.subject or "")
+    addresses = row.addresses or () if isinstance(row, UnreadableRow) else [each.email for each in row.recipients]
+    has_addresses = bool(addresses) and all(map(is_plain_address, addresses))
+    return (
+        subject if subject and "\ufffd" not in subject else None,
+        tuple(sorted(map(normalize_address, addresses))) if has_addresses else None,
+    )
 
 
-def holds_just(transfer: Transfer, files: Mapping[str, int]) -> bool:
-    """Whether the transfer holds files of just these names and sizes in bytes; False where it does not say."""
+def may_be_equal(left: KnownIdentity, right: KnownIdentity) -> bool:
+    """Return whether no part that is known on both sides differs."""
+    return all(None in pair or pair[0] == pair[1] for pair in zip(left, right, strict=True))
+
+
+def has_exactly_files(transfer: Transfer, files: Mapping[str, int]) -> bool:
+    """Return whether a transfer has exactly these files.
+
+    :param files: sizes in bytes, by name.
+    :return: False also if the transfer does not include its files, as in a listing.
+    """
     return transfer.files is not None and {file.name: file.size for file in transfer.files} == dict(files)
-
-
-def _plain(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
-
-
-def _address(address: str) -> str:
-    local, at, domain = _plain(address).rpartition("@")
-    with suppress(UnicodeError):  # then it is compared as it is
-        domain = domain.encode("idna").decode()
-    return f"{local}{at}{domain}"

@@ -1,4 +1,4 @@
-"""The service's resources (service.md, Resources and their fields) and what a delivery asks for."""
+"""The service's resources (service-api.md, R11 to R13), and the validated request for a draft."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
+from outbound_transfer.protocol.addresses import duplicate_addresses
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.identity import duplicate_addresses
-from outbound_transfer.protocol.recipients import begins_like_a_list, read_text, shown
+from outbound_transfer.protocol.recipients import is_structured_text, mask_digits, parse_text
 
+#: The documented statuses (service-api.md, R17). They are plain strings, because the set is open (R5).
 DRAFT: Final = "draft"
 PENDING: Final = "pending"
 PARTIAL: Final = "partial"
@@ -20,15 +21,15 @@ COMPLETE: Final = "complete"
 CANCELED: Final = "canceled"
 EXPIRED: Final = "expired"
 
-#: Values of the listing's status filter (service.md, GET /v1/transfers).
-FILTERS: Final = ("all", PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
+#: Values of the listing's status filter (service-api.md, R26).
+STATUS_FILTERS: Final = ("all", PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
 
 MAX_RECIPIENTS: Final = 250
-MAX_MESSAGE: Final = 2_000
+MAX_MESSAGE_LENGTH: Final = 2_000
 
 
 class Recipient(msgspec.Struct, frozen=True):
-    """One recipient of a transfer. ``picked_up_at`` is ISO 8601, None until that recipient downloads."""
+    """A recipient of a transfer. ``picked_up_at`` is ISO 8601, and None until the recipient picks up."""
 
     email: str
     name: str | None = None
@@ -36,7 +37,7 @@ class Recipient(msgspec.Struct, frozen=True):
 
 
 class File(msgspec.Struct, frozen=True):
-    """One attached file. ``size`` in bytes; ``name`` identifies it within its transfer."""
+    """An attached file. ``size`` is in bytes; ``name`` is unique within its transfer (service-api.md, R32)."""
 
     id: str
     name: str
@@ -44,7 +45,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """A transfer. ``status`` is an open set (service.md, Versioning); ``files`` is absent from listings (None)."""
+    """A transfer. ``status`` may be any text (service-api.md, R5); ``files`` is None in listings."""
 
     id: str
     status: str
@@ -60,53 +61,83 @@ class Transfer(msgspec.Struct, frozen=True):
         return self.status == DRAFT
 
     @property
-    def picked_up(self) -> int:
-        """How many recipients have collected it."""
+    def picked_up_count(self) -> int:
+        """Number of recipients who have picked up."""
         return sum(recipient.picked_up_at is not None for recipient in self.recipients)
 
 
-class Unreadable(msgspec.Struct, frozen=True):
-    """A row of a listing that is no transfer as documented.
+class UnreadableRow(msgspec.Struct, frozen=True):
+    """A row of a listing that is not a valid transfer.
 
-    :ivar position: of its page, from 0.
-    :ivar id: "" where not even that can be read.
+    Subject and addresses are personal data, so no representation of this object shows them.
+
+    :ivar position: index within the page, from 0.
+    :ivar id: "" if not even the id can be read.
     :ivar reason: names fields and types, never values.
+    :ivar subject: None if it cannot be read.
+    :ivar addresses: of the recipients; None if one of them cannot be read.
+    :ivar sent_at: None if it cannot be read.
     """
 
     position: int
     id: str
     reason: str
+    subject: str | None = None
+    addresses: tuple[str, ...] | None = None
+    sent_at: str | None = None
+
+    def __repr__(self) -> str:
+        return f"UnreadableRow(position={self.position}, id={self.id!r}, reason={self.reason!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("position", self.position), ("id", self.id), ("reason", self.reason)]
 
 
 class TransferPage(msgspec.Struct, frozen=True):
-    """One page of the listing. ``next_cursor`` is None on the last page; ``unreadable`` rows are not in ``data``."""
+    """A page of the listing. ``next_cursor`` is None on the last page; ``unreadable`` rows are not in ``data``."""
 
     data: tuple[Transfer, ...]
     next_cursor: str | None = None
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[UnreadableRow, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Transfer | UnreadableRow, ...]:
+        """All rows in the order of the page."""
+        rows: list[Transfer | UnreadableRow] = [*self.data]
+        for each in self.unreadable:  # sorted by position, so each insertion shifts the next to its place
+            rows.insert(each.position, each)
+        return tuple(rows)
 
 
-def instant_of(text: str | None) -> float | None:
-    """One of the service's ISO 8601 texts in seconds since the epoch; None where it is absent or no such text."""
+def has_offset(text: str | None) -> bool:
+    """Return whether an ISO 8601 text states its offset from UTC; False if invalid."""
     try:
-        moment = msgspec.convert(text, datetime)
-        return moment.timestamp() if moment.tzinfo else moment.replace(tzinfo=timezone.utc).timestamp()
+        return msgspec.convert(text, datetime).tzinfo is not None
+    except msgspec.ValidationError:
+        return False
+
+
+def to_epoch(text: str | None) -> float | None:
+    """Convert an ISO 8601 text (UTC if it has no offset) to seconds since the epoch; None if invalid."""
+    try:
+        timestamp = msgspec.convert(text, datetime)
+        return timestamp.timestamp() if timestamp.tzinfo else timestamp.replace(tzinfo=timezone.utc).timestamp()
     except (msgspec.ValidationError, OverflowError, ValueError):
         return None
 
 
-def as_json(resource: Any) -> Any:
-    """A resource, or a list of them, as mappings and lists: what an XCom or a trigger's event can carry unharmed."""
+def to_builtins(resource: Any) -> Any:
+    """Convert a resource, or a list of resources, to mappings and lists, as XComs and trigger events need them."""
     return msgspec.json.decode(msgspec.json.encode(resource))
 
 
-def as_listed(transfer: Transfer) -> dict[str, Any]:
-    """A transfer as a mapping, without its files: listings have none, and a sent transfer's cannot change."""
-    return {field: value for field, value in as_json(transfer).items() if field != "files"}
+def to_summary_dict(transfer: Transfer) -> dict[str, Any]:
+    """Convert a transfer to a mapping without its files; listings have none, and those of a sent transfer are fixed."""
+    return {field: value for field, value in to_builtins(transfer).items() if field != "files"}
 
 
 class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A recipient as asked for. ``phone`` is secret: it appears in no text made of this object."""
+    """A requested recipient. ``phone`` is secret: no representation of this object shows it."""
 
     email: str
     name: str | None = None
@@ -116,12 +147,12 @@ class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         return f"NewRecipient({self.email!r})"
 
 
-#: Each security option with what it asks of the transfer (service.md, Authentication / Recipient authentication).
+#: Values of ``security`` (service-api.md, R10).
 SECURITY_OPTIONS: Final = ("none", "email", "email_code", "question", "sms", "login")
 
 
 class NewTransfer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What POST /v1/transfers is asked to create. Made by :func:`new_transfer`, which checks it."""
+    """The body of POST /v1/transfers (service-api.md, R22), as validated by :func:`build_new_transfer`."""
 
     subject: str
     recipients: tuple[NewRecipient, ...]
@@ -135,12 +166,12 @@ class NewTransfer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must appear in no log, error or rendered field."""
+        """Texts that no log, error or rendered field may show."""
         phones = [recipient.phone for recipient in self.recipients if recipient.phone]
         return (*phones, *filter(None, [self.security_answer]))
 
 
-def new_transfer(
+def build_new_transfer(
     *,
     subject: str,
     recipients: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]],
@@ -149,50 +180,55 @@ def new_transfer(
     security_question: str | None = None,
     security_answer: str | None = None,
 ) -> NewTransfer:
-    """A checked request for a draft (service.md, POST /v1/transfers).
+    """Validate and build the request for a draft (service-api.md, R22 to R25).
 
-    :param recipients: one or many addresses, or mappings with ``email`` and optionally ``name`` and ``phone``; also as
-        a text of JSON or Python.
-    :raises InvalidDelivery: naming every rule that is broken, one a line; secrets are not quoted.
+    :param subject: not empty.
+    :param recipients: one or several addresses, or mappings with ``email`` and optionally ``name`` and ``phone``; or
+        such a list or mapping as text, in JSON or Python.
+    :param message: at most 2,000 characters.
+    :param security: one of :data:`SECURITY_OPTIONS`; the account's default if omitted.
+    :param security_question: for security ``question`` only.
+    :param security_answer: for security ``question`` only; secret.
+    :raises InvalidDelivery: one line for each broken rule; secrets are not quoted.
     """
-    asked = [_recipient(position, one) for position, one in enumerate(_listed(recipients), 1)]
+    parsed = [_parse_recipient(position, each) for position, each in enumerate(_as_list(recipients), 1)]
     new = NewTransfer(
         subject or "",
-        tuple(one for one in asked if isinstance(one, NewRecipient)),
+        tuple(each for each in parsed if isinstance(each, NewRecipient)),
         message or None,
         security or None,
         security_question or None,
         security_answer or None,
     )
-    # Checks of meaning need texts that are texts.
+    # The other checks need valid types.
     problems = list(_type_problems(new)) or list(_problems(new))
-    if problems := [*_number_problems(len(asked)), *(one for one in asked if isinstance(one, str)), *problems]:
+    if problems := [*_number_problems(len(parsed)), *(each for each in parsed if isinstance(each, str)), *problems]:
         raise InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(problems))
     return new
 
 
-def _listed(given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> list[str | Mapping[str, Any]]:
-    given = read_text(given)
+def _as_list(given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> list[str | Mapping[str, Any]]:
+    given = parse_text(given)
     if isinstance(given, str | bytes | Mapping):
         return [given]
     return list(given) if isinstance(given, Iterable) else [given]
 
 
-def _recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipient | str:
-    """A recipient, or what is wrong with it."""
-    given = read_text(given)
+def _parse_recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipient | str:
+    """Return a recipient, or what is wrong with it."""
+    given = parse_text(given)
     try:
         recipient = msgspec.convert({"email": given} if isinstance(given, str) else given, NewRecipient)
     except msgspec.ValidationError as error:
-        # The library's text names fields and types, never values; but a phone number may be in a field's place.
+        # The library's message names fields and types, never values; but a field may have a phone number as its name.
         return f"recipient {position}: " + re.sub(r"\d", "#", str(error))
-    if not all(map(is_unicode, filter(None, (recipient.name, recipient.phone)))):
+    if not all(map(is_valid_unicode, filter(None, (recipient.name, recipient.phone)))):
         return f"recipient {position}: not valid Unicode"
     return recipient
 
 
-def is_unicode(text: str) -> bool:
-    """Whether ``text`` can be stored and sent: it holds no half of a character."""
+def is_valid_unicode(text: str) -> bool:
+    """Return whether a text has no unpaired surrogates, and can therefore be stored and sent."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -206,15 +242,15 @@ def _type_problems(new: NewTransfer) -> Iterator[str]:
         text = getattr(new, field)
         if not isinstance(text, str | None):
             yield f"{field} must be text, not {type(text).__name__}"
-        elif text and not is_unicode(text):
+        elif text and not is_valid_unicode(text):
             yield f"{field} is not valid Unicode"
 
 
 def _problems(new: NewTransfer) -> Iterator[str]:
     if not new.subject.strip():
         yield "subject must not be empty"
-    if new.message is not None and len(new.message) > MAX_MESSAGE:
-        yield f"message has {len(new.message):,} characters; {MAX_MESSAGE:,} are allowed"
+    if new.message is not None and len(new.message) > MAX_MESSAGE_LENGTH:
+        yield f"message has {len(new.message):,} characters; {MAX_MESSAGE_LENGTH:,} are allowed"
     yield from _recipient_problems([recipient.email for recipient in new.recipients])
     yield from _security_problems(new)
 
@@ -223,7 +259,7 @@ def _recipient_problems(addresses: list[str]) -> list[str]:
     if malformed := [problem for address in addresses for problem in _address_problems(address)]:
         return malformed
     return [
-        f"recipient {address!r} is there more than once, and each time would be an email of its own"
+        f"recipient {address!r} occurs more than once, and would get one email each time"
         for address in duplicate_addresses(addresses)
     ]
 
@@ -232,19 +268,19 @@ def _address_problems(address: str) -> Iterator[str]:
     from email_validator import EmailNotValidError, validate_email
 
     try:
-        # Deliverability is the service's to judge; here only the form counts (POST /v1/transfers, rule 1).
+        # The service checks whether an address accepts mail; here only its form counts (service-api.md, R23).
         validate_email(address, check_deliverability=False, allow_smtputf8=True, test_environment=True)
     except EmailNotValidError as error:
-        if begins_like_a_list(address):
-            yield "a recipient is a text that begins like JSON, but is neither JSON nor a list or mapping of Python"
+        if is_structured_text(address):
+            yield "a recipient starts like JSON, but is neither JSON nor a list or mapping in Python"
         else:
-            yield f"recipient {shown(address)!r} is not an address: {error}"
+            yield f"recipient {mask_digits(address)!r} is not an address: {error}"
 
 
 def _security_problems(new: NewTransfer) -> Iterator[str]:
     if new.security is not None and new.security not in SECURITY_OPTIONS:
         yield f"security must be one of {', '.join(SECURITY_OPTIONS)}, not {new.security!r}"
-    # Without a security the account's default applies, which may be any: the service judges then.
+    # Without security the account's default applies, which is unknown here; the service then validates.
     for field in ("security_question", "security_answer"):
         given = getattr(new, field) is not None
         if new.security == "question" and not given:
@@ -258,7 +294,7 @@ def _security_problems(new: NewTransfer) -> Iterator[str]:
 def _phone_problems(recipients: tuple[NewRecipient, ...]) -> Iterator[str]:
     for recipient in recipients:
         if not recipient.phone:
-            yield f"security 'sms' needs the phone of {shown(recipient.email)}"
+            yield f"security 'sms' needs the phone of {mask_digits(recipient.email)}"
         elif not re.fullmatch("[0-9]+", re.sub(r"[\W_]", "", recipient.phone)):
-            whose = shown(recipient.email)
-            yield f"the phone of {whose} must be digits, with spaces and punctuation between them at most"
+            whose = mask_digits(recipient.email)
+            yield f"the phone of {whose} must be digits, optionally with spaces and punctuation"

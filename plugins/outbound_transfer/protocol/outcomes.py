@@ -1,21 +1,31 @@
-"""What a transfer's status means for whoever waits for it (service.md, States and transitions)."""
+"""What the status of a transfer means for a task that waits for it (service-api.md, R17)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING, Transfer
 
-#: A transfer of these statuses does not change any more.
-FINAL: Final = (COMPLETE, EXPIRED, CANCELED)
+#: Statuses that no longer change (service-api.md, R18).
+TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED)
 
+#: All documented statuses (service-api.md, R17).
 KNOWN_STATUSES: Final = (DRAFT, PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
+
+#: Appended to log lines about any other status.
+UNKNOWN_STATUS_HINT: Final = (
+    "; this status is unknown to this version of the provider, so the wait continues. "
+    "Upgrade the provider if a later version knows the status"
+)
+
+#: Ends a wait that finds another transfer under the id than the one that was sent.
+OTHER_TRANSFER: Final = "Under its id the connection leads to another transfer now, whose status is not this one's."
 
 
 class Outcome(str, Enum):
-    """How a wait ends."""
+    """Result of waiting for a transfer."""
 
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -24,31 +34,51 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class OutcomeRules:
-    """The user's choice of what each final status means.
+    """What each terminal status means for the task, as the user configured it.
 
-    :ivar accept_partial: one recipient is enough: the wait succeeds as soon as anybody has collected.
+    :ivar on_expired: result for status ``expired``.
+    :ivar on_canceled: result for status ``canceled``.
+    :ivar accept_partial: whether to succeed as soon as one recipient has picked up.
     """
 
     on_expired: Outcome = Outcome.FAIL
     on_canceled: Outcome = Outcome.FAIL
     accept_partial: bool = False
 
-    def of(self, transfer: Transfer) -> Outcome | None:
-        """How the wait for ``transfer`` ends, or None while it goes on.
+    @classmethod
+    def from_arguments(cls, on_expired: str, on_canceled: str, *, accept_partial: bool) -> OutcomeRules:
+        """Return the rules that arguments of a task or a stored trigger give.
 
-        A status that this list does not know ends no wait (Versioning: the set is open).
+        :raises ValueError: one of them is not an outcome.
         """
-        collected = transfer.status == PARTIAL or transfer.picked_up
-        if transfer.status == COMPLETE or (self.accept_partial and collected and transfer.status != CANCELED):
+        return cls(Outcome(on_expired), Outcome(on_canceled), accept_partial)
+
+    def to_arguments(self) -> dict[str, Any]:
+        """Return the rules as arguments that Airflow can store."""
+        return {
+            "on_expired": self.on_expired.value,
+            "on_canceled": self.on_canceled.value,
+            "accept_partial": self.accept_partial,
+        }
+
+    def outcome_of(self, transfer: Transfer) -> Outcome | None:
+        """Return the outcome of waiting for ``transfer``; None to keep waiting.
+
+        Unknown statuses keep a task waiting (service-api.md, R5: the set of statuses is open).
+        """
+        is_picked_up_by_some = transfer.status == PARTIAL or transfer.picked_up_count
+        if transfer.status == COMPLETE or (
+            self.accept_partial and is_picked_up_by_some and transfer.status != CANCELED
+        ):
             return Outcome.SUCCEED
         return {EXPIRED: self.on_expired, CANCELED: self.on_canceled}.get(transfer.status)
 
 
-def story(transfer: Transfer) -> str:
-    """One line on where a transfer stands."""
-    waiting = [recipient.email for recipient in transfer.recipients if recipient.picked_up_at is None]
-    missing = f"; not by {', '.join(waiting[:5])}{' …' if len(waiting) > 5 else ''}" if waiting else ""
+def describe(transfer: Transfer) -> str:
+    """Describe the state of a transfer in one line, with up to five recipients who have not picked up."""
+    outstanding = [recipient.email for recipient in transfer.recipients if recipient.picked_up_at is None]
+    not_by = f"; not by {', '.join(outstanding[:5])}{' …' if len(outstanding) > 5 else ''}" if outstanding else ""
     return (
-        f"transfer {transfer.id} is {transfer.status}: picked up by {transfer.picked_up} of "
-        f"{len(transfer.recipients)}{missing}"
+        f"transfer {transfer.id} is {transfer.status}: picked up by {transfer.picked_up_count} of "
+        f"{len(transfer.recipients)}{not_by}"
     )

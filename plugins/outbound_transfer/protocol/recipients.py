@@ -1,4 +1,4 @@
-"""Recipients that come as text, and what of a recipient may be shown."""
+"""Parses recipients that are given as text, and decides which part of a recipient may be shown."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import json
 import re
 from typing import Any, Final
 
-#: An address and nothing beside it: no list of them, no JSON, no number of a phone in the place of the domain.
+#: A single address: no list of addresses, no JSON, no phone number instead of the domain.
 _ADDRESS: Final = re.compile(r"[^\s@\"'()<>\[\]{},:;]+@(?![^@]*\d{4})[\w.-]+")
 
 
-def begins_like_a_list(given: Any) -> bool:
-    """Whether a text is meant as JSON or Python: a list of recipients, or one as a mapping."""
+def is_structured_text(given: Any) -> bool:
+    """Return whether a text looks like JSON or Python: a list of recipients, or a recipient as a mapping."""
     return isinstance(given, str) and given.lstrip().startswith(("[", "{", "("))
 
 
-def read_text(given: Any) -> Any:
-    """What a text of JSON, or of a Python list or mapping, stands for; anything else as it is.
+def parse_text(given: Any) -> Any:
+    """Parse a text of JSON, or of a Python list or mapping; return anything else unchanged.
 
-    Such a text is what a template makes of a Variable: ``{{ var.value.board }}`` its JSON, ``{{ var.json.board }}``
-    what Python writes for it.
+    Templates of Airflow Variables render such texts: ``{{ var.value.board }}`` renders JSON, ``{{ var.json.board }}``
+    renders Python.
     """
-    if not begins_like_a_list(given):
+    if not is_structured_text(given):
         return given
     for read in (json.loads, ast.literal_eval):
         try:
             value = read(given.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        # A set has another order in each process, so each try would make another delivery of it.
+        # The order of a set differs between processes, so each try of a task would make another delivery.
         return value if isinstance(value, list | tuple | dict) else given
     return given
 
 
-def may_be_shown(text: str) -> bool:
-    """Whether a text in a recipient's place can hold no phone number."""
-    return bool(_ADDRESS.fullmatch(text)) or not (begins_like_a_list(text) or any(map(str.isdigit, text)))
+def is_safe_to_show(text: str) -> bool:
+    """Return whether a text given as a recipient cannot contain a phone number."""
+    return bool(_ADDRESS.fullmatch(text)) or not (is_structured_text(text) or any(map(str.isdigit, text)))
 
 
-def shown(text: str) -> str:
-    """A text in a recipient's place as an error may quote it: no digit where it may be one of a phone number."""
-    return text if may_be_shown(text) else re.sub(r"\d", "#", text)
+def mask_digits(text: str) -> str:
+    """Mask the digits of a text given as a recipient, unless it is safe to show."""
+    return text if is_safe_to_show(text) else re.sub(r"\d", "#", text)

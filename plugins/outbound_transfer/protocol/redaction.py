@@ -1,8 +1,8 @@
-"""Taking secrets out of a text that came from outside, in whatever form it quotes them.
+"""Redacts secrets in untrusted texts, in whatever form a text quotes them.
 
-Texts are compared by their letters and digits alone: case, accents, width, spaces, line breaks and punctuation make no
-difference, so a phone number is known by its digits. What is behind an encoding is looked at too (percent, JSON, HTML,
-in any layers, and base64 and hexadecimal in these); a text that quotes a secret in one is not shown at all.
+Texts are compared by their letters and digits alone: case, accents, width, white space and punctuation do not matter,
+so a phone number is recognized by its digits. Encodings are decoded too (percent, JSON and HTML escapes in any layers,
+and base64 and hexadecimal within these); a text that quotes a secret in an encoding is withheld as a whole.
 """
 
 from __future__ import annotations
@@ -15,75 +15,77 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Final, NamedTuple
 
-#: Characters of a text that are shown.
-MAX_SHOWN: Final = 500
+#: Maximum characters of a redacted text.
+MAX_LENGTH: Final = 500
 
-#: What is shown in the place of a text that cannot be shown in part.
-WITHHELD: Final = "*** (withheld: it may quote what is secret)"
+#: Replaces a text that cannot be shown even in part.
+WITHHELD: Final = "*** (withheld: it may quote a secret)"
 
-#: Characters of a text that are read; what is behind them is never shown.
-_READ: Final = 4_000
+#: Characters of a text that are examined; the rest is never shown.
+_MAX_READ: Final = 4_000
 
-#: So many letters and digits of a secret in a row are taken for the secret: half of one is secret too.
-_PIECE: Final = 7
+#: This many consecutive letters and digits of a secret count as the secret, because a part of it is secret too.
+_PIECE_LENGTH: Final = 7
 
-#: A secret with fewer letters and digits is in half of all words, and no text is shown of a call that holds one.
-_SHORTEST: Final = 4
+#: Shorter secrets occur in ordinary words; no text is shown for a call that has one.
+_MIN_SECRET_LENGTH: Final = 4
 
-#: Readings of one text; a text with so many layers of encodings that it has more is not shown.
-_READINGS: Final = 200
+#: Maximum decodings of a text; a text with more layers of encodings is withheld.
+_MAX_DECODINGS: Final = 200
 
 
-class _Known(NamedTuple):
-    """What to look for.
+class _SecretIndex(NamedTuple):
+    """The texts to search for.
 
-    :ivar pieces: all runs of ``_PIECE`` characters of the longer secrets.
-    :ivar words: the shorter ones. They may also be a part of an innocent word, so taking them out would tell them.
+    :ivar pieces: all runs of ``_PIECE_LENGTH`` characters of the longer secrets.
+    :ivar words: the shorter secrets. They can occur in innocent words, so masking just these words would reveal them.
     """
 
     pieces: frozenset[str]
     words: tuple[str, ...]
 
-    def are_in(self, text: str) -> bool:
-        letters = _letters(text)
+    def occur_in(self, text: str) -> bool:
+        letters = _normalize(text)
         return any(word in letters for word in self.words) or not self.pieces.isdisjoint(_pieces(letters))
 
 
-def clean(text: str, secrets: Iterable[str]) -> str:
-    """``text`` in one printable line of at most 500 characters, without any of ``secrets``.
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Redact secrets in a text.
 
-    The words that quote a secret become ``***``. Where that would not be safe, all of the text is :data:`WITHHELD`: a
-    secret is short, or is quoted in an encoding.
+    Words that quote a secret become ``***``. The whole text becomes :data:`WITHHELD` if that would not be safe, because
+    a secret is short or is quoted in an encoding.
+
+    :return: one printable line of at most :data:`MAX_LENGTH` characters.
     """
-    forms = {form for secret in secrets if secret for form in _forms(secret)}
+    forms = {form for secret in secrets if secret for form in _secret_forms(secret)}
     if not text:
         return ""
-    if any(len(form) < _SHORTEST for form in forms):
+    if any(len(form) < _MIN_SECRET_LENGTH for form in forms):
         return WITHHELD
-    known = _Known(
+    index = _SecretIndex(
         frozenset(piece for form in forms for piece in _pieces(form)),
-        tuple(form for form in forms if len(form) < _PIECE),
+        tuple(form for form in forms if len(form) < _PIECE_LENGTH),
     )
-    head = text[:_READ]
-    # First cleaned and then cut: half of a secret is not known any more.
-    starred = _starred(head, known.pieces)
-    is_cut = len(text) > _READ and starred != head
-    if forms and (is_cut or _is_quoted_in_any_reading(starred, known)):
+    head = text[:_MAX_READ]
+    # Mask first and truncate then: a truncated secret would not be recognized.
+    masked = _mask_words(head, index.pieces)
+    is_truncated = len(text) > _MAX_READ and masked != head
+    if forms and (is_truncated or _occurs_in_any_decoding(masked, index)):
         return WITHHELD
-    shown = "".join(character if character.isprintable() else " " for character in starred[:MAX_SHOWN])
+    shown = "".join(character if character.isprintable() else " " for character in masked[:MAX_LENGTH])
     return " ".join(shown.split())
 
 
-def _forms(secret: str) -> Iterator[str]:
-    letters = _letters(secret)
+def _secret_forms(secret: str) -> Iterator[str]:
+    letters = _normalize(secret)
     yield letters
     digits = "".join(filter(str.isdigit, letters))
-    if len(digits) >= _PIECE:
-        yield digits  # a phone number that is quoted without what is no digit of it
+    if len(digits) >= _PIECE_LENGTH:
+        yield digits  # a phone number may be quoted without its other characters
 
 
-def _letters(text: str) -> str:
-    """The letters and digits of a text, in one form for all their spellings."""
+def _normalize(text: str) -> str:
+    """Return the letters and digits of a text in a normalized form."""
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).upper().casefold())
     letters = "".join(filter(str.isalnum, plain))
     return letters if letters.isascii() else "".join(map(_ascii_digit, letters))
@@ -93,93 +95,95 @@ def _ascii_digit(letter: str) -> str:
     return str(unicodedata.decimal(letter, letter))
 
 
-def _placed_letters(text: str) -> Iterator[tuple[int, str]]:
-    """Each of the letters, with its place in the text."""
-    return ((place, letter) for place, character in enumerate(text) for letter in _letters(character))
+def _normalize_with_positions(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each normalized letter with its position in the text."""
+    return ((position, letter) for position, character in enumerate(text) for letter in _normalize(character))
 
 
 def _pieces(letters: str) -> Iterator[str]:
-    return (letters[start : start + _PIECE] for start in range(len(letters) - _PIECE + 1))
+    return (letters[start : start + _PIECE_LENGTH] for start in range(len(letters) - _PIECE_LENGTH + 1))
 
 
-def _starred(text: str, pieces: frozenset[str]) -> str:
-    """``text`` with stars for every word, up to the spaces around it, that has a letter of a piece."""
-    placed = list(_placed_letters(text))
+def _mask_words(text: str, pieces: frozenset[str]) -> str:
+    """Replace every word that contains a part of a secret with stars."""
+    positions = list(_normalize_with_positions(text))
     secret = [False] * len(text)
-    for start, piece in enumerate(_pieces("".join(letter for _, letter in placed))):
+    for start, piece in enumerate(_pieces("".join(letter for _, letter in positions))):
         if piece in pieces:
-            first, last = placed[start][0], placed[start + _PIECE - 1][0]
+            first, last = positions[start][0], positions[start + _PIECE_LENGTH - 1][0]
             secret[first : last + 1] = [True] * (last + 1 - first)
     words = [match.span() for match in re.finditer(r"\S+", text)]
-    for start, end in words:
-        if any(secret[start:end]):
-            secret[start:end] = [True] * (end - start)
+    for start, stop in words:
+        if any(secret[start:stop]):
+            secret[start:stop] = [True] * (stop - start)
     runs = groupby(zip(secret, text, strict=True), key=lambda pair: pair[0])
     return "".join("***" if is_secret else "".join(character for _, character in run) for is_secret, run in runs)
 
 
-def _is_quoted_in_any_reading(text: str, known: _Known) -> bool:
-    return any(number == _READINGS or known.are_in(reading) for number, reading in enumerate(_readings(text)))
+def _occurs_in_any_decoding(text: str, index: _SecretIndex) -> bool:
+    return any(number == _MAX_DECODINGS or index.occur_in(decoding) for number, decoding in enumerate(_decodings(text)))
 
 
-def _readings(text: str) -> Iterator[str]:
-    """The text, what it is with its encodings taken off in any order, and what is packed in each of these."""
-    seen, waiting = {text}, [(text, False)]
-    while waiting:
-        reading, is_packed = waiting.pop()
-        yield reading
-        # Each of these is shorter than what it is made of, so they end.
-        found = [(decode(reading), is_packed) for decode in _DECODERS]
+def _decodings(text: str) -> Iterator[str]:
+    """Yield the text, its decodings in any order of the encodings, and what base64 or hexadecimal in them contain."""
+    seen, pending = {text}, [(text, False)]
+    while pending:
+        decoding, is_packed = pending.pop()
+        yield decoding
+        # Each decoding is shorter than its source, so the loop ends.
+        found = [(decode(decoding), is_packed) for decode in _DECODERS]
         if not is_packed:
-            found += [(packed, True) for packed in _unpacked(reading)]
-        waiting += [(one, packed) for one, packed in found if one not in seen]
-        seen.update(one for one, _ in found)
+            found += [(packed, True) for packed in _unpack(decoding)]
+        pending += [(each, packed) for each, packed in found if each not in seen]
+        seen.update(each for each, _ in found)
 
 
-def _without_escapes(text: str) -> str:
-    text = re.sub(r"(?:\\+u[0-9a-fA-F]{4})+", _utf_16, text)
-    text = re.sub(r"(?:\\+(?:x[0-9a-fA-F]{2}|[0-3][0-7]{2}))+", _escaped_bytes, text)
+def _decode_escapes(text: str) -> str:
+    text = re.sub(r"(?:\\+u[0-9a-fA-F]{4})+", _decode_utf_16, text)
+    text = re.sub(r"(?:\\+(?:x[0-9a-fA-F]{2}|[0-3][0-7]{2}))+", _decode_escaped_bytes, text)
     return re.sub(r"\\+[nrtbfv]", " ", text)
 
 
-def _utf_16(match: re.Match[str]) -> str:
+def _decode_utf_16(match: re.Match[str]) -> str:
     units = re.findall(r"u(.{4})", match[0])
     return bytes.fromhex("".join(units)).decode("utf-16-be", "replace")
 
 
-def _escaped_bytes(match: re.Match[str]) -> str:
-    return _text_of(
+def _decode_escaped_bytes(match: re.Match[str]) -> str:
+    return _decode_bytes(
         bytes(int(byte[1:], 16) if byte[0] == "x" else int(byte, 8) for byte in re.split(r"\\+", match[0])[1:])
     )
 
 
-def _without_percents(text: str) -> str:
-    # "=" is the sign of quoted-printable.
-    return re.sub(r"(?:[%=][0-9a-fA-F]{2})+", lambda match: _text_of(bytes.fromhex(match[0].translate(_SIGNS))), text)
+def _decode_percents(text: str) -> str:
+    # "=" is for quoted-printable.
+    return re.sub(
+        r"(?:[%=][0-9a-fA-F]{2})+", lambda match: _decode_bytes(bytes.fromhex(match[0].translate(_SIGNS))), text
+    )
 
 
 _SIGNS: Final = {ord("%"): None, ord("="): None}
 
-_DECODERS: Final[tuple[Callable[[str], str], ...]] = (_without_escapes, html.unescape, _without_percents)
+_DECODERS: Final[tuple[Callable[[str], str], ...]] = (_decode_escapes, html.unescape, _decode_percents)
 
 
-def _unpacked(text: str) -> Iterator[str]:
-    """What the base64 and the hexadecimal digits of a text hold, from whichever character they begin."""
+def _unpack(text: str) -> Iterator[str]:
+    """Decode base64 and hexadecimal runs of a text, from each possible start."""
     dense = "".join(text.split())
     runs = re.findall(r"[A-Za-z0-9+/_-]{8,}", dense)
     for skip in range(4):
-        yield " ".join(_base64(run[skip:]) for run in runs)
+        yield " ".join(_decode_base64(run[skip:]) for run in runs)
     runs = re.findall(r"[0-9A-Fa-f]{8,}", re.sub(r"0x|[:-]", "", dense))
     for skip in range(2):
-        yield " ".join(_text_of(bytes.fromhex(run[skip : len(run) - (len(run) - skip) % 2])) for run in runs)
+        yield " ".join(_decode_bytes(bytes.fromhex(run[skip : len(run) - (len(run) - skip) % 2])) for run in runs)
 
 
-def _base64(run: str) -> str:
+def _decode_base64(run: str) -> str:
     whole = run + "A" * (-len(run) % 4)
     return base64.b64decode(whole, altchars=b"-_" if set("-_") & set(run) else None).decode(errors="ignore")
 
 
-def _text_of(data: bytes) -> str:
+def _decode_bytes(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:

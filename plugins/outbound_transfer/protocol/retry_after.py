@@ -1,4 +1,4 @@
-"""The Retry-After header (service.md, Endpoints / Client retry guidance; RFC 9110 §10.2.3)."""
+"""The Retry-After header (service-api.md, R50; RFC 9110 §10.2.3)."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-#: A wait so long that every deadline is nearer; also keeps hostile numbers out of the arithmetic.
-FOREVER: Final = 10.0**9
+#: Seconds; longer than any timeout, so that absurd numbers stay out of the arithmetic.
+MAX_DELAY: Final = 10.0**9
 
 
-def seconds_to_wait(value: str | None, *, date: str | None = None) -> float | None:
-    """The seconds that the service asks to wait; None where it does not say, or says nonsense.
+def parse_retry_after(value: str | None, *, date: str | None = None) -> float | None:
+    """Return the seconds that the service asks to wait.
 
-    :param value: a whole number of seconds or an HTTP date.
-    :param date: the answer's own ``Date`` header. An HTTP date is counted from it, so that a client whose clock is
-        wrong waits right; without it, an HTTP date says nothing.
+    :param value: the header: a whole number of seconds, or an HTTP date.
+    :param date: the ``Date`` header of the same response. An HTTP date counts from it, so that a wrong local clock does
+        not matter; without it, an HTTP date is ignored.
+    :return: 0 to :data:`MAX_DELAY`; None if the header is missing or invalid.
     """
     if value is None:
         return None
     if value.strip().isascii() and value.strip().isdecimal():
-        return float(min(int(value.strip().lstrip("0")[:12] or 0), FOREVER))
-    until, now = _moment(value), _moment(date)
-    if until is None or now is None:
+        return float(min(int(value.strip().lstrip("0")[:12] or 0), MAX_DELAY))
+    deadline, now = _parse_http_date(value), _parse_http_date(date)
+    if deadline is None or now is None:
         return None
-    return min(max((until - now).total_seconds(), 0.0), FOREVER)
+    return min(max((deadline - now).total_seconds(), 0.0), MAX_DELAY)
 
 
-def _moment(value: str | None) -> datetime | None:
+def _parse_http_date(value: str | None) -> datetime | None:
     try:
-        moment = parsedate_to_datetime(value or "")
+        timestamp = parsedate_to_datetime(value or "")
     except (TypeError, ValueError, OverflowError):
         return None
-    # RFC 9110 §5.6.7: HTTP dates are in UTC, "-0000" included, which the library leaves naive.
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    # HTTP dates are in UTC (RFC 9110 §5.6.7); the library returns "-0000" without a time zone.
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=timezone.utc)

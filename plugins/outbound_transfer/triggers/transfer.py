@@ -1,4 +1,7 @@
-"""Triggers: the part of a wait that holds no worker slot. All of one connection share one poll in a triggerer."""
+"""Triggers that wait for transfers without a worker slot.
+
+All triggers of one connection in one triggerer share one poll.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +16,43 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseEventTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
-from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-from outbound_transfer.protocol.outcomes import FINAL
+from outbound_transfer.airflow_compat.polls import AdvanceItem, SharedStreamProducer, subscribe
+from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
+from outbound_transfer.delivery.state import digest
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.ledger.triggerer import TRIGGERER_LEDGER
+from outbound_transfer.observability import metrics
+from outbound_transfer.polling import schedule
+from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
+from outbound_transfer.polling.watcher import CompletionWatcher
+from outbound_transfer.polling.watcher_state import AssetState, TableState, WatcherState
+from outbound_transfer.protocol.errors import OutboundTransferError
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.models import Transfer, to_summary_dict
+from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, TERMINAL_STATUSES, Outcome, OutcomeRules
 
 if TYPE_CHECKING:
-    from airflow.sdk.execution_time.context import AssetStateStoreAccessors
-
-    from outbound_transfer.client import Settings
-    from outbound_transfer.polling.poll import News, Poll
-    from outbound_transfer.polling.waits import Wait, Waits
-    from outbound_transfer.protocol.models import Transfer
+    from outbound_transfer.polling.poller import PollUpdate, SharedPoller
 
 log = logging.getLogger(__name__)
 
-#: Who waits in this process, by connection. Kept when empty: a poll that is being stopped may get a new subscriber.
-_waits: Final[dict[str, Waits]] = {}
+#: Waiters and watchers in this process by connection. Never removed: a poll that is stopping may get a new subscriber.
+_registries: Final[dict[str, WaiterRegistry]] = {}
 
-#: How many wait in this process, by connection.
-_in_flight: Final[Counter[str]] = Counter()
-
-#: Where a watcher keeps what it knows, in its asset's state store.
-STATE_KEY: Final = "outbound_transfer_watch"
+#: Number of waiters in this process by connection.
+_waiter_counts: Final[Counter[str]] = Counter()
 
 
-class _SharesPoll(BaseEventTrigger):
-    """A trigger that lives on the shared poll of its connection (airflow.triggers.shared_stream)."""
+class _SharedPollTrigger(BaseEventTrigger):
+    """A trigger that subscribes to the shared poll of its connection (airflow.triggers.shared_stream)."""
 
     supports_triggerer_queue = True
 
     def __init__(self, outbound_transfer_conn_id: str, poke_interval: float) -> None:
         """
-        :param poke_interval: what is no interval is as 60 seconds: it may be stored since long.
+        :param outbound_transfer_conn_id: the connection.
+        :param poke_interval: seconds between two polls. 60 if the stored value is invalid.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
@@ -56,37 +64,42 @@ class _SharesPoll(BaseEventTrigger):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         conn_id = kwargs["outbound_transfer_conn_id"]
-        return _Producer(_poll(conn_id, _waits_of(conn_id)))
+        return _Producer(_build_poller(conn_id, _registry_for(conn_id)))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """The same on a poll of its own; ``dag.test()`` runs triggers so."""
-        from outbound_transfer.polling.waits import Waits
-
-        waits = Waits()
-        async for event in self._follow(waits, _poll(self.outbound_transfer_conn_id, waits).news()):
+        """Yield the trigger's events. Triggerers before Airflow 3.3 and ``dag.test()`` run triggers this way."""
+        registry = _registry_for(self.outbound_transfer_conn_id)
+        updates = subscribe(self.shared_stream_key(), _build_poller(self.outbound_transfer_conn_id, registry).updates)
+        async for event in self._events(registry, updates):
             yield event
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        async for event in self._follow(_waits_of(self.outbound_transfer_conn_id), shared_stream):
+        async for event in self._events(_registry_for(self.outbound_transfer_conn_id), shared_stream):
             yield event
 
     @abstractmethod
-    def _follow(self, waits: Waits, news: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
-        """The trigger's events, as the news bring them about."""
+    def _events(self, registry: WaiterRegistry, updates: AsyncIterator[PollUpdate]) -> AsyncIterator[TriggerEvent]:
+        """Yield the trigger's events that follow from the updates of a poll."""
 
 
-class TransferTrigger(_SharesPoll):
-    """Waits until a transfer's status is final, a deadline passes, or the service refuses.
+class TransferTrigger(_SharedPollTrigger):
+    """Waits until a transfer reaches a terminal status, a deadline passes, or the service refuses the request.
 
-    Fires once, with ``{"ending": "ended" | "timed out" | "failed", "transfer": mapping or None, "message": text}``;
-    or ends the task where that is asked for and its outcome is to succeed or to skip.
+    Fires once, with ``{"status": "finished" | "timeout" | "error", "transfer": mapping or None, "message": text}``.
+    With ``finish_in_triggerer``, it finishes the task instead if the outcome is success or skip.
 
-    :param transfer_id: the sent transfer.
-    :param poke_interval: seconds between two looks.
-    :param deadline: ISO 8601 instant; one last look precedes giving up.
-    :param on_expired, on_canceled, accept_partial: as of :class:`~outbound_transfer.sensors.transfer.TransferSensor`.
-    :param finish: end the task in the triggerer, without a worker.
-    :param push: whether the task returns the transfer, then.
+    :param transfer_id: id of the sent transfer.
+    :param outbound_transfer_conn_id: the connection.
+    :param poke_interval: seconds between two polls.
+    :param deadline: when the trigger times out, after one final poll; ISO 8601.
+    :param on_expired: outcome of an expired transfer: ``fail``, ``skip`` or ``succeed``.
+    :param on_canceled: outcome of a canceled transfer: ``fail``, ``skip`` or ``succeed``.
+    :param accept_partial: succeed as soon as one recipient has picked up.
+    :param finish_in_triggerer: finish the task in the triggerer, without a worker, if it does not fail.
+    :param push_xcom: whether a task that finishes in the triggerer returns the transfer.
+    :param identity: digest of the subject and recipients of the sent transfer, with ``salt``; "" if any transfer under
+        the id is meant. Another one ends the wait with an error.
+    :param salt: of ``identity``.
     """
 
     def __init__(
@@ -98,8 +111,10 @@ class TransferTrigger(_SharesPoll):
         on_expired: str = "fail",
         on_canceled: str = "fail",
         accept_partial: bool = False,
-        finish: bool = False,
-        push: bool = True,
+        finish_in_triggerer: bool = False,
+        push_xcom: bool = True,
+        identity: str = "",
+        salt: str = "",
     ) -> None:
         super().__init__(outbound_transfer_conn_id, poke_interval)
         self.transfer_id = transfer_id
@@ -107,11 +122,13 @@ class TransferTrigger(_SharesPoll):
         self.on_expired = on_expired
         self.on_canceled = on_canceled
         self.accept_partial = accept_partial
-        self.finish = finish
-        self.push = push
+        self.finish_in_triggerer = finish_in_triggerer
+        self.push_xcom = push_xcom
+        self.identity = identity
+        self.salt = salt
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return _serialized(
+        return _serialize(
             self,
             "transfer_id",
             "outbound_transfer_conn_id",
@@ -120,199 +137,241 @@ class TransferTrigger(_SharesPoll):
             "on_expired",
             "on_canceled",
             "accept_partial",
-            "finish",
-            "push",
+            "finish_in_triggerer",
+            "push_xcom",
+            "identity",
+            "salt",
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        # Where the triggerer does not run the shared poll, nothing takes a task's end from here either.
-        self.finish = False
+        if self.trigger_id is None:  # ``dag.test()`` handles no event that finishes the task
+            self.finish_in_triggerer = False
         async for event in super().run():
             yield event
 
-    async def _follow(self, waits: Waits, news: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
+    async def _events(
+        self, registry: WaiterRegistry, updates: AsyncIterator[PollUpdate]
+    ) -> AsyncIterator[TriggerEvent]:
         try:
-            asked = self._wait()
-        except (TypeError, ValueError, OverflowError) as error:  # stored by an older version, or not by this package
-            yield TriggerEvent({"ending": "failed", "transfer": None, "message": f"This is no wait: {error}"})
+            waiting = self._build_waiter()
+        except (TypeError, ValueError, OverflowError) as error:  # stored by another version, or not by this package
+            yield TriggerEvent(
+                {"status": "error", "transfer": None, "message": f"Invalid arguments of the stored trigger: {error}"}
+            )
             return
-        with waits.joined(asked) as wait, _counted(self.outbound_transfer_conn_id):
-            async for one in news:
-                if one.trouble:
-                    self.log.warning("%s", one.trouble)
-                finished = self._finished(wait) if wait.end else None
-                if wait.end and not finished:
-                    del wait.remarks[-1:]  # the worker says it
-                while wait.remarks:
-                    self.log.info("%s", wait.remarks.pop(0))
-                if wait.end:
-                    yield finished or TriggerEvent(wait.end)
+        with registry.register(waiting) as waiter, _count_waiter(self.outbound_transfer_conn_id):
+            async for update in updates:
+                if update.warning:
+                    self.log.warning("%s", update.warning)
+                finished = self._finish_event(waiter) if waiter.result else None
+                if waiter.result and not finished:
+                    del waiter.log_messages[-1:]  # the worker logs it
+                while waiter.log_messages:
+                    self.log.info("%s", waiter.log_messages.pop(0))
+                if waiter.result:
+                    yield finished or TriggerEvent(self._checked_result(waiter))
                     return
 
-    def _wait(self) -> Wait:
-        """:raises TypeError, ValueError, OverflowError: what is asked for is none."""
-        from outbound_transfer.polling.schedule import now
-        from outbound_transfer.polling.waits import Wait
-        from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules
-
-        return Wait(
+    def _build_waiter(self) -> Waiter:
+        """:raises TypeError, ValueError, OverflowError: a stored argument is invalid."""
+        return Waiter(
             self.transfer_id,
             self.poke_interval,
             datetime.fromisoformat(self.deadline).timestamp(),
-            OutcomeRules(Outcome(self.on_expired), Outcome(self.on_canceled), self.accept_partial),
-            looked=now(),
+            OutcomeRules.from_arguments(self.on_expired, self.on_canceled, accept_partial=self.accept_partial),
+            polled_at=schedule.now(),
         )
 
-    def _finished(self, wait: Wait) -> TriggerEvent | None:
-        """The event that ends the task without a worker, where that is asked for and the task does not fail.
+    def _finish_event(self, waiter: Waiter) -> TriggerEvent | None:
+        """Return the event that finishes the task without a worker, or None if a worker must finish it.
 
-        Only on a worker do callbacks, retries and ``soft_fail`` mean for a failure what they should.
+        A failure always goes to a worker: callbacks, retries and ``soft_fail`` work only there.
         """
-        from outbound_transfer.protocol.models import as_listed
-        from outbound_transfer.protocol.outcomes import Outcome
-
-        outcome = wait.rules.of(wait.seen) if self.finish and wait.seen else None
-        if outcome not in (Outcome.SKIP, Outcome.SUCCEED) or wait.seen is None:
+        outcome = waiter.rules.outcome_of(waiter.transfer) if self.finish_in_triggerer and waiter.transfer else None
+        if waiter.transfer is not None and not self._is_meant(waiter.transfer):
             return None
-        self._tell(wait.seen)
+        if outcome not in (Outcome.SKIP, Outcome.SUCCEED) or waiter.transfer is None:
+            return None
+        self._record_finished(waiter.transfer)
         if outcome is Outcome.SKIP:
             return TaskSkippedEvent()
-        if self.push:
-            _push(self.task_instance, as_listed(wait.seen))
+        if self.push_xcom:
+            _push_return_value(self.task_instance, to_summary_dict(waiter.transfer))
         return TaskSuccessEvent()
 
-    def _tell(self, transfer: Transfer) -> None:
-        """No worker will tell the ledger."""
-        from outbound_transfer.ledger.triggerer import DESK
+    def _is_meant(self, transfer: Transfer) -> bool:
+        """Return whether the transfer has the subject and recipients of the one that was sent."""
+        return not self.identity or self.identity == digest(identity_of(transfer), self.salt)
 
-        DESK.ended(transfer, self.outbound_transfer_conn_id)
+    def _checked_result(self, waiter: Waiter) -> dict[str, Any] | None:
+        """Return the waiter's result, or an error if it is about another transfer than the one that was sent."""
+        if waiter.transfer is None or self._is_meant(waiter.transfer):
+            return waiter.result
+        return {"status": "error", "transfer": None, "message": OTHER_TRANSFER}
+
+    def _record_finished(self, transfer: Transfer) -> None:
+        """Record the transfer in the ledger, as no worker will."""
+
+        conn_id = self.outbound_transfer_conn_id
+        TRIGGERER_LEDGER.record_finished(transfer, conn_id, OutboundTransferHook(conn_id).get_async_account)
 
 
-class TransferOutcomeTrigger(_SharesPoll):
-    """Tells of every transfer of the key that ends, for an ``AssetWatcher``: a DAG may be scheduled on it.
+class TransferOutcomeTrigger(_SharedPollTrigger):
+    """Emits an event when transfers visible to the connection's key reach a terminal status, for an ``AssetWatcher``.
 
-    Fires ``{"transfers": [mapping, …]}`` for the ends that one look has shown: one event, as Airflow 3.3 does not
-    start a run for each of several that come at once. Each end is told once; what is known is kept in the asset's
-    state store when the event is stored, so that a triggerer that is killed loses none. Killed in the second or two
-    between these two, the next tells the same ends again: ``id`` and ``status`` name an end.
+    Fires ``{"transfers": [mapping, …]}`` with all transfers that one poll has found: one event, as Airflow 3.3 does
+    not start a run for each of several events at the same time. Each transfer is reported once. The state is stored in
+    the asset's state store after the event is stored, so a killed triggerer loses no transfer. If it is killed in the
+    second or two between the two, the next one reports the same transfers again; ``id`` and ``status`` identify them.
 
-    Ends before the first look are not told; the first look notes which transfers are outstanding. Give each asset a
-    trigger with arguments of its own: what is known cannot be kept for several at once.
+    Before Airflow 3.3, the state is stored in the table of ``[outbound_transfer] state_conn_id`` or ``ledger_conn_id``,
+    15 seconds after the event; one of them is required. A triggerer that is killed after it has been stuck for longer
+    than that loses the event.
 
-    :param outcomes: which ends to tell of: ``complete``, ``expired``, ``canceled``.
-    :param poke_interval: seconds between two looks.
+    Transfers that finished before the first poll are not reported. Give each asset a trigger with arguments of its
+    own: the state cannot be stored for several assets.
+
+    :param outcomes: statuses to report: ``complete``, ``expired``, ``canceled``.
+    :param outbound_transfer_conn_id: the connection.
+    :param poke_interval: seconds between two polls.
+    :raises WatcherNeedsState: Airflow is older than 3.3, and no connection for the state is configured.
     """
 
     def __init__(
         self,
-        outcomes: Sequence[str] = FINAL,
+        outcomes: Sequence[str] = TERMINAL_STATUSES,
         outbound_transfer_conn_id: str = "outbound_transfer_default",
         poke_interval: float = 60.0,
     ) -> None:
         super().__init__(outbound_transfer_conn_id, poke_interval)
-        if not outcomes or not set(outcomes) <= set(FINAL):
-            raise ValueError(f"outcomes must be some of {', '.join(FINAL)}, not {outcomes!r}")
+        if not outcomes or not set(outcomes) <= set(TERMINAL_STATUSES):
+            raise ValueError(f"outcomes must be some of {', '.join(TERMINAL_STATUSES)}, not {outcomes!r}")
         self.outcomes = list(outcomes)
+        if not HAS_STATE_STORES:
+            _require_state_table()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return _serialized(self, "outcomes", "outbound_transfer_conn_id", "poke_interval")
+        return _serialize(self, "outcomes", "outbound_transfer_conn_id", "poke_interval")
 
-    async def _follow(self, waits: Waits, news: AsyncIterator[News]) -> AsyncIterator[TriggerEvent]:
-        from outbound_transfer.polling.schedule import now
-        from outbound_transfer.polling.watch import Watch
-        from outbound_transfer.protocol.models import as_listed
-
-        store, state = await self._kept()
-        with waits.watched(Watch(self.poke_interval, now().steady, state)) as watch:
-            async for one in news:
-                if one.trouble:
-                    self.log.warning("%s", one.trouble)
-                ended, state = watch.take()
-                if transfers := [as_listed(transfer) for transfer in ended if transfer.status in self.outcomes]:
-                    yield TriggerEvent({"transfers": transfers})
-                if store and state:
-                    one.once_told.append(partial(store.aset, STATE_KEY, state))
-
-    async def _kept(self) -> tuple[AssetStateStoreAccessors | None, Any]:
-        """Where to keep what is known, and what was kept there; nowhere where no asset is watched."""
-        store = self.asset_state_store
+    async def _events(
+        self, registry: WaiterRegistry, updates: AsyncIterator[PollUpdate]
+    ) -> AsyncIterator[TriggerEvent]:
+        store, state = await self._load_state()
         try:
-            return store, await store.aget(STATE_KEY) if store else None
-        except ValueError:  # Airflow runs one trigger for all assets whose watchers are alike, and each has a store
-            self.log.warning("Several assets have this trigger: what ends while no triggerer runs is not told of")
+            with registry.register_watcher(
+                CompletionWatcher(self.poke_interval, schedule.now().monotonic, state)
+            ) as watcher:
+                async for update in updates:
+                    if update.warning:
+                        self.log.warning("%s", update.warning)
+                    finished, state = watcher.drain()
+                    if transfers := [
+                        to_summary_dict(transfer) for transfer in finished if transfer.status in self.outcomes
+                    ]:
+                        yield TriggerEvent({"transfers": transfers})
+                    if store and state:
+                        store.save(update, state)
+        finally:
+            if store:
+                store.close()
+
+    async def _load_state(self) -> tuple[WatcherState | None, Any]:
+        """Return what keeps the state, and the state; (None, None) if there is no store for one asset."""
+        store = self._state_store()
+        try:
+            return store, await store.load() if store else None
+        except ValueError:  # Airflow runs one trigger for all assets whose watchers have equal arguments
+            self.log.warning(
+                "Several assets share this trigger, so its state cannot be stored: transfers that finish while no "
+                "triggerer runs are not reported. Give each asset a trigger with arguments of its own."
+            )
             return None, None
+
+    def _state_store(self) -> WatcherState | None:
+        if not HAS_STATE_STORES:
+            return TableState(_require_state_table(), self.serialize()[1])
+        return AssetState(self.asset_state_store) if self.asset_state_store else None
+
+
+class WatcherNeedsState(OutboundTransferError):
+    """Airflow is older than 3.3, and no connection for the state of a watcher is configured."""
+
+
+def _require_state_table() -> str:
+    """Return the connection of the table of states.
+
+    :raises WatcherNeedsState: there is none.
+    """
+    from outbound_transfer.warehouse.config import state_conn_id
+
+    if conn_id := state_conn_id():
+        return conn_id
+    raise WatcherNeedsState(
+        "Before Airflow 3.3, a TransferOutcomeTrigger stores its state in a SQL database: set state_conn_id or "
+        "ledger_conn_id in the section [outbound_transfer] of Airflow's configuration to its connection"
+    )
 
 
 class _Producer(SharedStreamProducer):
-    """The poll as the triggerer runs it; Airflow confirms what was stored of each of its news."""
+    """Runs the poll for the triggerer. Airflow confirms when the events of an update are stored."""
 
-    def __init__(self, poll: Poll) -> None:
-        self._poll = poll
+    def __init__(self, poller: SharedPoller) -> None:
+        self._poller = poller
 
-    async def open_stream(self) -> AsyncIterator[tuple[News, News]]:
-        async for news in self._poll.news():
-            yield news, news
+    async def open_stream(self) -> AsyncIterator[tuple[PollUpdate, PollUpdate]]:
+        async for update in self._poller.updates():
+            yield update, update
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         for item in batch:
-            for store in item.broker_payload.once_told:
+            for store in item.broker_payload.on_stored:
                 try:
                     await store()
-                except Exception:  # it would end every wait of the connection; a later state holds this one too
-                    log.exception("What a watcher knows could not be kept; ends may be told again after a restart")
+                except Exception:  # raising would stop all waiters of the connection; a later state includes this one
+                    log.exception("Could not store a watcher's state; transfers may be reported again after a restart")
 
 
-def _waits_of(conn_id: str) -> Waits:
-    from outbound_transfer.polling.waits import Waits
-
-    return _waits.setdefault(conn_id, Waits())
+def _registry_for(conn_id: str) -> WaiterRegistry:
+    return _registries.setdefault(conn_id, WaiterRegistry())
 
 
-def _poll(conn_id: str, waits: Waits) -> Poll:
-    from outbound_transfer.polling.poll import Poll
+def _build_poller(conn_id: str, registry: WaiterRegistry) -> SharedPoller:
+    from outbound_transfer.polling.poller import SharedPoller
 
-    return Poll(waits, partial(_settings, conn_id), conn_id=conn_id, on_look=partial(_looked, conn_id))
+    hook = OutboundTransferHook(conn_id)
+    return SharedPoller(
+        registry, hook.get_async_settings, new_client=hook.new_async_client, on_poll=partial(_on_poll, conn_id)
+    )
 
 
-def _looked(conn_id: str, seconds: float) -> None:
-    from outbound_transfer import metrics
-    from outbound_transfer.ledger.triggerer import DESK
-
+def _on_poll(conn_id: str, seconds: float) -> None:
     metrics.POLL_DURATION.emit(seconds, conn_id=conn_id)
-    DESK.count()
+    TRIGGERER_LEDGER.flush_call_counts()
 
 
 @contextmanager
-def _counted(conn_id: str) -> Iterator[None]:
-    """One wait more is in flight while the block runs."""
-    _in_flight[conn_id] += 1
-    _show_waits(conn_id)
+def _count_waiter(conn_id: str) -> Iterator[None]:
+    """Count one more waiter while the block runs."""
+    _waiter_counts[conn_id] += 1
+    _emit_waiters(conn_id)
     try:
         yield
     finally:
-        _in_flight[conn_id] -= 1
-        _show_waits(conn_id)
+        _waiter_counts[conn_id] -= 1
+        _emit_waiters(conn_id)
 
 
-def _show_waits(conn_id: str) -> None:
-    from outbound_transfer import metrics
-
-    metrics.WAITS.emit(_in_flight[conn_id], conn_id=conn_id, triggerer=socket.gethostname())
+def _emit_waiters(conn_id: str) -> None:
+    metrics.DEFERRED_WAITERS.emit(_waiter_counts[conn_id], conn_id=conn_id, triggerer=socket.gethostname())
 
 
-async def _settings(conn_id: str) -> Settings:
-    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-
-    return await OutboundTransferHook(conn_id).get_async_settings()
-
-
-def _serialized(trigger: BaseEventTrigger, *names: str) -> tuple[str, dict[str, Any]]:
+def _serialize(trigger: BaseEventTrigger, *names: str) -> tuple[str, dict[str, Any]]:
     kind = type(trigger)
     return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}
 
 
-def _push(ti: Any, transfer: dict[str, Any]) -> None:
-    # An event's own xcoms would reach downstream tasks encoded twice (Airflow 3.3).
+def _push_return_value(ti: Any, transfer: dict[str, Any]) -> None:
+    # Airflow 3.3 encodes the ``xcoms`` of an event twice.
     from airflow.sdk.execution_time.xcom import XCom
 
     XCom.set("return_value", transfer, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index)

@@ -1,1 +1,1 @@
-"""The page "Outbound transfers" in Airflow's UI. It reads the warehouse, and changes nothing."""
+"""The page "Outbound transfers" in Airflow's UI. It only reads the warehouse."""

@@ -1,5 +1,4 @@
-"""The application that Airflow's API server mounts: two pages and their static files. It answers GET, and changes
-nothing."""
+"""The application that Airflow's API server mounts: two pages and their static files. It accepts GET requests only."""
 
 from __future__ import annotations
 
@@ -15,112 +14,122 @@ from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from outbound_transfer.ui import pages
-from outbound_transfer.ui.access import MAY_SEE_THE_PAGE, MAY_SEE_THE_TASK, READABLE_DAGS
-from outbound_transfer.ui.bounded import Reads
-from outbound_transfer.ui.filters import filter_of
-from outbound_transfer.ui.kept import Kept
-from outbound_transfer.ui.ledger import Ledger, NotConfigured, Read
+from outbound_transfer.airflow_compat.api_server import HAS_COOKIE
+from outbound_transfer.ui import rendering
+from outbound_transfer.ui.cache import ResultCache
+from outbound_transfer.ui.filters import parse_filter
+from outbound_transfer.ui.permissions import CAN_SEE_PAGE, CAN_SEE_TASK, READABLE_DAGS
+from outbound_transfer.ui.repository import DeliveryRepository, NotConfigured, QueryResult
+from outbound_transfer.ui.threads import BoundedThreadRunner
 from outbound_transfer.ui.views import deliveries_page, task_page
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a page waits for the warehouse, and how many of its reads may hang at once in one API server.
-PATIENCE: Final = 3.0
-AT_ONCE: Final = 4
+#: Seconds that a page waits for the warehouse, and maximum number of concurrent reads in one API server.
+QUERY_TIMEOUT: Final = 3.0
+MAX_THREADS: Final = 4
 
-#: Seconds for which the counts behind the plots are kept, for all who see the same DAGs.
-KEEP: Final = 20.0
+#: Seconds for which the counts behind the charts are cached, for all users who see the same DAGs.
+CACHE_SECONDS: Final = 20.0
 
 _UNMAPPED: Final = -1
 
 
 @cache
 def application() -> FastAPI:
-    """The application of this process."""
-    return create_application(Reads(AT_ONCE, PATIENCE), Kept(KEEP))
+    """Return the application of this process."""
+    return create_application(BoundedThreadRunner(MAX_THREADS, QUERY_TIMEOUT), ResultCache(CACHE_SECONDS))
 
 
-def create_application(reads: Reads, kept: Kept) -> FastAPI:
-    """The application, whose reads of the warehouse go through ``reads``, and whose counts are ``kept``."""
+def create_application(runner: BoundedThreadRunner, cache: ResultCache) -> FastAPI:
+    """Create an application.
+
+    :param runner: runs reads of the warehouse.
+    :param cache: caches the counts behind the charts.
+    """
     app = FastAPI(title="Outbound transfers", docs_url=None, redoc_url=None, openapi_url=None)
-    app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
+    app.mount("/static", StaticFiles(directory=rendering.STATIC), name="static")
     app.middleware("http")(_with_headers)
-    app.exception_handler(HTTPException)(_refused)
+    app.exception_handler(HTTPException)(_http_error)
 
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
         return RedirectResponse("deliveries")
 
-    @app.get("/deliveries", dependencies=[MAY_SEE_THE_PAGE])
+    @app.get("/deliveries", dependencies=[CAN_SEE_PAGE])
     async def deliveries(request: Request, readable: set[str] = READABLE_DAGS) -> Response:
-        wanted, now = filter_of(request.query_params), datetime.now(timezone.utc)
-        return await _answered(
-            reads,
-            lambda: Ledger.configured(kept).overview(wanted, readable, now),
-            lambda read: deliveries_page(read, wanted, now),
+        wanted, now = parse_filter(request.query_params), datetime.now(timezone.utc)
+        return await _respond(
+            runner,
+            lambda: DeliveryRepository.configured(cache).overview(wanted, readable, now),
+            lambda result: deliveries_page(result, wanted, now),
         )
 
-    @app.get("/task", dependencies=[MAY_SEE_THE_TASK])
+    @app.get("/task", dependencies=[CAN_SEE_TASK])
     async def task(dag_id: str, run_id: str, task_id: str, map_index: str = "") -> Response:
         now = datetime.now(timezone.utc)
-        if "\0" in dag_id + run_id + task_id:  # no name has one, and PostgreSQL takes none
+        if "\0" in dag_id + run_id + task_id:  # not in any name, and PostgreSQL refuses it
             raise HTTPException(404)
-        return await _answered(
-            reads,
-            lambda: Ledger.configured(kept).of_task(dag_id, run_id, task_id, _map_index(map_index)),
-            lambda read: task_page(read, now),
+        return await _respond(
+            runner,
+            lambda: DeliveryRepository.configured(cache).for_task(dag_id, run_id, task_id, _map_index(map_index)),
+            lambda result: task_page(result, now),
         )
 
     return app
 
 
 def _map_index(text: str) -> int:
-    # Airflow leaves {MAP_INDEX} as it is where the task is not mapped.
+    # Airflow does not replace {MAP_INDEX} if the task is not mapped.
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else _UNMAPPED
 
 
-async def _answered(reads: Reads, read: Callable[[], Read], show: Callable[[Read], Response]) -> Response:
-    """What was read, shown; or what to do where it could not be."""
+async def _respond(
+    runner: BoundedThreadRunner, read: Callable[[], QueryResult], render: Callable[[QueryResult], Response]
+) -> Response:
+    """Return the rendered page, or a page that says what to do if the read fails."""
     try:
-        return show(await reads(read))
+        return render(await runner(read))
     except NotConfigured as error:
-        return pages.message(200, "No ledger is set", str(error))
+        return rendering.render_message(200, "No ledger is configured", str(error))
     except asyncio.TimeoutError:
-        return pages.message(503, "The warehouse does not answer", _SILENT.format(reads.seconds))
+        return rendering.render_message(503, "The warehouse does not respond", _TIMEOUT_TEXT.format(runner.timeout))
     except Exception as error:
-        # Drivers put addresses and users into their messages; those are for the log of the API server.
-        log.warning("The ledger could not be read", exc_info=True)
-        return pages.message(503, "The warehouse cannot be read", _BROKEN.format(type(error).__name__))
+        # Drivers put addresses and users into their messages. They go to the API server's log only.
+        log.warning("Could not read the delivery ledger", exc_info=True)
+        return rendering.render_message(503, "Could not read the warehouse", _ERROR_TEXT.format(type(error).__name__))
 
 
-_SILENT: Final = (
-    "It gave no answer within {:g} seconds. Deliveries and ingestion go on without this page. See that the database of "
-    "the connection ledger_conn_id ([outbound_transfer] in Airflow's configuration) is up, and that the API server "
-    "can reach it; then reload."
+_TIMEOUT_TEXT: Final = (
+    "It did not respond within {:g} seconds. Deliveries and ingestion continue without this page. Check that the "
+    "database of the connection ledger_conn_id ([outbound_transfer] in Airflow's configuration) is running and that "
+    "the API server can reach it, then reload."
 )
-_BROKEN: Final = (
-    "Reading it ended with {}; the API server's log has the details. See that the connection ledger_conn_id "
-    "([outbound_transfer] in Airflow's configuration) leads to the warehouse, and that the API server may use it."
+_ERROR_TEXT: Final = (
+    "The read failed with {}; the API server's log has the details. Check that the connection ledger_conn_id "
+    "([outbound_transfer] in Airflow's configuration) is the warehouse, and that the API server may use it."
 )
 
 
-async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-    response = await answer(request)
-    for name, value in pages.HEADERS.items():
+async def _with_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    response = await call_next(request)
+    for name, value in rendering.HEADERS.items():
         response.headers.setdefault(name, value)
     return response
 
 
-async def _refused(request: Request, error: Exception) -> Response:  # noqa: ARG001  # as FastAPI calls it
+async def _http_error(request: Request, error: Exception) -> Response:  # noqa: ARG001  # as FastAPI calls it
     assert isinstance(error, HTTPException)
-    title, text = _REFUSALS.get(error.status_code, (error.detail, "Choose a page in Airflow's navigation."))
-    response = pages.message(error.status_code, title, text)
+    title, text = _HTTP_ERRORS.get(error.status_code, (error.detail, "Choose a page in Airflow's navigation."))
+    if error.status_code == 401 and not HAS_COOKIE:
+        response = rendering.render_unauthenticated(title, text)
+    else:
+        response = rendering.render_message(error.status_code, title, text)
     response.headers.update(error.headers or {})
     return response
 
 
-_REFUSALS: Final = {
+_HTTP_ERRORS: Final = {
     401: ("You are not signed in", "Sign in to Airflow, then open this page again."),
-    403: ("You may not see this", "Ask an administrator of Airflow for the right to read this DAG, or plugins."),
+    403: ("Access denied", "Ask an administrator of Airflow for permission to read this DAG, or plugins."),
 }

@@ -1,4 +1,4 @@
-"""What a request asks to see: pure. Anything that makes no sense is read as if it were not there."""
+"""Filters of the page, parsed from query parameters. Invalid parameters are ignored."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Final
 from urllib.parse import urlencode
 
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
-from outbound_transfer.ui.text import shown
+from outbound_transfer.ui.formatting import clean
 
-#: The windows of time that can be chosen: days, and how many of them make a bar of the plot.
-WINDOWS: Final = {7: 1, 30: 1, 90: 3, 365: 7}
-WINDOW: Final = 30
+#: Number of days that each bar of the chart covers, by length of the time window in days.
+DAYS_PER_BAR: Final = {7: 1, 30: 1, 90: 3, 365: 7}
+DEFAULT_DAYS: Final = 30
 
 IN_FLIGHT: Final = "in-flight"
 FAILED: Final = "failed"
-REMOVED: Final = "removed"
+DISCARDED: Final = "discarded"
+DELETED: Final = "deleted"
 
-#: Statuses that nothing changes any more.
-FINAL: Final = (COMPLETE, EXPIRED, CANCELED, REMOVED)
+#: Terminal statuses of the ledger: those of the service, of a discarded draft, and of a deleted transfer.
+LEDGER_TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED, DISCARDED, DELETED)
 
-#: What can be filtered by, with its words.
+#: Labels of the status filter.
 CHOICES: Final = {
     "": "Any status",
     IN_FLIGHT: "In flight",
@@ -34,19 +35,20 @@ CHOICES: Final = {
     COMPLETE: "Complete",
     EXPIRED: "Expired",
     CANCELED: "Canceled",
-    REMOVED: "Removed",
+    DISCARDED: "Discarded",
+    DELETED: "Deleted",
 }
 
-#: Seconds between reloads, where they are asked for.
-REFRESH: Final = 60
+#: Seconds between automatic reloads.
+REFRESH_SECONDS: Final = 60
 
-_SEARCH_LENGTH: Final = 200
+_MAX_SEARCH_LENGTH: Final = 200
 _POSITION: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)~(.{1,400})", re.DOTALL | re.ASCII)
 
 
 @dataclass(frozen=True)
 class Position:
-    """Between two rows of the list, newest first: ``created_at`` and ``transfer_id`` of the row that it is beside."""
+    """A position in the list of deliveries: ``created_at`` and ``transfer_id`` of the row next to it."""
 
     created_at: str
     transfer_id: str
@@ -57,15 +59,17 @@ class Position:
 
 @dataclass(frozen=True)
 class Filter:
-    """What to show.
+    """The filter of the page.
 
-    :ivar days: how far back.
+    :ivar days: length of the time window.
     :ivar status: a key of :data:`CHOICES`.
-    :ivar search: part of a transfer's id, of a subject or of a DAG's id.
-    :ivar older: only rows after this one; ``newer``: only rows before that one.
+    :ivar search: part of a transfer id, subject or DAG id.
+    :ivar older: show only deliveries older than this position.
+    :ivar newer: show only deliveries newer than this position.
+    :ivar refresh: whether the page reloads automatically.
     """
 
-    days: int = WINDOW
+    days: int = DEFAULT_DAYS
     status: str = ""
     search: str = ""
     older: Position | None = None
@@ -73,35 +77,35 @@ class Filter:
     refresh: bool = False
 
     def query(self, **changes: object) -> str:
-        """The query string of this filter, or of one that differs from it. Paging begins anew unless it is changed."""
+        """Return the query string of this filter with ``changes``. Paging restarts unless they set a position."""
         other = replace(self, **({"older": None, "newer": None} | changes))  # type: ignore[arg-type]
         chosen = {
-            "days": other.days if other.days != WINDOW else "",
+            "days": other.days if other.days != DEFAULT_DAYS else "",
             "status": other.status,
             "search": other.search,
             "older": other.older or "",
             "newer": other.newer or "",
-            "refresh": REFRESH if other.refresh else "",
+            "refresh": REFRESH_SECONDS if other.refresh else "",
         }
         return "?" + urlencode({name: value for name, value in chosen.items() if value != ""})
 
 
-def filter_of(params: Mapping[str, str]) -> Filter:
-    """The filter of a request's parameters."""
+def parse_filter(params: Mapping[str, str]) -> Filter:
+    """Parse the filter of a request."""
     days = params.get("days", "")
     status = params.get("status", "")
-    older = _position(params.get("older", ""))
+    older = _parse_position(params.get("older", ""))
     return Filter(
-        days=int(days) if days in map(str, WINDOWS) else WINDOW,
+        days=int(days) if days in map(str, DAYS_PER_BAR) else DEFAULT_DAYS,
         status=status if status in CHOICES else "",
-        search=shown(params.get("search", ""), _SEARCH_LENGTH).strip(),
+        search=clean(params.get("search", ""), _MAX_SEARCH_LENGTH).strip(),
         older=older,
-        newer=None if older else _position(params.get("newer", "")),
+        newer=None if older else _parse_position(params.get("newer", "")),
         refresh=bool(params.get("refresh")),
     )
 
 
-def _position(text: str) -> Position | None:
+def _parse_position(text: str) -> Position | None:
     match = _POSITION.fullmatch(text)
     if match is None or "\0" in text:
         return None
@@ -112,9 +116,9 @@ def _position(text: str) -> Position | None:
     return Position(match[1], match[2])
 
 
-def bounds(days: int, now: datetime) -> list[datetime]:
-    """Where the bars of the plot begin, oldest first: midnights, UTC. The last bar is of today."""
-    step = timedelta(days=WINDOWS[days])
+def bar_starts(days: int, now: datetime) -> list[datetime]:
+    """Return when each bar of the chart starts, oldest first: midnights in UTC. The last bar includes today."""
+    step = timedelta(days=DAYS_PER_BAR[days])
     midnight = now.astimezone(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
     newest = midnight - step + timedelta(days=1)
     return [newest - number * step for number in range(-(-days // step.days) - 1, -1, -1)]

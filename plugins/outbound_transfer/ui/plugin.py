@@ -1,4 +1,4 @@
-"""What Airflow is told of the page. Every component of Airflow imports this: it loads nothing but Airflow's plugins."""
+"""The Airflow plugin. Every Airflow component imports it, so it imports only Airflow's plugin manager."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow.plugins_manager import AirflowPlugin
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-#: Where the application is mounted. Links to it have no leading slash, so that they work below a sub-path too.
+#: Where the application is mounted. Links to it have no leading slash, so that they work under a sub-path too.
 PREFIX: Final = "/outbound-transfer"
 
 _HERE: Final = PREFIX.removeprefix("/")
@@ -17,7 +17,7 @@ _TASK: Final = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP
 
 
 class LazyApplication:
-    """The page's application, which is made with the first request: only the API server ever has one."""
+    """Creates the application with the first request, which only the API server gets."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from outbound_transfer.ui.app import application
@@ -26,7 +26,7 @@ class LazyApplication:
 
 
 class OutboundTransferPlugin(AirflowPlugin):
-    """The page, its entry in the navigation, and the view of a task instance."""
+    """The page, its navigation entry, and the view of a task instance."""
 
     name = "outbound_transfer"
     fastapi_apps: list[Any] = [  # noqa: RUF012  # as Airflow declares it

@@ -1,4 +1,4 @@
-"""The two pages: what was read, as values for their templates."""
+"""Renders the two pages from what was read."""
 
 from __future__ import annotations
 
@@ -6,48 +6,54 @@ from datetime import datetime
 
 from fastapi import Response
 
-from outbound_transfer.ui import pages, plots, shapes
-from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH, WINDOWS, Filter, bounds
-from outbound_transfer.ui.ledger import Read
-from outbound_transfer.ui.queries import OfTask, Overview, position_of
+from outbound_transfer.ui import charts, rendering, view_models
+from outbound_transfer.ui.filters import CHOICES, DAYS_PER_BAR, IN_FLIGHT, REFRESH_SECONDS, Filter, bar_starts
+from outbound_transfer.ui.queries import Overview, TaskDeliveries, row_position
+from outbound_transfer.ui.repository import QueryResult
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, RECIPIENTS
 
 
-def deliveries_page(read: Read, wanted: Filter, now: datetime) -> Response:
-    """The page of all deliveries."""
-    rows: Overview = read.rows
-    first, last = (position_of(rows.deliveries[at]) if rows.deliveries else None for at in (0, -1))
-    return pages.page(
+def deliveries_page(result: QueryResult, wanted: Filter, now: datetime) -> Response:
+    """Render the page of all deliveries."""
+    rows: Overview = result.rows
+    first, last = (row_position(rows.deliveries[at]) if rows.deliveries else None for at in (0, -1))
+    return rendering.render_page(
         "deliveries.html",
         now=now,
         wanted=wanted,
-        refresh=REFRESH if wanted.refresh else 0,
-        windows=WINDOWS,
+        refresh=REFRESH_SECONDS if wanted.refresh else 0,
+        windows=DAYS_PER_BAR,
         choices=CHOICES,
         in_flight=IN_FLIGHT,
-        has_ledger=DELIVERIES in rows.has,
-        has_calls=CALLS in rows.has,
-        has_recipients=RECIPIENTS in rows.has,
-        deliveries=[shapes.delivery(row, read.web) for row in rows.deliveries],
-        newer=first if rows.before else None,
-        older=last if rows.after else None,
-        outcomes=shapes.OUTCOMES,
-        totals=shapes.totals(rows.outcomes),
-        by_day=plots.outcomes(rows.outcomes, bounds(wanted.days, now)),
-        waits=plots.pickups(rows.pickups),
-        feeds=[shapes.feed(row, now) for row in rows.feeds],
-        keys=[(key, plots.minutes(key.minutes, shapes.CALLS_A_MINUTE)) for key in shapes.keys(rows.calls, now)],
-        limit=shapes.CALLS_A_MINUTE,
+        has_ledger=DELIVERIES in rows.tables,
+        has_calls=CALLS in rows.tables,
+        has_recipients=RECIPIENTS in rows.tables,
+        deliveries=[view_models.delivery_from_row(row, result.web_urls) for row in rows.deliveries],
+        newer=first if rows.has_newer else None,
+        older=last if rows.has_older else None,
+        outcomes=view_models.OUTCOMES,
+        totals=view_models.totals(rows.outcomes),
+        by_day=charts.outcomes_by_day(rows.outcomes, bar_starts(wanted.days, now)),
+        pickup_times=charts.pickup_histogram(rows.pickups),
+        feeds=[view_models.feed_from_row(row, now) for row in rows.feeds],
+        connections=[
+            (each, charts.calls_sparkline(each.minutes, view_models.MAX_CALLS_PER_MINUTE))
+            for each in view_models.calls_by_connection(rows.calls, now)
+        ],
+        limit=view_models.MAX_CALLS_PER_MINUTE,
     )
 
 
-def task_page(read: Read, now: datetime) -> Response:
-    """The deliveries of one task instance."""
-    rows: OfTask = read.rows
-    return pages.page(
+def task_page(result: QueryResult, now: datetime) -> Response:
+    """Render the deliveries of one task instance."""
+    rows: TaskDeliveries = result.rows
+    return rendering.render_page(
         "task.html",
         now=now,
         refresh=0,
-        has_ledger=DELIVERIES in rows.has,
-        deliveries=[shapes.delivery(row, read.web, rows.recipients, most=2_000) for row in rows.deliveries],
+        has_ledger=DELIVERIES in rows.tables,
+        deliveries=[
+            view_models.delivery_from_row(row, result.web_urls, rows.recipients, max_length=2_000)
+            for row in rows.deliveries
+        ],
     )

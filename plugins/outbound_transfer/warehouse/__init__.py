@@ -1,5 +1,5 @@
-"""The tables that analysts query, over any connection of an Airflow ``DbApiHook``.
+"""The tables that analysts query, in any database that has an Airflow ``DbApiHook``.
 
-``tables`` says which they are, ``dialects`` how each database spells them, ``database`` opens transactions,
-``rows`` turns pages into rows, and ``feed`` lands a page of events together with the cursor.
+``tables`` defines them, ``dialects`` has what differs between databases, ``database`` opens transactions, ``rows``
+converts pages to rows, and ``events``, ``transfers`` and ``deliveries`` store what each of them is named for.
 """

@@ -1,4 +1,4 @@
-"""A warehouse: its connection, its transactions and the names of its tables."""
+"""A warehouse: its connections, transactions and the names of its tables."""
 
 from __future__ import annotations
 
@@ -7,230 +7,228 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
-from outbound_transfer.warehouse.dialects import Hook, Row, dialect_of
+from sqlalchemy import Table
+
+from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
 from outbound_transfer.warehouse.errors import InvalidName
-from outbound_transfer.warehouse.tables import TABLES, Table
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.warehouse.tables import TABLES, with_names
 
-DEFAULT_PREFIX: Final = "outbound_transfer_"
-
-#: A word that is a column here is a reserved one somewhere.
+#: A column in a statement. Some names of columns are reserved words in some databases, so all of them are quoted.
 _COLUMN: Final = re.compile(r"\[(\w+)\]")
 
-_LONGEST_SUFFIX: Final = len("rejected_lines")
+_MAX_SUFFIX_LENGTH: Final = len("rejected_lines")
 
 
 class Warehouse:
     """The tables of one prefix in one database.
 
-    Every transaction has a connection of its own, closed at its end, but within :meth:`kept`.
+    Every transaction opens a connection and closes it at its end, except within :meth:`reuse_connection`.
 
-    :param hook: leads to the database.
-    :param prefix: begins the name of every table.
-    :param schema: where the tables are; the connection's own where not given. It must exist.
-    :param patience: seconds to wait for other sessions at most; as long as an ingestion may wait where not given.
-    :raises InvalidName: the database could not keep the names as they are.
+    :param hook: the database's hook.
+    :param prefix: prefix of the names of the tables.
+    :param schema: existing schema of the tables; default: the connection's own.
+    :param timeout: maximum number of seconds to wait for other sessions; default: the dialect's.
+    :raises InvalidName: the database cannot use the names unchanged.
     """
 
     def __init__(
-        self, hook: Hook, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None, patience: float | None = None
+        self,
+        hook: DbApiHookLike,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        schema: str | None = None,
+        timeout: float | None = None,
     ) -> None:
         dialect = dialect_of(hook)
-        self.dialect = dialect if patience is None else dialect.hurried(dialect, patience)
-        self.connect = self.dialect.connector(hook)
-        self._prefix, self._schema = prefix, schema or None
-        self._keeps, self._idle = False, None
-        self._check(prefix, room=_LONGEST_SUFFIX)
+        self.dialect = dialect if timeout is None else dialect.with_timeout(timeout)
+        self.connect = self.dialect.connection_factory(hook)
+        self.prefix, self.schema = prefix, schema or None
+        self._reuses_connection, self._idle = False, None
+        self._check(prefix, room=_MAX_SUFFIX_LENGTH)
         self._check(schema or "", room=0)
 
     def _check(self, name: str, room: int) -> None:
         try:
             size = len(name.encode()) + room
         except UnicodeEncodeError:
-            raise InvalidName(f"the name {name!r} is no text that UTF-8 can hold") from None
+            raise InvalidName(f"the name {name!r} cannot be encoded in UTF-8") from None
         if "\0" in name:
-            raise InvalidName(f"the name {name!r} holds a NUL character")
-        if size > self.dialect.longest_name:
-            # It would be cut without a word, and two tables could become one.
-            raise InvalidName(f"the name {name!r} is too long: at most {self.dialect.longest_name - room} bytes")
+            raise InvalidName(f"the name {name!r} contains a NUL character")
+        if size > self.dialect.max_identifier_length:
+            # The database would shorten it silently, and two tables could become one.
+            raise InvalidName(
+                f"the name {name!r} is too long: at most {self.dialect.max_identifier_length - room} bytes"
+            )
 
     @contextmanager
-    def reading(self) -> Iterator[Any]:
-        """A cursor that only reads."""
+    def read(self) -> Iterator[Any]:
+        """Open a DB-API cursor for queries."""
         with self._connection() as connection:
-            with closing(connection.cursor()) as cursor:
-                yield cursor
-            if self._keeps:
-                connection.rollback()  # in some databases a question, too, begins a transaction
+            with closing(connection.cursor()) as tx:
+                yield tx
+            if self._reuses_connection:
+                connection.rollback()  # in some databases a query, too, begins a transaction
 
     @contextmanager
-    def writing(self) -> Iterator[Any]:
-        """A cursor in a transaction: committed at the end, or, where anything is raised, not at all."""
-        with self._connection() as connection, closing(connection.cursor()) as cursor:
+    def transaction(self) -> Iterator[Any]:
+        """Open a DB-API cursor in a transaction, which is committed at the end, or rolled back on an exception."""
+        with self._connection() as connection, closing(connection.cursor()) as tx:
             for statement in self.dialect.begin:
-                cursor.execute(statement)
-            yield cursor
-            # An exception never gets here, and closing the connection undoes what was not committed.
-            self.dialect.commit(connection, cursor)
+                tx.execute(statement)
+            yield tx
+            # Not reached on an exception; closing the connection then rolls the transaction back.
+            self.dialect.commit(connection, tx)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Within, transactions that follow each other share a connection, where that keeps nobody out."""
-        self._keeps = self.dialect.keeps
+    def reuse_connection(self) -> Iterator[None]:
+        """Share a connection between the transactions in the block, if that does not block other clients."""
+        self._reuses_connection = self.dialect.supports_idle_connections
         try:
             yield
         finally:
-            self._keeps = False
-            self.rest()
+            self._reuses_connection = False
+            self.release_connection()
 
-    def rest(self) -> None:
-        """Close the connection that is kept, before a wait; the next transaction opens another."""
+    def release_connection(self) -> None:
+        """Close the shared connection, for example before a sleep; the next transaction opens another."""
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.close()
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
-        connection, self._idle = self._idle or self._opened(), None
+        connection, self._idle = self._idle or self._open_connection(), None
         try:
             yield connection
         except BaseException:
             connection.close()
             raise
-        if self._keeps:
-            self.rest()  # one within another has left its own
+        if self._reuses_connection:
+            self.release_connection()  # a nested transaction has left its own
             self._idle = connection
         else:
             connection.close()
 
-    def _opened(self) -> Any:
+    def _open_connection(self) -> Any:
         connection = self.connect()
         try:
-            self.dialect.prepare(connection)
+            self.dialect.configure_connection(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
     def name(self, table: Table) -> str:
-        """The table's quoted name, for a statement with parameters (every statement here has some, or ``()``)."""
+        """Return the table's quoted name for a statement with parameters; every statement here has some, or ``()``."""
         return self.dialect.in_statement(self.qualified(table))
 
     def qualified(self, table: Table) -> str:
-        """The table's quoted name as it is."""
-        parts = (*((self._schema,) if self._schema else ()), self._prefix + table.suffix)
+        """Return the table's quoted name."""
+        parts = (*((self.schema,) if self.schema else ()), self.prefix + table.name)
         return ".".join(self.dialect.quote(part) for part in parts)
 
-    def has(self, cursor: Any, table: Table) -> bool:
-        """Whether the table is there. Where it is not, ``cursor`` may be of no further use."""
+    def table_exists(self, tx: Any, table: Table) -> bool:
+        """Return whether the table exists. If it does not, ``tx`` may be unusable afterwards."""
         if self.dialect.exists is None:
-            return _can(cursor, f"SELECT 1 FROM {self.name(table)} WHERE 1 = 0")  # noqa: S608
-        names = {"quoted": self.qualified(table), "plain": self._prefix + table.suffix, "schema": self._schema}
-        return bool(value(cursor, self.dialect.exists, names))
+            return _succeeds(tx, f"SELECT 1 FROM {self.name(table)} WHERE 1 = 0")  # noqa: S608
+        names = {"quoted": self.qualified(table), "plain": self.prefix + table.name, "schema": self.schema}
+        return bool(scalar(tx, self.dialect.exists, names))
 
-    def create(self, tables: Iterable[Table]) -> None:
-        """Create those of the tables that are not there; two sessions may do so at once."""
+    def create_tables(self, tables: Iterable[Table]) -> None:
+        """Create the tables that do not exist. Several sessions may do so at the same time."""
         if self.dialect.exists is None:
             for table in tables:
                 self._create_alone(table)
             return
-        with self.writing() as cursor:
-            self.lock(cursor)
+        with self.transaction() as tx:
+            self.lock(tx)
             for table in tables:
-                # Asked again under the lock; and a role that may not create tables can use those that it was given.
-                if not self.has(cursor, table):
-                    cursor.execute(self.dialect.definition(self.qualified(table), table), ())
+                # Checked under the lock. A role that may not create tables can use existing ones.
+                if not self.table_exists(tx, table):
+                    self._create(tx, table)
 
     def _create_alone(self, table: Table) -> None:
-        # What IF NOT EXISTS would do, where not every database has it and a failure ends a transaction.
+        # Does what IF NOT EXISTS does, which not every database has; a failure ends the transaction.
         if self._is_there(table):
             return
         try:
-            with self.writing() as cursor:
-                cursor.execute(self.dialect.definition(self.qualified(table), table), ())
+            with self.transaction() as tx:
+                self._create(tx, table)
         except Exception:
             if not self._is_there(table):
                 raise
 
+    def _create(self, tx: Any, table: Table) -> None:
+        for statement in self.dialect.create_statements(with_names(table, self.prefix, self.schema)):
+            tx.execute(statement, ())
+
     def _is_there(self, table: Table) -> bool:
-        with self.reading() as cursor:
-            return self.has(cursor, table)
+        with self.read() as tx:
+            return self.table_exists(tx, table)
 
-    def index(self, cursor: Any, *tables: Table) -> None:
-        """Create those of the tables' indexes that are not there, where the database gains by them."""
-        if self.dialect.index is None:
-            return
-        quote, schema = self.dialect.quote, f"{self.dialect.quote(self._schema)}." if self._schema else ""
-        for table in tables:
-            name = self._prefix + table.suffix
-            for number, index in enumerate(table.indexes, 1):
-                columns, covers = (list(map(quote, names)) for names in (index.columns, index.covers))
-                made = self.dialect.index(quote(f"{name}_{number}"), quote(name), schema, columns, covers)
-                cursor.execute(self.dialect.in_statement(made), ())
-
-    def lock(self, cursor: Any) -> None:
-        """Be the only session that creates or changes tables, until the transaction ends."""
+    def lock(self, tx: Any) -> None:
+        """Lock out other sessions that create or change tables, until the transaction ends."""
         for statement in self.dialect.lock:
-            cursor.execute(statement)
+            tx.execute(statement)
 
-    def insert(self, cursor: Any, table: Table, rows: Sequence[Row]) -> int:
-        """Add the rows whose key is new, in bulk; how many those were."""
-        return self.dialect.insert(cursor, self.qualified(table), table, rows) if rows else 0
+    def insert(self, tx: Any, table: Table, rows: Sequence[Row]) -> int:
+        """Insert the rows whose key is new, in bulk; return their number."""
+        return self.dialect.insert(tx, self.qualified(table), table, rows) if rows else 0
 
-    def append(self, cursor: Any, table: Table, rows: Sequence[Row]) -> int:
-        """The same where all of them are likely to be new; the database must see to the key by itself.
+    def append_or_insert(self, tx: Any, table: Table, rows: Sequence[Row]) -> int:
+        """Insert rows that are all expected to be new; return their number. Falls back to :meth:`insert`.
 
-        :raises KnownRow: one is not; the transaction is lost, and :meth:`insert` in another takes the rows.
+        :raises DuplicateRow: a row is not new. The transaction cannot continue; insert the rows in another one.
         """
-        add = self.dialect.append or self.dialect.insert
-        return add(cursor, self.qualified(table), table, rows) if rows else 0
+        return self.dialect.append(tx, self.qualified(table), table, rows) if rows else 0
 
-    def gains_by_append(self, table: Table) -> bool:
-        """Whether :meth:`append` takes less, and nothing twice: a table that was not made here may not have its key."""
-        if self.dialect.append is None:
+    def supports_append(self, table: Table) -> bool:
+        """Whether appending is cheaper and safe: a table that was not created here may have no primary key."""
+        if not self.dialect.supports_append:
             return False
-        key = ", ".join(map(self.dialect.quote, table.key))
         nothing = f"INSERT INTO {self.name(table)} SELECT * FROM {self.name(table)} WHERE 1 = 0"  # noqa: S608
-        with self.reading() as cursor:
+        with self.read() as tx:
             try:
-                cursor.execute(f"{nothing} ON CONFLICT ({key}) DO NOTHING", ())
+                tx.execute(f"{nothing} ON CONFLICT ({self.dialect.key(table)}) DO NOTHING", ())
             except Exception:
                 return False
             return True
 
-    def run(self, cursor: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
-        """Run a statement as :meth:`spelled` takes it; the cursor."""
-        cursor.execute(self.spelled(statement), parameters)
-        return cursor
+    def run(self, tx: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        """Execute a statement in the form that :meth:`render` takes; return ``tx``."""
+        tx.execute(self.render(statement), parameters)
+        return tx
 
-    def spelled(self, statement: str) -> str:
-        """A statement as this database wants it; tables are ``{events}``, columns ``[feed]``, parameters ``?``."""
-        names = {table.suffix: self.name(table) for table in TABLES}
+    def render(self, statement: str) -> str:
+        """Return a statement in this database's SQL; the argument has ``{table}``, ``[column]`` and ``?``."""
+        names = {table.name: self.name(table) for table in TABLES}
         quoted = _COLUMN.sub(lambda match: self.dialect.quote(match[1]), statement)
-        return quoted.replace("?", self.dialect.mark).format_map(names)
+        return quoted.replace("?", self.dialect.placeholder).format_map(names)
 
 
-def _can(cursor: Any, statement: str) -> bool:
-    # Each driver has its own error for a table that is not there.
+def _succeeds(tx: Any, statement: str) -> bool:
+    # Each driver has its own error for a missing table.
     try:
-        cursor.execute(statement, ())
-        cursor.fetchall()
+        tx.execute(statement, ())
+        tx.fetchall()
     except Exception:
         return False
     return True
 
 
-def value(cursor: Any, statement: str, parameters: Mapping[str, Any] | Sequence[Any]) -> Any:
-    """The first column of the first row, or None where there is no row."""
-    cursor.execute(statement, parameters)
-    rows = cursor.fetchall()  # all of them: some drivers take no other statement while there are more
+def scalar(tx: Any, statement: str, parameters: Mapping[str, Any] | Sequence[Any]) -> Any:
+    """Return the first column of the first row of a query; None if there is no row."""
+    tx.execute(statement, parameters)
+    rows = tx.fetchall()  # all rows: some drivers run no other statement before
     return _row(rows[0])[0] if rows else None
 
 
-def rows_of(cursor: Any) -> list[tuple[Any, ...]]:
-    """All rows of what was asked."""
-    return [_row(row) for row in cursor.fetchall()]
+def fetch_all(tx: Any) -> list[tuple[Any, ...]]:
+    """Return all rows of the last query, as tuples."""
+    return [_row(row) for row in tx.fetchall()]
 
 
 def _row(row: Any) -> tuple[Any, ...]:
-    # The connection may ask for rows as dictionaries.
+    # Connections may be configured to return dictionaries.
     return tuple(row.values()) if isinstance(row, Mapping) else tuple(row)

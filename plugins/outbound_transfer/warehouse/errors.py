@@ -1,4 +1,4 @@
-"""What can go wrong in the warehouse on purpose; the database's own errors pass as they are."""
+"""Errors of the warehouse. Errors of the database itself are not translated."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 from outbound_transfer.protocol.errors import OutboundTransferError
 
 if TYPE_CHECKING:
-    from outbound_transfer.protocol.feed import Page
+    from outbound_transfer.protocol.events import Page
 
 
 class WarehouseError(OutboundTransferError):
     """Base class of the errors here."""
 
 
-class UnsupportedWarehouse(WarehouseError):
-    """The connection leads to no SQL database."""
+class NotASqlConnection(WarehouseError):
+    """The connection is not a SQL connection (its hook is not a ``DbApiHook``)."""
 
 
 class InvalidName(WarehouseError, ValueError):
-    """A schema or table prefix that the database could not keep as it is."""
+    """The database cannot use a schema, a table prefix or an account's name unchanged."""
 
 
 class RowsRefused(WarehouseError):
-    """The database refuses rows of a page. Nothing was landed.
+    """The database refuses rows of a page. Nothing was loaded.
 
-    :ivar page: the same page as the database takes it: events that it refuses are kept raw, or are rejected lines.
+    :ivar page: the same page as the database accepts it: refused events are stored raw, or are rejected lines.
     """
 
     def __init__(self, message: str, page: Page) -> None:
@@ -33,31 +33,35 @@ class RowsRefused(WarehouseError):
         self.page = page
 
 
+class TooManyRejectedLines(WarehouseError):
+    """A page has more rejected lines than allowed. Nothing of it was loaded."""
+
+
 class UnknownFeed(WarehouseError):
-    """The tables hold no such feed."""
+    """The tables have no cursor of the feed."""
 
 
 class InvalidCursor(WarehouseError):
-    """The cursor's row holds what the feed could not be asked with."""
+    """The stored cursor, or the one to set, is not a valid cursor."""
 
 
 class CursorMoved(WarehouseError):
-    """The cursor is not where this reader left it: another reader landed the page, or someone reset it.
+    """The cursor changed: another reader loaded the page, or a user reset it.
 
-    Nothing was landed.
+    Nothing was loaded.
     """
 
 
-class KnownRow(Exception):
-    """A row that was to be new is in its table, or comes twice: nothing was added, and the transaction is lost.
+class DuplicateRow(Exception):
+    """A row that was expected to be new is in its table, or occurs twice. The transaction cannot continue.
 
-    Caught where a page is landed; no caller sees it.
+    Raised and caught within the event store.
     """
 
 
 class WarehouseBusy(WarehouseError):
-    """Other processes had the database to themselves for too long; a retry may well succeed."""
+    """Other processes locked the database for too long; a retry may succeed."""
 
 
-class NewerTables(WarehouseError):
-    """The tables were made by a newer version of this package."""
+class SchemaTooNew(WarehouseError):
+    """The tables were created by a newer version of this package."""

@@ -1,7 +1,7 @@
-"""A page that the database refuses although its lines can be read: which of its rows it is, found by trying.
+"""Finds the rows of a page that the database refuses, by trying.
 
-What a database takes is more than its documents say (an encoding, a limit, a user's own constraint), so nothing is
-guessed: rows are offered in transactions that are undone. This is slow, and done only where a page was refused.
+Which values a database accepts cannot be known beforehand (an encoding, a limit, a user's own constraint). So rows are
+inserted in trial transactions that are rolled back. This is slow, and done only for a page that was refused.
 """
 
 from __future__ import annotations
@@ -13,57 +13,57 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from outbound_transfer.protocol.feed import Event, Page, RejectedLine
+from outbound_transfer.protocol.events import Event, Page, RejectedLine
 
-#: What the database says to the rows of a page, none of which stays; None where it takes them.
+#: Inserts the rows of a page in a trial transaction; returns the database's error, or None if it accepts them.
 Refusal: TypeAlias = Callable[[Page], Exception | None]
 
-#: Characters of what the database says.
+#: Maximum number of characters of the database's error.
 _MAX_REASON: Final = 300
 
 
-def settled(page: Page, refusal: Refusal, now: datetime) -> Page:
-    """The page as the database takes it: events that it refuses are kept raw, or as rejected lines with its reason.
+def storable_page(page: Page, refusal: Refusal, now: datetime) -> Page:
+    """Return the page as the database accepts it: refused events are raw, or rejected lines with the database's error.
 
-    The same page where its rows are not what is refused.
+    Returns the same page if the values of its rows are not the reason.
     """
-    if not page.events or refusal(replace(page, events=(_harmless(now),), rejected=())) is not None:
+    if not page.events or refusal(replace(page, events=(_probe_event(now),), rejected=())) is not None:
         return page
-    taken: list[Event] = []
+    accepted: list[Event] = []
     rejected = list(page.rejected)
     lines = page.lines()
 
-    def offer(events: Sequence[Event]) -> Exception | None:
-        return refusal(replace(page, events=(*taken, *events), rejected=()))
+    def refusal_with(events: Sequence[Event]) -> Exception | None:
+        return refusal(replace(page, events=(*accepted, *events), rejected=()))
 
-    def take(events: Sequence[Event]) -> None:
-        if (said := offer(events)) is None:
-            taken.extend(events)
+    def add(events: Sequence[Event]) -> None:
+        if (error := refusal_with(events)) is None:
+            accepted.extend(events)
         elif len(events) > 1:
             middle = len(events) // 2
-            take(events[:middle])
-            take(events[middle:])
+            add(events[:middle])
+            add(events[middle:])
         else:
-            keep(events[0], said)
+            add_refused(events[0], error)
 
-    def keep(event: Event, said: Exception) -> None:
-        line = lines[event.line - 1]
+    def add_refused(event: Event, error: Exception) -> None:
+        line = lines[event.line_number - 1]
         raw = replace(event, raw=line.decode().strip(" \t\r"))
-        if event.raw is None and offer([raw]) is None:
-            taken.append(raw)
+        if event.raw is None and refusal_with([raw]) is None:
+            accepted.append(raw)
         else:
-            rejected.append(RejectedLine(event.line, line, _reason(said)))
+            rejected.append(RejectedLine(event.line_number, line, _reason(error)))
 
-    take(page.events)
-    return replace(page, events=tuple(taken), rejected=tuple(sorted(rejected, key=lambda each: each.line)))
+    add(page.events)
+    return replace(page, events=tuple(accepted), rejected=tuple(sorted(rejected, key=lambda each: each.line_number)))
 
 
-def _harmless(now: datetime) -> Event:
-    """An event that is refused only where the tables take none at all."""
+def _probe_event(now: datetime) -> Event:
+    """Return an event that is refused only if the tables accept no event at all."""
     return Event(f"probe {now.timestamp()}", "transfer_sent", now.isoformat(), json.dumps({}), None, 1)
 
 
-def _reason(said: Exception) -> str:
-    # In a character set that every database has: it may be one of another that was refused.
-    text = " ".join(f"{type(said).__name__}: {said}".split()).encode("ascii", "backslashreplace").decode()
+def _reason(error: Exception) -> str:
+    # In ASCII, because the database may have refused other characters.
+    text = " ".join(f"{type(error).__name__}: {error}".split()).encode("ascii", "backslashreplace").decode()
     return f"the database refused it: {text[:_MAX_REASON]}".replace("\0", " ")

@@ -1,7 +1,6 @@
-"""Which rejected lines are known when pages are read again, cut otherwise than before: pure.
+"""Finds the rejected lines that are stored already when a feed is read again, and its pages are cut differently.
 
-A rejected line has no id. What tells it apart is that a feed's lines keep their order: all that was kept of pages from
-the cursor on is to come again, each line once.
+A rejected line has no id, but a feed's lines keep their order, so each stored line from the cursor on comes again once.
 """
 
 from __future__ import annotations
@@ -9,38 +8,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from outbound_transfer.protocol.feed import Page, RejectedLine
+from outbound_transfer.protocol.events import Page, RejectedLine
 
 
-class Known(NamedTuple):
-    """A row of :data:`.tables.REJECTED_LINES`: where it stands, and the line."""
+class StoredLine(NamedTuple):
+    """A row of :data:`.tables.REJECTED_LINES`."""
 
     cursor_from: int
     line: int
     raw: bytes
 
 
-class Changes(NamedTuple):
-    """What landing a page does to the rows that are there.
+class RejectedChanges(NamedTuple):
+    """The changes of the stored rows when a page is loaded.
 
-    :ivar add: lines that are not there yet.
-    :ivar move: rows that lie behind this page, with the place where they are found when the next one is landed.
-    :ivar drop: rows whose line the database takes as an event by now.
+    :ivar add: lines that are not stored yet.
+    :ivar move: rows that belong to the next page, with the position where the next load finds them.
+    :ivar drop: rows whose line is now stored as an event.
     """
 
     add: tuple[RejectedLine, ...]
-    move: tuple[tuple[Known, Known], ...] = ()
-    drop: tuple[Known, ...] = ()
+    move: tuple[tuple[StoredLine, StoredLine], ...] = ()
+    drop: tuple[StoredLine, ...] = ()
 
 
-def changes(page: Page, known: Iterable[Known], frontier: int) -> Changes:
-    """What to do when ``page`` is landed. No row is forgotten for not coming again.
+def plan_changes(page: Page, known: Iterable[StoredLine], highest_cursor: int) -> RejectedChanges:
+    """Return the changes for loading ``page``. A row is never deleted only because its line does not come again.
 
-    :param known: the rows of pages from ``page.cursor`` to ``page.next_cursor``, both included.
-    :param frontier: how far the feed has ever been read.
+    :param known: the rows of the pages from ``page.cursor`` to ``page.next_cursor``, inclusive.
+    :param highest_cursor: the cursor that the feed has been read to so far.
     """
     known = sorted(known)
-    places = {(row.cursor_from, row.line) for row in known}
+    positions = {(row.cursor_from, row.line) for row in known}
     left = [row for row in known if row.cursor_from < page.next_cursor]
     add = []
     for line in page.rejected:
@@ -48,25 +47,28 @@ def changes(page: Page, known: Iterable[Known], frontier: int) -> Changes:
         if again:
             left.remove(again)
         else:
-            add.append(RejectedLine(_free(places, page.cursor, line.line), line.raw, line.reason))
-    drop = _landed(page, left)
-    # An old page may reach beyond this one: its rest comes with the next.
-    behind = [row for row in left if row not in drop] if page.next_cursor < frontier else []
-    move = [(row, Known(page.next_cursor, _free(places, page.next_cursor, row.line), row.raw)) for row in behind]
-    return Changes(tuple(add), tuple(move), tuple(drop))
+            add.append(RejectedLine(_free_line(positions, page.cursor, line.line_number), line.raw, line.reason))
+    drop = _loaded_as_events(page, left)
+    # A page of the previous reading may reach beyond this one: its other lines come with the next page.
+    behind = [row for row in left if row not in drop] if page.next_cursor < highest_cursor else []
+    move = [
+        (row, StoredLine(page.next_cursor, _free_line(positions, page.next_cursor, row.line), row.raw))
+        for row in behind
+    ]
+    return RejectedChanges(tuple(add), tuple(move), tuple(drop))
 
 
-def _landed(page: Page, rows: Sequence[Known]) -> list[Known]:
+def _loaded_as_events(page: Page, rows: Sequence[StoredLine]) -> list[StoredLine]:
     if not rows:
         return []
     lines = page.lines()
-    events = {lines[event.line - 1] for event in page.events}
+    events = {lines[event.line_number - 1] for event in page.events}
     return [row for row in rows if row.raw in events]
 
 
-def _free(places: set[tuple[int, int]], cursor: int, line: int) -> int:
-    """A line of the page after ``cursor`` that no row has; ``line`` itself, where it is free."""
-    if (cursor, line) in places:
-        line = max(taken for start, taken in places if start == cursor) + 1
-    places.add((cursor, line))
+def _free_line(positions: set[tuple[int, int]], cursor: int, line: int) -> int:
+    """Return a line number that no row of the page has: ``line`` if it is free."""
+    if (cursor, line) in positions:
+        line = max(taken for start, taken in positions if start == cursor) + 1
+    positions.add((cursor, line))
     return line

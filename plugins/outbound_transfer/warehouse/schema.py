@@ -1,93 +1,94 @@
-"""Which tables there are at which version, and the way from an older version to this one."""
+"""The version of each group of tables, and the migrations from older versions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from outbound_transfer.warehouse.database import Warehouse, value
-from outbound_transfer.warehouse.errors import NewerTables
-from outbound_transfer.warehouse.migrations import FEED_STEPS, LEDGER_STEPS, LISTING_STEPS
-from outbound_transfer.warehouse.rows import instant
+from sqlalchemy import Table
+
+from outbound_transfer.warehouse.database import Warehouse, scalar
+from outbound_transfer.warehouse.errors import SchemaTooNew
 from outbound_transfer.warehouse.tables import (
     CALLS,
     DELIVERIES,
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
-    LISTINGS,
     RECIPIENTS,
     REJECTED_LINES,
-    SCHEMA,
+    SCHEMA_VERSION,
+    TASK_STATE,
+    TRANSFER_SYNC,
     TRANSFERS,
-    Table,
 )
+from outbound_transfer.warehouse.timestamps import format_timestamp
+
+#: Changes the tables of one version to those of the next, in a transaction. Does nothing if that was done already.
+Migration: TypeAlias = Callable[[Warehouse, Any], None]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Tables that are made and upgraded together.
+class TableGroup:
+    """Tables that are created and upgraded together.
 
-    :ivar steps: by version, what turns the version before into it; what only adds tables needs no step.
+    :ivar migrations: by version, the migration from the version before; one that only adds tables needs none.
     """
 
     name: str
     version: int
     tables: tuple[Table, ...]
-    steps: Mapping[int, Callable[[Warehouse, Any], None]]
+    migrations: Mapping[int, Migration] = field(default_factory=dict)
 
 
-#: 1: events, cursor and rejected lines, without a version. 2: ``raw``, PostgreSQL's ``jsonb``, the log of polls.
-#: 3: an index of the log.
-FEED: Final = Part("feed", 3, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS), FEED_STEPS)
-#: 1: transfers and recipients. 2: by whose key, and how far the listing was read.
-LISTING: Final = Part("transfers", 2, (TRANSFERS, RECIPIENTS, LISTINGS), LISTING_STEPS)
-#: 2: indexes.
-LEDGER: Final = Part("deliveries", 2, (DELIVERIES, CALLS), LEDGER_STEPS)
+FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS))
+LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
+LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, CALLS))
+STATE: Final = TableGroup("state", 1, (TASK_STATE,))
 
 
-def ensure(warehouse: Warehouse, part: Part, now: datetime) -> None:
-    """Make the tables of ``part``, or upgrade them. Two sessions may do so at once.
+def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
+    """Create the tables of ``group``, or upgrade them. Several sessions may do so at the same time.
 
-    :raises NewerTables: they were made by a newer version of this package.
+    :raises SchemaTooNew: they were created by a newer version of this package.
     """
-    with warehouse.reading() as cursor:
-        found = _version(warehouse, cursor, part)
-    if found is not None and found > part.version:
-        raise NewerTables(
-            f"the tables have version {found}, and this provider knows {part.version}: install the provider that made "
+    with warehouse.read() as tx:
+        found = _version(warehouse, tx, group)
+    if found is not None and found > group.version:
+        raise SchemaTooNew(
+            f"the tables have version {found}, and this provider knows {group.version}: install the provider that made "
             "them, or a later one"
         )
-    if found != part.version:
-        _upgrade(warehouse, part, now)
+    if found != group.version:
+        _upgrade(warehouse, group, now)
 
 
-def is_current(warehouse: Warehouse, cursor: Any, part: Part) -> bool:
-    """Whether the tables can be used as they are."""
-    return _version(warehouse, cursor, part) == part.version
+def is_current(warehouse: Warehouse, tx: Any, group: TableGroup) -> bool:
+    """Return whether the tables have the current version."""
+    return _version(warehouse, tx, group) == group.version
 
 
-def _version(warehouse: Warehouse, cursor: Any, part: Part) -> int | None:
-    """None where there is no version: no tables yet, or those of the first version."""
-    if not warehouse.has(cursor, SCHEMA):
+def _version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | None:
+    """Return the version of the tables; None if there are no tables yet."""
+    if not warehouse.table_exists(tx, SCHEMA_VERSION):
         return None
-    found = value(cursor, warehouse.spelled("SELECT [version] FROM {schema} WHERE [part] = ?"), (part.name,))
+    found = scalar(tx, warehouse.render("SELECT [version] FROM {schema_version} WHERE [component] = ?"), (group.name,))
     return None if found is None else int(found)
 
 
-def _upgrade(warehouse: Warehouse, part: Part, now: datetime) -> None:
-    warehouse.create((SCHEMA, *part.tables))
-    with warehouse.writing() as cursor:
-        warehouse.lock(cursor)
-        # Whoever upgrades at the same time waits here for the row; the steps see for themselves whether they are due.
-        warehouse.insert(cursor, SCHEMA, [(part.name, 1, instant(now))])
-        for version in range((_version(warehouse, cursor, part) or 1) + 1, part.version + 1):
-            if version in part.steps:
-                part.steps[version](warehouse, cursor)
+def _upgrade(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
+    warehouse.create_tables((SCHEMA_VERSION, *group.tables))
+    with warehouse.transaction() as tx:
+        warehouse.lock(tx)
+        # A session that upgrades at the same time waits here for the row; migrations check whether they are needed.
+        warehouse.insert(tx, SCHEMA_VERSION, [(group.name, 1, format_timestamp(now))])
+        for version in range((_version(warehouse, tx, group) or 1) + 1, group.version + 1):
+            if version in group.migrations:
+                group.migrations[version](warehouse, tx)
         warehouse.run(
-            cursor,
-            "UPDATE {schema} SET [version] = ?, [updated_at] = ? WHERE [part] = ?",
-            (part.version, instant(now), part.name),
+            tx,
+            "UPDATE {schema_version} SET [version] = ?, [updated_at] = ? WHERE [component] = ?",
+            (group.version, format_timestamp(now), group.name),
         )

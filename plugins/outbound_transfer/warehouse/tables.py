@@ -1,294 +1,291 @@
-"""The tables, as data: one description each, spelled for each database by :mod:`.dialects`."""
+"""The tables, in SQLAlchemy Core, without the prefix and schema of a warehouse.
+
+Comments describe tables and columns for whoever reads the data: they are written to the database's catalog and to
+docs/tables.md.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from outbound_transfer.protocol.feed import MAX_EVENT_ID
+from sqlalchemy import JSON as JSON_TYPE
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.sql.elements import quoted_name
+from sqlalchemy.types import TypeEngine
 
+from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 
-class Kind(Enum):
-    """What a column holds. Rows carry text for ``JSON`` and ``TIME`` (ISO 8601, UTC), and 1 or 0 for ``FLAG``."""
-
-    TEXT = "text"
-    WHOLE = "a whole number of 64 bits"
-    FLAG = "yes or no"
-    TIME = "an instant"
-    JSON = "JSON text, as it came"
-    BYTES = "bytes"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column; ``required`` ones are never NULL; ``length`` is how many characters a text of a key may have."""
-
-    name: str
-    kind: Kind
-    required: bool = True
-    length: int | None = None
-
-
-#: Characters of a feed's name.
-MAX_FEED: Final = 250
-
-_FEED_COLUMN: Final = Column("feed", Kind.TEXT, length=MAX_FEED)
+#: Characters of an account's name.
+MAX_ACCOUNT_LENGTH: Final = 250
 
 
-@dataclass(frozen=True)
-class Index:
-    """An index; ``covers``: more columns to keep in it, where the database would look up each row for them."""
-
-    columns: tuple[str, ...]
-    covers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table: ``{prefix}{suffix}``, unique by ``key``; ``indexes``: more, where a database gains by them."""
-
-    suffix: str
-    columns: tuple[Column, ...]
-    key: tuple[str, ...]
-    indexes: tuple[Index, ...] = ()
+def _type(default: TypeEngine[Any], **variants: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Return a type with variants by dialect; rows have the same values in all of them."""
+    for name, variant in variants.items():
+        default = default.with_variant(variant, name)
+    return default
 
 
-#: Every event, once (service.md, Events).
-#:
-#: ``feed``         the account whose feed it is: its site address. An ``event_id`` is unique within one feed only
-#: ``event_id``     as it came; with ``feed``, the key
-#: ``type``         ``transfer_sent``, ``file_downloaded``, or any other: the set is open
-#: ``timestamp``    as it came; NULL where there was none
-#: ``occurred_at``  the same as an instant, UTC; NULL where ``timestamp`` is no ISO 8601 date and time. One without a
-#:                  zone is taken as UTC; a number is not guessed at (its unit and epoch are not documented). NULL in
-#:                  the years 1 and 9999 too, which another time zone may leave
-#: ``data``         the payload as JSON; NULL where there was none, or where ``raw`` has it. ``jsonb`` of
-#:                  PostgreSQL keeps its values, the other databases its spelling too
-#: ``other``        fields that service.md does not name, as one JSON object; NULL as ``data``
-#: ``raw``          the whole line as it came, where a JSON column would refuse or change what it says (a NUL, an
-#:                  unpaired surrogate, a name twice in one object, a number beyond a double or of very many digits),
-#:                  or where this database did refuse it; NULL everywhere else
-#: ``cursor_from``  the cursor that its page was asked with; ``line`` its line of that page, from 1
-#: ``landed_at``    when its page was landed first, UTC
+def _key_text(length: int) -> TypeEngine[Any]:
+    """Return the type of text in a key: some databases cannot index text of any length."""
+    return _type(String(length), postgresql=Text(), duckdb=Text(), sqlite=Text())
+
+
+TEXT: Final = _type(Text(), mysql=LONGTEXT(), mariadb=LONGTEXT())
+INTEGER: Final = _type(BigInteger(), sqlite=Integer())
+#: Rows have 1 or 0.
+BOOLEAN: Final = _type(SmallInteger(), postgresql=Boolean(), duckdb=Boolean(), sqlite=Integer())
+#: Rows have text (ISO 8601, UTC, of a fixed length, which sorts by time): databases differ most in their timestamps.
+TIME: Final = _type(String(27), postgresql=TIMESTAMP(timezone=True), duckdb=TIMESTAMP(timezone=True), sqlite=Text())
+#: Rows have JSON text.
+JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT(), mariadb=LONGTEXT())
+BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB(), mariadb=LONGBLOB())
+
+_METADATA: Final = MetaData()
+
+
+def _column(name: str, type_: TypeEngine[Any], comment: str, *, key: bool = False, null: bool = False) -> Column[Any]:
+    # Some names are reserved words in some databases, so all of them are quoted.
+    return Column(name, type_, comment=comment, primary_key=key, nullable=null, autoincrement=False, quote=True)
+
+
+def _account(comment: str = "the account", *, key: bool = True) -> Column[Any]:
+    return _column("account", _key_text(MAX_ACCOUNT_LENGTH), comment, key=key)
+
+
+def _transfer_id() -> Column[Any]:
+    return _column("transfer_id", _key_text(MAX_EVENT_ID_BYTES), "the transfer", key=True)
+
+
 EVENTS: Final = Table(
     "events",
-    (
-        _FEED_COLUMN,
-        Column("event_id", Kind.TEXT, length=MAX_EVENT_ID),
-        Column("type", Kind.TEXT),
-        Column("timestamp", Kind.TEXT, required=False),
-        Column("occurred_at", Kind.TIME, required=False),
-        Column("data", Kind.JSON, required=False),
-        Column("other", Kind.JSON, required=False),
-        Column("raw", Kind.TEXT, required=False),
-        Column("cursor_from", Kind.WHOLE),
-        Column("line", Kind.WHOLE),
-        Column("landed_at", Kind.TIME),
+    _METADATA,
+    _account("the account whose feed it is: its site address. An `event_id` is unique within one account only"),
+    _column("event_id", _key_text(MAX_EVENT_ID_BYTES), "as received", key=True),
+    _column("type", TEXT, "`transfer_sent`, `file_downloaded` or any other type"),
+    _column("timestamp", TEXT, "as received; NULL if the event has none", null=True),
+    _column(
+        "occurred_at",
+        TIME,
+        "`timestamp` in UTC; NULL if it is not an ISO 8601 date and time, or lies in the year 1 or 9999. A time "
+        "without a zone is taken as UTC; a number is not interpreted",
+        null=True,
     ),
-    key=("feed", "event_id"),
+    _column("data", JSON, "the payload; NULL if the event has none or `raw` contains it", null=True),
+    _column("extra_fields", JSON, "undocumented fields of the event as one JSON object", null=True),
+    _column(
+        "raw",
+        TEXT,
+        "the whole line as received, if a JSON column would reject or change it (a NUL character, an unpaired "
+        "surrogate, a repeated name, an extreme number) or the database rejected it; otherwise NULL",
+        null=True,
+    ),
+    _column("cursor_from", INTEGER, "the cursor of the request that returned the page"),
+    _column("line_number", INTEGER, "the line within that page, from 1"),
+    _column("loaded_at", TIME, "when the page was first loaded"),
+    comment="One row for each event (service-api.md, R46).",
 )
 
-#: Where each feed is read on from (service.md, GET /v1/events, Cursor rules): one row per ``feed``.
-#: ``airflow outbound-transfer feed reset --to 0`` reads the whole feed again, without duplicates.
 FEED_CURSOR: Final = Table(
     "feed_cursor",
-    (_FEED_COLUMN, Column("cursor", Kind.WHOLE), Column("updated_at", Kind.TIME)),
-    key=("feed",),
+    _METADATA,
+    _account(),
+    _column("cursor", INTEGER, "the position to request next"),
+    _column("updated_at", TIME, "when the cursor last moved"),
+    comment="Where the feed of each account is read on from (service-api.md, R43).",
 )
 
-#: Lines that are no events, or events that this database can hold in no other form: ``raw`` bytes, ``reason``, and
-#: where they stood, as in the events' table (about where, after a reset, in pages that are cut otherwise then).
 REJECTED_LINES: Final = Table(
     "rejected_lines",
-    (
-        _FEED_COLUMN,
-        Column("cursor_from", Kind.WHOLE),
-        Column("line", Kind.WHOLE),
-        Column("raw", Kind.BYTES),
-        Column("reason", Kind.TEXT),
-        Column("landed_at", Kind.TIME),
+    _METADATA,
+    _account(),
+    _column("cursor_from", INTEGER, "the cursor of the request that returned the page", key=True),
+    _column(
+        "line_number",
+        INTEGER,
+        "the line within that page, from 1. After a reset, pages may be cut differently",
+        key=True,
     ),
-    key=("feed", "cursor_from", "line"),
+    _column("raw", BYTES, "the line's bytes"),
+    _column("reason", TEXT, "why the line was rejected"),
+    _column("loaded_at", TIME, "when the page was first loaded"),
+    comment="Lines that are not valid events, or that the database cannot store in any other form.",
 )
 
-#: What was asked of the feed and what came of it: the client's side of the service's feed usage log.
-#:
-#: ``poll_id``      the key: opaque, unique
-#: ``feed``         as in the events' table
-#: ``polled_at``    when the answer came, UTC
-#: ``action``       ``poll``; ``claim``: an answer whose cursor, in ``cursor_to``, was not believed at once, so that
-#:                  nothing was landed; or ``reset``, ``rebuild``, ``replay``: what a person did to cursor or lines
-#: ``status``       HTTP status; NULL where no answer came, and for what is no poll
-#: ``events``       events of the page, ``new_events`` of them not in the table before; 0 where nothing was landed
-#: ``rejected``     lines of the page that are no events
-#: ``cursor_from``  the cursor before, ``cursor_to`` the cursor after; NULL where it did not move because of an error
-#: ``has_more``     whether the feed had more then; NULL where it did not say
-#: ``note``         what went wrong, or who did what; NULL where there is nothing to say
 FEED_POLLS: Final = Table(
     "feed_polls",
-    (
-        Column("poll_id", Kind.TEXT, length=32),
-        _FEED_COLUMN,
-        Column("polled_at", Kind.TIME),
-        Column("action", Kind.TEXT),
-        Column("status", Kind.WHOLE, required=False),
-        Column("events", Kind.WHOLE),
-        Column("new_events", Kind.WHOLE),
-        Column("rejected", Kind.WHOLE),
-        Column("cursor_from", Kind.WHOLE),
-        Column("cursor_to", Kind.WHOLE, required=False),
-        Column("has_more", Kind.FLAG, required=False),
-        Column("note", Kind.TEXT, required=False),
+    _METADATA,
+    _column("poll_id", _key_text(32), "an opaque unique id", key=True),
+    _account(key=False),
+    _column("polled_at", TIME, "when the response arrived"),
+    _column(
+        "action",
+        TEXT,
+        "`poll`; `claim`, if the response's cursor (in `cursor_to`) was not believed at once, so that nothing was "
+        "loaded; or `reset`, `rebuild`, `replay`: a command changed the cursor or the lines",
     ),
-    key=("poll_id",),
-    indexes=(Index(("feed", "polled_at")),),
+    _column("status", INTEGER, "HTTP status; NULL without a response and for commands", null=True),
+    _column("events", INTEGER, "events in the page; 0 if nothing was loaded"),
+    _column("new_events", INTEGER, "events that were not in the table before"),
+    _column("rejected", INTEGER, "rejected lines of the page"),
+    _column("cursor_from", INTEGER, "the cursor before"),
+    _column("cursor_to", INTEGER, "the cursor after; NULL if an error kept it from moving", null=True),
+    _column("has_more", BOOLEAN, "whether the feed had more; NULL if it did not say", null=True),
+    _column("note", TEXT, "what failed, or who ran the command", null=True),
+    Index("feed_polls_1", "account", "polled_at"),
+    comment="One row for each request to the feed and each maintenance command: the client's counterpart of the "
+    "service's feed usage log.",
 )
 
-#: Which version each set of tables has (``part``: ``feed``, ``transfers`` or ``deliveries``), so that an older one is
-#: upgraded.
-SCHEMA: Final = Table(
-    "schema",
-    (Column("part", Kind.TEXT, length=32), Column("version", Kind.WHOLE), Column("updated_at", Kind.TIME)),
-    key=("part",),
-)
-
-#: Sent transfers as the listing gives them (service.md, Resources and their fields).
-#:
-#: ``account``      whose they are: the account's site address
-#: ``transfer_id``  with ``account``, the key
-#: ``conn_id``      Airflow's connection whose key listed it: a key sees its own user's transfers only
-#: ``status``       as last seen
-#: ``subject``      as it was sent
-#: ``sent_at``      when it was sent, UTC; ``expires_at`` when its pickup ends
-#: ``recipients``   how many; ``collected`` how many of them have picked up
-#: ``first_seen_at``, ``seen_at``  when the listing was read that showed it first, and last
 TRANSFERS: Final = Table(
     "transfers",
-    (
-        Column("account", Kind.TEXT, length=MAX_FEED),
-        Column("transfer_id", Kind.TEXT, length=MAX_EVENT_ID),
-        Column("conn_id", Kind.TEXT),
-        Column("status", Kind.TEXT),
-        Column("subject", Kind.TEXT),
-        Column("sent_at", Kind.TIME, required=False),
-        Column("expires_at", Kind.TIME, required=False),
-        Column("recipients", Kind.WHOLE),
-        Column("collected", Kind.WHOLE),
-        Column("first_seen_at", Kind.TIME),
-        Column("seen_at", Kind.TIME),
-    ),
-    key=("account", "transfer_id"),
+    _METADATA,
+    _account(),
+    _transfer_id(),
+    _column("conn_id", TEXT, "the Airflow connection whose key listed it. A key sees its own user's transfers only"),
+    _column("status", TEXT, "the last known status, or `deleted` if the service no longer has the transfer"),
+    _column("subject", TEXT, "as sent"),
+    _column("sent_at", TIME, "when it was sent", null=True),
+    _column("expires_at", TIME, "when pickup ends", null=True),
+    _column("recipient_count", INTEGER, "number of recipients"),
+    _column("picked_up_count", INTEGER, "recipients who have picked up"),
+    _column("first_seen_at", TIME, "when a list first contained it"),
+    _column("seen_at", TIME, "when a list last contained it"),
+    comment="Sent transfers as the service lists them (service-api.md, R11).",
 )
 
-#: Their recipients: ``position`` in the transfer, from 1 (an address may stand there twice), ``email``, ``name``, and
-#: ``picked_up_at``, UTC: NULL until that recipient has downloaded.
 RECIPIENTS: Final = Table(
     "recipients",
-    (
-        Column("account", Kind.TEXT, length=MAX_FEED),
-        Column("transfer_id", Kind.TEXT, length=MAX_EVENT_ID),
-        Column("position", Kind.WHOLE),
-        Column("email", Kind.TEXT),
-        Column("name", Kind.TEXT),
-        Column("picked_up_at", Kind.TIME, required=False),
-    ),
-    key=("account", "transfer_id", "position"),
+    _METADATA,
+    _account(),
+    _transfer_id(),
+    _column("position", INTEGER, "the position within the transfer, from 1; an address may occur twice", key=True),
+    _column("email", TEXT, "address"),
+    _column("name", TEXT, "name"),
+    _column("picked_up_at", TIME, "when this recipient downloaded; NULL until then", null=True),
+    comment="The recipients of these transfers.",
 )
 
-#: How far the listing of each ``account`` by each connection has been read whole: every transfer of its key's user that
-#: was sent up to ``newest_sent_at`` is in the table of transfers. A run that breaks off leaves it as it was.
-LISTINGS: Final = Table(
-    "listings",
-    (
-        Column("account", Kind.TEXT, length=MAX_FEED),
-        Column("conn_id", Kind.TEXT, length=MAX_FEED),
-        Column("newest_sent_at", Kind.TIME),
-        Column("updated_at", Kind.TIME),
+TRANSFER_SYNC: Final = Table(
+    "transfer_sync",
+    _METADATA,
+    _account(),
+    _column(
+        "conn_id",
+        _key_text(MAX_ACCOUNT_LENGTH),
+        "the Airflow connection whose key listed the transfers",
+        key=True,
     ),
-    key=("account", "conn_id"),
+    _column(
+        "synced_until",
+        TIME,
+        "every transfer of the key's user that was sent up to this time is in `transfers`",
+    ),
+    _column("updated_at", TIME, "when this row was last written"),
+    comment="How far the list of transfers has been read completely. A run that fails leaves it unchanged.",
 )
 
-#: Deliveries as the tasks that make them tell (the ledger): one row per draft, whatever became of it.
-#:
-#: ``account``      whose: the account's site address; with ``transfer_id``, the key
-#: ``conn_id``      Airflow's connection to the service
-#: ``dag_id``, ``task_id``, ``run_id``, ``map_index`` (-1 where the task is not mapped), ``try_number``  whose delivery:
-#:                  the task that made the draft, or the first that delivers it and could be written down
-#: ``status``       the service's (``draft``, ``pending``, ...) as the delivery's own tasks saw it last, or ``removed``:
-#:                  a draft that was discarded. Where the transfers' table is kept, it may know better
-#: ``error``        what ended the last try, in a line and without addresses; NULL where nothing did
-#: ``files``        those that are attached, as JSON: ``[{"name": ..., "size": bytes, "sha256": hex or null}, ...]``;
-#:                  null where no task knows what was sent. ``bytes`` is the sum of their sizes
-#: ``recipients``   how many; ``collected`` how many of them had picked up then
-#: ``created_at``   when the draft was made; ``sent_at``, ``expires_at`` as the service says
-#: ``ended_at``     when a final status was seen first; NULL until then
-#: ``updated_at``   when this row was written last
 DELIVERIES: Final = Table(
     "deliveries",
-    (
-        Column("account", Kind.TEXT, length=MAX_FEED),
-        Column("transfer_id", Kind.TEXT, length=MAX_EVENT_ID),
-        Column("conn_id", Kind.TEXT),
-        Column("dag_id", Kind.TEXT),
-        Column("task_id", Kind.TEXT),
-        Column("run_id", Kind.TEXT),
-        Column("map_index", Kind.WHOLE),
-        Column("try_number", Kind.WHOLE),
-        Column("subject", Kind.TEXT),
-        Column("status", Kind.TEXT),
-        Column("error", Kind.TEXT, required=False),
-        Column("files", Kind.JSON),
-        Column("bytes", Kind.WHOLE),
-        Column("recipients", Kind.WHOLE),
-        Column("collected", Kind.WHOLE),
-        Column("created_at", Kind.TIME),
-        Column("sent_at", Kind.TIME, required=False),
-        Column("expires_at", Kind.TIME, required=False),
-        Column("ended_at", Kind.TIME, required=False),
-        Column("updated_at", Kind.TIME),
+    _METADATA,
+    _account(),
+    _transfer_id(),
+    _column("conn_id", TEXT, "the Airflow connection"),
+    _column("dag_id", TEXT, "the task that created the draft, or the first that delivered it and could be recorded"),
+    _column("task_id", TEXT, "its task id"),
+    _column("run_id", TEXT, "its run"),
+    _column("map_index", INTEGER, "its map index; -1 if the task is not mapped"),
+    _column("try_number", INTEGER, "its try number"),
+    _column("subject", TEXT, "as sent"),
+    _column(
+        "status",
+        TEXT,
+        "the last status that the delivery's own tasks saw, or `discarded`. `transfers` may be newer",
     ),
-    key=("account", "transfer_id"),
-    # The first one covers what counting by day and outcome reads.
-    indexes=(
-        Index(("created_at", "dag_id"), covers=("status", "account", "transfer_id", "updated_at")),
-        Index(("run_id",)),
+    _column(
+        "error", TEXT, "what ended the last attempt, on one line and without addresses; NULL if nothing did", null=True
     ),
+    _column(
+        "files",
+        JSON,
+        "attached files: `name`, `size` in bytes and `sha256` (hexadecimal or null) of each. JSON null if no task "
+        "knows what was sent",
+    ),
+    _column("size_bytes", INTEGER, "the sum of their sizes"),
+    _column("recipient_count", INTEGER, "number of recipients"),
+    _column("picked_up_count", INTEGER, "recipients who had picked up by then"),
+    _column("created_at", TIME, "when the draft was created"),
+    _column("sent_at", TIME, "when it was sent", null=True),
+    _column("expires_at", TIME, "when pickup ends", null=True),
+    _column("finished_at", TIME, "when a terminal status was first seen", null=True),
+    _column("updated_at", TIME, "when this row was last written"),
+    Index("deliveries_1", "created_at", "dag_id"),
+    Index("deliveries_2", "run_id"),
+    comment="The delivery ledger: one row for each draft, as the tasks that delivered it reported it.",
 )
 
-#: Calls of the service, counted by minute and process: rows are only ever added. What one minute saw is their sum.
-#: Those of operators, sensors, ingestions and triggerers; workers add theirs when a task ends or defers.
-#:
-#: ``call_id``      the key: opaque, unique
-#: ``minute``       its begin, UTC
-#: ``conn_id``      Airflow's connection, which stands for its key: no part of a key is kept
-#: ``operation``    as :class:`outbound_transfer.protocol.exchange.Operation` names it
-#: ``status``       HTTP status; 0 where no answer came
-#: ``calls``        how many
 CALLS: Final = Table(
     "calls",
-    (
-        Column("call_id", Kind.TEXT, length=32),
-        Column("minute", Kind.TIME),
-        Column("account", Kind.TEXT, length=MAX_FEED),
-        Column("conn_id", Kind.TEXT),
-        Column("operation", Kind.TEXT),
-        Column("status", Kind.WHOLE),
-        Column("calls", Kind.WHOLE),
-    ),
-    key=("call_id",),
-    indexes=(Index(("minute",)),),
+    _METADATA,
+    _column("call_id", _key_text(32), "an opaque unique id", key=True),
+    _column("minute_at", TIME, "the start of the minute"),
+    _account(key=False),
+    _column("conn_id", TEXT, "the Airflow connection, which stands for its key"),
+    _column("operation", TEXT, "the endpoint, as the metrics name it"),
+    _column("status", INTEGER, "HTTP status; 0 without a response"),
+    _column("call_count", INTEGER, "number of calls"),
+    Index("calls_1", "minute_at"),
+    comment="Calls of the service, counted by minute and process. Rows are only ever added; the calls of a minute are "
+    "their sum. Workers add theirs when a task finishes or defers.",
 )
 
-TABLES: Final = (
-    EVENTS,
-    FEED_CURSOR,
-    REJECTED_LINES,
-    FEED_POLLS,
-    TRANSFERS,
-    RECIPIENTS,
-    LISTINGS,
-    DELIVERIES,
-    CALLS,
-    SCHEMA,
+TASK_STATE: Final = Table(
+    "task_state",
+    _METADATA,
+    _column("dag_id", _key_text(MAX_ACCOUNT_LENGTH), "the task's DAG", key=True),
+    _column("run_id", _key_text(MAX_ACCOUNT_LENGTH), "its run", key=True),
+    _column("task_id", _key_text(MAX_ACCOUNT_LENGTH), "its task id", key=True),
+    _column("map_index", INTEGER, "its map index; -1 if the task is not mapped", key=True),
+    _column("run_started_at", TEXT, "when the run was started: a run may be deleted and made anew"),
+    _column("try_number", INTEGER, "the newest try that has begun; older ones can no longer change the row"),
+    _column("state", TEXT, "what the task's tries remember, as JSON"),
+    _column("updated_at", TIME, "when this row was last written"),
+    comment="What tasks remember from try to try, where Airflow's own store is not used: the ids of their drafts. To "
+    "delete a row is to forget a delivery.",
 )
+
+SCHEMA_VERSION: Final = Table(
+    "schema_version",
+    _METADATA,
+    _column("component", _key_text(32), "`feed`, `transfers`, `deliveries` or `state`", key=True),
+    _column("version", INTEGER, "the version"),
+    _column("updated_at", TIME, "when it was written"),
+    comment="The version of each group of tables, so that a later release can upgrade them.",
+)
+
+#: In the order of docs/tables.md.
+TABLES: Final = tuple(_METADATA.tables.values())
+
+
+def with_names(table: Table, prefix: str, schema: str | None) -> Table:
+    """Return a copy of a table with the names that it and its indexes have in a warehouse."""
+    name = quoted_name(prefix + table.name, quote=True)
+    metadata = MetaData(schema=quoted_name(schema, quote=True) if schema else None)
+    named = table.to_metadata(metadata, name=name)
+    for index in named.indexes:
+        index.name = quoted_name(f"{prefix}{index.name}", quote=True)
+    return named

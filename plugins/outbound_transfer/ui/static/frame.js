@@ -1,5 +1,5 @@
-// Inside Airflow's frame: takes Airflow's colours, and opens links where they belong, as the frame itself may not.
-// Without this script, and outside the frame, the page works by itself.
+// Inside Airflow's frame: uses Airflow's color theme, and opens links in the outer window, as the frame must not.
+// The page works without this script, and outside the frame.
 (() => {
   "use strict";
   let outer = null;

@@ -1,20 +1,25 @@
-"""How each database spells the tables: one module each for those that are known, and portable SQL for any other."""
+"""One class per kind of database: PostgreSQL, SQLite, DuckDB, and portable SQL for any other."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row
-from outbound_transfer.warehouse.dialects.duckdb import DUCKDB
-from outbound_transfer.warehouse.dialects.portable import portable
-from outbound_transfer.warehouse.dialects.postgresql import POSTGRESQL
-from outbound_transfer.warehouse.dialects.sqlite import SQLITE
+from outbound_transfer.warehouse.dialects.base import DbApiHookLike, Row, WarehouseDialect
+from outbound_transfer.warehouse.dialects.duckdb import DuckDbDialect
+from outbound_transfer.warehouse.dialects.generic import GenericDialect
+from outbound_transfer.warehouse.dialects.postgresql import PostgresDialect
+from outbound_transfer.warehouse.dialects.sqlite import SqliteDialect
 
-__all__ = ["DIALECTS", "Dialect", "Hook", "Row", "dialect_of"]
+__all__ = ["DIALECTS", "DbApiHookLike", "Row", "WarehouseDialect", "dialect_of"]
 
-DIALECTS: Final = {dialect.name: dialect for dialect in (DUCKDB, POSTGRESQL, SQLITE)}
+DIALECTS: Final[dict[str, type[WarehouseDialect]]] = {
+    dialect.name: dialect for dialect in (DuckDbDialect, PostgresDialect, SqliteDialect)
+}
 
 
-def dialect_of(hook: Hook) -> Dialect:
-    """The dialect of a hook: its database's own, or portable SQL in the spelling that SQLAlchemy knows of it."""
-    return DIALECTS.get(hook.dialect_name) or portable(hook.dialect_name, hook.placeholder)
+def dialect_of(hook: DbApiHookLike) -> WarehouseDialect:
+    """Return the dialect of a hook's database; portable SQL if there is no class for it."""
+    database = re.split(r"[+.]", hook.dialect_name)[0]  # some hooks name the driver too
+    dialect = DIALECTS.get(database)
+    return dialect() if dialect else GenericDialect(hook.dialect_name, hook.placeholder)

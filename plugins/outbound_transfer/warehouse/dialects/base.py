@@ -1,25 +1,36 @@
-"""What differs between databases, as one description each."""
+"""The base class of dialects: what differs between databases, with defaults that most of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
 
-from outbound_transfer.warehouse.tables import Column, Kind, Table
+from sqlalchemy import Index, Table
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.engine import URL, Dialect
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.exc import NoSuchModuleError
+from sqlalchemy.schema import CreateIndex, CreateTable, SetColumnComment, SetTableComment
 
 Row = Sequence[Any]
 
-#: Makes a connection, however long that takes.
+#: Opens a connection.
 Connect: TypeAlias = Callable[[], Any]
 
-#: Keys that one statement asks for at most: databases end at about 1,000 parameters.
-_KEYS_AT_ONCE: Final = 500
+DialectT = TypeVar("DialectT", bound="WarehouseDialect")
+
+#: Maximum number of keys per query: some databases accept about 1,000 parameters per statement.
+_MAX_KEYS_PER_QUERY: Final = 500
+
+#: Drivers' names for errors that values may cause (PEP 249). Their classes are not imported: any driver may be missing.
+_VALUE_ERRORS: Final = frozenset(("DataError", "IntegrityError"))
 
 
-class Hook(Protocol):
-    """What is used of an Airflow ``DbApiHook``."""
+class DbApiHookLike(Protocol):
+    """The part of Airflow's ``DbApiHook`` that is used here."""
 
     @property
     def dialect_name(self) -> str: ...
@@ -35,157 +46,171 @@ class Hook(Protocol):
     def set_autocommit(self, conn: Any, autocommit: bool) -> None: ...
 
 
-def _connector(hook: Hook) -> Connect:
-    return hook.get_conn
+class WarehouseDialect(ABC):
+    """One kind of database.
 
-
-def _as_it_is(connection: Any) -> None:
-    """A connection that is ready."""
-
-
-def _commit(connection: Any, cursor: Any) -> None:  # noqa: ARG001  # most drivers commit a connection
-    connection.commit()
-
-
-def _rowcount(cursor: Any) -> int:
-    return int(cursor.rowcount)
-
-
-def _never(error: BaseException) -> bool:  # noqa: ARG001
-    return False
-
-
-#: What drivers call the errors that values may cause (PEP 249); their classes are not imported, as any may be missing.
-_OF_VALUES: Final = frozenset(("DataError", "IntegrityError"))
-
-
-def is_of_values(error: BaseException) -> bool:
-    """Whether an error may be due to the values of a statement, going by its class."""
-    names = {each.__name__ for each in type(error).__mro__}
-    return isinstance(error, (ValueError, TypeError, OverflowError)) or bool(names & _OF_VALUES)
-
-
-def _unhurried(dialect: Dialect, seconds: float) -> Dialect:  # noqa: ARG001
-    return dialect
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """One database.
-
-    :ivar name: as SQLAlchemy and ``DbApiHook.dialect_name`` call it.
-    :ivar mark: a parameter in a statement.
-    :ivar types: column types by kind.
-    :ivar longest_name: bytes of a table's name; a longer one would be cut, and two tables become one.
-    :ivar prepare: makes a fresh connection ready: nothing is committed but by an explicit commit.
-    :ivar begin: statements that open a transaction that writes.
-    :ivar lock: statements that let one session at a time create tables.
-    :ivar exists: asks whether a table is there; named parameters ``quoted`` (with its schema), ``plain``, ``schema``.
-        None where no statement is portable: the table is then asked for a row.
-    :ivar insert: ``(cursor, quoted table, table, rows)``: adds the rows whose key is new; how many those were.
-    :ivar append: the same for rows that are all new, where that takes much less: :class:`.KnownRow` where one is not.
-    :ivar text_of: the type of text of a length at most, where the database cannot index text of any length.
-    :ivar index: ``(index's name, table's name, schema, columns, covered columns)``, all quoted, schema with its dot or
-        empty: the statement that creates an index unless it is there. None where none is worth its while.
-    :ivar connector: what makes connections, of a hook.
-    :ivar commit: ``(connection, cursor)``: ends the transaction.
-    :ivar changed: how many rows the last statement changed.
-    :ivar is_race: whether an error means that another session changed the same row first.
-    :ivar is_refusal: whether an error may be due to what rows hold; whether it is so, and of which, is then tried out.
-    :ivar keeps: an open connection keeps nobody else out.
-    :ivar takes_lists: a list can be one parameter, as ``= ANY(?)`` has it.
-    :ivar hurried: ``(dialect, seconds)``: the same, which waits for other sessions no longer than that.
+    :cvar name: the database's name in SQLAlchemy and in ``DbApiHook.dialect_name``.
+    :cvar placeholder: a parameter in a statement.
+    :cvar max_identifier_length: bytes of a table's name; the database would shorten a longer one silently.
+    :cvar begin: statements that open a transaction that writes.
+    :cvar lock: statements after which no other session can create tables, until the transaction ends.
+    :cvar exists: query whether a table exists, with the named parameters ``quoted`` (with its schema), ``plain``
+        and ``schema``. None if there is no such query: then a row of the table is selected.
+    :cvar uses_indexes: whether the database benefits from indexes besides the primary key.
+    :cvar sets_comments: whether comments are set after a table is created. Some databases have none, or have them
+        in the definition of the table.
+    :cvar supports_append: whether :meth:`append_or_insert` is much cheaper than :meth:`insert`.
+    :cvar supports_idle_connections: whether a connection may stay open between transactions without blocking other
+        clients.
+    :cvar supports_array_parameters: whether a list can be one parameter, as in ``= ANY(?)``.
+    :ivar timeout: seconds to wait for locks of other sessions; None for the dialect's default.
     """
 
     name: str
-    mark: str
-    types: Mapping[Kind, str]
-    longest_name: int
-    exists: str | None
-    insert: Callable[[Any, str, Table, Sequence[Row]], int]
-    append: Callable[[Any, str, Table, Sequence[Row]], int] | None = None
+    placeholder: str = "?"
+    max_identifier_length: ClassVar[int]
     begin: tuple[str, ...] = ()
-    lock: tuple[str, ...] = ()
-    text_of: Callable[[int], str] | None = None
-    index: Callable[[str, str, str, list[str], list[str]], str] | None = None
-    connector: Callable[[Hook], Connect] = _connector
-    prepare: Callable[[Any], None] = _as_it_is
-    commit: Callable[[Any, Any], None] = _commit
-    changed: Callable[[Any], int] = _rowcount
-    is_race: Callable[[BaseException], bool] = _never
-    is_refusal: Callable[[BaseException], bool] = is_of_values
-    keeps: bool = True
-    takes_lists: bool = False
-    hurried: Callable[[Dialect, float], Dialect] = _unhurried
+    lock: ClassVar[tuple[str, ...]] = ()
+    exists: ClassVar[str | None] = None
+    uses_indexes: ClassVar[bool] = False
+    sets_comments: ClassVar[bool] = False
+    supports_append: ClassVar[bool] = False
+    supports_idle_connections: ClassVar[bool] = True
+    supports_array_parameters: ClassVar[bool] = False
+    timeout: float | None = None
+
+    def with_timeout(self: DialectT, seconds: float) -> DialectT:
+        """Return a copy that waits at most this long for locks held by other sessions."""
+        changed = copy.copy(self)
+        changed.timeout = seconds
+        return changed
+
+    def connection_factory(self, hook: DbApiHookLike) -> Connect:
+        """Return a function that opens a connection to the hook's database."""
+        return hook.get_conn
+
+    def configure_connection(self, connection: Any) -> None:  # noqa: B027  # most connections are ready
+        """Prepare a new connection, so that only an explicit commit commits."""
+
+    def commit(self, connection: Any, tx: Any) -> None:  # noqa: ARG002  # most drivers commit a connection
+        """Commit the transaction."""
+        connection.commit()
+
+    def rowcount(self, tx: Any) -> int:
+        """Return the number of rows that the last statement changed."""
+        return int(tx.rowcount)
+
+    @abstractmethod
+    def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+        """Insert the rows whose key is new into the table of the quoted name; return their number."""
+
+    def append(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+        """Insert rows that are expected to be new; return their number.
+
+        :raises DuplicateRow: a row is not new. The transaction cannot continue.
+        """
+        return self.insert(tx, quoted, table, rows)
+
+    def is_conflict(self, error: BaseException) -> bool:  # noqa: ARG002
+        """Return whether an error means that another session changed the same row first."""
+        return False
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether the values of rows may have caused an error."""
+        names = {each.__name__ for each in type(error).__mro__}
+        return isinstance(error, (ValueError, TypeError, OverflowError)) or bool(names & _VALUE_ERRORS)
+
+    def sql(self) -> Dialect:
+        """Return SQLAlchemy's dialect, which writes statements with parameters in this database's SQL."""
+        return sqlalchemy_dialect(self.name, _PARAMSTYLES[self.placeholder])
 
     def quote(self, name: str) -> str:
-        """``name`` as an identifier."""
-        return preparer(self.name).quote_identifier(name)  # type: ignore[no-any-return]
+        """Return ``name`` as an identifier."""
+        # A style without % signs keeps SQLAlchemy from doubling them: that is done where parameters are filled in.
+        return sqlalchemy_dialect(self.name, "named").identifier_preparer.quote_identifier(name)
 
     def in_statement(self, quoted: str) -> str:
-        """A quoted name, for a statement with parameters (every statement here has some, or ``()``)."""
-        return quoted.replace("%", "%%") if self.mark == "%s" else quoted
+        """Return a quoted name for a statement with parameters; every statement here has some, or ``()``."""
+        return quoted.replace("%", "%%") if self.placeholder == "%s" else quoted
 
     def columns(self, table: Table) -> str:
-        """The columns' names, for a statement."""
+        """Return the names of the columns, for a statement."""
         return ", ".join(self.quote(column.name) for column in table.columns)
 
-    def definition(self, quoted: str, table: Table) -> str:
-        """The statement that creates ``table`` under the quoted name."""
-        columns = ", ".join(map(self.column, table.columns))
-        key = ", ".join(self.quote(name) for name in table.key)
-        return f"CREATE TABLE {self.in_statement(quoted)} ({columns}, PRIMARY KEY ({key}))"
+    def key(self, table: Table) -> str:
+        """Return the names of the key's columns, for a statement."""
+        return ", ".join(self.quote(column.name) for column in table.primary_key)
 
-    def column(self, column: Column) -> str:
-        """A column's definition."""
-        kind = self.text_of(column.length) if self.text_of and column.length else self.types[column.kind]
-        return f"{self.quote(column.name)} {kind}{' NOT NULL' if column.required else ''}"
+    def create_statements(self, table: Table) -> list[str]:
+        """Return the statements that create a table, its indexes and its comments.
+
+        :param table: with the prefix and the schema of the warehouse.
+        """
+        elements: list[Any] = [CreateTable(table)]
+        elements += [CreateIndex(index, if_not_exists=True) for index in self.indexes(table)]
+        if self.sets_comments:
+            elements += [SetTableComment(table), *map(SetColumnComment, table.columns)]
+        return [str(each.compile(dialect=self.sql())).strip() for each in elements]
+
+    def indexes(self, table: Table) -> Iterable[Index]:
+        """Return the indexes to create, in a fixed order."""
+        return sorted(table.indexes, key=lambda index: str(index.name)) if self.uses_indexes else ()
+
+
+class _DuckDbSql(PGDialect):
+    """DuckDB reads PostgreSQL's SQL, and its own dialect is a package that is not required."""
+
+    name = "duckdb"
+
+
+_Paramstyle: TypeAlias = Literal["qmark", "format", "named"]
+
+#: Not the dialects of drivers: psycopg's casts text to VARCHAR, which PostgreSQL does not compare with timestamps.
+_SQL_DIALECTS: Final = {"postgresql": PGDialect, "duckdb": _DuckDbSql}
+
+_PARAMSTYLES: Final[Mapping[str, _Paramstyle]] = {"?": "qmark", "%s": "format"}
 
 
 @cache
-def preparer(name: str) -> Any:
-    """SQLAlchemy's writer of identifiers; standard SQL's where SQLAlchemy does not know the database."""
-    # A style without % signs keeps SQLAlchemy from doubling them: that is done where parameters are filled in.
-    return sqlalchemy_dialect(name, paramstyle="named").identifier_preparer
-
-
-def sqlalchemy_dialect(name: str, **options: Any) -> Any:
-    """SQLAlchemy's dialect of that name, or its default one."""
-    from sqlalchemy import URL
-    from sqlalchemy.engine.default import DefaultDialect
-    from sqlalchemy.exc import NoSuchModuleError
-
+def sqlalchemy_dialect(name: str, paramstyle: _Paramstyle) -> Dialect:
+    """Return SQLAlchemy's dialect of that name; that of standard SQL if SQLAlchemy does not know the database."""
+    if name in _SQL_DIALECTS:
+        return _SQL_DIALECTS[name](paramstyle=paramstyle)  # type: ignore[no-untyped-call]
     try:
-        # Not the registry itself: what it holds is a class for most names, and for "mariadb" an instance.
-        return URL.create(name).get_dialect()(**options)
+        # Not the registry: it has a class for most names, and an instance for "mariadb".
+        return URL.create(name).get_dialect()(paramstyle=paramstyle)  # type: ignore[call-arg]
     except NoSuchModuleError:
-        return DefaultDialect(**options)
+        return DefaultDialect(paramstyle=paramstyle)
 
 
-def missing(cursor: Any, dialect: Dialect, quoted: str, table: Table, rows: Sequence[Row]) -> list[Row]:
-    """Those of the rows whose key is not in the table, each key once.
+def select_new_rows(tx: Any, dialect: WarehouseDialect, quoted: str, table: Table, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows whose key is not in the table, each key once.
 
-    Of two keys of a row, the last is looked for by value; the others are the same in all rows (a feed).
+    Of two keys of a row, the last is looked for by value; the others are the same in all rows (an account).
     """
-    key = [[column.name for column in table.columns].index(name) for name in table.key]
+    key = [list(table.columns).index(column) for column in table.primary_key]
     new = {tuple(row[at] for at in key): row for row in reversed(rows)}
     known: set[tuple[Any, ...]] = set()
-    names = [dialect.quote(name) for name in table.key]
-    same = "".join(f"{name} = {dialect.mark} AND " for name in names[:-1])
-    for part in _parts(list(new)):
+    names = [dialect.quote(column.name) for column in table.primary_key]
+    same = "".join(f"{name} = {dialect.placeholder} AND " for name in names[:-1])
+    for part in _chunk_keys(list(new)):
         last = [each[-1] for each in part]
-        among = f"= ANY({dialect.mark})" if dialect.takes_lists else f"IN ({', '.join(dialect.mark for _ in part)})"
-        cursor.execute(
+        if dialect.supports_array_parameters:
+            among, values = f"= ANY({dialect.placeholder})", [last]
+        else:
+            among, values = f"IN ({', '.join(dialect.placeholder for _ in part)})", last
+        tx.execute(
             f"SELECT {', '.join(names)} FROM {dialect.in_statement(quoted)} WHERE {same}{names[-1]} {among}",  # noqa: S608
-            (*part[0][:-1], *([last] if dialect.takes_lists else last)),
+            (*part[0][:-1], *values),
         )
-        known.update(tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in cursor.fetchall())
+        known.update(tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in tx.fetchall())
     return [row for each, row in reversed(new.items()) if each not in known]
 
 
-def _parts(keys: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
-    """At most some hundred keys each, that differ in their last part only."""
+def _chunk_keys(keys: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+    """Return groups of a few hundred keys at most that differ in their last part only."""
     groups: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     for key in keys:
         groups.setdefault(key[:-1], []).append(key)
-    return [group[at : at + _KEYS_AT_ONCE] for group in groups.values() for at in range(0, len(group), _KEYS_AT_ONCE)]
+    size = _MAX_KEYS_PER_QUERY
+    return [group[at : at + size] for group in groups.values() for at in range(0, len(group), size)]

@@ -1,7 +1,7 @@
-"""DuckDB: a file that one process at a time may write, so every connection is short and waits for the file's lock.
+"""DuckDB: only one process at a time may open a file, so connections are short and wait for the file's lock.
 
-An instance of DuckDB takes longer to make than a page to land. So one is kept, and the file is attached to it only
-while it is used.
+Creating an instance of DuckDB takes longer than loading a page. So one instance stays open, and the file is attached to
+it only while it is used.
 """
 
 from __future__ import annotations
@@ -11,44 +11,35 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final
 
-from outbound_transfer.warehouse.dialects.base import Dialect, Hook, Row, is_of_values
-from outbound_transfer.warehouse.errors import KnownRow, WarehouseBusy
-from outbound_transfer.warehouse.tables import Kind, Table
+from sqlalchemy import Table
 
-#: What the file is called where it is attached; no schema should be called the same.
+from outbound_transfer.warehouse.dialects.base import Connect, DbApiHookLike, Row, WarehouseDialect
+from outbound_transfer.warehouse.errors import DuplicateRow, WarehouseBusy
+
+#: Name of the attached file; no schema should have the same name.
 _NAME: Final = "outbound_transfer_file"
 
-#: Rows that DuckDB keeps together, from 1.5 on: a page rewrites those that it is added to, and they stay in memory. Its
-#: own 122,880 make the file a sixth smaller.
+#: Rows of a row group, from DuckDB 1.5 on: a page rewrites the group that it is added to, which stays in memory. The
+#: default of 122,880 makes the file a sixth smaller.
 _ROW_GROUP: Final = 16_384
 
-#: Seconds to wait for the processes that have the file open; a page of ours takes some hundredths of one.
-PATIENCE: Final = 120.0
+#: Seconds to wait for other processes that have the file open; a page takes some hundredths of a second.
+LOCK_TIMEOUT: Final = 120.0
 
-_TYPES: Final = {
-    Kind.TEXT: "VARCHAR",
-    Kind.WHOLE: "BIGINT",
-    Kind.FLAG: "BOOLEAN",
-    Kind.TIME: "TIMESTAMPTZ",
-    Kind.JSON: "JSON",
-    Kind.BYTES: "BLOB",
-}
-
-#: What columns of rows travel as; DuckDB makes instants and JSON of the text.
-_WIRE: Final = _TYPES | {Kind.TIME: "VARCHAR", Kind.JSON: "VARCHAR", Kind.FLAG: "BIGINT"}
+#: Types of parameters by type of column; the others are the same. DuckDB casts text to timestamps and JSON.
+_PARAMETER_TYPES: Final = {"TIMESTAMP WITH TIME ZONE": "VARCHAR", "JSON": "VARCHAR", "BOOLEAN": "BIGINT"}
 
 
-class _File:
-    """A file that is attached while it has users."""
+class _SharedInstance:
+    """An instance of DuckDB; a file is attached to it while there are users."""
 
     def __init__(self, path: str) -> None:
         import duckdb
 
-        # Nearly all that is asked here is small: more threads would only wait for each other.
+        # Nearly all queries are small: more threads would only wait for one another.
         self._instance, self._path = duckdb.connect(config={"threads": 1}), path
         self._users, self._lock = 0, threading.Lock()
 
@@ -66,55 +57,55 @@ class _File:
                 try:
                     self._instance.execute(f"DETACH {_NAME}")
                 except BaseException:
-                    self._instance.close()  # which gives the file back
+                    self._instance.close()  # releases the file
                     _file.cache_clear()
                     raise
 
     def cursor(self) -> Any:
-        cursor = self._instance.cursor()
-        cursor.execute(f"USE {_NAME}")
-        return cursor
+        tx = self._instance.cursor()
+        tx.execute(f"USE {_NAME}")
+        return tx
 
 
-class _Connection:
-    """A use of a file. A cursor of DuckDB is a connection of its own, and commits by itself."""
+class _AttachedConnection:
+    """One use of a file. A cursor of DuckDB is a connection of its own, with transactions of its own."""
 
-    def __init__(self, file: _File) -> None:
+    def __init__(self, file: _SharedInstance) -> None:
         file.attach()
         self.cursor, self.close = file.cursor, file.detach
 
 
 @cache
-def _file(path: str, pid: int) -> _File:  # noqa: ARG001  # an instance does not outlive a fork
-    return _File(path)
+def _file(path: str, pid: int) -> _SharedInstance:  # noqa: ARG001  # an instance does not outlive a fork
+    return _SharedInstance(path)
 
 
-class Connector:
-    """Connections to the database of a hook: by its file where it is one, otherwise as the hook makes them.
+class DuckDbConnections:
+    """Opens connections to the database of a hook: by its file if it has one, otherwise with the hook.
 
-    :param patience: seconds to wait for other processes; :data:`PATIENCE` where not given.
+    :param timeout: seconds to wait for other processes; default: :data:`LOCK_TIMEOUT`.
     """
 
-    def __init__(self, hook: Hook, patience: float | None = None) -> None:
-        self._hook, self._patience = hook, patience
+    def __init__(self, hook: DbApiHookLike, timeout: float | None = None) -> None:
+        self._hook, self._timeout = hook, timeout
         self._path: str | None = None
 
     def __call__(self) -> Any:
-        """A connection, as soon as no other process has the file open.
+        """Open a connection as soon as no other process has the file open.
 
-        :raises WarehouseBusy: others had it for all the patience.
+        :raises WarehouseBusy: other processes had the file open for the whole timeout.
         """
-        patience = PATIENCE if self._patience is None else self._patience
-        until = time.monotonic() + patience
+        timeout = LOCK_TIMEOUT if self._timeout is None else self._timeout
+        deadline = time.monotonic() + timeout
         while True:
             try:
                 return self._connect()
             except Exception as error:
                 if not _is_busy(error):
                     raise
-                if time.monotonic() > until:
-                    raise WarehouseBusy(f"the DuckDB file was in use for {patience:.0f} s: {error}") from error
-            # Irregular, so as not to keep step with a reader's loop.
+                if time.monotonic() > deadline:
+                    raise WarehouseBusy(f"the DuckDB file was in use for {timeout:.0f} s: {error}") from error
+            # Random, so that two loops do not stay in step.
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311
 
     def _connect(self) -> Any:
@@ -125,15 +116,15 @@ class Connector:
                 return connection
             connection.close()
         try:
-            return _Connection(_file(self._path, os.getpid())) if self._path else self._hook.get_conn()
+            return _AttachedConnection(_file(self._path, os.getpid())) if self._path else self._hook.get_conn()
         except Exception as error:
             if _is_open_here(error):
-                return self._hook.get_conn()  # shares the instance of whoever has it open
+                return self._hook.get_conn()  # shares the instance that has the file open
             raise
 
 
 def _path_of(connection: Any) -> str:
-    """The file of a database; empty where it is none: in memory, or elsewhere."""
+    """Return the path of the database's file; empty if it is in memory or remote."""
     connection.execute(
         "SELECT path FROM duckdb_databases() WHERE database_name = current_database() AND type = 'duckdb'"
     )
@@ -141,12 +132,8 @@ def _path_of(connection: Any) -> str:
     return path or ""
 
 
-def _hurried(dialect: Dialect, seconds: float) -> Dialect:
-    return replace(dialect, connector=partial(Connector, patience=seconds))
-
-
 def _is_busy(error: Exception) -> bool:
-    # Another process has the file; or this one is opening or closing it just now. The first has no class of its own.
+    # Another process has the file open, an error without a class of its own; or this process opens or closes it now.
     return "lock on file" in str(error) or _is_open_here(error)
 
 
@@ -154,82 +141,75 @@ def _is_open_here(error: Exception) -> bool:
     return "Unique file handle conflict" in str(error)
 
 
-def _commit(connection: Any, cursor: Any) -> None:  # noqa: ARG001  # a cursor of DuckDB is a connection of its own
-    cursor.commit()
+class DuckDbDialect(WarehouseDialect):
+    """DuckDB. A page is inserted with one statement, each column as one list."""
 
+    name = "duckdb"
+    max_identifier_length = 1_000
+    begin = ("BEGIN TRANSACTION",)
+    exists = (
+        "SELECT count(*) > 0 FROM information_schema.tables"
+        " WHERE table_name = $plain AND table_schema = coalesce($schema, current_schema())"
+        " AND table_catalog = current_database() AND $quoted IS NOT NULL"
+    )
+    sets_comments = True
+    supports_append = True
+    supports_idle_connections = False
 
-def _changed(cursor: Any) -> int:
-    return int(cursor.fetchone()[0])
+    def connection_factory(self, hook: DbApiHookLike) -> Connect:
+        return DuckDbConnections(hook, self.timeout)
 
+    def commit(self, connection: Any, tx: Any) -> None:  # noqa: ARG002  # a cursor of DuckDB is a connection of its own
+        tx.commit()
 
-def _is_race(error: BaseException) -> bool:
-    import duckdb
+    def rowcount(self, tx: Any) -> int:
+        return int(tx.fetchone()[0])
 
-    # Of two threads that add one key at once, the later is told of either.
-    return isinstance(error, duckdb.TransactionException) or _is_duplicate(error)
+    def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+        return self._add(tx, quoted, table, rows, f" ON CONFLICT ({self.key(table)}) DO NOTHING")
+
+    def append(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+        try:
+            return self._add(tx, quoted, table, rows)
+        except Exception as error:
+            if _is_duplicate(error):
+                raise DuplicateRow(f"a row of {quoted} exists, or occurs twice") from error
+            raise
+
+    def is_conflict(self, error: BaseException) -> bool:
+        import duckdb
+
+        # Of two threads that add one key at the same time, the later gets either error.
+        return isinstance(error, duckdb.TransactionException) or _is_duplicate(error)
+
+    def is_refusal(self, error: BaseException) -> bool:
+        import duckdb
+
+        return super().is_refusal(error) or isinstance(error, duckdb.InvalidInputException)
+
+    def _add(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row], conflict: str = "") -> int:
+        # A column is one list, or one value if all of its rows have the same. The key is always a list.
+        columns, parameters, casts = [], [], []
+        last_key = list(table.primary_key)[-1]
+        for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
+            name, type_ = self.quote(column.name), column.type.compile(self.sql())
+            parameter_type = _PARAMETER_TYPES.get(type_, type_)
+            casts.append(f"new.{name}::{type_}")
+            if len(rows) == 1 or (column is not last_key and values.count(values[0]) == len(values)):
+                columns.append(f"?::{parameter_type} AS {name}")
+                parameters.append(values[0])
+            else:
+                columns.append(f"unnest(?::{parameter_type}[]) AS {name}")
+                parameters.append(list(values))
+        tx.execute(
+            f"INSERT INTO {quoted} ({self.columns(table)}) SELECT {', '.join(casts)}"  # noqa: S608
+            f" FROM (SELECT {', '.join(columns)}) AS new{conflict}",
+            parameters,
+        )
+        return self.rowcount(tx)
 
 
 def _is_duplicate(error: BaseException) -> bool:
     import duckdb
 
     return isinstance(error, duckdb.ConstraintException) and "duplicate key" in str(error).lower()
-
-
-def _is_refusal(error: BaseException) -> bool:
-    import duckdb
-
-    return is_of_values(error) or isinstance(error, duckdb.InvalidInputException)
-
-
-def _insert(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-    return _add(cursor, quoted, table, rows, f" ON CONFLICT ({', '.join(map(DUCKDB.quote, table.key))}) DO NOTHING")
-
-
-def _append(cursor: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-    try:
-        return _add(cursor, quoted, table, rows)
-    except Exception as error:
-        if _is_duplicate(error):
-            raise KnownRow(f"a row of {quoted} is there, or comes twice") from error
-        raise
-
-
-def _add(cursor: Any, quoted: str, table: Table, rows: Sequence[Row], conflict: str = "") -> int:
-    # One statement a page: a column goes as one list, or as one value where it has no other. The key makes the rows.
-    columns, parameters = [], []
-    for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
-        wire, name = _WIRE[column.kind], DUCKDB.quote(column.name)
-        if len(rows) == 1 or (column.name != table.key[-1] and values.count(values[0]) == len(values)):
-            columns.append(f"?::{wire} AS {name}")
-            parameters.append(values[0])
-        else:
-            columns.append(f"unnest(?::{wire}[]) AS {name}")
-            parameters.append(list(values))
-    casts = ", ".join(f"new.{DUCKDB.quote(column.name)}::{_TYPES[column.kind]}" for column in table.columns)
-    cursor.execute(
-        f"INSERT INTO {quoted} ({DUCKDB.columns(table)}) SELECT {casts}"  # noqa: S608
-        f" FROM (SELECT {', '.join(columns)}) AS new{conflict}",
-        parameters,
-    )
-    return _changed(cursor)
-
-
-DUCKDB: Final = Dialect(
-    name="duckdb",
-    mark="?",
-    types=_TYPES,
-    longest_name=1_000,
-    begin=("BEGIN TRANSACTION",),
-    exists="SELECT count(*) > 0 FROM information_schema.tables"
-    " WHERE table_name = $plain AND table_schema = coalesce($schema, current_schema())"
-    " AND table_catalog = current_database() AND $quoted IS NOT NULL",
-    insert=_insert,
-    append=_append,
-    connector=Connector,
-    commit=_commit,
-    changed=_changed,
-    is_race=_is_race,
-    is_refusal=_is_refusal,
-    keeps=False,
-    hurried=_hurried,
-)

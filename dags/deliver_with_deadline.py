@@ -1,0 +1,72 @@
+"""Deliver every morning, and send an email if a recipient has not picked up by noon."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pendulum
+from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+from airflow.sdk import DAG, AsyncCallback, CronTriggerTimetable, DeadlineAlert, DeadlineReference, Param
+
+from outbound_transfer.operators.transfer import DeliverFilesOperator, DiscardTransferOperator
+from outbound_transfer.sensors.transfer import TransferSensor
+
+MORNING = 6
+NOON = 12
+
+with DAG(
+    "deliver_with_deadline",
+    schedule=CronTriggerTimetable(f"0 {MORNING} * * *", timezone="UTC"),
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    params={
+        "files": Param("/data/reports/*.pdf", type="string", description="A path, a URI or a glob of either."),
+        "recipient": Param("ann@example.com", type="string", format="email"),
+    },
+    # Counts from the logical date, so a run that starts late has no more time.
+    deadline=DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
+        interval=timedelta(hours=NOON - MORNING),
+        # The triggerer imports the callback, so it must be in a package, not in this file.
+        callback=AsyncCallback(
+            SmtpNotifier,
+            kwargs={
+                "from_email": "airflow@example.com",
+                "to": "operations@example.com",
+                "subject": "Not picked up by noon: {{ dag_run.dag_run_id }}",
+                "html_content": (
+                    "The run {{ dag_run.dag_run_id }} of {{ dag_run.dag_id }} is {{ dag_run.state }}. "
+                    "The link of its task wait_for_pickup opens the transfer."
+                ),
+            },
+        ),
+    ),
+    tags=["outbound transfer", "example"],
+    doc_md="""
+### Not picked up by noon
+
+An example of a deadline: the run ends when all recipients have picked up, and at noon Airflow's `DeadlineAlert`
+checks whether it has. The email uses the connection `smtp_default`; any notifier with `async_notify` can replace it.
+The alert does not end the task, which keeps waiting.
+""",
+):
+    deliver = DeliverFilesOperator(
+        task_id="deliver",
+        files="{{ params.files }}",
+        subject="Reports of {{ dag_run.run_after | ds }}",
+        recipients="{{ params.recipient }}",
+        deferrable=True,
+        retries=3,
+    )
+    wait = TransferSensor(
+        task_id="wait_for_pickup",
+        transfer_id="{{ ti.xcom_pull('deliver', key='transfer_id') }}",
+        deferrable=True,
+        timeout=timedelta(days=30),
+    )
+    discard = DiscardTransferOperator(
+        task_id="discard_draft",
+        transfer_id="{{ ti.xcom_pull('deliver', key='transfer_id') }}",
+    )
+    deliver >> wait
+    deliver >> discard.as_teardown(setups=deliver)

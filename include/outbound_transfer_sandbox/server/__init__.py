@@ -1,0 +1,1 @@
+"""The ASGI application and the HTTP server that runs it."""

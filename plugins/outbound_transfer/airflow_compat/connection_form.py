@@ -1,0 +1,35 @@
+"""The connection's form for Airflow 3.0 and 3.1, which ask the hook; later versions read the provider's description."""
+
+# mypy: disable-error-code="import-untyped, import-not-found"
+
+from __future__ import annotations
+
+from typing import Any
+
+from outbound_transfer.get_provider_info import get_provider_info
+
+
+def form_widgets() -> dict[str, Any]:
+    """Return a WTForms field for each of the ``conn-fields``."""
+    # Airflow replaces these classes while it calls this, so they must not be imported earlier.
+    from wtforms import BooleanField, IntegerField, PasswordField, StringField
+
+    by_type = {"boolean": BooleanField, "integer": IntegerField, "string": StringField}
+
+    def field_of(definition: dict[str, Any]) -> Any:
+        schema = definition["schema"]
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        field_class = PasswordField if schema.get("format") == "password" else by_type[types[0]]
+        return field_class(definition["label"], description=definition["description"], default=schema.get("default"))
+
+    return {name: field_of(definition) for name, definition in _connection_type()["conn-fields"].items()}
+
+
+def field_behaviour() -> dict[str, Any]:
+    """Return which fields of a connection are hidden, and other labels and placeholders."""
+    return {key.replace("-", "_"): value for key, value in _connection_type()["ui-field-behaviour"].items()}
+
+
+def _connection_type() -> dict[str, Any]:
+    (found,) = get_provider_info()["connection-types"]
+    return dict(found)

@@ -1,0 +1,39 @@
+"""What a trigger asks Airflow for, from the triggerer's event loop: one function at a time, and never half of one.
+
+Before Airflow 3.2.2, two questions at once, or one whose answer is not waited for, end the whole triggerer with
+``Response read out of order!``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+
+_locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+
+
+async def call_airflow(function: Callable[[], T]) -> T:
+    """Run a function that may ask Airflow, such as for a connection, in a thread; return its result.
+
+    It runs to its end also if the caller is cancelled.
+    """
+    task = asyncio.ensure_future(_run_alone(function))
+    task.add_done_callback(_retrieve_error)
+    return await asyncio.shield(task)
+
+
+async def _run_alone(function: Callable[[], T]) -> T:
+    from asgiref.sync import sync_to_async  # only the triggerer has imported it already
+
+    async with _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        return await sync_to_async(function)()
+
+
+def _retrieve_error(task: asyncio.Future[T]) -> None:
+    # Nobody waits for it any more if the caller was cancelled; asyncio would log it.
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,90 @@
+"""Names of Airflow that have moved, as the newest version has them.
+
+Each is looked for there first, and where older versions have it otherwise: what matters is the name, not the version.
+"""
+
+# mypy: disable-error-code="no-redef, attr-defined, import-not-found, assignment"
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "NEVER_EXPIRE",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowRescheduleException",
+    "AirflowSensorTimeout",
+    "AirflowSkipException",
+    "BaseHook",
+    "TaskDeferralError",
+    "TaskDeferralTimeout",
+    "TaskDeferred",
+    "conf",
+    "get_hook_lineage_collector",
+    "get_stats",
+    "redact",
+    "timezone",
+]
+
+try:
+    from airflow.sdk import BaseHook, timezone
+except ImportError:  # before 3.1
+    from airflow.hooks.base import BaseHook
+    from airflow.utils import timezone
+
+try:
+    from airflow.sdk import conf
+except ImportError:  # before 3.2
+    from airflow.configuration import conf
+
+try:
+    from airflow.sdk.exceptions import (
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowRescheduleException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+        TaskDeferred,
+    )
+except ImportError:  # before 3.2
+    from airflow.exceptions import (
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowRescheduleException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+        TaskDeferred,
+    )
+
+try:
+    from airflow.sdk.log import redact
+except ImportError:  # before 3.1
+    from airflow.sdk.execution_time.secrets_masker import redact
+
+try:
+    from airflow.sdk import NEVER_EXPIRE
+except ImportError:  # before 3.3, which has no task state store
+    NEVER_EXPIRE = None
+
+
+def get_hook_lineage_collector() -> Any:
+    """Return Airflow's collector of hook lineage, which older versions import half of Airflow for."""
+    try:
+        from airflow.sdk.lineage import get_hook_lineage_collector
+    except ImportError:  # before 3.2
+        from airflow.lineage.hook import get_hook_lineage_collector
+    return get_hook_lineage_collector()
+
+
+def get_stats() -> Any:
+    """Return what has Airflow's ``incr``, ``gauge`` and ``timing``."""
+    try:
+        from airflow.sdk.observability import stats
+    except ImportError:  # before 3.2
+        from airflow import stats
+    return stats if hasattr(stats, "incr") else stats.Stats  # functions from 3.3 on

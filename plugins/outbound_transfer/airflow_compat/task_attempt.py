@@ -1,0 +1,60 @@
+"""The running try of a task instance, as its state is filed."""
+
+from __future__ import annotations
+
+from datetime import timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+from outbound_transfer.protocol.errors import OutboundTransferError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class StaleAttempt(OutboundTransferError):
+    """A later try of the task has begun, so this one must do nothing more."""
+
+
+class TaskAttempt(NamedTuple):
+    """One try of one task instance of one run.
+
+    :ivar map_index: -1 if the task is not mapped.
+    :ivar run_started_at: when the run was started, ISO 8601 in UTC: a run may be deleted and made anew under its id.
+    :ivar is_fresh: the task's first try, which has not been deferred: it has nothing to remember.
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    try_number: int
+    run_started_at: str
+    is_fresh: bool
+
+    @classmethod
+    def of(cls, context: Context) -> TaskAttempt:
+        """Return the try that runs."""
+        ti, started = context["ti"], context["dag_run"].start_date
+        index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else -1
+        was_deferred = bool(getattr(getattr(ti, "_ti_context_from_server", None), "next_method", None))
+        return cls(
+            ti.dag_id,
+            ti.run_id,
+            ti.task_id,
+            index,
+            int(ti.try_number),
+            started.astimezone(timezone.utc).isoformat(timespec="microseconds") if started else "",
+            ti.try_number == 1 and not was_deferred,
+        )
+
+    def remembers(self, run_started_at: str) -> bool:
+        """Return whether state from a run that was started then is this task's.
+
+        A clear starts a finished run anew. What a first try finds of a run that was started before its own is of a run
+        that was deleted and made again under its id.
+
+        :raises StaleAttempt: the run was started again since this try began.
+        """
+        if run_started_at > self.run_started_at:
+            raise StaleAttempt("This task's run was started again since: this try does nothing more, and sends nothing")
+        return run_started_at == self.run_started_at or not self.is_fresh

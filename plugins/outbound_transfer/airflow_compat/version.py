@@ -1,0 +1,18 @@
+"""What the version of Airflow tells where no name does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from airflow import __version__
+
+_MAJOR_MINOR: Final = tuple(int(part) for part in __version__.split(".")[:2])
+
+#: Whether a plugin can add a tab to a task instance.
+HAS_TABS: Final = _MAJOR_MINOR >= (3, 1)
+
+#: Whether the ``extra`` of an asset event can hold mappings: 3.0 fails a task that has succeeded because of one.
+HAS_NESTED_EXTRA: Final = _MAJOR_MINOR >= (3, 1)
+
+#: Whether Airflow keeps the state of tasks and of assets.
+HAS_STATE_STORES: Final = _MAJOR_MINOR >= (3, 3)

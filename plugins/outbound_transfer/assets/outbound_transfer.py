@@ -1,0 +1,54 @@
+"""Assets: an account's transfers and events in Airflow's lineage, and the warehouse tables that DAGs are scheduled on.
+
+``outbound-transfer://account.example.com/transfers`` is one asset for all transfers of an account. Which transfer a
+task made is shown by the run.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from urllib.parse import SplitResult
+
+from airflow.sdk import Asset, AssetAlias
+
+from outbound_transfer.airflow_compat.version import HAS_NESTED_EXTRA
+
+SCHEME: Final = "outbound-transfer"
+
+
+def account_namespace(account: str) -> str:
+    """Return the namespace of an account's datasets."""
+    return f"{SCHEME}://{account}"
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """Validate an asset's address; Airflow calls it for our scheme.
+
+    :raises ValueError: the account or the path is missing.
+    """
+    if not uri.netloc or not uri.path.strip("/"):
+        raise ValueError(f"an asset's URI must be {SCHEME}://<site address of the account>/<transfers or events>")
+    return uri
+
+
+#: The alias under which every ingestion emits its asset events; an asset is created from it only if rows were loaded.
+LOADED_ALIAS = AssetAlias("outbound_transfer_loaded")
+
+
+def table_asset(table: str, *, sql_conn_id: str, table_prefix: str = "outbound_transfer_") -> Asset:
+    """Return the asset of a table: schedule a DAG on it to run when rows were loaded.
+
+    :param table: ``events``, ``transfers`` or ``recipients``.
+    :param sql_conn_id: the warehouse's connection, the same as the ingestion's.
+    :return: its events have ``account``, ``cursor_from``, ``cursor_to`` and ``types`` (of events) in ``extra``.
+    """
+    name = f"{table_prefix}{table}"
+    return Asset(name=f"{sql_conn_id}/{name}", uri=f"x-outbound-transfer://{sql_conn_id}/{name}")
+
+
+def emit_asset_event(context: Any, asset: Asset, extra: dict[str, Any]) -> None:
+    """Emit an event of ``asset`` when the task succeeds."""
+    if "outlet_events" in context:
+        flat = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in extra.items()}
+        context["outlet_events"][LOADED_ALIAS].add(asset, extra=extra if HAS_NESTED_EXTRA else flat)

@@ -1,0 +1,123 @@
+"""The commands of :mod:`outbound_transfer.cli.definition`: repair the feed's tables, delete old states."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Final
+
+import msgspec
+from airflow.cli.simple_table import AirflowConsole
+
+from outbound_transfer.airflow_compat.variables import clean_variables
+from outbound_transfer.warehouse import maintenance
+from outbound_transfer.warehouse.config import open_states, state_conn_id
+from outbound_transfer.warehouse.connection import open_warehouse
+from outbound_transfer.warehouse.errors import WarehouseError
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.task_state import clean_task_states
+from outbound_transfer.warehouse.timestamps import utc_now
+
+#: Tells Airflow whether a process may read connections from its database.
+_PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
+
+
+def _with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+    """Let a command use the connections in Airflow's database; exit with the text of a warehouse error."""
+
+    @wraps(function)
+    def run(arguments: Namespace) -> None:
+        try:
+            with _server_context():
+                function(arguments)
+        except WarehouseError as error:
+            raise SystemExit(str(error)) from error
+
+    return run
+
+
+@contextmanager
+def _server_context() -> Iterator[None]:
+    """Find connections in Airflow's database too, as ``airflow connections get`` does."""
+    before = os.environ.get(_PROCESS_CONTEXT)
+    os.environ[_PROCESS_CONTEXT] = "server"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PROCESS_CONTEXT]
+        else:
+            os.environ[_PROCESS_CONTEXT] = before
+
+
+@_with_connections
+def status(arguments: Namespace) -> None:
+    """Print the cursor, the counts and the last poll of a feed."""
+    details = msgspec.to_builtins(maintenance.status(_open_store(arguments)))
+    if arguments.output in ("table", "plain"):
+        rows = [{"property": name, "value": "-" if value is None else value} for name, value in details.items()]
+    else:
+        rows = [details]
+    AirflowConsole().print_as(rows, output=arguments.output)
+
+
+@_with_connections
+def verify(arguments: Namespace) -> None:
+    """Print the problems of a feed's tables, and exit with 1 if there are any."""
+    problems = list(maintenance.find_problems(_open_store(arguments)))
+    if problems:
+        raise SystemExit("\n".join(problems))
+    print("OK: no problems found")  # noqa: T201
+
+
+@_with_connections
+def rebuild_cursor(arguments: Namespace) -> None:
+    """Set the cursor to the page of the newest rows."""
+    store = _open_store(arguments)
+    _confirm(arguments, f"Set the cursor of {store.account} by the rows? It is {store.read_cursor()}.")
+    print("The cursor was {} and is {}.".format(*maintenance.rebuild_cursor(store)))  # noqa: T201
+
+
+@_with_connections
+def reset(arguments: Namespace) -> None:
+    """Set the cursor."""
+    store = _open_store(arguments)
+    _confirm(arguments, f"Set the cursor of {store.account} from {store.read_cursor()} to {arguments.to}?")
+    print("The cursor was {} and is {}.".format(*maintenance.reset(store, arguments.to)))  # noqa: T201
+
+
+@_with_connections
+def replay_rejected(arguments: Namespace) -> None:
+    """Load the rejected lines that are valid by now."""
+    print("{} lines loaded, {} are left.".format(*maintenance.replay_rejected_lines(_open_store(arguments))))  # noqa: T201
+
+
+@_with_connections
+def clean_states(arguments: Namespace) -> None:
+    """Delete the states of deliveries that have not changed for some time, in the table and in Variables."""
+    conn_id, oldest = state_conn_id(), utc_now() - arguments.older_than
+    days = arguments.older_than.days
+    _confirm(arguments, f"Delete states older than {days} days? A task that is cleared later forgets what it sent.")
+    if conn_id:
+        print(f"{clean_task_states(open_states(conn_id), oldest)} rows of connection '{conn_id}' deleted.")  # noqa: T201
+    print(f"States of {clean_variables(oldest)} deliveries deleted from Airflow Variables.")  # noqa: T201
+
+
+def _confirm(arguments: Namespace, question: str) -> None:
+    if not arguments.yes and input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise SystemExit("Nothing was changed.")
+
+
+def _open_store(arguments: Namespace) -> EventStore:
+    warehouse = open_warehouse(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
+    feeds = [arguments.account] if arguments.account else maintenance.list_feeds(warehouse)
+    if len(feeds) != 1:
+        raise SystemExit(
+            f"--account must say which: {', '.join(feeds)}" if feeds else "No feed has been read here yet."
+        )
+    store = EventStore(warehouse, feeds[0])
+    maintenance.require_known_feed(store)
+    return store

@@ -1,0 +1,65 @@
+"""The command ``outbound-transfer``: its subcommands and arguments, without the modules that run them."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from datetime import timedelta
+
+from airflow.cli.cli_config import ARG_OUTPUT, ARG_YES, ActionCommand, Arg, GroupCommand, lazy_load_command
+
+_WAREHOUSE = (
+    Arg(("--sql-conn-id",), help="Connection of the warehouse", required=True),
+    Arg(("--table-prefix",), help="Prefix of the tables' names", default="outbound_transfer_"),
+    Arg(("--schema",), help="Schema of the tables (default: the connection's own)"),
+    Arg(("--account",), help="Account of the feed; required if the tables hold several"),
+)
+
+
+def parse_days(text: str) -> timedelta:
+    """Parse a number of days, for example ``90d``.
+
+    :raises ArgumentTypeError: it is not one, or less than a day.
+    """
+    if not re.fullmatch(r"[1-9][0-9]{0,4}d", text):
+        raise ArgumentTypeError(f"'{text}' is not a number of days, such as 90d")
+    return timedelta(days=int(text[:-1]))
+
+
+_OLDER_THAN = Arg(
+    ("--older-than",), help="Days since the last change, such as 90d", type=parse_days, required=True, metavar="DAYS"
+)
+
+
+def get_commands() -> list[GroupCommand]:
+    """Return the commands that this provider adds to ``airflow``."""
+    feed = GroupCommand(
+        name="feed",
+        help="Inspect and repair the event feed's tables",
+        subcommands=(
+            _feed_command(
+                "status", "Show the cursor, the last poll, and counts of events and rejected lines", ARG_OUTPUT
+            ),
+            _feed_command("verify", "Check order, duplicates, and the cursor against the rows and the log of polls"),
+            _feed_command("rebuild-cursor", "Set the cursor to the newest page, which is then read once more", ARG_YES),
+            _feed_command(
+                "reset", "Set the cursor", Arg(("--to",), help="New cursor", type=int, required=True), ARG_YES
+            ),
+            _feed_command("replay-rejected", "Load the rejected lines that are valid by now"),
+        ),
+    )
+    state = GroupCommand(
+        name="state",
+        help="The state that deliveries keep in a table or in Airflow Variables",
+        subcommands=(_command("clean_states", "clean", "Delete old states", _OLDER_THAN, ARG_YES),),
+    )
+    return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=(feed, state))]
+
+
+def _feed_command(name: str, text: str, *arguments: Arg) -> ActionCommand:
+    return _command(name.replace("-", "_"), name, text, *_WAREHOUSE, *arguments)
+
+
+def _command(function: str, name: str, text: str, *arguments: Arg) -> ActionCommand:
+    run = lazy_load_command(f"outbound_transfer.cli.commands.{function}")
+    return ActionCommand(name=name, help=text, func=run, args=arguments)

@@ -1,0 +1,21 @@
+"""How a task leaves a long retry delay: its retry hook raises :class:`DeferRequested` and the task defers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Seconds; a longer wait frees the worker slot.
+MAX_BLOCKING_WAIT: Final = 5.0
+
+
+class DeferRequested(Exception):
+    """Control flow, not an error: asks the task to wait in deferred mode instead of holding its worker slot.
+
+    :ivar seconds: how long to wait.
+    :ivar waited: seconds that the call will have waited in all when the wait is over, by the value of its operation.
+    :ivar in_doubt: whether the call that failed may have been applied.
+    """
+
+    def __init__(self, seconds: float, waited: dict[str, float] | None = None, *, in_doubt: bool = False) -> None:
+        super().__init__(f"waiting {seconds:.0f} s")
+        self.seconds, self.waited, self.in_doubt = seconds, waited or {}, in_doubt

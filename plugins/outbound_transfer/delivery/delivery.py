@@ -1,0 +1,203 @@
+"""A delivery in a task: a draft that is created once, filled with exactly the right files, and sent once.
+
+A crash at any point is safe because of the order of the steps. Each line is stored before the next one starts:
+
+1. This try has started, read back to prove that the store keeps it: :meth:`.DeliveryHistory.begin`.
+2. A draft is about to be created, read back too; then the create; then the draft's id: :meth:`Delivery.create`.
+3. The plan of all files; then their bytes: :meth:`Delivery.attach`.
+4. The send is about to start; Airflow confirms that this try still runs; then the send: :meth:`Delivery.send`.
+
+The service's response under a stored id is compared with the stored intention (:mod:`.comparison`). If the store has
+gaps, the service is asked what it sent (:mod:`.history`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from outbound_transfer.delivery import state as states
+from outbound_transfer.delivery.attachments import by_name, describe_differences
+from outbound_transfer.delivery.comparison import (
+    DraftState,
+    already_delivered,
+    check_identity,
+    check_sent,
+    require_file_list,
+)
+from outbound_transfer.delivery.file_attacher import FileAttacher, reason_to_replace
+from outbound_transfer.delivery.history import DeliveryHistory
+from outbound_transfer.delivery.session import DeliverySession
+from outbound_transfer.delivery.state import DeliveryState, StateStore
+from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.errors import NothingMatches, OutboundTransferError, ServiceError, SourceMissing
+from outbound_transfer.protocol.identity import identity_of
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from outbound_transfer.client import Client
+    from outbound_transfer.delivery.observer import DeliveryObserver
+    from outbound_transfer.delivery.sources import Source
+    from outbound_transfer.delivery.task_run import TaskRun
+    from outbound_transfer.protocol.models import File, NewTransfer, Transfer
+
+
+class Delivery:
+    """The steps of one delivery, each of which resumes where an earlier try of the task stopped.
+
+    :param run: the try of the task that takes them.
+    :param observer: is notified of every step.
+    :ivar history: what earlier tries did.
+    """
+
+    def __init__(
+        self, client: Client, store: StateStore, log: Logger, *, run: TaskRun, observer: DeliveryObserver | None = None
+    ) -> None:
+        self._session = DeliverySession(client, store, log, run=run, observer=observer)
+        self.client, self.store, self.log, self.run = client, store, log, run
+        self.observer = self._session.observer
+        self.history = DeliveryHistory(self._session)
+
+    @contextmanager
+    def annotate_in_doubt_errors(self) -> Iterator[None]:
+        """Let each error that ends the block say so if an earlier try may have sent a transfer."""
+        try:
+            yield
+        except OutboundTransferError as error:
+            state = self.history.latest
+            if (
+                state is not None
+                and state.send_started
+                and not error.in_doubt_warning
+                and state.transfer_id not in str(error)
+            ):
+                error.in_doubt_warning = endpoints.send_in_doubt_warning(state.transfer_id)
+            raise
+
+    def create(self, new: NewTransfer, files: Any = None) -> DraftState:
+        """Create a draft, and store its id before anything else is done with it.
+
+        :param files: the operator's argument, normalized.
+        :raises StateLost: the state store does not keep what it is given; nothing was created.
+        """
+        state = self._session.state_from_inputs(new, files)
+        state.is_creating, state.has_moved = True, self.history.has_moved
+        state.possible_send, state.overruled = self.history.possible_send, self.history.overruled
+        state.replaced = self.history.replaced
+        states.save_verified(self.store, state)
+        transfer = self.client.run(flows.create_draft(new, self.history.max_drafts))
+        state.transfer_id, state.is_creating = transfer.id, False
+        state.identity = states.digest(identity_of(transfer), state.salt)
+        states.save(self.store, state)
+        self.observer.record_transfer(transfer)
+        self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
+        return DraftState(state, transfer, {})
+
+    def load_draft(self, transfer_id: str) -> DraftState:
+        """Read a draft that another task made, with what this task has attached to it so far.
+
+        Stores something for this try, unless the record of the try before is missing: that stays visible until the
+        draft's files are checked.
+
+        :raises StateLost: the state store does not keep what it is given; nothing was attached.
+        :raises WrongTransfer: the connection leads to another account than before, or the id to another transfer.
+        """
+        self.observer.set_current(transfer_id)
+        at, state = states.load_latest(self.store, self.run.try_number)
+        is_record_missing = not self.run.is_newest_record(at)
+        is_same = state is not None and state.transfer_id == transfer_id
+        state = state if state is not None and is_same else self._session.empty_state(transfer_id)
+        self.check_account(transfer_id, state.account, is_sending=state.send_started)
+        if not is_record_missing:
+            states.save_verified(self.store, state, self.run.try_number)
+        transfer = self.client.perform(endpoints.get_transfer(transfer_id))
+        check_identity(state, transfer)
+        require_file_list(transfer)
+        self.observer.record_transfer(transfer)
+        return DraftState(state, transfer, by_name(transfer.files), is_record_missing)
+
+    def attach(self, draft: DraftState, sources: Sequence[Source], *, files: Any = None, exclusive: bool) -> list[File]:
+        """Make the draft hold exactly ``sources``; see :meth:`.FileAttacher.attach`."""
+        return FileAttacher(self._session).attach(draft, sources, files=files, exclusive=exclusive)
+
+    reason_to_replace = staticmethod(reason_to_replace)
+
+    def send(self, state: DeliveryState, meant: NewTransfer | Transfer | None) -> Transfer:
+        """Send the draft, or find that it was sent.
+
+        :param meant: the transfer that the draft is to become; None if there is no doubt whether it was sent.
+        :raises AlreadyDelivered: the service has sent its like since it was asked first.
+        :raises TaskNotRunning: Airflow has given this try up; nothing is sent.
+        :raises WrongTransfer: the sent transfer is not the one that was meant.
+        """
+        send = endpoints.send_transfer(state.transfer_id)
+        self.history.fail_if_sent_meanwhile(state, meant)
+        was_in_doubt, state.send_started = state.send_started, True
+        # A try that Airflow has given up can no longer write its state, so it stops here and cannot send.
+        self._session.save(state)
+        self.run.check_still_running()
+        try:
+            transfer = self.client.perform(send)
+        except ServiceError as error:
+            if not error.in_doubt_warning:
+                # Refused, so this send had no effect: the draft may be discarded and created again.
+                state.send_started = was_in_doubt
+                self._session.save(state)
+            raise
+        self.observer.record_transfer(transfer)
+        self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
+        check_sent(state, transfer)
+        return transfer
+
+    def send_draft(self, transfer_id: str, *, resumed: bool, resend: bool = False) -> Transfer:
+        """Send a draft that another task made.
+
+        :param resumed: see :meth:`.OutboundTransferOperator.run_task`.
+        :param resend: send another transfer than this task has sent in its run, if it was cleared.
+        :raises AlreadyDelivered: this task has sent another transfer in this run.
+        """
+        self.observer.set_current(transfer_id)
+        state, sent = self.history.load_for_send(transfer_id, resend=resend)
+        if sent:
+            return sent
+        self.check_account(transfer_id, state.account, is_sending=state.send_started)
+        draft = None
+        if state.possible_send if resumed else state.send_started:
+            draft = self.client.perform(endpoints.get_transfer(transfer_id))
+            check_identity(state, draft)
+            if not draft.is_draft:
+                self.log.info("Transfer %s was sent by an earlier try", draft.id)
+                self.observer.record_transfer(draft)
+                return draft
+        self.history.reject_unwanted_resend(state, resend=resend)
+        return self.send(state, draft if resumed else None)
+
+    def check_account(self, transfer_id: str, account: str, *, is_sending: bool = False) -> None:
+        """Compare the account that a transfer was made in with the connection's.
+
+        :raises WrongTransfer: they differ.
+        """
+        self._session.check_account(transfer_id, account, is_sending=is_sending)
+
+    def check_files_unchanged(self, draft: DraftState, files: Any, find: Callable[[], Sequence[Source]]) -> None:
+        """After a clear, check that the files are those that were sent; an automatic retry requests nothing new.
+
+        :param files: the operator's argument, normalized.
+        :param find: finds the files.
+        :raises AlreadyDelivered: they differ.
+        """
+        state = draft.state
+        is_cleared = self._session.was_cleared(state)
+        if is_cleared is False or (is_cleared is None and not self.run.is_first_after_clear()):
+            return
+        try:
+            sources = find()
+        except (SourceMissing, NothingMatches) as error:
+            if states.digest(files, state.salt) != state.files_digest:
+                raise already_delivered(state.transfer_id, "with other paths or patterns in files") from error
+            self.log.warning("Could not compare the sent files with their sources, which are gone: %s", error)
+            return
+        if differences := describe_differences(state.files, sources):
+            raise already_delivered(state.transfer_id, f"with other files: {'; '.join(differences[:5])}")

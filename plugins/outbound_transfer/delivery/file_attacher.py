@@ -1,0 +1,124 @@
+"""Make a draft hold exactly the files of a delivery, without uploading a byte twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from outbound_transfer.delivery import state as states
+from outbound_transfer.delivery.attachments import (
+    by_name,
+    plan_files,
+    reject_unknown_files,
+    stale_files,
+    unwanted_uploads,
+)
+from outbound_transfer.delivery.checksum import HashingUpload, sha256_of
+from outbound_transfer.delivery.progress import UploadProgress
+from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.errors import FileConflict
+
+if TYPE_CHECKING:
+    from outbound_transfer.delivery.comparison import DraftState
+    from outbound_transfer.delivery.session import DeliverySession
+    from outbound_transfer.delivery.sources import Source
+    from outbound_transfer.delivery.state import DeliveryState
+    from outbound_transfer.protocol.models import File
+
+
+def reason_to_replace(draft: DraftState, sources: Sequence[Source]) -> str:
+    """Return why the delivery needs another draft, "" if it does not.
+
+    A call that may still be applied would make this draft, or the transfer that it becomes, other than wanted.
+    """
+    state, wanted = draft.state, by_name(sources)
+    if unwanted_uploads(state.files, draft.attached, wanted):
+        return "a file that is no longer delivered may still arrive in it"
+    is_as_wanted = wanted.keys() <= draft.attached.keys() and not stale_files(
+        state.files, draft.attached, wanted, exclusive=True
+    )
+    if state.send_started and not is_as_wanted:
+        return "a send of it may still be applied, and would send it half changed"
+    return ""
+
+
+class FileAttacher:
+    """Attaches the files of one delivery, in this order: stale files go, the plan is stored, the bytes are sent."""
+
+    def __init__(self, session: DeliverySession) -> None:
+        self._session = session
+
+    def attach(self, draft: DraftState, sources: Sequence[Source], *, files: Any, exclusive: bool) -> list[File]:
+        """Make the draft hold exactly ``sources``; what it already holds is not uploaded again.
+
+        The largest is attached first. The service checks a file's declared length before it reads a byte (413
+        ``file_too_large``), so a delivery over the account's limit is refused before any of it is uploaded, in each
+        try: the limit may have been raised since.
+
+        :param files: the operator's argument, normalized.
+        :param exclusive: refuse files on the draft that this delivery did not plan.
+        :return: the service's record of each source.
+        :raises FileConflict: a file that this delivery did not attach is in the way, or may still get in the way.
+        :raises SourceChanged: a file changed while it was read; its record is removed.
+        """
+        state, attached, wanted = draft.state, draft.attached, by_name(sources)
+        if draft.is_record_missing and draft.transfer.is_draft:
+            reject_unknown_files(state.files, attached, wanted)
+        if unwanted := unwanted_uploads(state.files, attached, wanted):
+            raise FileConflict(
+                f"An earlier try started to upload {', '.join(unwanted)} to draft {state.transfer_id}, which may still "
+                "arrive there and is no longer delivered. Discard the draft, and clear the task that creates it."
+            )
+        self._remove_stale(draft, sources, exclusive=exclusive)
+        # Stored only now: until a stale file is gone, the stored plan must still identify it.
+        before, state.files = state.files, plan_files(sources, attached, state.files)
+        state.files_digest = states.digest(files, state.salt)
+        self._session.save(state)
+        self._record_attached(draft, sources)
+        missing = [source for source in sources if source.name not in attached]
+        try:
+            for source in sorted(missing, key=lambda source: source.size, reverse=True):
+                attached[source.name] = self._attach_one(state, source, may_be_in_flight=source.name in before)
+        finally:
+            # A try that defers in between resumes from this state, without reading the draft again.
+            self._session.save(state)
+        return [attached[source.name] for source in sources]
+
+    def _remove_stale(self, draft: DraftState, sources: Sequence[Source], *, exclusive: bool) -> None:
+        state, session = draft.state, self._session
+        for file in stale_files(state.files, draft.attached, by_name(sources), exclusive=exclusive):
+            session.client.perform(endpoints.remove_file(state.transfer_id, file.id))
+            session.observer.record_file_removed(state.transfer_id, file.name)
+            session.log.info("Removed %s from the draft: it is not part of the delivery now", file.name)
+            del draft.attached[file.name]
+
+    def _record_attached(self, draft: DraftState, sources: Sequence[Source]) -> None:
+        """Record the files that the draft already holds, with their checksums."""
+        for source in sources:
+            if source.name in draft.attached:
+                plan = draft.state.files[source.name]
+                plan.sha256 = plan.sha256 or sha256_of(source)  # the try that attached it did not store it
+                self._record(draft.state, source)
+
+    def _attach_one(self, state: DeliveryState, source: Source, *, may_be_in_flight: bool) -> File:
+        progress, plan = UploadProgress(source.name, source.size, self._session.log), state.files[source.name]
+        hashing = HashingUpload(source.upload(progress))
+        flow = flows.attach(
+            state.transfer_id,
+            hashing.upload,
+            check_unchanged=source.check_unchanged,
+            may_be_in_flight=may_be_in_flight,
+            earlier_sizes=plan.earlier_sizes,
+        )
+        file, is_still_in_flight = self._session.client.run(flow)
+        plan.file_id, plan.sha256 = file.id, hashing.sha256
+        plan.may_be_in_flight = is_still_in_flight or may_be_in_flight
+        self._record(state, source)
+        progress.done()
+        return file
+
+    def _record(self, state: DeliveryState, source: Source) -> None:
+        plan = state.files[source.name]
+        self._session.observer.record_file(
+            state.transfer_id, source.name, plan.size, plan.sha256, is_only_version=plan.is_only_version
+        )

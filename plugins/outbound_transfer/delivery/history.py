@@ -1,0 +1,355 @@
+"""Find out what earlier tries of a task did: from the task's state store, and if it has gaps, from the service.
+
+The state store may lose what was written to it, so an empty store is not evidence that nothing was sent. Each try
+stores something before it does anything else: if a try left nothing, any of its state may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from outbound_transfer.delivery import state as states
+from outbound_transfer.delivery.attachments import by_name
+from outbound_transfer.delivery.comparison import (
+    AlreadyDelivered,
+    DraftState,
+    already_delivered,
+    check_sent,
+    require_file_list,
+)
+from outbound_transfer.delivery.state import DeliveryState, Match, PossibleSend
+from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.models import DRAFT, File, Transfer
+
+if TYPE_CHECKING:
+    from outbound_transfer.delivery.session import DeliverySession
+    from outbound_transfer.delivery.sources import Source
+    from outbound_transfer.protocol.models import NewTransfer
+
+
+class DeliveryHistory:
+    """The earlier tries of one task.
+
+    :ivar latest: the state that the newest of them stored; None before it is loaded, or if there is none.
+    :ivar possible_send: why this very delivery may have been sent before, though the store does not say so.
+    :ivar overruled: the same, if the task was cleared to send again (``resend``), so that it does not count.
+    :ivar replaced: what the task has sent, if it is asked to send once more.
+    :ivar max_drafts: how many drafts the next create may leave at the service in total; see
+        :func:`.endpoints.create_transfer`.
+    """
+
+    def __init__(self, session: DeliverySession) -> None:
+        self._session = session
+        self.latest: DeliveryState | None = None
+        self.max_drafts = 2
+        self.possible_send: PossibleSend | None = None
+        self.overruled: PossibleSend | None = None
+        self.replaced: DeliveryState | None = None
+        self._has_gap = False
+        #: What the newest try stored, of whatever delivery, and whether no try after it has.
+        self._record: DeliveryState | None = None
+        self._is_complete = False
+        self._lost_draft: AlreadyDelivered | None = None
+
+    def begin(self, transfer_id: str = "") -> None:
+        """Load what the newest try stored, and store something for this one before anything else can fail.
+
+        A record that is missing stays missing until the service is asked: of this try, nothing is stored then.
+
+        :param transfer_id: the draft that another task made.
+        :raises StateLost: the state store does not keep what it is given.
+        """
+        session, run = self._session, self._session.run
+        at, self._record = states.load_latest(session.store, run.try_number)
+        self._is_complete = self._record is not None and run.is_newest_record(at)
+        self._has_gap = run.expects_record and not self._is_complete
+        if not self._has_gap:
+            # Without the id if the first try in a cleared run has to ask: so must those that follow it.
+            begun = session.empty_state("" if run.clear_counters[1] else transfer_id)
+            states.save_verified(session.store, self._record or begun, run.try_number)
+
+    def find_previous_attempt(self, new: NewTransfer, files: Any = None, *, resend: bool = False) -> DraftState | None:
+        """Find the draft or the sent transfer that an earlier try of this delivery made.
+
+        A draft that was made from other input is discarded.
+
+        :param files: the operator's argument, normalized.
+        :param resend: send again if the task was cleared after the send.
+        :return: None if there is neither.
+        :raises AlreadyDelivered: something else was sent in this run, or the draft's fate cannot be determined.
+        """
+        session, state = self._session, self._load(new, files, resend=resend)
+        if state is not None and state.replaced and not resend:
+            state = self._give_up_resend(state, state.replaced)
+        if state is None or not state.transfer_id:
+            return None
+        session.observer.set_current(state.transfer_id)
+        transfer, why_not = self._find_transfer(state)
+        if transfer is not None and transfer.is_draft:
+            return self._resume_or_discard(state, transfer, new)
+        if self._may_resend(state, resend=resend):
+            if transfer is not None or state.send_started:
+                session.log.warning("Resending (resend=True): this run has delivered transfer '%s'", state.transfer_id)
+                self.replaced, self.latest = state, None
+            return None
+        if transfer is None:
+            self._fail_if_send_in_doubt(state, why_not)
+            return None
+        if session.match(state, new) is Match.OTHER:
+            raise already_delivered(transfer.id, "with other input than the task has now")
+        check_sent(state, transfer)
+        session.log.info("Resuming transfer %s (%s) of an earlier try", transfer.id, transfer.status)
+        return DraftState(state, transfer, by_name(transfer.files))
+
+    def _load(self, new: NewTransfer, files: Any, *, resend: bool) -> DeliveryState | None:
+        """Return the state of the newest try, and note why a send is possible."""
+        session, run, state = self._session, self._session.run, self._record
+        is_same_request = state is not None and self._matches_request(state, new, files)
+        self.possible_send = self._possible_send(is_same_request=is_same_request, resend=resend)
+        if state is None and self.possible_send is None:
+            states.save(session.store, session.state_from_inputs(new, files))
+        # A create that an earlier try started may have left a draft whose id is unknown.
+        if state.is_creating if state else run.try_number > 1:
+            self.max_drafts = 1
+        self.latest = state
+        if state:
+            self.replaced, self.overruled = state.replaced, state.overruled
+        return state
+
+    def _possible_send(self, *, is_same_request: bool, resend: bool) -> PossibleSend | None:
+        record = self._record if self._is_complete else None
+        possible = self._session.run.possible_send(record, is_same_request=is_same_request)
+        if record is not None and record.found and is_same_request:
+            # Whatever has become of its files since, and wherever the connection leads now.
+            possible = PossibleSend(f"an earlier attempt found that transfer {record.found} is this delivery")
+        if not resend:
+            return possible or (self._record.overruled if self._record else None)
+        # What a try overruled after a clear, the tries that follow it do not ask about either.
+        is_overruled = record is not None and record.overruled and self._session.was_cleared(record) is False
+        return None if is_overruled else possible
+
+    def _give_up_resend(self, state: DeliveryState, sent: DeliveryState) -> DeliveryState:
+        """Return the state of what the task delivers, now that it is no longer asked to send once more.
+
+        :param state: of the draft that was made to do so.
+        :param sent: of what had been sent before.
+        :raises AlreadyDelivered: it is not known whether the draft was sent.
+        """
+        if state.transfer_id:
+            transfer, why_not = self._find_transfer(state)
+            if transfer is None:
+                self._fail_if_send_in_doubt(state, why_not)
+            elif not transfer.is_draft:
+                return state
+            else:
+                self.discard(transfer.id, "resend is no longer set")
+        states.save(self._session.store, sent, self._session.run.try_number)
+        self.latest, self.replaced = sent, None
+        return sent
+
+    def _matches_request(self, state: DeliveryState, new: NewTransfer, files: Any) -> bool:
+        is_same = self._session.match(state, new) is Match.SAME
+        return is_same and state.files_digest == states.digest(files, state.salt)
+
+    def _find_transfer(self, state: DeliveryState) -> tuple[Transfer | None, str]:
+        """Return the transfer of an earlier try, or None and why it cannot be reached."""
+        session = self._session
+        if state.account != session.account:
+            return None, f"the connection leads to {session.account} now, and led to {state.account} then"
+        transfer = session.client.run(flows.find_transfer(state.transfer_id))
+        if transfer is None:
+            return None, "the connection's key does not see it any more"
+        if not state.matches_identity(identity_of(transfer)):
+            return None, "under its id is another transfer now, to other recipients or with another subject"
+        require_file_list(transfer)
+        session.observer.record_transfer(transfer)
+        return transfer, ""
+
+    def _resume_or_discard(self, state: DeliveryState, transfer: Transfer, new: NewTransfer) -> DraftState | None:
+        if self._session.match(state, new) is Match.SAME:
+            self._session.log.info("Resuming draft %s of an earlier try", transfer.id)
+            state.possible_send = self.possible_send
+            return DraftState(state, transfer, by_name(transfer.files))
+        self.discard(transfer.id, "it was made from other input")
+        return None
+
+    def discard(self, transfer_id: str, why: str) -> None:
+        """Remove a draft of an earlier try.
+
+        :raises AlreadyDelivered: it was sent.
+        """
+        session = self._session
+        if not session.client.run(flows.discard_draft(transfer_id)):
+            raise already_delivered(transfer_id, why)
+        session.observer.record_draft_removed(transfer_id)
+        session.log.info("Discarded draft %s: %s", transfer_id, why)
+
+    def _may_resend(self, state: DeliveryState, *, resend: bool) -> bool:
+        """Return whether the task was cleared in order to send again.
+
+        :raises AlreadyDelivered: something in the run was cleared, and it is unknown whether this task was.
+        """
+        if not resend:
+            return False
+        is_cleared = self._session.was_cleared(state)
+        if is_cleared is None:
+            raise AlreadyDelivered(
+                f"Transfer {state.transfer_id} was sent, and it is unknown whether this task or another of its run "
+                "was cleared since. Nothing is sent again; to do so, clear this task once more."
+            )
+        return is_cleared
+
+    def _fail_if_send_in_doubt(self, state: DeliveryState, why: str) -> None:
+        if state.send_started:
+            raise _in_doubt(state.transfer_id, why)
+        if self._has_gap:  # a later try may have sent it; the listing is asked first, which can say more
+            self._lost_draft = _in_doubt(state.transfer_id, why)
+        self._session.observer.record_draft_removed(state.transfer_id)
+        self._session.log.warning(
+            "Left draft %s of an earlier try alone, as %s; creating a new one", state.transfer_id, why
+        )
+
+    def resume_deferred(self, new: NewTransfer) -> DraftState | None:
+        """Return the draft that this very try was working on when it deferred, without a call to the service."""
+        session, run = self._session, self._session.run
+        state = states.load(session.store, run.try_number)
+        is_ours = state and state.try_number == run.try_number and state.account == session.account
+        if state is None or not is_ours or not state.transfer_id or session.match(state, new) is not Match.SAME:
+            return None
+        attached = {name: File(file.file_id, name, file.size) for name, file in state.files.items() if file.file_id}
+        transfer = Transfer(state.transfer_id, DRAFT, new.subject)
+        session.observer.record_transfer(transfer, recipients=len(new.recipients))
+        return DraftState(state, transfer, attached)
+
+    # Where the store does not rule a send out, the service is asked.
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the connection led to another account, or had another key, when an earlier try ran."""
+        record = self._record
+        return record is not None and (record.has_moved or not self._session.is_same_user(record))
+
+    def fail_if_sent(self, new: NewTransfer, sources: Sequence[Source] | None, *, resend: bool) -> None:
+        """Check with the service that this very delivery was not sent, if the stored state does not rule it out.
+
+        :param sources: the files; None if they cannot be found, so that a transfer with any files counts.
+        :raises AlreadyDelivered: the service has sent what may be this very delivery.
+        """
+        if resend and self._session.run.is_first_after_clear():
+            self.overruled, self.possible_send = self.overruled or self.possible_send, None
+        if self.possible_send:
+            sizes = None if sources is None else {source.name: source.size for source in sources}
+            self._fail_if_sent(new, sizes, self.possible_send, self.replaced)
+            if self._lost_draft:
+                raise self._lost_draft
+
+    def fail_if_sent_meanwhile(self, state: DeliveryState, meant: NewTransfer | Transfer | None) -> None:
+        """Ask the service once more before the send: attaching takes time, in which another task may send the same.
+
+        :raises AlreadyDelivered: one has.
+        """
+        if state.possible_send and meant is not None:
+            files = meant.files or () if isinstance(meant, Transfer) else ()
+            sizes = {file.name: file.size for file in files} or {name: file.size for name, file in state.files.items()}
+            self._fail_if_sent(meant, sizes, state.possible_send, state.replaced)
+
+    def _fail_if_sent(
+        self,
+        wanted: NewTransfer | Transfer,
+        files: Mapping[str, int] | None,
+        possible: PossibleSend,
+        replaced: DeliveryState | None,
+    ) -> None:
+        session, record = self._session, self._record
+        if self.has_moved and not possible.exactly:
+            raise AlreadyDelivered(
+                f"The connection led to another account or user before ({record.account if record else ''}), which "
+                f"cannot be asked what was sent there, and {possible.reason}. If nothing was, set resend=True and "
+                "clear the task."
+            )
+        session.log.info("Checking with the service whether this was sent before: %s", possible.reason)
+        sizes = files if possible.exactly else None
+        known = {state.transfer_id for state in _chain(replaced)}
+        since = session.run.started_at(possible)
+
+        def is_other(transfer_id: str) -> bool:
+            return transfer_id in known or session.run.is_of_another_run(transfer_id)
+
+        sent = session.client.run(flows.find_sent(identity_of(wanted), files, since, sizes=sizes, is_other=is_other))
+        if sent is not None:
+            if possible.exactly and self._record is not None:
+                self._record.found = sent.id
+                states.save(session.store, self._record, session.run.try_number)
+            raise AlreadyDelivered(
+                f"Transfer {sent.id}, sent at {sent.sent_at}, has this delivery's subject and recipients, and files of "
+                f"it, and {possible.reason}. It may be this very delivery, so nothing is sent. If it is another one, "
+                "set resend=True and clear the task."
+            )
+
+    # A draft that another task made.
+
+    def load_for_send(self, transfer_id: str, *, resend: bool) -> tuple[DeliveryState, Transfer | None]:
+        """Load the state of a draft that another task made and this one sends.
+
+        :return: the state, and the transfer if it turns out that it was sent before.
+        :raises AlreadyDelivered: this task has sent another transfer in this run, or the service has sent its like.
+        """
+        self.begin(transfer_id)
+        run, state = self._session.run, self._record
+        self.latest = state
+        is_same = state is not None and state.transfer_id == transfer_id
+        self._reject_other_transfer(state, transfer_id, resend=resend)
+        possible_send = self._possible_send(is_same_request=is_same, resend=resend)
+        if state is None or not is_same:
+            sent = None if state is None else state if state.send_started else state.replaced
+            state = self._session.empty_state(transfer_id, replaced=sent, has_moved=self.has_moved)
+            self.latest = None
+        if resend and run.is_first_after_clear():
+            state.overruled = state.overruled or possible_send
+            return state, None
+        if possible_send is None or (state.send_started and self._is_complete):
+            return state, None
+        state.possible_send = possible_send
+        return state, self._find_previous_send(state, possible_send)
+
+    def reject_unwanted_resend(self, state: DeliveryState, *, resend: bool) -> None:
+        """:raises AlreadyDelivered: the draft was made to send once more, and that is no longer asked for."""
+        if state.replaced and not resend:
+            raise already_delivered(state.replaced.transfer_id, f"and is asked to send {state.transfer_id} too")
+
+    def _reject_other_transfer(self, state: DeliveryState | None, transfer_id: str, *, resend: bool) -> None:
+        is_other = state is not None and state.transfer_id != transfer_id
+        if state and is_other and state.send_started and not self._may_resend(state, resend=resend):
+            raise AlreadyDelivered(
+                f"This task has sent transfer {state.transfer_id} in this run, or may have, and is asked to send "
+                f"{transfer_id} now. Nothing is sent. To send this one too, set resend=True and clear the task."
+            )
+
+    def _find_previous_send(self, state: DeliveryState, possible: PossibleSend) -> Transfer | None:
+        """Return the transfer if it was sent already; None if neither it nor its like was sent in this run."""
+        session = self._session
+        transfer = session.client.perform(endpoints.get_transfer(state.transfer_id))
+        if not transfer.is_draft:
+            session.log.info("Transfer %s was sent before", transfer.id)
+            session.observer.record_transfer(transfer)
+            return transfer
+        require_file_list(transfer)
+        files = {file.name: file.size for file in transfer.files or ()}
+        self._fail_if_sent(transfer, files, possible, state.replaced)
+        return None
+
+
+def _in_doubt(transfer_id: str, why: str) -> AlreadyDelivered:
+    return AlreadyDelivered(
+        f"Transfer {transfer_id} was sent by an earlier try, or may have been, and {why}. Check the service's web "
+        "application. To send again, set resend=True and clear the task."
+    )
+
+
+def _chain(state: DeliveryState | None) -> Iterator[DeliveryState]:
+    """Yield what a task has sent, the last first."""
+    while state is not None:
+        yield state
+        state = state.replaced

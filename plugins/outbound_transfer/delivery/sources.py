@@ -1,0 +1,293 @@
+"""The files of a delivery: found by path, URI or glob, read in chunks, and checked for changes."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
+from urllib.parse import unquote
+
+from outbound_transfer.delivery.globs import has_magic, match_local, match_remote
+from outbound_transfer.protocol.content_disposition import check_name
+from outbound_transfer.protocol.errors import (
+    InvalidDelivery,
+    OutboundTransferError,
+    SourceChanged,
+    SourceMissing,
+    SourceUnreadable,
+)
+from outbound_transfer.protocol.messages import Upload
+
+if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath
+
+#: A path, a URI or a glob of either, or a mapping ``{"path": …, "name": …}`` that renames one file.
+FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str, Any]"
+
+#: A file as JSON can represent it.
+PlainSpec: TypeAlias = "str | dict[str, str]"
+
+CHUNK_BYTES: Final = 1024 * 1024
+
+_FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
+_URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file to deliver.
+
+    :ivar location: its path or URI, for messages and lineage.
+    :ivar name: the name that it is attached under.
+    :ivar size: bytes.
+    :ivar fingerprint: changes whenever the content may have changed: device, inode and times of change, or an ETag.
+    """
+
+    location: str
+    name: str
+    size: int
+    fingerprint: str
+    _backend: LocalFile | RemoteFile
+
+    def check_unchanged(self) -> None:
+        """Check that the file is the same as when it was found.
+
+        :raises SourceChanged: it has another size or fingerprint, or is gone.
+        """
+        try:
+            now = self._backend.stat()
+        except SourceUnreadable as error:
+            raise SourceChanged(f"{self.location} vanished while it was delivered: {error}") from error
+        if now != (self.size, self.fingerprint):
+            raise SourceChanged(
+                f"{self.location} changed while it was delivered: {self.size} bytes before, {now[0]} now. "
+                "Deliver files that nothing writes to any more."
+            )
+
+    def upload(self, on_progress: Callable[[int], object] | None = None) -> Upload:
+        """Return the file as the body of a call.
+
+        :param on_progress: called with the bytes read so far.
+        """
+        return Upload(self.name, self.size, lambda: self._chunks(on_progress), self.location)
+
+    def _chunks(self, on_progress: Callable[[int], object] | None) -> Iterator[bytes]:
+        self.check_unchanged()
+        left = self.size
+        with self._backend.open() as file:
+            if not left:
+                self._check_no_more_bytes(file)
+            while left:
+                chunk = self._read(file, min(CHUNK_BYTES, left))
+                if not chunk:
+                    raise SourceChanged(f"{self.location} shrank while it was read: {left} bytes are missing")
+                left -= len(chunk)
+                if not left:
+                    # Before the last bytes are sent, so that the service never gets a complete but truncated file.
+                    self._check_no_more_bytes(file)
+                yield chunk
+                if on_progress:
+                    on_progress(self.size - left)
+
+    def check_readable(self) -> None:
+        """Open the file, and check that it is empty if its size is 0.
+
+        :raises SourceUnreadable: it may not be read.
+        :raises SourceChanged: it is longer than its size, as files are that are generated while they are read.
+        """
+        with self._backend.open() as file:
+            if not self.size:
+                self._check_no_more_bytes(file)
+
+    def _check_no_more_bytes(self, file: BinaryIO) -> None:
+        if self._read(file, 1):
+            raise SourceChanged(
+                f"{self.location} is longer than the {self.size} bytes that it is said to have. Deliver a copy of it "
+                "that nothing writes to any more."
+            )
+
+    def _read(self, file: BinaryIO, size: int) -> bytes:
+        try:
+            with _readable(self.location):
+                return file.read(size)
+        except SourceUnreadable:
+            # An object store refuses to continue with an object that was replaced or deleted meanwhile.
+            self.check_unchanged()
+            raise
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A file on this machine."""
+
+    path: Path
+
+    def stat(self) -> tuple[int, str]:
+        with _readable(self.path):
+            found = self.path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise SourceUnreadable(f"{self.path} is not a file")
+        # A file that replaces another may have its inode and its mtime, but not its ctime.
+        return found.st_size, f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+    def open(self) -> BinaryIO:
+        with _readable(self.path):
+            return self.path.open("rb", buffering=0)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """An object in an object store, by Airflow's ObjectStoragePath; read in place, without a temporary copy."""
+
+    path: ObjectStoragePath
+
+    def stat(self) -> tuple[int, str]:
+        with _readable(self.path):
+            self.path.fs.invalidate_cache()
+            # The file system that Airflow attached; the path's own methods may use another, without its keys.
+            found = self.path.fs.info(self.path.path)
+            if found["type"] != "file" or found["size"] is None:
+                raise SourceUnreadable(f"{self.path} is not a file, or one of unknown size")
+            return int(found["size"]), str(self.path.checksum())
+
+    def open(self) -> BinaryIO:
+        with _readable(self.path):
+            # The libraries' default block is many times as large, and is buffered twice.
+            return self.path.open("rb", block_size=8 * CHUNK_BYTES)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _readable(path: object) -> Iterator[None]:
+    try:
+        yield
+    except OutboundTransferError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceMissing(f"{path} is not there: {error}") from error
+    except Exception as error:  # each object store's library has its own errors
+        raise SourceUnreadable(f"{path} cannot be read: {type(error).__name__} {error}") from error
+
+
+def resolve_files(files: FileSpec | Iterable[FileSpec]) -> list[Source]:
+    """Find every file that ``files`` names, and open each once to check that it can be read.
+
+    :param files: one file or several; see :func:`normalize_files`.
+    :raises InvalidDelivery: there is no file, a glob matches nothing, a text may be a name or a pattern, or two files
+        have the same name.
+    :raises SourceUnreadable: a file is missing or may not be read, or a folder of a glob could not be listed.
+    :raises SourceChanged: a file of size 0 is not empty.
+    :raises NameRefused: the service would change a name.
+    """
+    sources = [source for spec in normalize_files(files) for source in _resolve(spec)]
+    if not sources:
+        raise InvalidDelivery("files is empty: a transfer without files cannot be sent")
+    _reject_duplicate_names(sources)
+    return sources
+
+
+def normalize_files(files: FileSpec | Iterable[FileSpec] | None) -> list[PlainSpec]:
+    """Convert ``files`` to what JSON can represent, the same in each try of a task. No file is read.
+
+    A set is sorted. A generator is consumed: continue with the result, which this function returns unchanged.
+
+    :param files: one file or several; None and "" mean no file.
+    :return: paths, URIs or patterns, or mappings with ``path`` and ``name``.
+    :raises InvalidDelivery: an element is not a file.
+    """
+    if isinstance(files, str | Mapping) or not isinstance(files, Iterable):
+        return [_normalize(files)] if files else []
+    specs = [_normalize(spec) for spec in files]
+    return sorted(specs, key=str) if isinstance(files, Set) else specs
+
+
+def _normalize(spec: Any) -> PlainSpec:
+    if not isinstance(spec, Mapping):
+        return _path_text(spec)
+    if not spec.get("path") or not set(spec) <= {"path", "name"}:
+        raise InvalidDelivery('a file given as a mapping needs "path", and may have "name"')
+    name = spec.get("name")
+    if not isinstance(name, str | None):
+        raise InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
+    return {"path": _path_text(spec["path"]), "name": name} if name else {"path": _path_text(spec["path"])}
+
+
+def _path_text(given: object) -> str:
+    # First, because before universal-pathlib 0.3 it is an os.PathLike, too, of a text without the store.
+    path = _object_storage_text(given) if hasattr(given, "protocol") else given
+    path = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not path or not isinstance(path, str) or "\0" in path:
+        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {given!r}")
+    return path
+
+
+def _object_storage_text(given: object) -> str | None:
+    from airflow.sdk import ObjectStoragePath
+
+    if not isinstance(given, ObjectStoragePath):
+        return None
+    # The text of a local path is a URI, in which "%41" would be read as "A".
+    return str(given.path if given.protocol in ("", "file", "local") else given)
+
+
+def _resolve(spec: PlainSpec) -> Iterator[Source]:
+    path, name = (spec, None) if isinstance(spec, str) else (spec["path"], spec.get("name"))
+    backends = _find_files(path)
+    if name and len(backends) > 1:
+        raise InvalidDelivery(f"{path!r} matches {len(backends)} files, which cannot all be named {name!r}")
+    for backend in backends:
+        size, fingerprint = backend.stat()
+        source_name = name or backend.path.name
+        check_name(source_name)
+        source = Source(str(backend.path), source_name, size, fingerprint, backend)
+        source.check_readable()
+        yield source
+
+
+def _find_files(path: str) -> list[LocalFile] | list[RemoteFile]:
+    if file_uri := _FILE_URI.match(path):
+        path = unquote(path[file_uri.end() :])
+    elif uri := _URI.match(path):
+        return [RemoteFile(found) for found in _find_remote(path, uri["store"], uri["key"])]
+    found = match_local(path) if has_magic(path) else [path]
+    # Includes a dangling link: somebody meant a file to be there, so its absence must be an error.
+    return [LocalFile(Path(file)) for file in found]
+
+
+def _find_remote(uri: str, store: str, key: str) -> list[ObjectStoragePath]:
+    from airflow.sdk import ObjectStoragePath
+
+    # The library drops these silently, and would read another file.
+    if set("\t\r\n") & set(uri):
+        raise InvalidDelivery(f"{uri!r}: a URI must not contain control characters")
+    if has_magic(store):
+        raise InvalidDelivery(f"{uri!r}: only what follows the first / may be a pattern")
+    with _readable(uri):
+        # Not built from the whole URI, which would lose an empty query or fragment: "a?" would mean "a".
+        root = ObjectStoragePath(f"{store}/")
+        return match_remote(uri, root, key) if has_magic(key) else [root / key]
+
+
+def _reject_duplicate_names(sources: list[Source]) -> None:
+    # The service keeps the first file of a name and responds 200 to the second (service-api.md, R32).
+    twins = {name for name, count in Counter(source.name for source in sources).items() if count > 1}
+    if twins:
+        _reject_duplicate_files(sources)
+        where = "; ".join(f"{source.name}: {source.location}" for source in sources if source.name in twins)
+        raise InvalidDelivery(
+            f'two files have one name, and the service would keep only the first: {where}. Set "name" on one of them.'
+        )
+
+
+def _reject_duplicate_files(sources: list[Source]) -> None:
+    files = Counter((source.location, source.name) for source in sources)
+    if repeated := [location for (location, _), count in files.items() if count > 1]:
+        raise InvalidDelivery(
+            f"files finds {'; '.join(repeated)} more than once, as a path and a pattern that matches it do. Name each "
+            "file once."
+        )

@@ -1,0 +1,171 @@
+"""Airflow's own knowledge of the running try and of the run's past, independent of the task's state store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Final
+
+from outbound_transfer.delivery.clears import read_clear_counters
+from outbound_transfer.delivery.state import PossibleSend
+from outbound_transfer.protocol.errors import OutboundTransferError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.delivery.state import DeliveryState
+
+#: Seconds by which the clocks of the service and of Airflow may differ.
+CLOCK_MARGIN: Final = 3_600.0
+
+#: The same where only exactly the same transfer counts: frequent runs may send such on purpose.
+EXACT_CLOCK_MARGIN: Final = 60.0
+
+#: Added to the time from which on other runs are looked for: a run may be made for a time to come.
+_FUTURE: Final = timedelta(days=3_650)
+
+#: How many other runs of the DAG are asked for their results.
+_MAX_OTHER_RUNS: Final = 100
+
+#: How many task ids a request to Airflow names: they are in its URL.
+_MAX_TASK_IDS: Final = 100
+
+
+class TaskNotRunning(OutboundTransferError):
+    """Airflow has given this try up: it must do nothing that cannot be undone."""
+
+
+class TaskRun:
+    """One try of a task.
+
+    :param resumed: the try was deferred before, so it has stored something.
+    :ivar clear_counters: see :func:`.read_clear_counters`.
+    """
+
+    def __init__(self, context: Context, *, resumed: bool = False) -> None:
+        self._context, self._resumed = context, resumed
+        self.clear_counters = read_clear_counters(context)
+        self.try_number = int(context["ti"].try_number)
+        #: Other runs that are not asked yet, and the transfers that the others have made.
+        self._other_runs = self._find_other_runs()
+        self._made_elsewhere: set[str] = set()
+
+    @property
+    def expects_record(self) -> bool:
+        """Whether the try before, or this one before it was deferred, has stored something."""
+        return self.try_number > 1 or self._resumed
+
+    def is_newest_record(self, at: int) -> bool:
+        """Return whether no record is missing after the one of try number ``at``; 0 if there is none."""
+        return at >= (self.try_number if self._resumed else self.try_number - 1)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the task is mapped: another index of it may have this one's item, before or after."""
+        index = self._context["ti"].map_index
+        return index is not None and index >= 0
+
+    def possible_send(self, record: DeliveryState | None, *, is_same_request: bool) -> PossibleSend | None:
+        """Return why this run may have sent this very delivery without a record of this task; None if it cannot have.
+
+        :param record: what the try before stored; None if it stored nothing, which is right for a first try only.
+        :param is_same_request: the record is about this very delivery.
+        """
+        _, clear_number = self.clear_counters
+        is_own = record is not None and is_same_request
+        was_cleared = clear_number and (record is None or record.clear_counters[1] != clear_number)
+        if record is None and self.expects_record:
+            return PossibleSend(
+                f"this is try {self.try_number} of the task, and the task's state store lacks the tries before"
+            )
+        # Items may be alike on purpose: if an index still has its own, only exactly the same transfer counts.
+        if was_cleared and (self.is_mapped or (record is not None and not is_own)):
+            return PossibleSend(
+                "the run was cleared, and another index or task of it may have made this delivery", exactly=is_own
+            )
+        if record is not None and self.try_number > 1 and (self.is_mapped or not is_own):
+            return PossibleSend(
+                "this is another try, and another index or task may have had this one's input", exactly=is_own
+            )
+        # An hourly run may send the like of the last one: for a task that was always there, nothing is asked.
+        if self._has_other_tasks():
+            return PossibleSend("the run has tasks that its DAG no longer has, and this task may have been one of them")
+        return None
+
+    def is_first_after_clear(self) -> bool:
+        """Return whether this is the first try after a clear, judged by its number: a clear sets ``max_tries``.
+
+        A try that was deferred is not what was cleared any more: it may have sent before.
+        """
+        max_tries, clear_number = self.clear_counters
+        retries = int(self._context["ti"].task.retries or 0)
+        is_first = self.try_number > 1 and max_tries - (self.try_number - 1) == retries
+        return clear_number > 0 and is_first and not self._resumed
+
+    def _has_other_tasks(self) -> bool:
+        # Twice, as the scheduler may expand a mapped task between the two counts.
+        return self._count_tasks() < self._count_all() and self._count_tasks() < self._count_all()
+
+    def _count_all(self) -> int:
+        ti = self._context["ti"]
+        return int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id]))
+
+    def _count_tasks(self) -> int:
+        """Return how many task instances of the run are of tasks that its DAG has."""
+        ti, task_ids = self._context["ti"], list(self._context["dag"].task_ids)
+        parts = [task_ids[at : at + _MAX_TASK_IDS] for at in range(0, len(task_ids), _MAX_TASK_IDS)]
+        return sum(int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=part)) for part in parts)
+
+    def is_of_another_run(self, transfer_id: str) -> bool:
+        """Return whether this task made the transfer in another run of the DAG, as that run's XComs say.
+
+        False if it is not known: before Airflow 3.2, of a run without a logical date, or if the XComs were removed.
+        """
+        while transfer_id not in self._made_elsewhere:
+            run_id = next(self._other_runs, None)
+            if run_id is None:
+                return False
+            self._made_elsewhere |= self._made_in(run_id)
+        return True
+
+    def _find_other_runs(self) -> Iterator[str]:
+        """Yield the newest other runs in which the task was there, the newest first."""
+        ti, before = self._context["ti"], datetime.now(timezone.utc) + _FUTURE
+        if not hasattr(ti, "get_previous_ti"):  # before Airflow 3.2
+            return
+        for _ in range(_MAX_OTHER_RUNS):
+            found = ti.get_previous_ti(logical_date=before, map_index=0 if self.is_mapped else -1)
+            if found is None or found.logical_date is None:
+                return
+            before = found.logical_date
+            if found.run_id != ti.run_id:
+                yield found.run_id
+
+    def _made_in(self, run_id: str) -> set[str]:
+        """Return the ids of the transfers that this task, at any index, made or sent in a run."""
+        ti = self._context["ti"]
+        found = (ti.xcom_pull(task_ids=ti.task_id, run_id=run_id, key=key) for key in ("transfer_id", "return_value"))
+        values = [value for pulled in found for value in (pulled if isinstance(pulled, list) else [pulled])]
+        ids = (value.get("id") if isinstance(value, dict) else value for value in values)
+        return {one for one in ids if isinstance(one, str)}
+
+    def started_at(self, possible: PossibleSend) -> float:
+        """Return a time before which this run sent nothing, in seconds since the epoch by the service's clock."""
+        # Not its start: a clear of a finished run sets that anew, and so does a user who queues the run again.
+        return self._context["dag_run"].run_after.timestamp() - (
+            EXACT_CLOCK_MARGIN if possible.exactly else CLOCK_MARGIN
+        )
+
+    def check_still_running(self) -> None:
+        """Check with Airflow that this try should still run: a process can outlive the failure of its try.
+
+        :raises TaskNotRunning: it should not.
+        """
+        ti = self._context["ti"]
+        index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
+        states = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
+        now = states.get(ti.run_id, {}).get(ti.task_id if index is None else f"{ti.task_id}_{index}")
+        if now != "running":
+            raise TaskNotRunning(
+                f"Airflow has given this try up (the task is {now or 'not known to it'}): nothing is sent"
+            )

@@ -1,0 +1,72 @@
+"""Convert an Airflow connection to the client's settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from outbound_transfer.client import Settings
+
+
+class ConnectionExtra(msgspec.Struct):
+    """The extra fields of a connection. A connection from the environment has numbers and booleans as text.
+
+    :ivar timeout: seconds; 0 means the default.
+    """
+
+    event_api_key: str | int = ""
+    timeout: float = 0.0
+    verify: bool = True
+    web_url: str = ""
+
+
+#: What the error about an extra field asks for.
+_EXPECTED: Final = {
+    "event_api_key": "a text",
+    "timeout": "a number of seconds",
+    "verify": "true or false",
+    "web_url": "a text",
+}
+
+
+def settings_from_connection(connection: Connection) -> Settings:
+    """Return the settings of an Airflow connection.
+
+    :raises InvalidSettings: naming the field to correct.
+    """
+    from outbound_transfer.client.settings import DEFAULT_TIMEOUT, InvalidSettings, Settings
+
+    # The form leaves empty what is not filled in: false and 0 are values, "", null and [] are not.
+    given = {name: value for name, value in connection.extra_dejson.items() if value or value in (False, 0)}
+    try:
+        extra = msgspec.convert(given, ConnectionExtra, strict=False)
+    except msgspec.ValidationError as error:  # such as: Expected `float`, got `str` - at `$.timeout`
+        field = str(error).rpartition("$.")[2].strip("`")
+        raise InvalidSettings(f"the extra field {field} must be {_EXPECTED[field]}") from None
+    return Settings(
+        base_url=build_base_url(connection.host or "", connection.schema or "", connection.port),
+        transfer_api_key=connection.password or "",
+        event_api_key=str(extra.event_api_key),
+        timeout=extra.timeout or DEFAULT_TIMEOUT,
+        verify=extra.verify,
+        web_url=extra.web_url,
+    )
+
+
+def build_base_url(host: str, schema: str = "", port: int | None = None) -> str:
+    """Build the service's address from a connection's fields: https if there is no scheme, port 0 like no port."""
+    from outbound_transfer.client.settings import InvalidSettings
+
+    try:
+        url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")
+    except ValueError:
+        raise InvalidSettings("the host is not an address: check its brackets") from None
+    netloc = url.netloc.removesuffix(":0")
+    if port and ":" not in netloc.rpartition("]")[2]:
+        netloc = f"{netloc}:{port}"
+    return urlunsplit(url._replace(netloc=netloc, path=url.path.rstrip("/") + "/"))

@@ -1,0 +1,158 @@
+"""Collects what one task knows about its deliveries, step by step."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from datetime import datetime
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from outbound_transfer.airflow_compat.names import redact
+from outbound_transfer.delivery.observer import DeliveryObserver
+from outbound_transfer.protocol.models import Transfer
+from outbound_transfer.warehouse.deliveries import DISCARDED, MAX_ERROR, DeliveryUpdate, TaskRef
+from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp, utc_now
+
+log = logging.getLogger(__name__)
+
+#: An email address, as far as it can be recognized in a text.
+_ADDRESS: Final = re.compile(r"(\"[^\"]*\"|[^\s,;<>\"']+)@[^\s,;<>\"']+")
+
+
+Step = TypeVar("Step", bound=Callable[..., None])
+
+
+def _never_raises(step: Step) -> Step:
+    """Make a step do nothing if there is no ledger, and log its errors instead of raising them."""
+
+    @wraps(step)
+    def recorded(self: DeliveryRecorder, *args: Any, **kwargs: Any) -> None:
+        try:
+            if self.is_enabled:
+                step(self, *args, **kwargs)
+        except Exception as error:
+            log.warning(
+                "Could not record a step in the delivery ledger: %s: %s", type(error).__name__, redacted_summary(error)
+            )
+
+    return recorded  # type: ignore[return-value]
+
+
+def _ignore(update: DeliveryUpdate) -> None:
+    pass
+
+
+class DeliveryRecorder(DeliveryObserver):
+    """Records the steps of a task's deliveries. A step never raises and does not wait for the ledger.
+
+    :param account: name of the deliveries' account.
+    :param task: the task; None if there is no ledger, and nothing is recorded then.
+    :param submit: called with each :class:`DeliveryUpdate`, which has all that is known about one delivery so far.
+    """
+
+    def __init__(
+        self,
+        account: str = "",
+        task: TaskRef | None = None,
+        submit: Callable[[DeliveryUpdate], Any] = _ignore,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._account, self._task, self._submit, self._clock = account, task, submit, clock
+        self._updates: dict[str, DeliveryUpdate] = {}
+        self._current = ""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether steps are recorded."""
+        return self._task is not None
+
+    @_never_raises
+    def set_current(self, transfer_id: str) -> None:
+        """Attribute the task's next error to this delivery."""
+        self._current = transfer_id
+
+    @_never_raises
+    def record_transfer(self, transfer: Transfer, *, recipients: int | None = None) -> None:
+        """Record a transfer as the service returned it.
+
+        :param recipients: number of recipients, if ``transfer`` does not have them.
+        """
+        if not transfer.is_draft and transfer.files is not None:
+            self._change(transfer.id, final_file_sizes={file.name: file.size for file in transfer.files})
+        self._change(
+            transfer.id,
+            status=transfer.status,
+            subject=transfer.subject,
+            recipient_count=len(transfer.recipients) if recipients is None else recipients,
+            picked_up_count=transfer.picked_up_count,
+            sent_at=parse_event_timestamp(transfer.sent_at),
+            expires_at=parse_event_timestamp(transfer.expires_at),
+        )
+        self.set_current(transfer.id)
+
+    @_never_raises
+    def record_file(self, transfer_id: str, name: str, size: int, sha256: str, *, is_only_version: bool) -> None:
+        """Record that a file of this task is attached.
+
+        :param sha256: "" if this task does not know it.
+        :param is_only_version: no other version was ever planned, so that the record of another try is valid.
+        """
+        files, untrusted_files = self._files_of(transfer_id)
+        if not sha256 and not is_only_version:
+            untrusted_files |= {name}
+        self._change(
+            transfer_id, files=files | {name: {"size": size, "sha256": sha256 or None}}, untrusted_files=untrusted_files
+        )
+
+    @_never_raises
+    def record_file_removed(self, transfer_id: str, name: str) -> None:
+        """Record that a file was removed from the draft."""
+        files, untrusted_files = self._files_of(transfer_id)
+        self._change(
+            transfer_id,
+            files={each: file for each, file in files.items() if each != name},
+            untrusted_files=untrusted_files | {name},
+        )
+
+    @_never_raises
+    def record_draft_removed(self, transfer_id: str) -> None:
+        """Record that the draft was discarded."""
+        self._change(transfer_id, status=DISCARDED)
+
+    @_never_raises
+    def record_error(self, error: BaseException) -> None:
+        """Record the error of the task's try. Errors of this package contain no secrets."""
+        if self._current:
+            self._change(self._current, error=redacted_summary(error))
+
+    def _files_of(self, transfer_id: str) -> tuple[dict[str, dict[str, Any]], frozenset[str]]:
+        update = self._updates.get(transfer_id)
+        return (dict(update.files), update.untrusted_files) if update else ({}, frozenset())
+
+    def _change(self, transfer_id: str, **known: Any) -> None:
+        assert self._task is not None
+        now = format_timestamp(self._clock())
+        update = self._updates.get(transfer_id) or DeliveryUpdate(
+            account=self._account,
+            transfer_id=transfer_id,
+            task=self._task,
+            started_at=now,
+            at=now,
+            error=None if self._task.owns_delivery else msgspec.UNSET,
+        )
+        if not self._task.owns_delivery:
+            known.pop("error", None)
+        self._updates[transfer_id] = update = msgspec.structs.replace(update, at=now, **known)
+        self._submit(update)
+
+
+def redacted_summary(error: BaseException) -> str:
+    """Return the first line of an error without secrets and email addresses, which the ledger must not store."""
+    message = str(error).strip() or type(error).__name__
+    # Masked as in the log: an error may quote an object store or a database.
+    return _ADDRESS.sub("***", str(redact(message.splitlines()[0])))[:MAX_ERROR]

@@ -1,0 +1,107 @@
+"""The datasets that deliveries and ingestions read and write, for OpenLineage.
+
+Imported only by functions that OpenLineage's provider calls, as it is optional.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from airflow.providers.openlineage.extractors import OperatorLineage
+from airflow.providers.openlineage.sqlparser import SQLParser
+from airflow.sdk import Asset, ObjectStoragePath
+from attrs import define
+from openlineage.client.event_v2 import Dataset
+from openlineage.client.facet_v2 import RunFacet
+
+from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.assets.outbound_transfer import account_namespace
+from outbound_transfer.delivery import state as states
+from outbound_transfer.delivery.state import DeliveryState
+from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.protocol.models import DRAFT
+
+#: The facet's name in a run.
+FACET: Final = "outboundTransfer"
+
+
+@define
+class OutboundTransferRunFacet(RunFacet):
+    """The transfer of a run, without its recipients, message and security.
+
+    :ivar status: the service's, as the task returns it; else draft, or None if a send was started and is in doubt.
+    :ivar files: each with ``name`` and ``size`` (bytes); empty if the task attaches none.
+    """
+
+    transferId: str  # noqa: N815  # as OpenLineage names fields
+    status: str | None
+    files: list[dict[str, Any]]
+
+
+def delivery_lineage(operator: Any, task_instance: Any) -> OperatorLineage[Any, Any]:
+    """Return the datasets and the facet of a finished try, successful or not; empty if it has no transfer."""
+    state = states.load(state_store(task_instance.get_template_context()), task_instance.try_number)
+    if state is None or not state.transfer_id:
+        return OperatorLineage()
+    settings = settings_from_connection(BaseHook.get_connection(operator.outbound_transfer_conn_id))
+    return OperatorLineage(
+        inputs=[dataset_of(file.location) for file in state.files.values() if file.location],
+        outputs=[Dataset(namespace=account_namespace(settings.account), name="transfers")],
+        run_facets={FACET: _facet(state, _returned(task_instance))},
+    )
+
+
+def dataset_of(location: str) -> Dataset:
+    """Return a file by OpenLineage's naming: ``file`` and its path, or the bucket and the key."""
+    if "://" not in location:
+        return Dataset(namespace="file", name=os.path.abspath(location))  # noqa: PTH100  # links are not followed
+    path = ObjectStoragePath(location)
+    return Dataset(namespace=path.namespace, name=path.key or "/")
+
+
+def _returned(task_instance: Any) -> Any:
+    return task_instance.xcom_pull(
+        dag_id=task_instance.dag_id, task_ids=task_instance.task_id, map_indexes=task_instance.map_index
+    )
+
+
+def _facet(state: DeliveryState, returned: Any) -> OutboundTransferRunFacet:
+    files = [{"name": name, "size": file.size} for name, file in state.files.items()]
+    if isinstance(returned, dict) and returned.get("id") == state.transfer_id:
+        status = returned.get("status")
+    else:
+        status = None if state.send_started else DRAFT
+    return OutboundTransferRunFacet(transferId=state.transfer_id, status=status, files=files)
+
+
+def ingestion_lineage(source: str, tables: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:
+    """Return the datasets of an ingestion; none of them contains a key.
+
+    :param source: the dataset of the account that is read: ``events`` or ``transfers``.
+    :param tables: the tables written, without their prefix.
+    """
+    settings = settings_from_connection(BaseHook.get_connection(operator.outbound_transfer_conn_id))
+    account = Dataset(namespace=account_namespace(settings.account), name=source)
+    namespace, before = _table_namespace(operator.sql_conn_id, operator.schema)
+    names = (".".join((*before, f"{operator.table_prefix}{table}")) for table in tables)
+    return OperatorLineage(inputs=[account], outputs=[Dataset(namespace=namespace, name=name) for name in names])
+
+
+def _table_namespace(sql_conn_id: str, schema: str | None) -> tuple[str, tuple[str, ...]]:
+    """Return the namespace of a warehouse, and the parts that qualify its tables' names."""
+    hook: Any = BaseHook.get_hook(sql_conn_id)
+    info = hook.get_openlineage_database_info(BaseHook.get_connection(sql_conn_id))
+    if info is None:
+        # OpenLineage has no name for this database. Its host may be a path, or contain a secret, so it is not used.
+        return f"{hook.dialect_name}://{sql_conn_id}", (schema,) if schema else ()
+    parts = (info.database, schema or hook.get_openlineage_default_schema())
+    return SQLParser.create_namespace(info), tuple(part for part in parts if part)
+
+
+def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:  # noqa: ARG001  # Airflow passes it
+    """Return the dataset of an asset; Airflow calls it for our scheme."""
+    namespace, _, name = asset.uri.rpartition("/")
+    return Dataset(namespace=namespace, name=name)

@@ -1,0 +1,50 @@
+"""The link from a task instance to its transfer in the service's web application."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperatorLink
+
+from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.hooks.connection import settings_from_connection
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+    from outbound_transfer.client import Settings
+
+log = logging.getLogger(__name__)
+
+
+class TransferLink(BaseOperatorLink):
+    """The transfer in the service's web application.
+
+    Airflow calls this class when a try ends or defers. :func:`push_link` stores the link as soon as the transfer is
+    known, so that the page has it while the task runs.
+    """
+
+    name = "Transfer"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
+        """Return what :func:`push_link` stored in this try, "" if it was not called."""
+        from airflow.sdk.execution_time.xcom import XCom
+
+        return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
+
+
+def push_link(context: Any, settings: Settings, transfer_id: object) -> None:
+    """Link the running task instance to a transfer; a failure is logged and does not fail the task."""
+    try:
+        context["ti"].xcom_push(TransferLink().xcom_key, settings.transfer_url(transfer_id))
+    except Exception as error:
+        log.warning("Could not store the link to transfer '%s': %s", transfer_id, error)
+
+
+def push_link_for_connection(context: Any, conn_id: str, transfer_id: object) -> None:
+    """Link a task that has no client yet; an error of its connection is left to the code that uses it."""
+    with suppress(Exception):
+        push_link(context, settings_from_connection(BaseHook.get_connection(conn_id)), transfer_id)

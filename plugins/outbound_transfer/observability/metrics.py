@@ -1,0 +1,163 @@
+"""The provider's metrics. All are emitted through Airflow's ``stats``.
+
+docs/metrics.md is generated from :data:`METRICS`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from outbound_transfer.airflow_compat.names import get_stats
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "outbound_transfer."
+
+#: Characters that StatsD does not accept in a name. Tags are part of the name there.
+_INVALID_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_.-]")
+
+
+class MetricType(Enum):
+    """Types of metrics, as StatsD names them."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    TIMER = "timer"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    :ivar name: name without the common prefix.
+    :ivar type: how StatsD aggregates it.
+    :ivar unit: unit of its value. Timers reach StatsD in milliseconds.
+    :ivar tags: names of its tags. Invalid characters in their values are replaced.
+    :ivar description: when it is emitted.
+    """
+
+    name: str
+    type: MetricType
+    unit: str
+    tags: tuple[str, ...]
+    description: str
+
+    @property
+    def full_name(self) -> str:
+        return PREFIX + self.name
+
+    def emit(self, value: float = 1, **tags: object) -> None:
+        """Emit a value. Never raises: a failure is logged at debug level.
+
+        :param value: increment of a counter, value of a gauge, or seconds of a timer.
+        :param tags: value of each tag.
+        """
+        try:
+            self._emit(value, {name: _INVALID_CHARACTERS.sub("_", str(tags[name])) for name in self.tags})
+        except Exception as error:
+            log.debug("Could not emit the metric %s: %s", self.full_name, error)
+
+    def _emit(self, value: float, tags: Mapping[str, Any]) -> None:
+        stats = get_stats()
+        if self.type is MetricType.COUNTER:
+            stats.incr(self.full_name, round(value), tags=dict(tags))
+        elif self.type is MetricType.GAUGE:
+            stats.gauge(self.full_name, value, tags=dict(tags))
+        else:
+            stats.timing(self.full_name, value * 1_000, tags=dict(tags))
+
+
+REQUESTS: Final = Metric(
+    "requests",
+    MetricType.COUNTER,
+    "requests",
+    ("operation", "status", "conn_id"),
+    "an attempt of a call finishes; `status` is the HTTP status, or `none` without a response",
+)
+REQUEST_DURATION: Final = Metric(
+    "request_duration",
+    MetricType.TIMER,
+    "milliseconds",
+    ("operation", "status", "conn_id"),
+    "an attempt of a call finishes",
+)
+RETRIES: Final = Metric(
+    "retries",
+    MetricType.COUNTER,
+    "requests",
+    ("operation", "conn_id"),
+    "a call failed and will be retried after a delay or a deferral",
+)
+RATE_LIMIT_WAIT: Final = Metric(
+    "rate_limit_wait_seconds",
+    MetricType.COUNTER,
+    "seconds, rounded",
+    ("operation", "conn_id"),
+    "a delay for the service's rate limit (429) starts: its length",
+)
+BYTES_UPLOADED: Final = Metric(
+    "bytes_uploaded", MetricType.COUNTER, "bytes", ("conn_id",), "a file is attached (201): its size"
+)
+DEFERRED_WAITERS: Final = Metric(
+    "deferred_waiters",
+    MetricType.GAUGE,
+    "waiters",
+    ("conn_id", "triggerer"),
+    "a deferred waiter starts or finishes: the number in this triggerer; `triggerer` is its host",
+)
+POLL_DURATION: Final = Metric(
+    "poll_duration",
+    MetricType.TIMER,
+    "milliseconds",
+    ("conn_id",),
+    "a triggerer's shared poll finishes: its duration, delays included",
+)
+FEED_LAG: Final = Metric(
+    "feed_lag_seconds",
+    MetricType.GAUGE,
+    "seconds",
+    ("account",),
+    "a page of the event feed is loaded: the age of its newest event while the feed has more, 0 when caught up",
+)
+ROWS_LOADED: Final = Metric(
+    "rows_loaded",
+    MetricType.COUNTER,
+    "rows",
+    ("table",),
+    "a page is loaded: the number of rows that are new in the warehouse",
+)
+REJECTED_LINES: Final = Metric(
+    "rejected_lines",
+    MetricType.COUNTER,
+    "lines",
+    ("account",),
+    "a page of the event feed is loaded: the number of its invalid lines",
+)
+
+METRICS: Final = (
+    REQUESTS,
+    REQUEST_DURATION,
+    RETRIES,
+    RATE_LIMIT_WAIT,
+    BYTES_UPLOADED,
+    DEFERRED_WAITERS,
+    POLL_DURATION,
+    FEED_LAG,
+    ROWS_LOADED,
+    REJECTED_LINES,
+)
+
+
+def markdown_table() -> str:
+    """Return the table of docs/metrics.md."""
+    rows = (
+        f"| `{metric.full_name}` | {metric.type.value} | {metric.unit} "
+        f"| {', '.join(f'`{tag}`' for tag in metric.tags)} | {metric.description} |"
+        for metric in METRICS
+    )
+    return "\n".join(("| name | kind | unit | tags | emitted when |", "|---|---|---|---|---|", *rows))

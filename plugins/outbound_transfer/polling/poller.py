@@ -1,0 +1,351 @@
+"""The shared poll of one connection: polls every transfer that this process waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from outbound_transfer.client import AsyncClient, Settings
+from outbound_transfer.client.drivers import drive_async
+from outbound_transfer.client.retry import POLL_RETRY_POLICY, RetryDetails
+from outbound_transfer.client.settings import InvalidSettings
+from outbound_transfer.polling.rate_limiter import RateLimiter
+from outbound_transfer.polling.read_backoff import ReadBackoff
+from outbound_transfer.polling.schedule import MIN_INTERVAL, Now, now
+from outbound_transfer.polling.waiters import FINAL_POLL_GRACE, Waiter, WaiterRegistry
+from outbound_transfer.polling.watcher import CompletionWatcher
+from outbound_transfer.protocol import status_scan
+from outbound_transfer.protocol.errors import CallError, Forbidden, InvalidApiKey, RateLimited, ServiceError, TimedOut
+from outbound_transfer.protocol.messages import Call, Flow
+from outbound_transfer.protocol.models import Transfer, UnreadableRow
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds for which waiters may join before the first poll; also the interval of updates within a long poll.
+COALESCE_SECONDS: Final = 2.0
+
+#: Seconds from a failed poll to the next one, doubled each time.
+MIN_BACKOFF: Final = 2.0
+MAX_BACKOFF: Final = 120.0
+
+#: Maximum seconds for which one Retry-After header may stop all polls. The service may then send another one.
+MAX_RETRY_AFTER: Final = 300.0
+
+#: Seconds without a response, in addition to the connection's timeout, after which a poll is canceled.
+MAX_SILENCE: Final = 300.0
+
+#: Maximum number of unreadable rows that one poller logs.
+MAX_LOGGED_PROBLEMS: Final = 100
+
+#: Errors that waiting does not resolve: the key or the connection is invalid.
+PERMANENT_ERRORS: Final = (InvalidApiKey, Forbidden, InvalidSettings)
+
+
+@dataclass(frozen=True)
+class PollUpdate:
+    """Signals that a :class:`Waiter` or :class:`CompletionWatcher` may have changed. Each subscriber checks its own.
+
+    :ivar warning: why polls fail, set on the first of several failures in a row only.
+    :ivar on_stored: awaited after events that follow from this update are stored.
+    """
+
+    warning: str = ""
+    on_stored: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+
+
+class SharedPoller:
+    """Polls the transfers of all waiters and watchers of one connection, as few requests as possible.
+
+    No response of the service and no failure to reach it raises an exception: waiters are updated, and polling
+    continues.
+
+    :param registry: the waiters and watchers. They may join and leave at any time.
+    :param settings: returns the connection's settings. Called before every poll, as the key may be replaced.
+    :param clock: returns the current time.
+    :param sleep: replaces ``asyncio.sleep`` in tests.
+    :param new_client: creates a client from settings and the options of :class:`~outbound_transfer.client.AsyncClient`.
+    :param on_poll: called with the duration of each poll in seconds; must not raise.
+    """
+
+    def __init__(
+        self,
+        registry: WaiterRegistry,
+        settings: Callable[[], Awaitable[Settings]],
+        *,
+        clock: Callable[[], Now] = now,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        new_client: Callable[..., AsyncClient] = AsyncClient,
+        on_poll: Callable[[float], object] | None = None,
+    ) -> None:
+        self._registry, self._settings, self._clock, self._sleep = registry, settings, clock, sleep
+        self._new_client, self._on_poll = new_client, on_poll
+        self._client: AsyncClient | None = None
+        self._rate_limiter = RateLimiter()
+        self._listing_cost = status_scan.ListingCost()
+        self._scan_result = status_scan.ScanResult()
+        self._read_backoff = ReadBackoff()
+        self._logged: set[str] = set()
+        self._watcher_queue: dict[str, Transfer] = {}
+        # Monotonic seconds.
+        self._schedule_origin = self._monotonic() + COALESCE_SECONDS
+        self._not_before = self._retry_after_until = self._poll_started = self._schedule_origin
+        self._silence_deadline = 0.0
+        self._failures = 0
+
+    async def updates(self) -> AsyncIterator[PollUpdate]:
+        """Poll until the generator is closed; yield an update whenever a waiter or watcher may have changed."""
+        try:
+            while True:
+                if (left := self._next_poll_at() - self._monotonic()) > 0:
+                    # Short sleeps: a waiter that joins may be due earlier, and the system clock may be set.
+                    await self._sleep(min(left, COALESCE_SECONDS))
+                else:
+                    async for update in self._poll_once():
+                        yield update
+                if self._registry.expire_overdue(self._clock()):
+                    yield PollUpdate()
+        finally:
+            await self._disconnect()
+
+    def _next_poll_at(self) -> float:
+        """Return when the next poll starts, in monotonic seconds."""
+        now = self._clock()
+        not_before = self._not_before
+        if self._registry.check_deadlines(now):  # our own backoff does not delay a final poll
+            not_before = min(not_before, self._poll_started + FINAL_POLL_GRACE)
+        return max(self._registry.next_due_at(self._schedule_origin, now), not_before, self._retry_after_until)
+
+    async def _poll_once(self) -> AsyncIterator[PollUpdate]:
+        poll_start = self._clock()
+        self._registry.check_deadlines(poll_start)
+        self._poll_started, self._not_before = poll_start.monotonic, poll_start.monotonic + MIN_INTERVAL
+        self._extend_silence_deadline()
+        fetching = asyncio.ensure_future(self._fetch(poll_start))
+        try:
+            while not fetching.done():
+                await asyncio.wait({fetching}, timeout=COALESCE_SECONDS)
+                if self._has_updates(poll_start):
+                    yield PollUpdate()
+                if self._monotonic() >= self._silence_deadline:
+                    break
+            warning = await self._handle_result(fetching, poll_start)
+            self._update_watchers()
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)  # before the client is closed
+            if self._on_poll:
+                self._on_poll(self._monotonic() - poll_start.monotonic)
+        if warning or self._registry.pop_has_updates():
+            yield PollUpdate(warning)
+
+    async def _fetch(self, poll_start: Now) -> None:
+        """Request everything that is due. Responses are added to ``_scan_result`` as they arrive."""
+        await self._connect()
+        self._scan_result.has_response = self._scan_result.is_incomplete = False
+        watchers = [
+            watcher
+            for watcher in self._registry.watchers
+            if watcher.due_at(self._schedule_origin) <= poll_start.monotonic
+        ]
+        wanted = self._transfers_due(watchers, poll_start)
+        scan_error, failed_alone = await self._scan_statuses(wanted)
+        self._dispatch_results(poll_start)
+        try:
+            await self._scan_for_watchers(watchers, poll_start)
+        except (*PERMANENT_ERRORS, RateLimited):
+            raise
+        except CallError as error:  # only the watchers' requests failed
+            if not self._scan_result.has_response:
+                raise
+            self._log_once(
+                "listing", f"Could not list the newest transfers; watchers try again with the next poll: {error}"
+            )
+            for watcher in watchers:
+                watcher.polled_at = poll_start.monotonic
+        if scan_error and not self._scan_result.has_response:
+            raise scan_error
+        self._scan_result.failed |= failed_alone  # the service responds, so these transfers caused the errors
+
+    async def _scan_statuses(self, wanted: Mapping[str, float]) -> tuple[CallError | None, Mapping[str, CallError]]:
+        """Request the wanted transfers.
+
+        :return: the error if no transfer could be read at all, and the transfers whose reads failed with it: the cause
+            may be the service or these transfers.
+        """
+        try:
+            self._listing_cost = await self._run(
+                status_scan.scan_statuses(wanted, self._listing_cost, self._scan_result, self._read_backoff.failures)
+            )
+        except (*PERMANENT_ERRORS, RateLimited):
+            raise
+        except CallError as error:
+            return error, self._scan_result.failed_alone
+        return None, {}
+
+    def _transfers_due(self, watchers: Iterable[CompletionWatcher], poll_start: Now) -> dict[str, float]:
+        """Return the ids of the transfers that are due, each with its send time in epoch seconds; 0 if unknown."""
+        due = [
+            waiter
+            for waiter in self._registry
+            if waiter.due_at(self._schedule_origin, poll_start) <= poll_start.monotonic
+        ]
+        outstanding = (watcher.outstanding for watcher in self._registry.watchers)
+        self._read_backoff.retain({waiter.transfer_id for waiter in self._registry}.union(*outstanding))
+        wanted: dict[str, float] = {}
+        for watcher in watchers:
+            wanted |= {
+                transfer_id: sent_at
+                for transfer_id, sent_at in watcher.outstanding.items()
+                if not self._read_backoff.is_backed_off(transfer_id, poll_start.monotonic)
+            }
+        for waiter in due:
+            if self._is_backed_off(waiter, poll_start):
+                waiter.polled_at = poll_start
+            else:
+                wanted[waiter.transfer_id] = waiter.sent_at or wanted.get(waiter.transfer_id, 0.0)
+        return wanted
+
+    def _is_backed_off(self, waiter: Waiter, poll_start: Now) -> bool:
+        return poll_start.monotonic < waiter.overdue_since and self._read_backoff.is_backed_off(
+            waiter.transfer_id, poll_start.monotonic
+        )
+
+    async def _scan_for_watchers(self, watchers: list[CompletionWatcher], poll_start: Now) -> None:
+        """List transfers for the watchers."""
+        if uninitialized := [watcher for watcher in watchers if watcher.is_new]:
+            newest, outstanding = await self._run(status_scan.list_outstanding(self._scan_result))
+            for watcher in uninitialized:
+                watcher.initialize(newest, outstanding, poll_start.wall)
+        if initialized := [watcher for watcher in watchers if watcher not in uninitialized]:
+            known = frozenset.intersection(*(watcher.known for watcher in initialized))
+            since = min(watcher.since for watcher in initialized)
+            newest = await self._run(status_scan.list_sent_since(since, known, self._scan_result))
+            self._update_watchers()
+            for watcher in initialized:
+                watcher.update_from_listing(newest, poll_start.wall)
+        if not self._scan_result.is_incomplete:
+            for watcher in watchers:
+                watcher.polled_at = poll_start.monotonic
+
+    async def _handle_result(self, fetching: asyncio.Future[None], poll_start: Now) -> str:
+        """Handle how a poll finished.
+
+        :return: a warning for all subscribers. Empty if the poll succeeded, or failed like the one before.
+        """
+        try:
+            if not fetching.done():
+                raise TimedOut("the service did not respond for minutes")
+            await fetching
+        except PERMANENT_ERRORS as error:
+            if not await self._is_outdated():
+                self._back_off(MAX_BACKOFF)
+                self._registry.fail_all(str(error))
+                return f"Polling failed permanently: {error}"
+        except Exception as error:  # no failure of a poll finishes a waiter
+            retry_after = error.retry_after if isinstance(error, ServiceError) else None
+            self._back_off()
+            self._retry_after_until = self._monotonic() + min(retry_after or 0.0, MAX_RETRY_AFTER)
+            self._registry.record_failed_poll(poll_start)
+            if self._failures == 1:
+                log.warning("Poll failed; waiters keep waiting", exc_info=error)
+                return f"Poll failed; the wait continues: {error}"
+        else:
+            if self._scan_result.has_response:  # otherwise no request was due
+                self._failures = 0
+        return ""
+
+    def _back_off(self, min_delay: float = 0.0) -> None:
+        delay = min(MIN_BACKOFF * 2**self._failures, MAX_BACKOFF)
+        self._failures = min(self._failures + 1, 10)
+        self._not_before = self._monotonic() + max(delay, min_delay)
+
+    def _dispatch_results(self, poll_start: Now) -> None:
+        """Update waiters with the results since the last call."""
+        found = self._scan_result.drain()
+        self._registry.update(found.transfers.values(), poll_start)
+        self._watcher_queue |= found.transfers
+        self._registry.mark_missing(found.missing)
+        self._registry.record_read_errors(found.failed, poll_start)
+        self._read_backoff.forget(found.transfers)
+        self._read_backoff.record_failure(found.failed, self._monotonic())
+        self._read_backoff.deprioritize(found.failed_alone, self._monotonic())
+        self._log_unreadable_rows(found.unreadable)
+
+    def _update_watchers(self) -> None:
+        """Update watchers with all results of the poll."""
+        shown, self._watcher_queue = self._watcher_queue, {}
+        self._registry.update_watchers(shown.values())
+
+    def _log_unreadable_rows(self, rows: Iterable[UnreadableRow]) -> None:
+        for row in rows:
+            self._log_once(
+                row.id or row.reason, f"Could not read a row of the listing, transfer '{row.id or '?'}': {row.reason}"
+            )
+
+    def _log_once(self, key: str, message: str) -> None:
+        if key not in self._logged and len(self._logged) < MAX_LOGGED_PROBLEMS:
+            self._logged.add(key)
+            log.warning("%.500s", message)
+
+    def _has_updates(self, poll_start: Now) -> bool:
+        self._dispatch_results(poll_start)
+        return self._registry.pop_has_updates()
+
+    async def _run(self, flow: Flow[T]) -> T:
+        return await drive_async(flow, self._perform)
+
+    async def _perform(self, call: Call[T]) -> T:
+        if delay := self._rate_limiter.reserve(self._monotonic()):
+            self._extend_silence_deadline(delay)
+            await self._sleep(delay)
+        assert self._client is not None
+        self._extend_silence_deadline()
+        try:
+            return await self._client.perform(call)
+        finally:
+            self._extend_silence_deadline()
+
+    def _on_retry(self, retry: RetryDetails) -> None:
+        log.info("Retrying a request of the poll in %.0f s: %s", retry.wait_for, retry.caused_by)
+        self._rate_limiter.reserve(self._monotonic())  # a retry is a request too
+        self._extend_silence_deadline(retry.wait_for)
+
+    def _extend_silence_deadline(self, seconds: float = 0.0) -> None:
+        """Extend the deadline for a response.
+
+        :param seconds: a delay before the next request.
+        """
+        timeout = self._client.settings.timeout if self._client else 0.0
+        self._silence_deadline = self._monotonic() + seconds + timeout + MAX_SILENCE
+
+    def _monotonic(self) -> float:
+        return self._clock().monotonic
+
+    async def _connect(self) -> None:
+        settings = await self._settings()
+        if self._client is None or self._client.settings != settings:
+            await self._disconnect()
+            self._client = self._new_client(
+                settings,
+                policy=POLL_RETRY_POLICY,
+                sleep=self._sleep,
+                clock=self._monotonic,
+                on_retry=self._on_retry,
+            )
+
+    async def _is_outdated(self) -> bool:
+        """Return whether the connection's settings have changed since the poll started: its key may be a new one."""
+        try:
+            return self._client is not None and self._client.settings != await self._settings()
+        except InvalidSettings:
+            return False
+
+    async def _disconnect(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None

@@ -1,0 +1,120 @@
+"""Where a watcher keeps its state, from which the next triggerer continues."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from outbound_transfer.airflow_compat import asset_state
+from outbound_transfer.airflow_compat.lookups import call_airflow
+from outbound_transfer.airflow_compat.task_attempt import TaskAttempt
+
+if TYPE_CHECKING:
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+
+    from outbound_transfer.polling.poller import PollUpdate
+    from outbound_transfer.warehouse.task_state import TaskState
+
+log = logging.getLogger(__name__)
+
+#: Key of a watcher's state.
+WATCHER_STATE_KEY: Final = "outbound_transfer_watcher"
+
+#: Seconds from an event to the write of the state behind it, if Airflow does not say when it has stored the event. It
+#: does so every second.
+SAVE_DELAY_SECONDS: Final = 15.0
+
+#: Seconds after a failed read.
+RETRY_SECONDS: Final = 60.0
+
+
+class WatcherState(Protocol):
+    """Keeps the state of one watcher."""
+
+    async def load(self) -> Any:
+        """Return what was saved last; None if there is nothing."""
+
+    def save(self, update: PollUpdate, state: Any) -> None:
+        """Save a state once the events that follow from ``update`` are stored."""
+
+    def close(self) -> None:
+        """Drop what is not saved yet."""
+
+
+class AssetState:
+    """Keeps the state in Airflow's asset state store.
+
+    :param store: the store of the trigger's asset.
+    """
+
+    def __init__(self, store: AssetStateStoreAccessors) -> None:
+        self._store = store
+
+    async def load(self) -> Any:
+        """Return what was saved last; None if there is nothing.
+
+        :raises ValueError: several assets share the trigger.
+        """
+        return await asset_state.read(self._store, WATCHER_STATE_KEY)
+
+    def save(self, update: PollUpdate, state: Any) -> None:
+        update.on_stored.append(partial(asset_state.write, self._store, WATCHER_STATE_KEY, state))
+
+    def close(self) -> None:
+        pass
+
+
+class TableState:
+    """Keeps the state in the table of states, as Airflow has no store for it before 3.3.
+
+    :param conn_id: the table's connection.
+    :param arguments: of the trigger. Airflow runs one trigger for all watchers with the same ones.
+    """
+
+    def __init__(self, conn_id: str, arguments: dict[str, Any]) -> None:
+        self._conn_id = conn_id
+        digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()
+        self._row = TaskAttempt(WATCHER_STATE_KEY, digest, "watcher", -1, 1, "", is_fresh=False)
+        self._saves: set[asyncio.Task[None]] = set()
+        self._lock = asyncio.Lock()
+
+    async def load(self) -> Any:
+        """Return what was saved last; None if there is nothing. Wait for a database that does not respond."""
+        while True:
+            try:
+                return await call_airflow(lambda: self._open().get(WATCHER_STATE_KEY))
+            except Exception as error:
+                log.warning(
+                    "Could not read a watcher's state from connection '%s'; it is read again in %d seconds: %s",
+                    self._conn_id,
+                    RETRY_SECONDS,
+                    error,
+                )
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def save(self, update: PollUpdate, state: Any) -> None:  # noqa: ARG002  # nobody confirms that it is stored
+        task = asyncio.get_running_loop().create_task(self._save_later(state))
+        self._saves.add(task)
+        task.add_done_callback(self._saves.discard)
+
+    def close(self) -> None:
+        for task in self._saves:
+            task.cancel()
+
+    async def _save_later(self, state: Any) -> None:
+        await asyncio.sleep(SAVE_DELAY_SECONDS)
+        async with self._lock:  # in the order of the states
+            try:
+                await call_airflow(lambda: self._open().set(WATCHER_STATE_KEY, state))
+            except Exception as error:  # a later state includes this one
+                log.warning("Could not save a watcher's state with connection '%s': %s", self._conn_id, error)
+
+    def _open(self) -> TaskState:
+        from outbound_transfer.warehouse.config import open_states
+        from outbound_transfer.warehouse.task_state import TaskState
+
+        return TaskState(open_states(self._conn_id), self._row)

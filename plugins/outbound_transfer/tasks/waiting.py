@@ -1,0 +1,306 @@
+"""Waiting for a transfer, shared by the sensor in each of its modes and by ``DeliverFilesOperator``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+from airflow.sdk import BaseOperator
+
+from outbound_transfer.airflow_compat.names import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+    timezone,
+)
+from outbound_transfer.delivery.clears import read_clear_counters
+from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.protocol.errors import CallError
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.ids import resolve_transfer_id
+from outbound_transfer.protocol.models import Transfer, to_summary_dict
+from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, UNKNOWN_STATUS_HINT, Outcome, OutcomeRules, describe
+from outbound_transfer.tasks.errors import fail_without_retry
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from pydantic import JsonValue
+
+OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
+
+#: Where a task stores the deadline of its wait.
+DEADLINE_STATE_KEY: Final = "outbound_transfer_deadline"
+
+TRIGGER_FAILURES_STATE_KEY: Final = "outbound_transfer_trigger_failures"
+
+#: Failures of the task's trigger, which are Airflow's and not the service's, that start a new trigger: with one more,
+#: each within :data:`TRIGGER_FAILURE_WINDOW` of the one before, the task fails.
+MAX_TRIGGER_FAILURES: Final = 3
+
+TRIGGER_FAILURE_WINDOW: Final = timedelta(hours=1)
+
+
+def to_seconds(duration: float | str | timedelta, argument: str = "a duration") -> float:
+    """Convert a duration to seconds. A rendered template gives it as text.
+
+    :param argument: its name in the error.
+    :raises AirflowFailException: the duration is not a number, negative, NaN or infinite.
+    """
+    try:
+        length = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    except (TypeError, ValueError, OverflowError):
+        length = inf
+    if not 0 <= length < inf:
+        raise AirflowFailException(f"{argument} must be a timedelta or a number of seconds, not {duration!r:.100}")
+    return length
+
+
+def checked_transfer_id(transfer_id: Any) -> str:
+    """Return the transfer's id, as :func:`~outbound_transfer.protocol.ids.resolve_transfer_id` does.
+
+    :raises AirflowFailException: it is not a transfer's id. Raised before the task starts to wait.
+    """
+    with fail_without_retry():
+        return resolve_transfer_id(transfer_id)
+
+
+def transfer_from_event(event: Any) -> Transfer | None:
+    """Return the transfer as the trigger last saw it, or None if the service could not be reached.
+
+    :raises ValueError: the event is not one of this provider's triggers.
+    """
+    if not isinstance(event, Mapping) or event.get("status") not in ("finished", "timeout", "error"):
+        raise ValueError("The trigger's event is not one of this provider's")
+    transfer: Transfer | None = msgspec.convert(event.get("transfer"), Transfer | None)
+    return transfer
+
+
+class DeferrableWaitMixin(BaseOperator):
+    """An operator or sensor that waits for a transfer, here or in the triggerer.
+
+    It also has ``outbound_transfer_conn_id``, ``poke_interval`` and ``timeout``.
+
+    :param on_expired: the task's outcome if the transfer expired before all recipients picked it up: ``fail``,
+        ``succeed`` or ``skip``.
+    :param on_canceled: the same for a transfer that was canceled in the web application.
+    :param accept_partial: succeed as soon as one recipient picked the transfer up.
+    :param finish_in_triggerer: with ``deferrable``, finish a success or a skip without starting a worker (Airflow's
+        own sensors call this ``end_from_trigger``). Airflow then runs no listener. If the task has outlets or callbacks
+        for success or skip, a worker finishes it regardless.
+    """
+
+    outbound_transfer_conn_id: str
+    poke_interval: Any
+    timeout: Any
+
+    #: The last line logged about the transfer: a poll that shows the same is not logged again.
+    _last_logged: str = ""
+
+    def __init__(
+        self,
+        *,
+        on_expired: str = "fail",
+        on_canceled: str = "fail",
+        accept_partial: bool = False,
+        finish_in_triggerer: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.on_expired = on_expired
+        self.on_canceled = on_canceled
+        self.accept_partial = accept_partial
+        self.finish_in_triggerer = finish_in_triggerer
+        self._check_outcomes()
+
+    def _check_outcomes(self) -> None:
+        """Validate the outcome arguments, except templates.
+
+        :raises ValueError: naming the argument and its choices.
+        """
+        for argument in ("on_expired", "on_canceled"):
+            outcome = getattr(self, argument)
+            if outcome not in OUTCOMES and "{{" not in str(outcome):
+                raise ValueError(f"{argument} must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
+
+    def outcome_rules(self) -> OutcomeRules:
+        """Return what each terminal status means for the task.
+
+        :raises ValueError: an argument, which may have been a template, is not an outcome.
+        """
+        self._check_outcomes()
+        return OutcomeRules.from_arguments(self.on_expired, self.on_canceled, accept_partial=self.accept_partial)
+
+    def validate_wait(self) -> None:
+        """Validate the arguments of the wait, before anything is sent.
+
+        :raises AirflowFailException, ValueError: naming the argument.
+        """
+        self.outcome_rules()
+        for argument in ("poke_interval", "timeout"):
+            to_seconds(getattr(self, argument), argument)
+
+    def get_or_create_deadline(self, context: Context) -> datetime:
+        """Return when the wait times out: stored, so that it survives restarts and retries. A clear starts it anew.
+
+        :raises AirflowFailException: ``timeout`` is not a duration, or ends after the year 9999.
+        """
+        from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
+
+        store = state_store(context)
+        clear_counters: list[JsonValue] = list(read_clear_counters(context))
+        stored: Any = store.get(DEADLINE_STATE_KEY, default=None)
+        if isinstance(stored, dict) and stored.get("clear_counters") == clear_counters:
+            return datetime.fromisoformat(stored["deadline"])
+        try:
+            deadline = timezone.utcnow() + timedelta(seconds=to_seconds(self.timeout, "timeout"))
+        except OverflowError:
+            raise AirflowFailException(f"timeout is too long: {self.timeout!r:.100}") from None
+        state: dict[str, JsonValue] = {"deadline": deadline.isoformat(), "clear_counters": clear_counters}
+        store.set(DEADLINE_STATE_KEY, state, retention=NEVER_EXPIRE)
+        return deadline
+
+    def poll_transfer(self, hook: OutboundTransferHook, transfer_id: str) -> Transfer | None:
+        """Read the transfer once.
+
+        :return: None after a transient error, which does not end the wait.
+        :raises AirflowFailException: the key is refused, or does not see the transfer.
+        """
+        try:
+            with fail_without_retry():
+                return hook.get_transfer(transfer_id)
+        except CallError as error:
+            self.log.warning("Could not read transfer '%s'; the wait continues: %s", transfer_id, error)
+            return None
+
+    def resolve_outcome(self, transfer: Transfer) -> dict[str, Any] | None:
+        """Apply the outcome rules to the transfer, and log its status if it changed.
+
+        :return: the transfer as a mapping without its files, or None while the wait continues.
+        :raises AirflowFailException: its status means failure.
+        :raises AirflowSkipException: its status means to skip.
+        """
+        if self._last_logged != describe(transfer):
+            self._last_logged = describe(transfer)
+            if transfer.status not in KNOWN_STATUSES:
+                self.log.warning("Transfer '%s' has status %r%s", transfer.id, transfer.status, UNKNOWN_STATUS_HINT)
+            self.log.info("%s", describe(transfer))
+        match self.outcome_rules().outcome_of(transfer):
+            case None:
+                return None
+            case Outcome.FAIL:
+                raise AirflowFailException(f"Not delivered to all: {describe(transfer)}")
+            case Outcome.SKIP:
+                raise AirflowSkipException(f"Skipped by on_expired or on_canceled: {describe(transfer)}")
+        return to_summary_dict(transfer)
+
+    def resolve_event(self, event: Any) -> dict[str, Any]:
+        """Apply the outcome rules to the trigger's event, which is checked like any input from outside.
+
+        :raises AirflowFailException, AirflowSkipException: see :meth:`resolve_outcome`; or the service refused.
+        :raises AirflowSensorTimeout: the deadline passed.
+        """
+        transfer = transfer_from_event(event)
+        if event["status"] == "error":
+            raise AirflowFailException(str(event.get("message")))
+        if event["status"] == "finished" and transfer and (result := self.resolve_outcome(transfer)) is not None:
+            return result
+        raise _timed_out(transfer)
+
+    @staticmethod
+    def check_deadline(transfer: Transfer, deadline: datetime) -> None:
+        """Fail if the deadline has passed.
+
+        :raises AirflowSensorTimeout: it has.
+        """
+        if timezone.utcnow() >= deadline:
+            raise _timed_out(transfer)
+
+    def defer_wait(self, transfer_id: str, deadline: datetime, *, sent: Transfer | None = None) -> NoReturn:
+        """Wait in the triggerer, on the poll that all waiters of the connection share.
+
+        :param sent: the transfer as this task has sent it; another one under its id does not end the wait well.
+        """
+        from outbound_transfer.delivery.state import digest, new_salt
+        from outbound_transfer.triggers.transfer import TransferTrigger
+
+        salt = new_salt() if sent else ""
+        trigger = TransferTrigger(
+            transfer_id=transfer_id,
+            outbound_transfer_conn_id=self.outbound_transfer_conn_id,
+            poke_interval=to_seconds(self.poke_interval, "poke_interval"),
+            deadline=deadline.isoformat(),
+            finish_in_triggerer=self.finish_in_triggerer and self._can_finish_in_triggerer(),
+            push_xcom=self.do_xcom_push,
+            identity=digest(identity_of(sent), salt) if sent else "",
+            salt=salt,
+            **self.outcome_rules().to_arguments(),
+        )
+        self.log.info(
+            "Waiting for transfer %s until %s, without a worker slot; polled every %g s",
+            transfer_id,
+            deadline.isoformat(timespec="seconds"),
+            trigger.poke_interval,
+        )
+        self.defer(trigger=trigger, method_name="execute_complete")
+
+    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
+        """Finish with the trigger's event."""
+        from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
+
+        with (
+            OutboundTransferHook(self.outbound_transfer_conn_id) as hook,
+            record_task(self, context, hook.get_account) as recorder,
+        ):
+            if transfer := transfer_from_event(event):
+                recorder.record_transfer(transfer)
+            return self.resolve_event(event)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume as Airflow does, but continue the wait in a new trigger if the trigger failed."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            raise
+        except TaskDeferralError:
+            if _has_failed_too_often(context):
+                raise
+            self.log.warning("The trigger failed; the wait continues in a new one")
+            self._was_deferred = True
+            return self.execute(context)
+
+    def _can_finish_in_triggerer(self) -> bool:
+        """Return whether no worker is needed: the triggerer emits no asset events, splits no outputs, calls nobody."""
+        return not (self.outlets or self.multiple_outputs or self.on_success_callback or self.on_skipped_callback)
+
+
+def _timed_out(transfer: Transfer | None) -> AirflowSensorTimeout:
+    status = describe(transfer) if transfer else "the service could not be reached"
+    return AirflowSensorTimeout(f"Timed out waiting: {status}. Raise timeout to wait longer.")
+
+
+def _has_failed_too_often(context: Context) -> bool:
+    """Count a failure of the task's trigger, and return whether a new trigger would fail too.
+
+    A wait may take weeks, in which triggerers come and go: a failure long after another counts as a first one. After
+    the deadline each failure counts, however late.
+    """
+    from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
+
+    store, now = state_store(context), timezone.utcnow()
+    clear_counters: list[JsonValue] = list(read_clear_counters(context))
+    before: Any = store.get(TRIGGER_FAILURES_STATE_KEY, default=None)
+    waiting: Any = store.get(DEADLINE_STATE_KEY, default=None)
+    count = 0
+    if isinstance(before, dict) and before.get("clear_counters") == clear_counters:
+        is_late = isinstance(waiting, dict) and now >= datetime.fromisoformat(waiting["deadline"])
+        if is_late or now - datetime.fromisoformat(before["at"]) < TRIGGER_FAILURE_WINDOW:
+            count = before["count"]
+    state: dict[str, JsonValue] = {"count": count + 1, "at": now.isoformat(), "clear_counters": clear_counters}
+    store.set(TRIGGER_FAILURES_STATE_KEY, state, retention=NEVER_EXPIRE)
+    return bool(count >= MAX_TRIGGER_FAILURES)

@@ -1,0 +1,139 @@
+"""Loading of the event feed, page by page, without Airflow: reading, sleeping and reporting are passed in."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from outbound_transfer.protocol.errors import CallError
+from outbound_transfer.transfers.progress import IngestProgress
+from outbound_transfer.warehouse.errors import CursorMoved, RowsRefused, TooManyRejectedLines
+from outbound_transfer.warehouse.events import PollRecord
+
+if TYPE_CHECKING:
+    from outbound_transfer.protocol.events import Page
+    from outbound_transfer.warehouse.events import EventStore
+
+log = logging.getLogger(__name__)
+
+#: Seconds from one successful response of the feed to the next call (service-api.md, R58).
+FEED_INTERVAL: Final = 60.0
+
+
+class FeedIngest:
+    """Loads pages of the event feed into an event store, until the feed is drained or a limit is reached.
+
+    Each page is one transaction, so the ingest may stop at any point and start again from the stored cursor.
+
+    :param read_page: reads the page that follows a cursor.
+    :param store: where events and the cursor are stored.
+    :param progress: counts of the pages that were loaded before a deferral.
+    :param max_pages: number of pages to load at most, those of ``progress`` included; None for no limit.
+    :param max_rejected: number of unreadable lines that a page may have; None for no limit.
+    :param sleep: waits for a number of seconds; it may raise in order to wait elsewhere.
+    :param on_page: called with each page that was loaded, and the number of its events that are new.
+    :param clock: monotonic seconds.
+    :ivar progress: counts of the pages that were loaded so far.
+    :ivar cursor: the stored cursor.
+    """
+
+    def __init__(
+        self,
+        read_page: Callable[[int], Page],
+        store: EventStore,
+        progress: IngestProgress,
+        *,
+        max_pages: int | None,
+        max_rejected: int | None,
+        sleep: Callable[[float], None],
+        on_page: Callable[[Page, int], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read_page, self.store, self.progress = read_page, store, progress
+        self._max_pages, self._max_rejected = max_pages, max_rejected
+        self._sleep, self._on_page, self._clock = sleep, on_page, clock
+        self.cursor = 0
+
+    def run(self) -> IngestProgress:
+        """Load pages until there are no more, or until another reader moves the cursor.
+
+        :raises TooManyRejectedLines: a page has more unreadable lines than allowed.
+        :raises CallError: the feed cannot be read.
+        :raises WarehouseError: the page cannot be loaded.
+        """
+        try:
+            with self.store.warehouse.reuse_connection():
+                self._load_pages()
+        except CursorMoved as moved:
+            self.log_poll(200, f"not loaded: {moved}")
+            log.warning("%s: another reader loaded the page, or the cursor was set. Stopping; no event is lost", moved)
+        return self.progress
+
+    def _load_pages(self) -> None:
+        self.cursor = self.store.get_or_create_cursor()
+        while True:
+            page = self._read()
+            responded_at = self._clock()
+            is_accepted = self.store.accepts_cursor(page)
+            if is_accepted:
+                self._load(page)
+                if self.progress.is_done(self._max_pages):
+                    return
+            self._wait(FEED_INTERVAL - (self._clock() - responded_at), is_accepted=is_accepted)
+
+    def _read(self) -> Page:
+        try:
+            return self._read_page(self.cursor)
+        except CallError as error:
+            self.log_poll(getattr(error, "status", None), str(error))
+            raise
+
+    def _load(self, page: Page) -> None:
+        self._check_rejected(page)
+        try:
+            new_events = self.store.load_page(page)
+        except RowsRefused as refused:  # the page has fewer of them each time, so this ends
+            log.warning("%s: they are stored raw, or as rejected lines", refused)
+            self._load(refused.page)
+            return
+        log.info(
+            "Loaded %d events (%d new) and %d rejected lines; cursor %d to %d, %s",
+            len(page.events),
+            new_events,
+            len(page.rejected),
+            page.cursor,
+            page.next_cursor,
+            "more to come" if page.has_more else "caught up",
+        )
+        self.cursor, self.progress = page.next_cursor, self.progress.after(page, new_events)
+        if self._on_page:
+            self._on_page(page, new_events)
+
+    def _check_rejected(self, page: Page) -> None:
+        if self._max_rejected is None or len(page.rejected) <= self._max_rejected:
+            return
+        first = page.rejected[0]
+        message = (
+            f"{len(page.rejected)} lines of the page after cursor {page.cursor} are not valid events, and max_rejected "
+            f"is {self._max_rejected}; nothing of the page was loaded. "
+            f"The first is line {first.line_number}: {first.reason}."
+        )
+        self.log_poll(200, message)
+        raise TooManyRejectedLines(f"{message} Inspect the feed; to store such lines raw, raise max_rejected.")
+
+    def _wait(self, seconds: float, *, is_accepted: bool) -> None:
+        reason = "There is more" if is_accepted else "The response's cursor is far beyond its lines and is confirmed"
+        log.info("%s; the feed allows one call a minute: next call in %.0f s", reason, max(seconds, 0.0))
+        self._sleep(max(seconds, 0.0))
+
+    def log_poll(self, status: int | None, note: str) -> None:
+        """Record a poll that loaded nothing. Never raises: the error that led here matters more.
+
+        :param status: HTTP status; None if there was no response.
+        """
+        try:
+            self.store.log_poll(PollRecord(cursor_from=self.cursor, status=status, note=note))
+        except Exception as error:
+            log.warning("Could not record this poll: %s", error)

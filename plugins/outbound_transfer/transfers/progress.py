@@ -1,0 +1,86 @@
+"""Counts of an ingest, which survive deferrals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from outbound_transfer.protocol.events import Page
+
+#: Limits for the types of events, which the service names: they are stored in the deferred task and the XCom.
+MAX_TYPES: Final = 50
+MAX_TYPE_LENGTH: Final = 100
+OTHER_TYPES: Final = "(other types)"
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class IngestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Counts of the pages that a task has loaded.
+
+    :ivar events: number of events, of which ``new_events`` were not in the warehouse before.
+    :ivar rejected: number of rejected lines.
+    :ivar cursor_from: cursor before the first page; ``cursor_to``: after the last one. None before the first page.
+    :ivar has_more: whether the feed had more after the last page.
+    :ivar types: number of events by type.
+    """
+
+    pages: Count = 0
+    events: Count = 0
+    new_events: Count = 0
+    rejected: Count = 0
+    cursor_from: Count | None = None
+    cursor_to: Count | None = None
+    has_more: bool = True
+    types: dict[str, Count] = {}
+
+    def after(self, page: Page, new_events: int) -> IngestProgress:
+        """Return the counts including a loaded page."""
+        return IngestProgress(
+            pages=self.pages + 1,
+            events=self.events + len(page.events),
+            new_events=self.new_events + new_events,
+            rejected=self.rejected + len(page.rejected),
+            cursor_from=page.cursor if self.cursor_from is None else self.cursor_from,
+            cursor_to=page.next_cursor,
+            has_more=page.has_more,
+            types=_count_types(self.types, page),
+        )
+
+    def is_done(self, max_pages: int | None) -> bool:
+        """Return whether the feed has no more pages, or as many were loaded as allowed."""
+        return not self.has_more or (max_pages is not None and self.pages >= max_pages)
+
+    def __str__(self) -> str:
+        return (
+            f"Loaded {self.events} events ({self.new_events} new) and {self.rejected} rejected lines of {self.pages} "
+            f"pages; cursor {self.cursor_from} to {self.cursor_to}, {'more to come' if self.has_more else 'caught up'}"
+        )
+
+    def as_kwargs(self) -> dict[str, Any]:
+        """Return the counts as an argument of the method that resumes the task."""
+        return {"progress": msgspec.to_builtins(self)}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts as the operator returns them."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+def progress_from_event(progress: Any) -> IngestProgress:
+    """Return the counts that a deferral brought back.
+
+    :raises msgspec.ValidationError: they are not those of :meth:`IngestProgress.as_kwargs`.
+    """
+    return msgspec.convert(progress, IngestProgress)
+
+
+def _count_types(types: dict[str, int], page: Page) -> dict[str, int]:
+    counted = dict(types)
+    for kind, count in Counter([event.type for event in page.events]).items():
+        shown = kind[:MAX_TYPE_LENGTH]
+        if shown not in counted and len(counted) >= MAX_TYPES:
+            shown = OTHER_TYPES
+        counted[shown] = counted.get(shown, 0) + count
+    return counted

@@ -1,0 +1,153 @@
+"""Charts as geometry in a box of 100 by 100, which the templates draw as SVG. Their text remains HTML.
+
+The page's content security policy forbids scripts, and Airflow includes no library that draws SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from outbound_transfer.ui.formatting import format_duration, parse_timestamp
+from outbound_transfer.ui.rows import OutcomeRow, PickupRow
+from outbound_transfer.ui.view_models import OUTCOMES, outcome_for, to_int
+
+#: The share of its slot that a bar fills.
+_BAR_WIDTH: Final = 0.72
+
+#: Upper limits of the bars of the time to pickup, in seconds.
+_BUCKET_EDGES: Final = (300, 900, 3_600, 4 * 3_600, 12 * 3_600, 86_400, 2 * 86_400, 4 * 86_400, 7 * 86_400)
+
+
+@dataclass(frozen=True)
+class Rect:
+    """A part of a bar."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    css_class: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar, and its values for the table beside the chart."""
+
+    label: str
+    values: tuple[int, ...]
+    parts: tuple[Rect, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.values)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Bars.
+
+    :ivar top: the value at the upper edge.
+    """
+
+    bars: tuple[Bar, ...]
+    top: int
+
+    @property
+    def total(self) -> int:
+        return sum(bar.total for bar in self.bars)
+
+
+def axis_limit(value: int) -> int:
+    """Return the smallest of 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, … that is at least ``value``."""
+    scale = 1
+    while True:
+        for step in (1, 2, 3, 4, 5, 6, 8):
+            if step * scale >= value:
+                return step * scale
+        scale *= 10
+
+
+def stacked_bars(labels: Sequence[str], values: Sequence[Sequence[int]], css_classes: Sequence[str]) -> Plot:
+    """Plot stacked bars.
+
+    :param labels: one label for each bar.
+    :param values: the values of each bar, in the order of ``css_classes``.
+    :param css_classes: class of each part; the first one is at the bottom.
+    """
+    top = axis_limit(max((sum(each) for each in values), default=0))
+    slot = 100 / max(1, len(labels))
+    return Plot(
+        tuple(
+            Bar(label, tuple(each), tuple(_stack(each, css_classes, (number + (1 - _BAR_WIDTH) / 2) * slot, slot, top)))
+            for number, (label, each) in enumerate(zip(labels, values, strict=True))
+        ),
+        top,
+    )
+
+
+def _stack(values: Sequence[int], css_classes: Sequence[str], x: float, slot: float, top: int) -> Iterable[Rect]:
+    foot = 100.0
+    for value, css_class in zip(values, css_classes, strict=True):
+        if value > 0:
+            height = 100 * value / top
+            foot -= height
+            yield Rect(round(x, 3), round(foot, 3), round(slot * _BAR_WIDTH, 3), round(height, 3), css_class)
+
+
+def outcomes_by_day(rows: Iterable[OutcomeRow], starts: Sequence[datetime]) -> Plot:
+    """Plot deliveries by day and outcome.
+
+    :param starts: the time at which each bar starts.
+    """
+    counted = [dict.fromkeys(OUTCOMES, 0) for _ in starts]
+    for row in rows:
+        counted[to_int(row.bar)][outcome_for(str(row.status))] += to_int(row.delivery_count)
+    return stacked_bars(
+        [f"{start:%b} {start.day}" for start in starts], [list(day.values()) for day in counted], list(OUTCOMES)
+    )
+
+
+@dataclass(frozen=True)
+class PickupTimes:
+    """The distribution of the times to pickup, with its median and 90th percentile as text."""
+
+    plot: Plot
+    median: str
+    p90: str
+
+
+def pickup_histogram(rows: Iterable[PickupRow]) -> PickupTimes | None:
+    """Plot the distribution of the times to pickup. None if nobody has picked up."""
+    pairs = ((parse_timestamp(row.sent_at), parse_timestamp(row.picked_up_at)) for row in rows)
+    took = sorted((picked_up - sent) / timedelta(seconds=1) for sent, picked_up in pairs if sent and picked_up)
+    if not took:
+        return None
+    counts = [0] * (len(_BUCKET_EDGES) + 1)
+    for seconds in took:
+        counts[sum(seconds >= edge for edge in _BUCKET_EDGES)] += 1
+    labels = [
+        f"under {format_duration(_BUCKET_EDGES[0])}",
+        *(f"{format_duration(a)} to {format_duration(b)}" for a, b in pairwise(_BUCKET_EDGES)),
+    ]
+    plot = stacked_bars(
+        [*labels, f"{format_duration(_BUCKET_EDGES[-1])} or more"], [[count] for count in counts], ["time"]
+    )
+    return PickupTimes(
+        plot, format_duration(took[(len(took) - 1) // 2]), format_duration(took[(len(took) - 1) * 9 // 10])
+    )
+
+
+def calls_sparkline(values: Sequence[int], limit: int) -> Plot:
+    """Plot calls by minute. ``top`` is at least ``limit``, so that charts of several connections compare."""
+    slot = 100 / len(values)
+    top = max(limit, *values)
+    parts = [
+        Rect(round(number * slot, 3), round(100 - 100 * value / top, 3), round(slot * 0.8, 3),
+             round(100 * value / top, 3), "limited" if value > limit else "time")
+        for number, value in enumerate(values)
+    ]  # fmt: skip
+    return Plot((Bar("calls", tuple(values), tuple(parts)),), top)

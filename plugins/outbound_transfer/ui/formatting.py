@@ -1,0 +1,46 @@
+"""Formats values for people."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from itertools import pairwise
+from typing import Any, Final
+
+#: Invisible characters: controls, and marks that change the direction of text.
+_INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+#: Shown instead of a missing value.
+DASH: Final = "\N{EN DASH}"
+
+_SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def clean(text: Any, max_length: int = 200) -> str:
+    """Return ``text`` with invisible characters replaced, cut to ``max_length`` characters."""
+    found = _INVISIBLE.sub("\ufffd", str(text)[: max_length + 1])
+    return found if len(found) <= max_length else found[: max_length - 1] + "…"
+
+
+def format_duration(seconds: float) -> str:
+    """Return for example ``2 d 3 h``: the largest unit, and the next one if there are fewer than 10 of it."""
+    left = max(0, round(seconds))
+    for (seconds_each, unit), (small, small_unit) in pairwise(_SPANS):
+        if left >= seconds_each:
+            more = left % seconds_each // small
+            return f"{left // seconds_each} {unit}" + (
+                f" {more} {small_unit}" if more and left < 10 * seconds_each else ""
+            )
+    return f"{left} s"
+
+
+def parse_timestamp(value: Any) -> datetime | None:
+    """Parse a timestamp as databases return it: a datetime or ISO 8601 text. None if it is neither."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
+        return None
+    return value.astimezone(timezone.utc) if value.tzinfo else value.replace(tzinfo=timezone.utc)

@@ -1,0 +1,276 @@
+"""Converts rows to what the templates show. Values are not trusted: all text is cleaned here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final
+from urllib.parse import quote
+
+from outbound_transfer.client.web_links import transfer_url
+from outbound_transfer.delivery.progress import format_bytes
+from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
+from outbound_transfer.ui.filters import DELETED, DISCARDED, LEDGER_TERMINAL_STATUSES
+from outbound_transfer.ui.formatting import DASH, clean, format_duration, parse_timestamp
+from outbound_transfer.ui.rows import CallRow, DeliveryRow, FeedRow, OutcomeRow, RecipientRow
+
+#: Calls per minute that the service allows a key (service-api.md, R53).
+MAX_CALLS_PER_MINUTE: Final = 60
+
+#: Seconds after which a feed that is not read is shown as behind. The service recommends a poll every 90 seconds.
+MAX_FEED_LAG: Final = 600
+
+#: Outcomes in the chart, each with its label and statuses. Any other status is in flight.
+OUTCOMES: Final = {
+    "complete": ("Complete", (COMPLETE,)),
+    "in-flight": ("In flight", ()),
+    "expired": ("Expired", (EXPIRED,)),
+    "canceled": ("Canceled or deleted", (CANCELED, DISCARDED, DELETED)),
+    "draft": ("Not sent", (DRAFT,)),
+}
+
+
+def outcome_for(status: str) -> str:
+    """Return the key of :data:`OUTCOMES` for a status."""
+    return next((name for name, (_, statuses) in OUTCOMES.items() if status in statuses), "in-flight")
+
+
+@dataclass(frozen=True)
+class FileView:
+    """A file as recorded in the ledger."""
+
+    name: str
+    size: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class RecipientView:
+    """A recipient.
+
+    :ivar picked_up_at: None until the recipient picks up.
+    """
+
+    email: str
+    name: str
+    picked_up_at: datetime | None
+
+
+@dataclass(frozen=True)
+class DeliveryView:
+    """A delivery.
+
+    :ivar run_path: path of the DAG run's page in Airflow.
+    :ivar task_path: path of the task instance's page in Airflow.
+    :ivar web_url: the transfer in the service's web application.
+    """
+
+    transfer_id: str
+    conn_id: str
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int
+    try_number: int
+    subject: str
+    status: str
+    error: str
+    files: tuple[FileView, ...]
+    size: str
+    recipient_count: int
+    picked_up_count: int
+    created_at: datetime | None
+    sent_at: datetime | None
+    expires_at: datetime | None
+    finished_at: datetime | None
+    run_path: str
+    task_path: str
+    web_url: str | None
+    recipients: tuple[RecipientView, ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        return outcome_for(self.status)
+
+    @property
+    def is_open(self) -> bool:
+        return self.status not in LEDGER_TERMINAL_STATUSES
+
+    def age(self, now: datetime) -> str:
+        """Return the time since the send, or since the creation of a draft."""
+        since = self.sent_at or self.created_at
+        return format_duration((now - since).total_seconds()) if since else DASH
+
+    def expiry(self, now: datetime) -> str:
+        """Return the time that recipients have left."""
+        if not self.is_open or self.expires_at is None or self.status == DRAFT:
+            return DASH
+        left = (self.expires_at - now).total_seconds()
+        return format_duration(left) if left > 0 else "past"
+
+    def expires_within_a_day(self, now: datetime) -> bool:
+        """Return whether the transfer is outstanding and expires in less than a day."""
+        if not self.is_open or self.expires_at is None or self.status == DRAFT:
+            return False
+        return (self.expires_at - now).total_seconds() < 86_400
+
+
+def delivery_from_row(
+    row: DeliveryRow, web_urls: Mapping[str, str], recipients: Iterable[RecipientRow] = (), max_length: int = 200
+) -> DeliveryView:
+    """Return a delivery as the templates show it.
+
+    :param web_urls: URL of the web application by connection id.
+    :param recipients: recipients of any transfers; those of this one are shown.
+    :param max_length: maximum length of the subject.
+    """
+    run_path = f"dags/{quote(str(row.dag_id), safe='')}/runs/{quote(str(row.run_id), safe='')}"
+    map_index = to_int(row.map_index)
+    return DeliveryView(
+        transfer_id=clean(row.transfer_id),
+        conn_id=clean(row.conn_id),
+        dag_id=clean(row.dag_id, 250),
+        task_id=clean(row.task_id, 250),
+        run_id=clean(row.run_id, 250),
+        map_index=map_index,
+        try_number=to_int(row.try_number),
+        subject=clean(row.subject, max_length),
+        status=clean(row.status, 40),
+        error=clean(row.error or "", 500),
+        files=parse_files(row.files),
+        size=format_bytes(to_int(row.size_bytes)),
+        recipient_count=to_int(row.recipient_count),
+        picked_up_count=to_int(row.picked_up_count),
+        created_at=parse_timestamp(row.created_at),
+        sent_at=parse_timestamp(row.sent_at),
+        expires_at=parse_timestamp(row.expires_at),
+        finished_at=parse_timestamp(row.finished_at),
+        run_path=run_path,
+        task_path=f"{run_path}/tasks/{quote(str(row.task_id), safe='')}" + _mapped(map_index),
+        web_url=transfer_url(web_urls.get(str(row.conn_id), ""), row.transfer_id) or None,
+        recipients=tuple(recipient_from_row(each) for each in recipients if each.transfer_id == row.transfer_id),
+    )
+
+
+def _mapped(map_index: int) -> str:
+    return f"/mapped/{map_index}" if map_index >= 0 else ""
+
+
+def recipient_from_row(row: RecipientRow) -> RecipientView:
+    """Return a recipient as the templates show it."""
+    return RecipientView(clean(row.email), clean(row.name), parse_timestamp(row.picked_up_at))
+
+
+def to_int(value: Any) -> int:
+    """Convert a column's value to a number. 0 if it is not one."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def parse_files(value: Any) -> tuple[FileView, ...]:
+    """Parse the column ``files``: JSON, which some drivers decode."""
+    try:
+        read = json.loads(value) if isinstance(value, (str, bytes)) else value
+    except ValueError:
+        return ()
+    return tuple(
+        FileView(
+            clean(each.get("name", "")), format_bytes(to_int(each.get("size"))), clean(each.get("sha256") or "", 64)
+        )
+        for each in (read if isinstance(read, list) else ())
+        if isinstance(each, dict)
+    )
+
+
+@dataclass(frozen=True)
+class FeedView:
+    """The state of one account's event feed.
+
+    :ivar lag: seconds since the warehouse had everything that the feed had; None if unknown.
+    """
+
+    name: str
+    cursor: int
+    polled_at: datetime | None
+    status: str
+    note: str
+    has_more: bool
+    lag: float | None
+    rejected: int
+
+    @property
+    def is_late(self) -> bool:
+        return self.has_more or self.lag is None or self.lag > MAX_FEED_LAG
+
+
+def feed_from_row(row: FeedRow, now: datetime) -> FeedView:
+    """Return the state of a feed as the templates show it."""
+    loaded_at = parse_timestamp(row.loaded_at)
+    # After a page with has_more = False, everything that the feed had was loaded. Rows from before polls were logged
+    # have no such page.
+    caught_up_at = loaded_at if row.has_more in (0, False) else None
+    since = caught_up_at or loaded_at or parse_timestamp(row.updated_at)
+    return FeedView(
+        name=clean(row.account),
+        cursor=to_int(row.cursor),
+        polled_at=parse_timestamp(row.polled_at),
+        status="no response" if row.status is None else str(to_int(row.status)),
+        note=clean(row.note or "", 500),
+        has_more=bool(row.has_more),
+        lag=(now - since).total_seconds() if since else None,
+        rejected=to_int(row.rejected_count),
+    )
+
+
+@dataclass(frozen=True)
+class ConnectionCalls:
+    """The calls of one connection in the last hour.
+
+    :ivar minutes: calls of each minute, oldest first.
+    """
+
+    conn_id: str
+    calls: int
+    limited: int
+    failed: int
+    minutes: tuple[int, ...]
+
+    @property
+    def busiest(self) -> int:
+        return max(self.minutes)
+
+
+def calls_by_connection(rows: Iterable[CallRow], now: datetime) -> list[ConnectionCalls]:
+    """Return the calls of each connection. ``rows`` are ordered by connection."""
+    grouped = groupby(rows, key=lambda row: str(row.conn_id))
+    return [_connection_calls(conn_id, list(own), now) for conn_id, own in grouped]
+
+
+def _connection_calls(conn_id: str, rows: list[CallRow], now: datetime) -> ConnectionCalls:
+    minutes = [0] * 60
+    this_minute = now.replace(second=0, microsecond=0)
+    for row in rows:
+        started = parse_timestamp(row.minute_at)
+        ago = int((this_minute - started).total_seconds() // 60) if started else -1
+        if 0 <= ago < 60:
+            minutes[59 - ago] += to_int(row.made)
+    return ConnectionCalls(
+        conn_id=clean(conn_id),
+        calls=sum(to_int(row.made) for row in rows),
+        limited=sum(to_int(row.limited) for row in rows),
+        failed=sum(to_int(row.failed) for row in rows),
+        minutes=tuple(minutes),
+    )
+
+
+def totals(rows: Iterable[OutcomeRow]) -> dict[str, int]:
+    """Count deliveries by outcome."""
+    counted = dict.fromkeys(OUTCOMES, 0)
+    for row in rows:
+        counted[outcome_for(str(row.status))] += to_int(row.delivery_count)
+    return counted

@@ -1,0 +1,36 @@
+"""The warehouse behind an Airflow connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.errors import NotASqlConnection
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+
+def open_warehouse(
+    sql_conn_id: str,
+    *,
+    prefix: str,
+    schema: str | None,
+    timeout: float | None = None,
+    connection: Connection | None = None,
+) -> Warehouse:
+    """Return the warehouse of a connection, without connecting.
+
+    :param timeout: seconds to wait for other sessions' locks, and for the database.
+    :param connection: the connection, if it was looked up before; it is not looked up again.
+    :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
+    """
+    from airflow.providers.common.sql.hooks.sql import DbApiHook
+
+    hook = connection.get_hook() if connection else BaseHook.get_hook(sql_conn_id)
+    if not isinstance(hook, DbApiHook):
+        raise NotASqlConnection(f"connection '{sql_conn_id}' is not a SQL connection (its hook is not a DbApiHook)")
+    if connection:  # the hook would look it up for each statement
+        hook.get_connection = lambda _: connection
+    return Warehouse(hook, prefix=prefix, schema=schema, timeout=timeout)

@@ -1,0 +1,321 @@
+"""The event store: a page's events, rejected lines, poll and cursor are stored in one transaction."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from sqlalchemy import Table
+
+from outbound_transfer.protocol.events import MAX_CURSOR, Page
+from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
+from outbound_transfer.warehouse.dialects import Row
+from outbound_transfer.warehouse.errors import (
+    CursorMoved,
+    DuplicateRow,
+    InvalidCursor,
+    InvalidName,
+    RowsRefused,
+    UnknownFeed,
+    WarehouseError,
+)
+from outbound_transfer.warehouse.refusals import storable_page
+from outbound_transfer.warehouse.rejected import StoredLine, plan_changes
+from outbound_transfer.warehouse.rows import event_rows, rejected_rows, storable_text
+from outbound_transfer.warehouse.schema import FEED, ensure_schema, is_current
+from outbound_transfer.warehouse.tables import (
+    EVENTS,
+    FEED_CURSOR,
+    FEED_POLLS,
+    MAX_ACCOUNT_LENGTH,
+    REJECTED_LINES,
+)
+from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
+
+#: Maximum number of characters of a note.
+MAX_NOTE: Final = 500
+
+#: Action of a poll whose cursor was not accepted at once.
+CLAIM: Final = "claim"
+
+AddRows: TypeAlias = Callable[[Any, Table, Sequence[Row]], int]
+
+#: Number of retries if another session creates the tables at the same time.
+_CREATE_RETRIES: Final = 20
+
+
+class _RolledBack(Exception):
+    """Rolls a trial transaction back."""
+
+
+class PollRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of :data:`.tables.FEED_POLLS`, where the fields are described."""
+
+    cursor_from: int
+    action: str = "poll"
+    status: int | None = None
+    events: int = 0
+    new_events: int = 0
+    rejected: int = 0
+    cursor_to: int | None = None
+    has_more: bool | None = None
+    note: str | None = None
+
+
+class EventStore:
+    """The stored events, cursor, polls and rejected lines of one feed.
+
+    :param account: name of the feed's account, at most 250 characters; several accounts share the tables.
+    :param clock: the current time, for ``loaded_at``, ``updated_at`` and ``polled_at``.
+    :raises InvalidName: the account's name is empty or too long.
+    """
+
+    def __init__(self, warehouse: Warehouse, account: str, *, clock: Callable[[], datetime] = utc_now) -> None:
+        if not 0 < len(account) <= MAX_ACCOUNT_LENGTH:
+            raise InvalidName(f"an account's name has 1 to {MAX_ACCOUNT_LENGTH} characters, not {len(account)}")
+        self.warehouse, self.account, self.now = warehouse, account, clock
+        self._expect_new_rows = True
+
+    def get_or_create_cursor(self) -> int:
+        """Return the cursor; create or upgrade the tables first if necessary. A new feed starts at 0.
+
+        :raises InvalidCursor: the stored value is not a cursor.
+        :raises SchemaTooNew: the tables were created by a newer version of this package.
+        """
+        if self._read() is None:
+            self._create_with_retries()
+        return self.read_cursor()
+
+    def read_cursor(self) -> int:
+        """Return the cursor of a feed that has been read before; create nothing.
+
+        :raises UnknownFeed: there is no cursor.
+        :raises InvalidCursor: the stored value is not a cursor.
+        """
+        position = self._read()
+        if position is None:
+            raise UnknownFeed(
+                f"the feed {self.account} has no cursor in tables of this version: its next ingestion sees to it"
+            )
+        if not isinstance(position, int) or not 0 <= position <= MAX_CURSOR:
+            raise InvalidCursor(
+                f"the cursor of the feed {self.account} is {position!r}: set it to 0, or to where it was"
+            )
+        return position
+
+    def _read(self) -> Any:
+        with self.warehouse.read() as tx:
+            if not is_current(self.warehouse, tx, FEED):
+                return None
+            return self.read_cursor_row(tx)
+
+    def read_cursor_row(self, tx: Any) -> Any:
+        """Return the stored cursor, unchecked; None if there is none."""
+        return scalar(
+            tx, self.warehouse.render("SELECT [cursor] FROM {feed_cursor} WHERE [account] = ?"), (self.account,)
+        )
+
+    def _create_with_retries(self) -> None:
+        # Without a lock, sessions that create the tables at the same time get an error.
+        for left in range(_CREATE_RETRIES, -1, -1):
+            try:
+                self._create()
+                return
+            except Exception as error:
+                if not left or not (self.warehouse.dialect.is_conflict(error) or self._read() is not None):
+                    raise
+            time.sleep(0.05)
+
+    def _create(self) -> None:
+        ensure_schema(self.warehouse, FEED, self.now())
+        with self.warehouse.transaction() as tx:
+            # The row exists before the first page, so that setting the cursor is always the same statement.
+            self.warehouse.lock(tx)
+            self.warehouse.insert(tx, FEED_CURSOR, [(self.account, 0, format_timestamp(self.now()))])
+
+    def accepts_cursor(self, page: Page) -> bool:
+        """Return whether the page's ``X-Next-Cursor`` is plausible; if not, record it as a claim.
+
+        Events between a page's last line and ``X-Next-Cursor`` are never read, so a wrong cursor would skip them. A
+        cursor that is further beyond the lines than usual for this feed is accepted if an earlier response claimed at
+        least half of the distance; half, because a feed grows between two responses.
+        """
+        if page.excess <= self._usual_excess(page):
+            return True
+        if page.next_cursor - page.cursor <= 2 * (self._claimed(page.cursor) - page.cursor):
+            return True
+        lines = len(page.events) + len(page.rejected)
+        note = f"X-Next-Cursor {page.next_cursor} is {page.excess} beyond what {lines} lines account for"
+        self.log_poll(
+            PollRecord(action=CLAIM, status=200, cursor_from=page.cursor, cursor_to=page.next_cursor, note=note)
+        )
+        return False
+
+    def _usual_excess(self, page: Page) -> int:
+        """Return how far the cursor may be beyond the lines without a claim; 0 if the events' ids are positions."""
+        if page.excess <= 0 or not page.events or page.has_positions:
+            return 0
+        return self._query_integer(
+            "SELECT max([cursor_to] - [cursor_from] - [events] - [rejected]) FROM {feed_polls}"
+            " WHERE [account] = ? AND [action] = 'poll' AND [cursor_to] IS NOT NULL"
+        )
+
+    def _claimed(self, position: int) -> int:
+        query = "SELECT max([cursor_to]) FROM {feed_polls} WHERE [account] = ? AND [action] = ? AND [cursor_from] = ?"
+        return max(self._query_integer(query, CLAIM, position), position)
+
+    def forget_claims(self, tx: Any) -> None:
+        """Forget the claims, which are invalid once the cursor is set: the same responses come again."""
+        self.warehouse.run(
+            tx,
+            "UPDATE {feed_polls} SET [action] = 'poll', [cursor_to] = NULL WHERE [account] = ? AND [action] = ?",
+            (self.account, CLAIM),
+        )
+
+    def _query_integer(self, query: str, *parameters: Any) -> int:
+        with self.warehouse.read() as tx:
+            return int(scalar(tx, self.warehouse.render(query), (self.account, *parameters)) or 0)
+
+    def load_page(self, page: Page) -> int:
+        """Store a page, its cursor and its poll in one transaction.
+
+        :return: number of events that are new.
+        :raises CursorMoved: the stored cursor is not the one that the page was read with.
+        :raises RowsRefused: the database refuses values of rows; the error has a page that it accepts.
+        """
+        try:
+            return self._append_or_insert_page(page)
+        except Exception as error:
+            if isinstance(error, WarehouseError) or not self.warehouse.dialect.is_refusal(error):
+                raise
+            accepted = storable_page(page, self._refusal, self.now())
+            if accepted == page:
+                raise
+            raise RowsRefused(f"the database refuses rows of the page after {page.cursor}", accepted) from error
+
+    def _append_or_insert_page(self, page: Page) -> int:
+        if self._expect_new_rows and self._supports_append:
+            with suppress(DuplicateRow):
+                return self._load_in_transaction(page, self.warehouse.append_or_insert)
+        new = self._load_in_transaction(page, self.warehouse.insert)
+        # If the events of this page are known, the feed is read again, and those of the next page are known, too.
+        self._expect_new_rows = new == len(page.events)
+        return new
+
+    @cached_property
+    def _supports_append(self) -> bool:
+        return self.warehouse.supports_append(EVENTS)
+
+    def _load_in_transaction(self, page: Page, add_events: AddRows) -> int:
+        try:
+            with self.warehouse.transaction() as tx:
+                return self._write(tx, page, add_events)
+        except Exception as error:
+            if self.warehouse.dialect.is_conflict(error):
+                raise self._cursor_moved(page.cursor) from error
+            raise
+
+    def _refusal(self, page: Page) -> Exception | None:
+        try:
+            with self.warehouse.transaction() as tx:
+                self._write(tx, page, self.warehouse.insert)
+                raise _RolledBack
+        except _RolledBack:
+            return None
+        except Exception as error:
+            if isinstance(error, WarehouseError) or not self.warehouse.dialect.is_refusal(error):
+                raise
+            return error
+
+    def _write(self, tx: Any, page: Page, add_events: AddRows) -> int:
+        now = self.now()
+        # First, because it locks the row: readers that race for one page queue here.
+        self.compare_and_set_cursor(tx, page.cursor, page.next_cursor)
+        self._save_rejected(tx, page, now)
+        new = add_events(tx, EVENTS, event_rows(self.account, page, now))
+        self.append_poll(tx, poll_for(page, new))
+        return new
+
+    def compare_and_set_cursor(self, tx: Any, old: int, new: int) -> None:
+        """Set the cursor from ``old`` to ``new``.
+
+        :raises CursorMoved: the stored cursor is not ``old``.
+        """
+        self.warehouse.run(
+            tx,
+            "UPDATE {feed_cursor} SET [cursor] = ?, [updated_at] = ? WHERE [account] = ? AND [cursor] = ?",
+            (new, format_timestamp(self.now()), self.account, old),
+        )
+        if self.warehouse.dialect.rowcount(tx) != 1:
+            raise self._cursor_moved(old)
+
+    def _cursor_moved(self, old: int) -> CursorMoved:
+        return CursorMoved(f"the cursor of the feed {self.account} is no longer {old}")
+
+    def _save_rejected(self, tx: Any, page: Page, now: datetime) -> None:
+        # Lines from the cursor on are stored only if the feed is read again; its pages may then be cut differently.
+        query = "SELECT [cursor_from], [line_number], [raw] FROM {rejected_lines}"
+        where = " WHERE [account] = ? AND [cursor_from] >= ? AND [cursor_from] <= ?"
+        found = fetch_all(self.warehouse.run(tx, query + where, (self.account, page.cursor, page.next_cursor)))
+        if not found:
+            self.warehouse.insert(tx, REJECTED_LINES, rejected_rows(self.account, page.cursor, page.rejected, now))
+            return
+        known = [StoredLine(start, line, bytes(raw)) for start, line, raw in found]
+        change = plan_changes(page, known, self._highest_cursor(tx))
+        place = "WHERE [account] = ? AND [cursor_from] = ? AND [line_number] = ?"
+        for row in change.drop:
+            self.warehouse.run(tx, f"DELETE FROM {{rejected_lines}} {place}", (self.account, *row[:2]))  # noqa: S608
+        for row, to in change.move:
+            self.warehouse.run(
+                tx,
+                f"UPDATE {{rejected_lines}} SET [cursor_from] = ?, [line_number] = ? {place}",  # noqa: S608
+                (*to[:2], self.account, *row[:2]),
+            )
+        self.warehouse.insert(tx, REJECTED_LINES, rejected_rows(self.account, page.cursor, change.add, now))
+
+    def _highest_cursor(self, tx: Any) -> int:
+        """Return the highest cursor that the feed has been read to."""
+        furthest = "SELECT max([cursor_to]) FROM {feed_polls} WHERE [account] = ? AND [action] = 'poll'"
+        return int(scalar(tx, self.warehouse.render(furthest), (self.account,)) or 0)
+
+    def append_poll(self, tx: Any, poll: PollRecord) -> None:
+        """Insert a poll in an open transaction."""
+        row = (
+            uuid.uuid4().hex,
+            self.account,
+            format_timestamp(self.now()),
+            poll.action,
+            poll.status,
+            poll.events,
+            poll.new_events,
+            poll.rejected,
+            poll.cursor_from,
+            poll.cursor_to,
+            None if poll.has_more is None else int(poll.has_more),
+            None if poll.note is None else storable_text(poll.note)[:MAX_NOTE],
+        )
+        self.warehouse.append_or_insert(tx, FEED_POLLS, [row])
+
+    def log_poll(self, poll: PollRecord) -> None:
+        """Insert a poll that loaded nothing."""
+        with self.warehouse.transaction() as tx:
+            self.append_poll(tx, poll)
+
+
+def poll_for(page: Page, new_events: int) -> PollRecord:
+    """Return the poll of a page that is loaded."""
+    return PollRecord(
+        status=200,
+        events=len(page.events),
+        new_events=new_events,
+        rejected=len(page.rejected),
+        cursor_from=page.cursor,
+        cursor_to=page.next_cursor,
+        has_more=page.has_more,
+    )

@@ -1,0 +1,259 @@
+"""Inspection and repair of a feed's tables, for the command line. Every change adds a row to the log of polls.
+
+Inspection changes nothing. A feed that has never been read is an error, not a new feed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from outbound_transfer.protocol.events import MAX_CURSOR, Event, Page, read_line
+from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
+from outbound_transfer.warehouse.errors import InvalidCursor, UnknownFeed
+from outbound_transfer.warehouse.events import CLAIM, EventStore, PollRecord
+from outbound_transfer.warehouse.rows import event_rows
+from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR
+
+#: Number of rejected lines per transaction of a replay.
+_BATCH_SIZE: Final = 1_000
+
+
+class FeedStatus(msgspec.Struct, frozen=True):
+    """The state of a feed's tables.
+
+    :ivar caught_up: whether the last loaded page had no more after it.
+    :ivar loaded_at: of the newest event, like ``occurred_at``.
+    :ivar polled_at: of the last poll, like the HTTP ``status`` and the ``note``.
+    """
+
+    account: str
+    cursor: int
+    updated_at: str | None
+    caught_up: bool | None
+    events: int
+    rejected: int
+    loaded_at: str | None
+    occurred_at: str | None
+    polled_at: str | None
+    status: int | None
+    note: str | None
+
+
+def list_feeds(warehouse: Warehouse) -> list[str]:
+    """Return the accounts whose feeds have been read."""
+    with warehouse.read() as tx:
+        if not warehouse.table_exists(tx, FEED_CURSOR):
+            return []
+        return [row[0] for row in _rows(warehouse, tx, "SELECT [account] FROM {feed_cursor} ORDER BY [account]")]
+
+
+def require_known_feed(store: EventStore) -> None:
+    """Check that the feed has been read before.
+
+    :raises UnknownFeed: it has not.
+    """
+    known = list_feeds(store.warehouse)
+    if store.account not in known:
+        hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
+        raise UnknownFeed(f"the tables hold no feed {store.account}; {hint}")
+
+
+def status(store: EventStore) -> FeedStatus:
+    """Return the feed's cursor, its last poll, and counts of its rows.
+
+    :raises UnknownFeed: the feed has never been read.
+    """
+    require_known_feed(store)
+    position, of_feed = store.read_cursor(), (store.account,)
+    with store.warehouse.read() as tx:
+
+        def first(query: str) -> tuple[Any, ...] | None:
+            return next(iter(_rows(store.warehouse, tx, query, of_feed * query.count("?"))), None)
+
+        updated = first("SELECT [updated_at] FROM {feed_cursor} WHERE [account] = ?")
+        newest = first("SELECT count(*), max([loaded_at]), max([occurred_at]) FROM {events} WHERE [account] = ?")
+        rejected = first("SELECT count(*) FROM {rejected_lines} WHERE [account] = ?")
+        poll = first(_LAST_POLL)
+        page = first(_LAST_PAGE)
+    return FeedStatus(
+        account=store.account,
+        cursor=position,
+        updated_at=_to_text(updated and updated[0]),
+        caught_up=None if page is None else not page[0],
+        events=newest[0] if newest else 0,
+        rejected=rejected[0] if rejected else 0,
+        loaded_at=_to_text(newest and newest[1]),
+        occurred_at=_to_text(newest and newest[2]),
+        polled_at=_to_text(poll and poll[0]),
+        status=poll[1] if poll else None,
+        note=poll[2] if poll else None,
+    )
+
+
+_LAST: Final = "SELECT max([polled_at]) FROM {feed_polls} WHERE [account] = ? AND"
+_OF_LAST: Final = f"FROM {{feed_polls}} WHERE [account] = ? AND [polled_at] = ({_LAST}"
+_LAST_POLL: Final = f"SELECT [polled_at], [status], [note] {_OF_LAST} [action] IN ('poll', '{CLAIM}'))"
+_LAST_PAGE: Final = f"SELECT [has_more] {_OF_LAST} [action] = 'poll' AND [cursor_to] IS NOT NULL)"
+
+
+def find_problems(store: EventStore) -> Iterator[str]:
+    """Yield a sentence for each problem of the tables.
+
+    :raises UnknownFeed: the feed has never been read.
+    """
+    require_known_feed(store)
+    position = store.read_cursor()
+    with store.warehouse.read() as tx:
+
+        def count(query: str, *more: Any) -> int:
+            return int(scalar(tx, store.warehouse.render(query), (store.account, *more)) or 0)
+
+        if doubled := count(_DUPLICATES):
+            yield f"{doubled} event ids occur more than once"
+        for table in ("events", "rejected_lines"):
+            beyond = f"SELECT count(*) FROM {{{table}}} WHERE [account] = ? AND [cursor_from] >= ?"  # noqa: S608
+            if beyond_cursor := count(beyond, position):
+                yield (
+                    f"{beyond_cursor} rows of {table} are of pages from the cursor {position} on: it was set back or "
+                    "lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these pages"
+                )
+        if unordered := count(_UNORDERED):
+            yield f"{unordered} rows have the page, line and load time of another row"
+        polls = _rows(store.warehouse, tx, _MOVES, (store.account, CLAIM))
+    yield from _find_cursor_gaps(polls, position)
+
+
+_DUPLICATES: Final = (
+    "SELECT count(*) FROM (SELECT [event_id] FROM {events} WHERE [account] = ? GROUP BY [event_id]"
+    " HAVING count(*) > 1) AS doubled"
+)
+_UNORDERED: Final = (
+    "SELECT count(*) FROM (SELECT [line_number] FROM {events} WHERE [account] = ?"
+    " GROUP BY [cursor_from], [line_number], [loaded_at] HAVING count(*) > 1) AS unordered"
+)
+_MOVES: Final = (
+    "SELECT [cursor_from], [cursor_to], [polled_at] FROM {feed_polls} WHERE [account] = ? AND [cursor_to] IS NOT NULL"
+    " AND [action] <> ? ORDER BY [polled_at]"
+)
+
+
+def _find_cursor_gaps(moves: list[tuple[Any, ...]], position: int) -> Iterator[str]:
+    """Yield the changes of the cursor that no page or command in the log explains."""
+    at: int | None = None
+    for start, end, moved_at in moves:
+        if at is not None and start != at:
+            yield f"the cursor was at {at}, and at {start} when it moved next ({_to_text(moved_at)}): the log has a gap"
+        at = end
+    if at is not None and at != position:
+        yield f"the cursor is {position}, and the log ends at {at}: it was changed outside the log"
+
+
+def reset(store: EventStore, to: int) -> tuple[int, int]:
+    """Set the cursor; return the cursor before and after.
+
+    :raises InvalidCursor: ``to`` is not a cursor.
+    :raises UnknownFeed: the feed has never been read.
+    :raises CursorMoved: a reader loaded a page at the same time.
+    """
+    if not 0 <= to <= MAX_CURSOR:
+        raise InvalidCursor(f"a cursor is a whole number from 0 to {MAX_CURSOR}, not {to}")
+    return _set(store, to, "reset", "set by command")
+
+
+def rebuild_cursor(store: EventStore) -> tuple[int, int]:
+    """Set the cursor to the start of the page of the newest rows; return the cursor before and after.
+
+    The page is read again, and none of its events is loaded twice.
+    """
+    require_known_feed(store)
+    store.get_or_create_cursor()
+    with store.warehouse.read() as tx:
+        newest = [
+            row
+            for name in ("events", "rejected_lines")
+            for row in _rows(store.warehouse, tx, _NEWEST.format(table=f"{{{name}}}"), (store.account, store.account))
+        ]
+    return _set(store, int(max(newest)[1]) if newest else 0, "rebuild", "from the rows")
+
+
+_NEWEST: Final = (
+    "SELECT [loaded_at], min([cursor_from]) FROM {table} WHERE [account] = ?"
+    " AND [loaded_at] = (SELECT max([loaded_at]) FROM {table} WHERE [account] = ?) GROUP BY [loaded_at]"
+)
+
+
+def _set(store: EventStore, to: int, action: str, note: str) -> tuple[int, int]:
+    require_known_feed(store)
+    position = store.get_or_create_cursor()
+    with store.warehouse.transaction() as tx:
+        store.compare_and_set_cursor(tx, position, to)
+        store.forget_claims(tx)
+        store.append_poll(tx, PollRecord(action=action, cursor_from=position, cursor_to=to, note=note))
+    return position, to
+
+
+def replay_rejected_lines(store: EventStore) -> tuple[int, int]:
+    """Load the rejected lines that are valid by now; return how many they are, and how many are left."""
+    require_known_feed(store)
+    position, loaded, left, after = store.get_or_create_cursor(), 0, 0, (-1, -1)
+    while True:
+        with store.warehouse.read() as tx:
+            lines = _rows(store.warehouse, tx, _REJECTED, (store.account, after[0], *after))[:_BATCH_SIZE]
+        read = [(start, read_line(bytes(raw), line)) for start, line, raw in lines]
+        good = [(start, each) for start, each in read if isinstance(each, Event)]
+        replaced = _replaced(store, position, good)
+        loaded, left = loaded + replaced, left + len(lines) - replaced
+        if len(lines) < _BATCH_SIZE:
+            return loaded, left
+        after = lines[-1][:2]
+
+
+def _replaced(store: EventStore, position: int, events: Sequence[tuple[int, Event]]) -> int:
+    """Load rejected lines, each with its page's cursor; return how many the database accepts."""
+    if not events:
+        return 0
+    try:
+        with store.warehouse.transaction() as tx:
+            count = sum(_replace(store, tx, start, event) for start, event in events)
+            store.append_poll(
+                tx, PollRecord(action="replay", cursor_from=position, new_events=count, note="by command")
+            )
+            return count
+    except Exception as error:
+        if not store.warehouse.dialect.is_refusal(error):
+            raise
+    if len(events) == 1:
+        return 0  # refused as when its page was loaded
+    middle = len(events) // 2
+    return _replaced(store, position, events[:middle]) + _replaced(store, position, events[middle:])
+
+
+_REJECTED: Final = (
+    "SELECT [cursor_from], [line_number], [raw] FROM {rejected_lines} WHERE [account] = ?"
+    " AND ([cursor_from] > ? OR ([cursor_from] = ? AND [line_number] > ?)) ORDER BY [cursor_from], [line_number]"
+)
+
+
+def _replace(store: EventStore, tx: Any, start: int, event: Event) -> bool:
+    """Replace a rejected line with its event, unless an ingestion has removed the line meanwhile."""
+    store.warehouse.run(
+        tx,
+        "DELETE FROM {rejected_lines} WHERE [account] = ? AND [cursor_from] = ? AND [line_number] = ?",
+        (store.account, start, event.line_number),
+    )
+    if store.warehouse.dialect.rowcount(tx) != 1:
+        return False
+    page = Page(start, start, False, (event,), ())
+    store.warehouse.insert(tx, EVENTS, event_rows(store.account, page, store.now()))
+    return True
+
+
+def _rows(warehouse: Warehouse, tx: Any, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    return fetch_all(warehouse.run(tx, query, parameters))
+
+
+def _to_text(timestamp: Any) -> str | None:
+    return None if timestamp is None else str(timestamp)

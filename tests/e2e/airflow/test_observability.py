@@ -1,0 +1,423 @@
+"""What operations see of deliveries in a real Airflow: links, lineage, alerts, second deliveries."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socketserver
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from support.airflow_stack.console import Reporter
+from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
+from support.repository import REPOSITORY
+
+pytestmark = pytest.mark.e2e
+
+FILES = {"a.csv": b"a" * 1_000, "b c.csv": b"b" * 100_000}
+RECIPIENTS = ["ann@example.com", "bob@example.com"]
+SECRETS = ("obs_", "Bearer", *RECIPIENTS)
+
+DAGS = """
+from airflow.sdk import DAG, task
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator, SendTransferOperator
+from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.sensors.transfer import TransferSensor
+from outbound_transfer.delivery.sources import resolve_files
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+
+ARGUMENTS = {{"recipients": {recipients!r}, "files": {glob!r}}}
+
+with DAG("linked", schedule=None):
+    deliver = DeliverFilesOperator.partial(
+        task_id="deliver", **ARGUMENTS, wait=True, deferrable=True, poke_interval=1, finish_in_triggerer=True,
+    ).expand(subject=["one", "two", "three"])
+
+with DAG("told", schedule=None):
+    DeliverFilesOperator(
+        task_id="deliver", **ARGUMENTS, subject="Report", wait=True, deferrable=True, poke_interval=1
+    )
+
+with DAG("failing", schedule=None):
+    CreateTransferOperator(task_id="create", subject="Report", recipients=["ann@example.com"]) >> (
+        SendTransferOperator(task_id="send", transfer_id="{{{{ ti.xcom_pull('create') }}}}")
+    )
+
+with DAG("landing", schedule=None):
+    EventFeedToSqlOperator(task_id="events", sql_conn_id="outbound_transfer_warehouse")
+    TransfersToSqlOperator(task_id="transfers", sql_conn_id="outbound_transfer_warehouse")
+
+with DAG("hooked", schedule=None):
+    @task
+    def by_hand():
+        with OutboundTransferHook() as hook:
+            draft = hook.create_transfer(build_new_transfer(subject="Report", recipients="ann@example.com"))
+            for source in resolve_files({glob!r}):
+                hook.attach_file(draft.id, source.upload())
+    by_hand()
+"""
+
+
+#: What the log of a delivery says that met a rate limit and a broken connection, numbers masked.
+STORY = """
+Found # files (# kB) to deliver
+Created draft T for # recipients
+Waiting # s to repeat attach: # rate_limited: 'b c.csv': A planned fault. The key's rate limit is exhausted; the call \
+is repeated after the delay that the service asks for.
+Found # files (# kB) to deliver
+Waiting # s to repeat attach: the connection broke: ReadError [Errno #] Connection reset by peer
+Attached b c.csv: # kB in # s (# B/s)
+Attached a.csv: # kB in # s (# B/s)
+Sent transfer T: pending, expires DATE
+Done: # files (# kB) to # recipients in # s of try #; transfer T, URL/transfers/T
+Waiting for transfer T until DATE, without a worker slot; polled every # s
+transfer T is pending: picked up by # of #; not by ann@example.com, bob@example.com
+transfer T is complete: picked up by # of #
+"""
+
+
+def masked(line: str, base_url: str) -> str:
+    line = re.sub(r"tr_[0-9a-f]+", "T", line.replace(base_url, "URL"))
+    line = re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|\+00:00)", "DATE", line)
+    return re.sub(r"\(# [kM]?B/s\)", "(# B/s)", re.sub(r"\d+(\.\d+)?", "#", line))
+
+
+class ViewStack(ManySandboxesStack):
+    """With the project's DAGs and those above, and OpenLineage's events in a file."""
+
+    def start(self) -> None:
+        outbox = self.folder / "outbox"
+        shutil.rmtree(outbox)
+        outbox.mkdir()
+        for name, content in FILES.items():
+            (outbox / name).write_bytes(content)
+        dags = shutil.copytree(REPOSITORY / "dags", self.folder / "dags")
+        (dags / "in_view.py").write_text(DAGS.format(recipients=RECIPIENTS, glob=str(outbox / "*.csv")))
+        self.mail = Mailbox()
+        self._open.enter_context(self.mail.served())
+        super().start()
+        self.sandbox = self.sandboxes[0]
+        self.sandbox.patch_account(feed_interval_seconds=1)
+
+    def settings(self) -> dict[str, str]:
+        transport = {"type": "file", "log_file_path": str(self.folder / "lineage.jsonl"), "append": True}
+        return super().settings() | {
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder / "dags"),
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "60",  # a busy machine needs more than 10 s
+            # A fork shares the channel to the task's supervisor, and may hang there.
+            "AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD": "True",
+            "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "300",
+            "OUTBOUND_TRANSFER_OUTBOX": str(self.folder / "outbox"),
+            "OUTBOUND_TRANSFER_POKE_INTERVAL": "1",
+        }
+
+    def connections(self) -> dict[str, str]:
+        smtp = {
+            "conn_type": "smtp",
+            "host": "127.0.0.1",
+            "port": self.mail.port,
+            "extra": {"disable_ssl": True, "disable_tls": True},
+        }
+        warehouse = {"conn_type": "sqlite", "host": str(self.warehouse)}
+        return super().connections() | {
+            "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": self.sandboxes[0].airflow_connection(),
+            "AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE": json.dumps(warehouse),
+            "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(smtp),
+        }
+
+    def links(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, str | None]:
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/links"
+        links: dict[str, str | None] = self.airflow.call("GET", path, map_index=map_index)["extra_links"]
+        return links
+
+    def story(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
+        """What a task's log says, of this provider and of HTTP, without its numbers."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/1"
+        lines = self.airflow.call("GET", path, full_content=True)["content"]
+        ours = [one["event"] for one in lines if re.search("outbound_transfer|http", one.get("logger") or "")]
+        return [masked(line, self.sandbox.base_url) for line in ours]
+
+    def states(self, dag_id: str, run_id: str) -> dict[tuple[str, int], str]:
+        return {(row["task_id"], row["map_index"]): row["state"] for row in self.airflow.tasks(dag_id, run_id)}
+
+    def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        """The id of a run that has ended."""
+        run_id = self.airflow.trigger(dag_id, conf or {})
+        until(lambda: self.state(dag_id, run_id) in ("success", "failed"))
+        return run_id
+
+    def state(self, dag_id: str, run_id: str) -> str:
+        return str(self.airflow.call("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def lineage(self, dag_id: str, task_id: str, *kinds: str) -> list[dict[str, Any]]:
+        """OpenLineage's events of a task that are of ``kinds``."""
+        file = self.folder / "lineage.jsonl"
+        events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [one for one in events if one["job"]["name"] == f"{dag_id}.{task_id}" and one["eventType"] in kinds]
+
+    def ended_processes(self, run_id: str) -> int:
+        """How many processes of a run's tasks the scheduler knows to have ended."""
+        log = (self.folder / "logs" / "scheduler.log").read_text()
+        return sum("Received executor event" in line and f"run_id='{run_id}'" in line for line in log.splitlines())
+
+    def one_event(self, dag_id: str, task_id: str, kind: str) -> dict[str, Any]:
+        (event,) = until(lambda: self.lineage(dag_id, task_id, kind))
+        return dict(event)
+
+
+class Mailbox:
+    """A mail server that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        messages = self.messages
+
+        class Session(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                self.say("220 mail.example.com")
+                while line := self.rfile.readline():
+                    command = line.strip().upper()
+                    if command == b"DATA":
+                        self.say("354 go on")
+                        messages.append(b"".join(iter(self.rfile.readline, b".\r\n")).decode())
+                    self.say("221 bye" if command == b"QUIT" else "250 ok")
+
+            def say(self, text: str) -> None:
+                self.wfile.write(f"{text}\r\n".encode())
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Session)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+
+    def unfolded(self) -> list[str]:
+        """The messages, their long headers on one line each."""
+        return [message.replace("\r\n ", " ") for message in self.messages]
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+            thread.join()
+
+
+def until(done: Callable[[], Any], patience: float = 120) -> Any:
+    """What ``done`` gives as soon as that is something."""
+    end = time.monotonic() + patience
+    while not (found := done()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.5)
+    return found
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewStack]:
+    with running_stack(tmp_path_factory.mktemp("view") / "stack", Reporter(), 1, kind=ViewStack) as stack:
+        stack.wait_for_dags(
+            stack.airflow,
+            "linked",
+            "told",
+            "failing",
+            "landing",
+            "hooked",
+            "deliver_with_deadline",
+            "redeliver_expired",
+        )
+        for paused in ("ingest_event_feed", "process_new_events"):
+            stack.airflow.call("PATCH", f"dags/{paused}", {"is_paused": True})
+        yield stack
+
+
+def test_the_link_is_there_while_the_task_runs_waits_and_when_it_has_ended(stack: ViewStack) -> None:
+    sandbox = stack.sandbox
+    before = len(sandbox.sent())
+    sandbox.plan_faults({"kind": "hold", "method": "POST", "path": "*/send"})
+    run_id = stack.airflow.trigger("linked", {})
+
+    def state_of() -> Counter[str]:
+        return Counter(stack.states("linked", run_id).values())
+
+    until(lambda: state_of() == {"running": 1, "deferred": 2})
+    seen = {index: stack.links("linked", run_id, "deliver", index) for index in range(3)}
+    ids = {index: stack.airflow.xcom("linked", run_id, "deliver", index, "transfer_id") for index in range(3)}
+    wanted = {index: {"Transfer": f"{sandbox.base_url}/transfers/{ids[index]}"} for index in range(3)}
+    assert seen == wanted, "while one of them runs and two are deferred"
+
+    sandbox.release_held_calls()
+    # A scheduler that learns of a process's end only when the task is queued again takes the task for failed.
+    until(lambda: state_of() == {"deferred": 3} and stack.ended_processes(run_id) == 3)
+    assert len(sandbox.sent()) == before + 3
+    sandbox.cancel(ids[1])
+    for index in (0, 2):
+        for recipient in RECIPIENTS:
+            sandbox.pickup(ids[index], recipient)
+    until(lambda: state_of() == {"success": 2, "failed": 1})
+    assert {index: stack.links("linked", run_id, "deliver", index) for index in range(3)} == wanted
+
+    (failed,) = until(lambda: stack.lineage("linked", "deliver", "FAIL"))
+    assert failed["run"]["facets"]["outboundTransfer"]["transferId"] == ids[1]
+    assert [(each["namespace"], each["name"]) for each in failed["inputs"]] == [
+        ("file", str(stack.folder / "outbox" / name)) for name in sorted(FILES)
+    ]
+
+
+def test_the_log_tells_a_delivery_a_line_for_each_step(stack: ViewStack) -> None:
+    sandbox = stack.sandbox
+    sandbox.plan_faults(
+        {"kind": "error", "status": 429, "retry_after": "6", "method": "POST", "path": "*/files"},
+        {"kind": "reset", "effect": "after", "method": "POST", "path": "*/files"},
+    )
+    before = len(sandbox.sent())
+    run_id = stack.airflow.trigger("told", {})
+    (transfer_id,) = until(lambda: sandbox.sent()[before:])
+    until(lambda: stack.states("told", run_id) == {("deliver", -1): "deferred"})
+    looks = len(sandbox.requests())
+    until(lambda: len(sandbox.requests()) >= looks + 3)  # they show nothing new
+    for recipient in RECIPIENTS:
+        sandbox.pickup(transfer_id, recipient)
+    until(lambda: stack.state("told", run_id) == "success")
+    sandbox.assert_all_faults_triggered()
+
+    assert stack.story("told", run_id, "deliver") == STORY.strip().splitlines()
+
+
+def test_a_delivery_tells_openlineage_its_files_and_its_transfer(stack: ViewStack) -> None:
+    conf = {"files": [str(stack.folder / "outbox" / "*.csv")], "subject": "Report", "recipients": RECIPIENTS}
+    run_id = stack.airflow.trigger("deliver_files", {"deliveries": [conf]})
+    transfer_id = until(lambda: _pushed(stack, "deliver_files", run_id, "delivery.deliver", 0))
+    until(lambda: stack.states("deliver_files", run_id).get(("delivery.wait_for_pickup", 0)) == "deferred")
+    assert list(stack.links("deliver_files", run_id, "delivery.wait_for_pickup", 0).values()) == [
+        f"{stack.sandbox.base_url}/transfers/{transfer_id}"
+    ]
+    for recipient in RECIPIENTS:
+        stack.sandbox.pickup(transfer_id, recipient)
+    until(lambda: stack.state("deliver_files", run_id) == "success")
+
+    event = stack.one_event("deliver_files", "delivery.deliver", "COMPLETE")
+    account = stack.sandbox.base_url.removeprefix("http://")
+    facet = event["run"]["facets"]["outboundTransfer"]
+    assert (facet["transferId"], facet["status"]) == (transfer_id, "pending")
+    assert {file["name"]: file["size"] for file in facet["files"]} == {name: len(data) for name, data in FILES.items()}
+    assert [(each["namespace"], each["name"]) for each in event["inputs"]] == [
+        ("file", str(stack.folder / "outbox" / name)) for name in sorted(FILES)
+    ]
+    assert [(each["namespace"], each["name"]) for each in event["outputs"]] == [
+        (f"outbound-transfer://{account}", "transfers")
+    ]
+    # Airflow's own facets hold the task's arguments, recipients among them; ours hold none, and nobody a key.
+    assert not any(secret in json.dumps([facet, event["inputs"], event["outputs"]]) for secret in SECRETS)
+
+
+def _pushed(stack: ViewStack, dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
+    done = stack.states(dag_id, run_id).get((task_id, map_index)) == "success"
+    return stack.airflow.xcom(dag_id, run_id, task_id, map_index, "transfer_id") if done else None
+
+
+def test_a_refused_send_tells_which_draft_it_was(stack: ViewStack) -> None:
+    run_id = stack.run("failing")
+    draft = stack.airflow.xcom("failing", run_id, "create")
+
+    facets = [
+        stack.one_event("failing", task_id, kind)["run"]["facets"]["outboundTransfer"]
+        for task_id, kind in (("create", "COMPLETE"), ("send", "FAIL"))
+    ]
+    assert [(facet["transferId"], facet["status"]) for facet in facets] == [(draft, "draft")] * 2
+    assert set(stack.links("failing", run_id, "send").values()) == {f"{stack.sandbox.base_url}/transfers/{draft}"}
+
+
+def test_the_ingestions_tell_their_tables_and_what_they_landed(stack: ViewStack) -> None:
+    run_id = stack.run("landing")
+    account = "outbound-transfer://" + stack.sandbox.base_url.removeprefix("http://")
+    for source, tables in {
+        "events": ["events", "rejected_lines", "feed_cursor", "feed_polls"],
+        "transfers": ["transfers", "recipients"],
+    }.items():
+        event = stack.one_event("landing", source, "COMPLETE")
+        assert [(each["namespace"], each["name"]) for each in event["inputs"]] == [(account, source)]
+        assert [(each["namespace"], each["name"]) for each in event["outputs"]] == [
+            ("sqlite://outbound_transfer_warehouse", f"outbound_transfer_{table}") for table in tables
+        ]
+    assert {source: stack.story("landing", run_id, source) for source in ("events", "transfers")} == {
+        "events": ["Loaded # events (# new) and # rejected lines; cursor # to #, caught up"],
+        "transfers": ["Saw # transfers on # pages, # new; # may still change"],
+    }
+
+
+def test_a_task_that_uses_the_hook_has_lineage(stack: ViewStack) -> None:
+    stack.run("hooked")
+    event = stack.one_event("hooked", "by_hand", "COMPLETE")
+    account = "outbound-transfer://" + stack.sandbox.base_url.removeprefix("http://")
+    assert [(each["namespace"], each["name"]) for each in event["outputs"]] == [(account, "transfers")]
+    assert len(event["inputs"]) == len(FILES)
+
+
+def test_what_is_not_collected_by_noon_is_told_by_email(stack: ViewStack) -> None:
+    # Of six hours and a few seconds ago: its noon is about to come.
+    moment = datetime.now(timezone.utc) - timedelta(hours=6, seconds=-5)
+    body = {"logical_date": moment.isoformat(), "conf": {"files": str(stack.folder / "outbox" / "*.csv")}}
+    run_id = stack.airflow.call("POST", "dags/deliver_with_deadline/dagRuns", body)["dag_run_id"]
+
+    # In the afternoon, the day's own run has an alert as well.
+    told = until(lambda: [message for message in stack.mail.unfolded() if run_id in message])
+    assert f"Not picked up by noon: {run_id}" in told[0]
+    assert "operations@example.com" in told[0]
+    (transfer_id,) = [
+        row["transfer_id"]
+        for row in stack.sandbox.ledger()
+        if row["kind"] == "emailed"
+        and row["recipient"] == "ann@example.com"
+        and stack.sandbox.transfer(row["transfer_id"])["subject"].startswith("Reports of")
+    ]
+    stack.sandbox.pickup(transfer_id, "ann@example.com")
+    until(lambda: stack.state("deliver_with_deadline", run_id) == "success", 180)
+
+
+def test_those_who_did_not_collect_get_it_once_more_and_once_only(stack: ViewStack) -> None:
+    sandbox = stack.sandbox
+    conf = {"files": [str(stack.folder / "outbox" / "*.csv")], "subject": "Quarter", "recipients": RECIPIENTS}
+    run_id = stack.airflow.trigger("deliver_files", {"deliveries": [conf]})
+    first = until(lambda: _pushed(stack, "deliver_files", run_id, "delivery.deliver", 0))
+    sandbox.pickup(first, "ann@example.com")
+    until(lambda: first in known(stack), 60)
+    sandbox.set_expiry(first, 0)
+
+    second = until(lambda: [one for one in sandbox.sent() if sandbox.transfer(one)["subject"] == "Once more: Quarter"])
+    (transfer,) = [sandbox.transfer(one) for one in second]
+    assert [one["email"] for one in transfer["recipients"]] == ["bob@example.com"]
+    assert {file["name"]: file["size"] for file in transfer["files"]} == {n: len(data) for n, data in FILES.items()}
+
+    # The end is told again, and the second delivery expires as well.
+    (event,) = [
+        event
+        for event in stack.airflow.call("GET", "assets/events", limit=100)["asset_events"]
+        if first in json.dumps(event["extra"])
+    ]
+    runs = len(stack.airflow.runs("redeliver_expired"))
+    told = {"asset_id": event["asset_id"], "extra": event["extra"]}
+    stack.airflow.call("POST", "assets/events", told)
+    until(lambda: [run["state"] for run in stack.airflow.runs("redeliver_expired")][runs:] == ["success"])
+    sandbox.set_expiry(second[0], 0)
+    until(lambda: [run["state"] for run in stack.airflow.runs("redeliver_expired")][runs:] == ["success"] * 2)
+    assert [one for one in sandbox.sent() if sandbox.transfer(one)["subject"].endswith("Quarter")] == [first, *second]
+
+
+def known(stack: ViewStack) -> str:
+    """What the watcher keeps, as text."""
+    assets = stack.airflow.call("GET", "assets", name_pattern="outbound_transfer_expired")["assets"]
+    return json.dumps([stack.airflow.call("GET", f"assets/{asset['id']}/state-store") for asset in assets])

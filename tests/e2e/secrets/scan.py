@@ -1,0 +1,69 @@
+"""Looking for secrets everywhere: in files, tables and answers, in each form that a program may give them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+from support.postgres import Database
+
+
+@dataclass(frozen=True)
+class Haystack:
+    """Somewhere to look."""
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class PlantedSecret:
+    """A secret, and what it is."""
+
+    name: str
+    value: str
+
+    def forms(self) -> set[bytes]:
+        """As it is, as URLs, JSON, base64 and hexadecimal dumps hold it, in another case and with other punctuation.
+
+        A phone number also as its digits, with and without the prefix.
+        """
+        texts = {self.value, quote(self.value), quote_plus(self.value), json.dumps(self.value)[1:-1]}
+        texts |= {text.upper() for text in texts} | {text.lower() for text in texts}
+        texts |= {re.sub(r"[^A-Za-z0-9]", other, text) for text in set(texts) for other in "_ ."}
+        if digits := re.sub(r"\D", "", self.value) if "phone" in self.name else "":
+            texts |= {digits, digits[-10:]}
+        raw = self.value.encode()
+        return {text.encode() for text in texts} | {base64.b64encode(raw).rstrip(b"="), raw.hex().encode()}
+
+
+def found(canaries: Iterable[PlantedSecret], places: Iterable[Haystack]) -> list[str]:
+    """``name of the canary in name of the place``, wherever one is."""
+    forms = [(canary.name, form) for canary in canaries for form in canary.forms()]
+    return sorted({f"{name} in {place.name}" for place in places for name, form in forms if form in place.content})
+
+
+def files(*folders: Path) -> Iterator[Haystack]:
+    """Every file below the folders."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                yield Haystack(str(path.relative_to(folder.parent)), path.read_bytes())
+
+
+def tables(database: Database) -> Iterator[Haystack]:
+    """Every table of a database, as PostgreSQL dumps it."""
+    with closing(database.connect(autocommit=True)) as connection:
+        listed = connection.execute(
+            "SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables"
+            " WHERE schemaname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1"
+        ).fetchall()
+        for (table,) in listed:
+            with connection.cursor().copy(f"COPY (SELECT * FROM {table}) TO STDOUT") as copy:
+                yield Haystack(f"{database.name} {table}", b"".join(bytes(block) for block in copy))

@@ -1,0 +1,49 @@
+"""Deliveries whose time is the sandbox's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import timezone
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer_sandbox.domain.clock import Clock
+from outbound_transfer_sandbox.testing import Sandbox
+from support.deliveries import DELIVERY, task_instance
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+
+@pytest.fixture
+def time(sandbox: Sandbox) -> SimulatedClock:
+    return SimulatedClock(sandbox)
+
+
+@pytest.fixture
+def deliver(connection: str, time: SimulatedClock) -> Callable[..., FakeTaskInstance]:
+    """Make a delivery of files; its time is the sandbox's."""
+
+    def make(*files: Any, retries: int = 0, **arguments: Any) -> FakeTaskInstance:
+        return task_instance(DeliverFilesOperator, time, retries=retries, files=list(files), **DELIVERY | arguments)
+
+    return make
+
+
+@pytest.fixture
+def stored(sandbox: Sandbox, hook: Any) -> Callable[[str], dict[str, str]]:
+    """SHA-256 by name of what a transfer holds."""
+
+    def of(transfer_id: str) -> dict[str, str]:
+        files = hook.list_files(transfer_id)
+        return {file.name: sandbox.stored_file(transfer_id, file.id)["sha256"] for file in files}
+
+    return of
+
+
+@pytest.fixture
+def no_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real time stands still for the service and for deferrals, so that the machine's speed plays no part."""
+    monkeypatch.setattr(Clock, "now", lambda clock: clock.offset)
+    now = timezone.utcnow()
+    monkeypatch.setattr(timezone, "utcnow", lambda: now)

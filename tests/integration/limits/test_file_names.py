@@ -1,0 +1,130 @@
+"""A delivered file has exactly its source's name, or is refused before anything is created."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from support.deliveries import digest
+
+KEPT = [
+    "plain.txt",
+    'double "quotes".txt',
+    "single 'quotes'.txt",
+    '"',
+    "semi;colon; filename=evil.txt",
+    "filename*=UTF-8''evil.txt",
+    "50% %41 %0D%0A %.txt",
+    "comma, equals = ampersand & plus +.txt",
+    "question? hash# star* [a-z].txt",
+    ".hidden",
+    "..two-dots",
+    "...leading",
+    "trailing.",
+    " spaces around ",
+    "no-extension",
+    "emoji 📦👩‍👩‍👧.txt",
+    unicodedata.normalize("NFC", "Ångström é.txt"),
+    unicodedata.normalize("NFD", "Ångström é.txt"),
+    "報告書.pdf",
+    "fullwidth／solidus＼.txt",
+    "right\u202eto left\u200b\ufeff.txt",
+    "line\u2028paragraph\u2029.txt",
+    "=?utf-8?q?encoded?=",
+    "a" * 251 + ".txt",
+    "é" * 125 + "x.txt",
+    "📦" * 63 + "xyz",
+]
+
+
+#: Names that are refused, with the word of the reason.
+REFUSED = {
+    "back\\slash.txt": "separator",
+    "..\\..\\up.txt": "separator",
+    "new\nline.txt": "control",
+    "carriage\r\nX-Evil: 1": "control",
+    "tab\t.txt": "control",
+    "escape\x1b[31m": "control",
+    "delete\x7f": "control",
+    "next line\x85": "control",
+    "lone surrogate \udcff.txt": "Unicode",
+    "   ": "empty",
+}
+
+
+#: Names that no local file can have, but that a mapping can ask for.
+REFUSED_IN_A_MAPPING = {
+    "a/b.txt": "separator",
+    "../up.txt": "separator",
+    ".": "dots",
+    "..": "dots",
+    ". .": "dots",
+    "nul\0.txt": "control",
+    "high surrogate \ud800": "Unicode",
+    "x" * 256: "255 bytes",
+    "é" * 128: "255 bytes",
+}
+
+
+def as_one_word(name: str) -> str:
+    return name.encode("ascii", "backslashreplace").decode()[:40]
+
+
+def test_every_name_that_can_be_kept_is_kept_exactly(deliver, sandbox, stored, tmp_path) -> None:
+    assert [name for name in KEPT if len(name.encode()) > 255] == []
+    assert sum(len(name.encode()) == 255 for name in KEPT) == 3
+    for name in KEPT:
+        (tmp_path / name).write_bytes(name.encode())
+
+    result = deliver(*(str(tmp_path / name) for name in KEPT)).run()
+
+    assert stored(result["id"]) == {name: digest(name.encode()) for name in KEPT}
+
+
+@pytest.mark.parametrize(("name", "reason"), REFUSED.items(), ids=map(as_one_word, REFUSED))
+@pytest.mark.parametrize("way", ["path", "glob", "mapping"])
+def test_a_name_that_cannot_be_kept_creates_nothing(deliver, sandbox, tmp_path, name, reason, way) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a")
+    os.close(os.open(os.path.join(os.fsencode(tmp_path), os.fsencode(name)), os.O_CREAT))
+    files = {
+        "path": str(tmp_path / name),
+        "glob": f"{tmp_path}/{'.*' if name.startswith('.') else '*'}",
+        "mapping": {"path": str(tmp_path / "a.txt"), "name": name},
+    }
+
+    with pytest.raises(AirflowFailException, match=reason) as refusal:
+        deliver(files[way]).run()
+
+    assert sandbox.requests() == []
+    assert str(refusal.value).isprintable(), "the log shows the name, and obeys nothing in it"
+
+
+@pytest.mark.parametrize(("name", "reason"), REFUSED_IN_A_MAPPING.items(), ids=map(as_one_word, REFUSED_IN_A_MAPPING))
+def test_a_new_name_that_cannot_be_kept_creates_nothing(deliver, sandbox, tmp_path, name, reason) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a")
+    with pytest.raises(AirflowFailException, match=reason):
+        deliver({"path": str(tmp_path / "a.txt"), "name": name}).run()
+    assert sandbox.requests() == []
+
+
+def test_names_that_differ_by_directory_alone_create_nothing(deliver, sandbox, tmp_path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "report.txt").write_text(folder)
+    with pytest.raises(AirflowFailException, match=r"one/report\.txt.*two/report\.txt"):
+        deliver(f"{tmp_path}/*/report.txt").run()
+    assert sandbox.requests() == []
+
+
+def test_names_that_differ_by_directory_alone_pass_once_renamed(deliver, stored, tmp_path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "report.txt").write_text(folder)
+    second = {"path": str(tmp_path / "two/report.txt"), "name": "report (2).txt"}
+
+    result = deliver(str(tmp_path / "one/report.txt"), second).run()
+
+    assert stored(result["id"]) == {"report.txt": digest(b"one"), "report (2).txt": digest(b"two")}

@@ -1,0 +1,126 @@
+"""Many files, and many deliveries on one key, under the real limit of 60 calls in 60 seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from outbound_transfer.delivery.sources import Source
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer_sandbox.testing import Sandbox
+from support.deliveries import BOTH_MODES, DELIVERY, billed, counts, digest, small_files, task_instance
+from support.tasks import CrashableStateStore, ProcessCrashed, SharedSimulatedClock
+
+WINDOW, ALLOWED = 60, 60
+
+
+def least_seconds(calls: int) -> int:
+    """The least time in which the limit lets ``calls`` through: whole windows to wait for before the last."""
+    return (calls - 1) // ALLOWED * WINDOW
+
+
+def span(sandbox: Sandbox) -> float:
+    """Seconds of the service's clock between the first call and the last."""
+    first, *_, last = (datetime.fromisoformat(call["timestamp"].replace("Z", "+00:00")) for call in sandbox.requests())
+    return (last - first).total_seconds()
+
+
+def report(what: str, sandbox: Sandbox, waited: float) -> None:
+    refused = sum(call["status"] == 429 for call in sandbox.requests())
+    done = len(sandbox.requests()) - refused
+    print(
+        f"{what}: {done} calls and {refused} times 429; {waited:.1f} s waited, {span(sandbox):.1f} s of the service's "
+        f"clock; {least_seconds(done)} s at the least"
+    )
+
+
+def refused_for_rate(sandbox: Sandbox) -> int:
+    return sum(call["status"] == 429 for call in sandbox.requests())
+
+
+def test_500_files_take_just_the_time_that_the_limit_allows(
+    no_time_of_its_own, deliver, sandbox, time, tmp_path
+) -> None:
+    result = deliver(small_files(tmp_path / "in", 500), deferrable=True).run()
+
+    report("500 files", sandbox, time.now)
+    assert result["status"] == "pending"
+    assert counts(sandbox) - Counter({("POST", "files", 429): 99}) == {
+        ("POST", "transfers", 201): 1,
+        ("POST", "files", 201): 500,
+        ("POST", "send", 200): 1,
+    }
+    assert least_seconds(502) == 480
+    assert span(sandbox) >= 480, "or the sandbox does not limit"
+    assert span(sandbox) <= 480 * 1.02
+    assert refused_for_rate(sandbox) == 8, "one for each window"
+    assert len(billed(sandbox)) == 1
+
+
+@pytest.mark.parametrize("death", ["an error", "a kill"])
+def test_500_files_interrupted_are_uploaded_once(deliver, sandbox, time, stored, tmp_path, monkeypatch, death) -> None:
+    ti = deliver(small_files(tmp_path / "in", 500), deferrable=True, retries=1)
+    ti.store = store = CrashableStateStore()
+    alive, whole, deaths = ti.make, Source._chunks, []
+
+    def make() -> Any:
+        store.dead = False
+        return alive()
+
+    def chunks(self: Source, on_progress: Callable[[int], object]) -> Iterator[bytes]:
+        for chunk in whole(self, on_progress):
+            if self.name == "0249.txt" and not deaths:
+                deaths.append(self.name)
+                yield chunk[:50]
+                store.dead = death == "a kill"
+                raise ProcessCrashed
+            yield chunk
+
+    ti.make = make
+    monkeypatch.setattr(Source, "_chunks", chunks)
+
+    result = ti.run()
+
+    report(f"500 files interrupted by {death}", sandbox, time.now)
+    assert deaths
+    assert ti.try_number == 2
+    done = counts(sandbox)
+    assert done["POST", "files", 201] == 500
+    assert done["POST", "files", 200] == 0
+    assert done["POST", "files", 500] <= 1, "the one that was cut off"
+    assert done["GET", "", 200] == 1, "one read tells what the draft holds"
+    assert sum(done.values()) - refused_for_rate(sandbox) <= 502 + 2
+    assert stored(result["id"]) == {f"{number:04}.txt": digest(f"{number:0100}".encode()) for number in range(500)}
+    assert billed(sandbox) == {result["id"]: 1}
+
+
+DELIVERIES, FILES = 20, 5
+
+
+@BOTH_MODES
+def test_twenty_deliveries_share_one_key(no_time_of_its_own, connection, sandbox, stored, tmp_path, deferrable) -> None:
+    time = SharedSimulatedClock(sandbox, DELIVERIES)
+    files = [small_files(tmp_path / str(number), FILES) for number in range(DELIVERIES)]
+
+    def deliver(number: int) -> tuple[str, float]:
+        arguments = DELIVERY | {"files": files[number], "deferrable": deferrable}
+        with time.thread():
+            return task_instance(DeliverFilesOperator, time, **arguments).run()["id"], time.now
+
+    with ThreadPoolExecutor(DELIVERIES) as pool:
+        ends = dict(pool.map(deliver, range(DELIVERIES)))
+
+    report("20 deliveries", sandbox, time.now)
+    print(f"finished after {min(ends.values()):.1f} to {max(ends.values()):.1f} s")
+    least = least_seconds(DELIVERIES * (FILES + 2))
+    assert billed(sandbox) == dict.fromkeys(ends, 1)
+    assert {len(stored(transfer_id)) for transfer_id in ends} == {FILES}
+    assert counts(sandbox)["POST", "transfers", 201] == len(ends) == DELIVERIES
+    assert span(sandbox) >= least, "or the sandbox does not limit"
+    assert max(ends.values()) <= least * 1.05, "nobody waits for a window more than the limit asks"
+    assert refused_for_rate(sandbox) <= DELIVERIES * (least // WINDOW + 1), "each asks hardly more than once a window"

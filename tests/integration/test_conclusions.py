@@ -1,0 +1,924 @@
+"""What a delivery concludes from what it finds, and from what it does not find."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from airflow.sdk import DAG
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSensorTimeout
+from outbound_transfer.delivery.state import StateLost
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    DiscardTransferOperator,
+    SendTransferOperator,
+)
+from outbound_transfer.protocol import endpoints
+from outbound_transfer.protocol.errors import CallError, InvalidDelivery, MalformedResponse, SourceError
+from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.connections import connection_json
+from support.tasks import FakeTaskInstance, InMemoryStateStore, SimulatedClock
+
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+DELIVERY: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
+
+Make = Callable[..., FakeTaskInstance]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * 1000)
+    return [str(path) for path in paths]
+
+
+@pytest.fixture
+def task(connection, sandbox) -> Make:
+    time = SimulatedClock(sandbox)
+
+    def make(operator: type, *, retries: int = 0, **arguments: Any) -> FakeTaskInstance:
+        return FakeTaskInstance(lambda: operator(task_id="task", **arguments), time, retries)
+
+    return make
+
+
+@pytest.fixture
+def deliver(task, files) -> Make:
+    return lambda **arguments: task(DeliverFilesOperator, **{"files": files, **DELIVERY, **arguments})
+
+
+def billed(sandbox: Sandbox) -> list[str]:
+    return [row["transfer_id"] for row in sandbox.ledger() if row["kind"] == "billed"]
+
+
+def names(client, transfer_id: str) -> list[str]:
+    return sorted(file.name for file in client.list_files(transfer_id))
+
+
+def again(ti: FakeTaskInstance, **changes: Any) -> Any:
+    """Clear the task, with other arguments, and run it."""
+    make = ti.make
+    ti.make = lambda: _changed(make(), changes)
+    ti.clear()
+    return ti.run()
+
+
+def _changed(operator: Any, changes: dict[str, Any]) -> Any:
+    for name, value in changes.items():
+        setattr(operator, name, value)
+    return operator
+
+
+# What is not remembered.
+
+
+def test_a_task_whose_state_is_lost_after_the_send_does_not_send_again(deliver, sandbox) -> None:
+    ti = deliver(retries=1)
+    sent = ti.run()["id"]
+    ti.store.values.clear()
+    before = len(sandbox.requests())
+
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=f"{sent}, sent at .*may be this very delivery.*resend=True"):
+            again(ti)
+
+    assert billed(sandbox) == [sent]
+    assert not [call for call in sandbox.requests()[before:] if call["method"] != "GET"]
+
+
+def test_a_task_whose_state_is_lost_before_the_send_delivers(deliver, sandbox, files) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver()
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    ti.store.values.clear()
+    sandbox.patch_account(credits=1)
+
+    sent = again(ti)["id"]
+    assert billed(sandbox) == [sent]
+
+
+def test_a_lost_state_can_be_overruled_by_a_clear_with_resend(deliver, sandbox) -> None:
+    ti = deliver()
+    first = ti.run()["id"]
+    ti.store.values.clear()
+
+    second = again(ti, resend=True)["id"]
+    assert billed(sandbox) == [first, second]
+
+
+def test_a_lost_state_is_not_overruled_by_resend_alone(deliver, sandbox) -> None:
+    ti = deliver(resend=True)
+    ti.run()
+    ti.store.values.clear()
+    ti.try_number += 1  # an automatic retry: Airflow did not hear of the first try's end
+
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
+        ti.run_once()
+
+
+def test_a_first_try_that_made_nothing_leaves_a_state(deliver, sandbox, files) -> None:
+    """Another run has sent just the same; that this one has not is known, not concluded from silence."""
+    deliver().run()
+    Path(files[0]).rename(Path(files[0]).with_name("later"))
+    ti = deliver()
+    with pytest.raises(SourceError):
+        ti.run()
+    Path(files[0]).with_name("later").rename(files[0])
+    before = len(sandbox.requests())
+
+    again(ti)
+
+    assert len(billed(sandbox)) == 2
+    assert len(sandbox.requests()) - before == len(files) + 2, "and nothing was asked"
+
+
+class Silent(InMemoryStateStore):
+    """A store whose reads are answered with nothing, and whose writes may be lost, too."""
+
+    def __init__(self, *, takes: bool) -> None:
+        super().__init__()
+        self.takes = takes
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return default
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        if self.takes:
+            super().set(key, value, retention=retention)
+
+
+@pytest.mark.parametrize("takes", [True, False])
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, CreateTransferOperator])
+def test_nothing_is_created_where_the_state_store_keeps_nothing(task, sandbox, files, operator, takes) -> None:
+    arguments = {"files": files} if operator is DeliverFilesOperator else {}
+    ti = task(operator, **DELIVERY, **arguments)
+    ti.store = Silent(takes=takes)
+
+    with pytest.raises(StateLost, match="nothing was created"):
+        ti.run()
+
+    assert sandbox.requests() == []
+
+
+def test_a_try_that_was_given_up_does_not_overwrite_a_later_state(deliver, sandbox) -> None:
+    ti = deliver(retries=1)
+    sent = ti.run()["id"]
+    first = ti.store.values.copy()
+    assert again(ti)["id"] == sent
+    # The first try comes back to life, and writes what it knew in the middle of it.
+    ti.store.values.update(
+        {key: value.replace('"send_started": true', '"send_started": false') for key, value in first.items()}
+    )
+
+    assert again(ti)["id"] == sent
+    assert billed(sandbox) == [sent]
+
+
+def test_a_try_that_airflow_has_given_up_sends_nothing(deliver, sandbox) -> None:
+    ti = deliver()
+    ti.state = "failed"
+
+    with pytest.raises(AirflowFailException, match="given this try up .the task is failed.: nothing is sent"):
+        ti.run()
+
+    assert billed(sandbox) == []
+
+
+# Deferral within a try.
+
+
+def test_a_state_that_is_lost_while_the_task_is_deferred_is_noticed(deliver, sandbox) -> None:
+    other = deliver().run()["id"]
+    sandbox.plan_faults({"kind": "error", "method": "POST", "path": "*/send", "status": 429, "retry_after": "30"})
+    ti = deliver(deferrable=True)
+    sleep = ti.time.sleep
+
+    def sleep_and_forget(seconds: float) -> None:
+        sleep(seconds)
+        ti.store.values.clear()
+
+    ti.time.sleep = sleep_and_forget
+
+    with pytest.raises(AirflowFailException, match=f"{other}.*may be this very delivery"):
+        ti.run()
+    assert billed(sandbox) == [other]
+
+
+# Items of a mapped task, and tasks with other names.
+
+
+def mapped(ti: FakeTaskInstance, index: int, *, clear_number: int) -> FakeTaskInstance:
+    ti.map_index, ti.clear_number = index, clear_number
+    return ti
+
+
+def test_an_item_that_the_cleared_run_has_sent_under_another_index_is_not_sent_again(deliver, sandbox) -> None:
+    sent = mapped(deliver(), 2, clear_number=0).run()["id"]
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*the run was cleared, and another index or task"):
+        mapped(deliver(), 3, clear_number=1).run()
+
+    assert billed(sandbox) == [sent]
+
+
+def test_a_new_item_of_a_cleared_run_is_sent(deliver, sandbox, files, tmp_path) -> None:
+    first = mapped(deliver(), 2, clear_number=0).run()["id"]
+    (tmp_path / "another.csv").write_text("another")
+    others = [{"files": [str(tmp_path / "another.csv")]}, {"recipients": ["bob@example.com"]}, {"subject": "Other"}]
+
+    sent = [mapped(deliver(**other), 3, clear_number=1).run()["id"] for other in others]
+
+    assert billed(sandbox) == [first, *sent]
+
+
+@pytest.mark.parametrize("change", ["grew", "vanished", "is left out"])
+def test_an_item_whose_source_has_changed_is_not_sent_again_under_another_index(
+    deliver, sandbox, files, change
+) -> None:
+    sent = mapped(deliver(), 2, clear_number=0).run()["id"]
+    arguments = {}
+    if change == "grew":
+        Path(files[0]).write_bytes(Path(files[0]).read_bytes() + b"more")
+    elif change == "vanished":
+        Path(files[0]).unlink()
+    else:
+        arguments["files"] = files[1:]
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*the run was cleared, and another index or task"):
+        mapped(deliver(**arguments), 3, clear_number=1).run()
+
+    assert billed(sandbox) == [sent]
+
+
+def test_equal_items_of_a_run_that_was_not_cleared_are_all_sent(deliver, sandbox) -> None:
+    sent = [mapped(deliver(), index, clear_number=0).run()["id"] for index in range(3)]
+    assert billed(sandbox) == sent
+
+
+def test_a_task_with_another_name_does_not_send_what_the_run_has_sent(deliver, sandbox) -> None:
+    sent = deliver().run()["id"]
+    renamed = deliver()
+    renamed.other_tasks = 1
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*tasks that its DAG no longer has"):
+        renamed.run()
+
+    assert billed(sandbox) == [sent]
+
+
+def test_what_was_sent_before_the_run_began_is_another_delivery(deliver, sandbox) -> None:
+    deliver().run()
+    renamed = deliver()
+    renamed.other_tasks = 1
+    renamed.start_date += timedelta(hours=2)  # of the run, too
+
+    assert renamed.run()["id"]
+    assert len(billed(sandbox)) == 2
+
+
+# What is found under an id.
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Lead the connection to another account."""
+    with running_sandbox() as other:
+
+        def move() -> Sandbox:
+            monkeypatch.setenv(CONNECTION, connection_json(other))
+            return other
+
+        yield move
+
+
+def test_a_connection_that_leads_elsewhere_after_the_send_sends_nothing_there(deliver, elsewhere) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    other = elsewhere()
+
+    with pytest.raises(AirflowFailException, match=f"{sent} was sent .*the connection leads to .* now, and led to"):
+        again(ti)
+
+    assert other.requests() == []
+
+
+def test_a_connection_that_leads_elsewhere_before_the_send_delivers_there_in_a_draft_of_its_own(
+    deliver, sandbox, elsewhere
+) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver()
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    other = elsewhere()
+
+    sent = again(ti)["id"]
+    assert billed(other) == [sent]
+    assert not [call for call in other.requests() if call["method"] == "GET"], "the id is of the other account"
+
+
+@pytest.mark.parametrize("operator", [AttachFilesOperator, SendTransferOperator])
+def test_a_step_whose_connection_leads_elsewhere_does_nothing_there(task, files, elsewhere, operator) -> None:
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    attach = task(AttachFilesOperator, transfer_id=draft, files=files)
+    attach.run()
+    send = task(SendTransferOperator, transfer_id=draft)
+    send.run()
+    other = elsewhere()
+
+    with pytest.raises(AirflowFailException, match=f"led to .* transfer {draft}"):
+        again(attach if operator is AttachFilesOperator else send)
+
+    assert other.requests() == []
+
+
+@pytest.mark.parametrize("operator", [AttachFilesOperator, SendTransferOperator])
+def test_a_draft_of_another_account_is_not_read_here(task, files, elsewhere, operator) -> None:
+    create = task(CreateTransferOperator, **DELIVERY)
+    arguments = {"files": files} if operator is AttachFilesOperator else {}
+    ti = task(operator, transfer_id=create.run(), **arguments)
+    ti.upstream = {"create": create}
+    other = elsewhere()
+
+    with pytest.raises(AirflowFailException, match="led to .* when the run began with transfer"):
+        ti.run()
+
+    assert other.requests() == []
+
+
+def someone_elses(ti: FakeTaskInstance, transfer_id: str) -> None:
+    """The task's id is another transfer's now, as in an account with ids of its own under the same address."""
+    own = ti.xcoms["transfer_id"]
+    ti.store.values = {key: value.replace(own, transfer_id) for key, value in ti.store.values.items()}
+
+
+def test_somebody_elses_draft_under_the_id_is_neither_filled_nor_sent_nor_discarded(deliver, sandbox, hook) -> None:
+    theirs = hook.create_transfer(build_new_transfer(subject="Theirs", recipients=["bob@example.com"]))
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver()
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    someone_elses(ti, theirs.id)
+    sandbox.patch_account(credits=1)
+
+    result = again(ti)
+
+    assert billed(sandbox) == [result["id"]] != [theirs.id]
+    assert hook.get_transfer(theirs.id).is_draft
+    assert names(hook, theirs.id) == []
+
+
+def test_somebody_elses_sent_transfer_does_not_pass_for_ours(deliver, sandbox) -> None:
+    theirs = deliver(subject="Theirs").run()["id"]
+    ti = deliver()
+    sent = ti.run()["id"]
+    someone_elses(ti, theirs)
+
+    with pytest.raises(AirflowFailException, match="under its id is another transfer now"):
+        again(ti)
+
+    assert billed(sandbox) == [theirs, sent]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"subject": "Other"}, "to other recipients or with another subject"),
+        ({"files": [{"id": "f", "name": "a.csv", "size": 1000}]}, r"it holds \['a.csv'\]"),
+    ],
+    ids=["subject", "files"],
+)
+def test_a_response_to_the_send_about_another_transfer_is_reported(deliver, sandbox, monkeypatch, change, said) -> None:
+    send_transfer = endpoints.send_transfer
+
+    def send_with_other_response(transfer_id: str) -> Any:
+        call = send_transfer(transfer_id)
+        return replace(call, decode=lambda response: altered(call.decode(response)))
+
+    def altered(transfer: Any) -> Any:
+        return msgspec.convert({**msgspec.to_builtins(transfer), **change}, type(transfer))
+
+    monkeypatch.setattr(endpoints, "send_transfer", send_with_other_response)
+
+    with pytest.raises(AirflowFailException, match=f"was sent, but .*{said}"):
+        deliver().run()
+    assert len(billed(sandbox)) == 1
+
+
+# What is gone.
+
+
+def test_steps_that_are_cleared_after_the_sent_transfer_was_deleted_do_not_send_another(task, sandbox, files) -> None:
+    create = task(CreateTransferOperator, **DELIVERY)
+    first = create.run()
+    task(AttachFilesOperator, transfer_id=first, files=files).run()
+    send = task(SendTransferOperator, transfer_id=first)
+    send.run()
+    sandbox.plan_faults({"kind": "error", "method": "GET", "path": f"*/{first}", "status": 404})
+    second = again(create)
+    assert second != first, "who reads that it is gone cannot know whether it was sent"
+    task(AttachFilesOperator, transfer_id=second, files=files).run()
+
+    with pytest.raises(AirflowFailException, match=f"has sent transfer {first} .* asked to send {second} now"):
+        again(send, transfer_id=second)
+    assert billed(sandbox) == [first]
+
+    assert again(send, transfer_id=second, resend=True)["id"] == second
+    assert billed(sandbox) == [first, second]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 409])
+def test_a_gateways_refusal_is_not_a_response_of_the_service(task, sandbox, files, status) -> None:
+    create = task(CreateTransferOperator, **DELIVERY)
+    first = create.run()
+    sandbox.plan_faults(*[{"kind": "error", "method": "GET", "path": "*", "status": status, "code": ""}] * 8)
+
+    with pytest.raises(MalformedResponse, match="without the service's error object"):
+        again(create)
+
+    assert again(create) == first
+
+
+# Files.
+
+
+def test_data_that_was_corrected_after_the_send_is_not_passed_over(deliver, sandbox, files) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    Path(files[0]).write_bytes(b"\1" * 1000)
+
+    with pytest.raises(
+        AirflowFailException, match=f"already delivered transfer {sent}, with .*a.csv has other content"
+    ):
+        again(ti)
+
+    assert billed(sandbox) == [sent]
+
+
+def test_the_same_bytes_under_a_new_time_of_change_are_the_same_input(deliver, sandbox, files) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    os.utime(files[0], (1, 1))
+    assert again(ti)["id"] == sent
+    content = Path(files[1]).read_bytes()
+    Path(files[1]).unlink()
+    Path(files[1]).write_bytes(content)
+    assert again(ti)["id"] == sent
+
+
+def test_the_same_files_by_other_paths_are_the_same_input(deliver, sandbox, files) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    assert again(ti, files=str(Path(files[0]).parent / "*.csv"))["id"] == sent
+
+
+def test_a_file_that_a_pattern_finds_only_after_the_send_is_not_passed_over(deliver, sandbox, files) -> None:
+    ti = deliver(files=str(Path(files[0]).parent / "*.csv"))
+    sent = ti.run()["id"]
+    Path(files[0]).with_name("c.csv").write_bytes(b"more")
+
+    with pytest.raises(AirflowFailException, match="c.csv was not among them"):
+        again(ti)
+    assert billed(sandbox) == [sent]
+
+
+@pytest.mark.parametrize("asked", ["in the same way", "in another way"])
+def test_files_that_are_gone_after_the_send(deliver, sandbox, files, asked) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    for file in files:
+        Path(file).unlink()
+
+    if asked == "in the same way":
+        assert again(ti)["id"] == sent, "what was sent is sent"
+    else:
+        with pytest.raises(AirflowFailException, match="with other paths or patterns"):
+            again(ti, files="/no/such/file")
+    assert billed(sandbox) == [sent]
+
+
+def test_an_automatic_retry_after_the_send_requests_nothing_new(deliver, sandbox, files) -> None:
+    ti = deliver(retries=1)
+    sent = ti.run()["id"]
+    Path(files[0]).write_bytes(b"tomorrow's")
+    ti.try_number += 1
+
+    assert ti.run_once()["id"] == sent
+
+
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, AttachFilesOperator])
+def test_an_upload_of_a_file_that_is_not_wanted_any_more_is_never_sent(task, sandbox, files, hook, operator) -> None:
+    """It lands after the retry has looked at the draft, and before it sends."""
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    arguments = {"transfer_id": draft} if operator is AttachFilesOperator else DELIVERY
+    ti = task(operator, files=files, **arguments)
+    refused = [{"kind": "error", "method": "POST", "path": "*/files", "status": 503}] * 8
+    sandbox.plan_faults(*refused)  # of b.csv nobody knows whether it will land
+    with pytest.raises(CallError):
+        ti.run()
+
+    if operator is AttachFilesOperator:
+        with pytest.raises(AirflowFailException, match="may still arrive there and is no longer delivered"):
+            again(ti, files=files[1:])
+    else:
+        first = ti.xcoms["transfer_id"]
+        result = again(ti, files=files[1:])
+        assert result["id"] != first
+        assert names(hook, result["id"]) == ["b.csv"]
+
+
+def test_a_file_that_was_certainly_attached_can_be_dropped(deliver, sandbox, files, hook) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver()
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    sandbox.patch_account(credits=1)
+    first = ti.xcoms["transfer_id"]
+
+    assert again(ti, files=files[1:])["id"] == first
+    assert names(hook, first) == ["b.csv"]
+
+
+@pytest.mark.parametrize(
+    "kind", [set, iter, lambda files: (file for file in files)], ids=["set", "iterator", "generator"]
+)
+def test_files_come_in_any_iterable(deliver, sandbox, files, kind) -> None:
+    ti = deliver()
+    ti.run()
+    assert again(ti, files=kind(files))["id"]
+    assert len(billed(sandbox)) == 1
+
+
+# Clears.
+
+
+def test_a_clear_is_seen_where_it_leaves_max_tries_as_it_was(deliver, sandbox) -> None:
+    """Retries were lowered by one, and the task cleared: its ``max_tries`` comes to the same."""
+    ti = deliver(retries=1)
+    first = ti.run()["id"]
+    ti.retries = 0
+    before = ti.max_tries
+
+    with pytest.raises(AirflowFailException, match=f"{first} was sent, .* clear this task once more"):
+        again(ti, resend=True)
+
+    assert ti.max_tries == before
+    second = again(ti)["id"]
+    assert billed(sandbox) == [first, second]
+
+
+def test_a_clear_of_another_task_does_not_resend(deliver, sandbox) -> None:
+    ti = deliver(retries=1, wait=True, resend=True, timeout=0)
+    ti.try_number = 1
+    with pytest.raises(Exception, match="Timed out"):
+        ti.run_once()
+    ti.try_number, ti.clear_number = 2, 1  # an automatic retry, and another task of the run was cleared
+
+    with pytest.raises(AirflowFailException, match="it is unknown whether this task or another of its run"):
+        ti.run_once()
+    assert len(billed(sandbox)) == 1
+
+    again(ti, wait=False)
+    assert len(billed(sandbox)) == 2
+
+
+# Creates whose end is not known.
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_creates_in_doubt_leave_few_drafts(deliver, sandbox, retries) -> None:
+    fault = {"kind": "error", "method": "POST", "path": "/v1/transfers", "status": 502, "effect": "after"}
+    sandbox.plan_faults(*[fault] * 100)
+    ti = deliver(retries=retries)
+
+    with pytest.raises(CallError):
+        ti.run()
+
+    creates = [call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")]
+    assert len(creates) == 2 + retries, "two in the first try, one in each after it"
+    sandbox.clear_faults()
+    sent = again(ti)["id"]
+    assert billed(sandbox) == [sent]
+
+
+def test_an_outage_leaves_no_more_than_one_draft(deliver, sandbox) -> None:
+    fault = {"kind": "error", "method": "*", "path": "*", "status": 503}
+    sandbox.plan_faults({**fault, "effect": "after"}, *[fault] * 6)
+
+    sent = deliver().run()["id"]
+    assert billed(sandbox) == [sent]
+    creates = [call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")]
+    assert len(creates) == 2
+
+
+# Templates that give nothing.
+
+
+def rendered(native: bool = False, **arguments: Any) -> DeliverFilesOperator:
+    with DAG("templates", schedule=None, render_template_as_native_obj=native):
+        operator = DeliverFilesOperator(task_id="task", files="a.csv", **{**DELIVERY, **arguments})
+    operator.render_template_fields({"nothing": None, "word": "None"})
+    return operator
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_nothing_is_not_sent_as_a_word(native) -> None:
+    asked = rendered(native, message="{{ nothing }}").new_transfer()
+    assert asked.message is None
+    with pytest.raises(InvalidDelivery, match="subject must not be empty"):
+        rendered(native, subject="{{ nothing }}").new_transfer()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("missing", ["security", "security_question", "security_answer"])
+def test_security_that_a_template_does_not_give_is_refused(native, missing) -> None:
+    asked = {"security": "question", "security_question": "Which?", "security_answer": "Blue"}
+    with pytest.raises(InvalidDelivery, match="security"):
+        rendered(native, **asked | {missing: "{{ nothing }}"}).new_transfer()
+
+
+def test_the_word_itself_may_be_sent() -> None:
+    asked = rendered(subject="None", message="None").new_transfer()
+    assert (asked.subject, asked.message) == ("None", "None")
+
+
+# Answers that are not definite, and memories of something else.
+
+
+def test_an_item_that_moves_to_an_index_that_came_to_nothing_is_not_sent_again(deliver, sandbox, files) -> None:
+    first, second = (mapped(deliver(subject=subject), index, clear_number=0) for index, subject in enumerate("AB"))
+    Path(files[0]).rename(Path(files[0]).with_name("later"))
+    with pytest.raises(SourceError):
+        first.run()
+    Path(files[0]).with_name("later").rename(files[0])
+    sent = second.run()["id"]
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*another index or task of it may have made this delivery"):
+        again(first, subject="B")
+
+    assert billed(sandbox) == [sent]
+
+
+def test_a_draft_whose_send_is_in_doubt_is_not_changed(deliver, sandbox, files, hook) -> None:
+    refused = {"kind": "reset", "method": "POST", "path": "*/send", "effect": "before"}
+    sandbox.plan_faults(*[refused] * 8)
+    ti = deliver()
+    with pytest.raises(CallError):
+        ti.run()
+    first = ti.xcoms["transfer_id"]
+    Path(files[0]).write_bytes(b"corrected")
+
+    result = again(ti)
+
+    assert result["id"] != first
+    assert billed(sandbox) == [result["id"]]
+    assert {file.name: file.size for file in hook.list_files(result["id"])} == {"a.csv": 9, "b.csv": 1000}
+    removed = [call["path"] for call in sandbox.requests() if call["method"] == "DELETE"]
+    assert removed == [f"/v1/transfers/{first}"], "had the send landed, it would have met the draft as it was"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("files", "null"), ("id", '"other"')], ids=["without files", "of another transfer"]
+)
+def test_an_incomplete_read_is_repeated(deliver, sandbox, files, hook, field, value) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver(retries=1)
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    sandbox.patch_account(credits=1)
+    first = ti.xcoms["transfer_id"]
+    Path(files[0]).write_bytes(b"\1" * 1000)
+    sandbox.plan_faults({"kind": "field_value", "method": "GET", "path": "*", "field": field, "json": value})
+
+    assert again(ti)["id"] == first
+    (stored,) = [file for file in hook.list_files(first) if file.name == "a.csv"]
+    assert sandbox.stored_file(first, stored.id)["sha256"] == hashlib.sha256(b"\1" * 1000).hexdigest()
+
+
+def test_a_send_whose_response_is_a_draft_is_reconciled(deliver, sandbox) -> None:
+    answer = {"kind": "error", "method": "POST", "path": "*/send", "status": 502}
+    draft = {"kind": "field_value", "method": "POST", "path": "*/send", "field": "status", "json": '"draft"'}
+    sandbox.plan_faults(draft, answer)
+    result = deliver().run()
+    assert result["status"] == "pending"
+    assert billed(sandbox) == [result["id"]]
+
+
+def test_a_wrong_transfer_is_not_a_success_after_a_clear(deliver, sandbox, hook) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    ti.store.values = {key: value.replace("b.csv", "c.csv") for key, value in ti.store.values.items()}
+
+    with pytest.raises(AirflowFailException, match=f"{sent} was sent, but the service says that it holds"):
+        again(ti)
+
+
+@pytest.mark.parametrize("wrong", [None, "", "None", ".", 7, {"subject": "Report"}])
+def test_a_send_of_no_id_is_refused_and_forgotten(task, sandbox, files, wrong) -> None:
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    task(AttachFilesOperator, transfer_id=draft, files=files).run()
+    send = task(SendTransferOperator, transfer_id=wrong)
+    with pytest.raises(AirflowFailException, match=r"must be the id of a transfer|not an id of the service"):
+        send.run()
+
+    assert again(send, transfer_id=draft)["id"] == draft
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": "soon"}, {"poke_interval": -1}, {"on_expired": "{{ 1 }}"}], ids=str)
+def test_a_wait_that_cannot_be_is_refused_before_the_send(deliver, sandbox, wrong) -> None:
+    with pytest.raises((AirflowFailException, ValueError)):
+        deliver(wait=True, **wrong).run()
+    assert sandbox.requests() == []
+
+
+def test_each_error_of_a_later_try_says_that_an_earlier_one_may_have_sent(deliver, sandbox, files) -> None:
+    sandbox.plan_faults(*[{"kind": "reset", "method": "POST", "path": "*/send", "effect": "before"}] * 8)
+    ti = deliver()
+    with pytest.raises(CallError):
+        ti.run()
+    ti.clear()
+    Path(files[0]).unlink()
+
+    with pytest.raises(SourceError, match=f"Transfer {ti.xcoms['transfer_id']} may nevertheless have been sent"):
+        ti.run()
+
+
+def test_a_wait_that_fails_says_that_the_transfer_was_sent(deliver, sandbox) -> None:
+    with pytest.raises(AirflowSensorTimeout, match=r"Transfer tr_\w+ was sent. Timed out waiting"):
+        deliver(wait=True, timeout=0).run()
+
+
+def test_a_wait_does_not_finish_with_another_transfer(deliver, sandbox) -> None:
+    """The connection leads to an account whose ids are the same."""
+    ti = deliver(wait=True, deferrable=True)
+    fire = ti._fire
+
+    def fire_of_another(trigger: Any) -> Any:
+        sandbox.pickup(trigger.transfer_id, "ann@example.com")
+        event = fire(trigger)
+        return {**event, "transfer": {**event["transfer"], "subject": "Theirs"}}
+
+    ti._fire = fire_of_another
+    with pytest.raises(AirflowFailException, match=r"was sent. Under its id .* another transfer now"):
+        ti.run()
+
+
+def test_the_state_of_an_older_try_is_not_trusted(deliver, sandbox) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver(message="first")
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    sandbox.patch_account(credits=5)
+    sent = again(ti, message="second")["id"]
+    del ti.store.values["outbound_transfer_delivery_try_2"]
+
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=f"{sent}.*may be this very delivery"):
+            again(ti, message="first")
+    assert billed(sandbox) == [sent]
+
+
+# An attach whose record is lost, a discard and a wait that meet another account.
+
+
+@pytest.fixture
+def attach(task, files) -> FakeTaskInstance:
+    """A task that attaches the first file to a draft, and has done so."""
+    ti = task(AttachFilesOperator, transfer_id=task(CreateTransferOperator, **DELIVERY).run(), files=files[:1])
+    ti.run()
+    return ti
+
+
+def test_a_file_of_an_attach_whose_record_is_lost_is_named(attach, files) -> None:
+    attach.store.values.clear()
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=r"holds 'a\.csv', and the record of an earlier try .* Remove"):
+            again(attach, files=files[1:])
+
+
+def test_a_file_of_the_newest_attach_whose_record_is_lost_is_named(attach, files, tmp_path) -> None:
+    (tmp_path / "c.csv").write_text("c")
+    again(attach, files=files)
+    del attach.store.values["outbound_transfer_delivery_try_2"]
+    with pytest.raises(AirflowFailException, match=r"holds 'b\.csv', and the record"):
+        again(attach, files=[files[0], str(tmp_path / "c.csv")])
+
+
+def test_an_attach_whose_record_is_lost_while_it_is_deferred_names_the_file(task, files, sandbox, hook) -> None:
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    wanted = [files[0], files[1]]
+    ti = task(AttachFilesOperator, transfer_id=draft, files=wanted, deferrable=True)
+    sandbox.plan_faults({"kind": "error", "path": "*/files", "status": 429, "retry_after": "30", "skip": 1})
+    fire = ti._fire
+
+    def lose(trigger: Any) -> Any:
+        ti.store.values.clear()
+        del wanted[:]
+        wanted.append(str(Path(files[0]).with_name("c.csv")))
+        Path(wanted[0]).write_text("c")
+        return fire(trigger)
+
+    ti._fire = lose
+    with pytest.raises(AirflowFailException, match="and the record of an earlier try"):
+        ti.run()
+
+
+def test_a_try_that_attaches_nothing_leaves_a_record(attach, files, task) -> None:
+    """Files of other tasks are refused only if a record is missing."""
+    other = task(AttachFilesOperator, transfer_id=attach.make().transfer_id, files=["/missing.csv"], retries=0)
+    with pytest.raises((AirflowFailException, SourceError)):
+        other.run()
+    assert [file["name"] for file in again(other, files=files[1:])] == ["b.csv"]
+
+
+def test_a_version_of_a_file_whose_record_is_lost_is_not_sent(task, sandbox, files, tmp_path) -> None:
+    other = tmp_path / "other" / "a.csv"
+    other.parent.mkdir()
+    other.write_bytes(b"\7" * 1000)
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    ti = task(AttachFilesOperator, transfer_id=draft, files=files[:1])
+    ti.run()
+    again(ti, files=[str(other)])
+    del ti.store.values["outbound_transfer_delivery_try_2"]
+
+    (stored,) = again(ti, files=files[:1])
+    assert sandbox.stored_file(draft, stored["id"])["sha256"] == hashlib.sha256(bytes(1000)).hexdigest()
+
+
+@pytest.mark.parametrize("operator", [CreateTransferOperator, DeliverFilesOperator])
+def test_a_draft_of_another_account_is_not_discarded_here(task, sandbox, files, elsewhere, operator) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = task(operator, **DELIVERY, **({"files": files} if operator is DeliverFilesOperator else {}))
+    try:
+        draft = ti.run()
+    except AirflowFailException:
+        draft = ti.xcoms["transfer_id"]
+    discard = task(DiscardTransferOperator, transfer_id=draft)
+    discard.upstream = {"create": ti}
+    other = elsewhere()
+
+    with pytest.raises(AirflowFailException, match="led to .* when the run began with transfer"):
+        discard.run()
+
+    assert other.requests() == []
+    assert sandbox.transfer(draft)["status"] == "draft"
+
+
+def test_a_wait_of_which_nothing_is_known_names_no_empty_id(deliver, sandbox) -> None:
+    ti = deliver(wait=True, deferrable=True, timeout=0)
+    fire = ti._fire
+
+    def lose(trigger: Any) -> Any:
+        ti.store.values.clear()
+        return fire(trigger)
+
+    ti._fire = lose
+    with pytest.raises(AirflowSensorTimeout, match=r"^Timed out waiting"):
+        ti.run()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("in_triggerer", [True, False])
+def test_the_triggerer_does_not_finish_with_another_transfer(deliver, sandbox, in_triggerer, is_known) -> None:
+    """Nor does the worker, if the task's state is lost."""
+    ti = deliver(wait=True, deferrable=True, poke_interval=1, finish_in_triggerer=True)
+
+    def fire_of_another(trigger: Any) -> Any:
+        sandbox.pickup(trigger.transfer_id, "ann@example.com")
+        kind, kwargs = trigger.serialize()
+        another = type(trigger)(**{**kwargs, "identity": "another"})
+        assert kind.endswith("TransferTrigger")
+        assert kwargs["identity"]
+        event = asyncio.run(asyncio.wait_for(shared_event(another) if in_triggerer else anext(another.run()), 60))
+        assert type(event).__name__ == "TriggerEvent"
+        if not is_known:
+            ti.store.values.clear()
+        return event.payload
+
+    ti._fire = fire_of_another
+    with pytest.raises(AirflowFailException, match="Under its id .* another transfer now"):
+        ti.run()
+
+
+async def shared_event(trigger: Any) -> Any:
+    """The trigger's event on the shared poll, as the triggerer runs it."""
+    producer = type(trigger).create_shared_stream_producer(trigger.serialize()[1])
+
+    async def stream() -> Any:
+        async for update, _ in producer.open_stream():
+            yield update
+
+    return await anext(trigger.filter_shared_stream(stream()))

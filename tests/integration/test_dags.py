@@ -1,0 +1,57 @@
+"""The DAGs of ``dags/`` in a real Airflow."""
+
+from __future__ import annotations
+
+from support.repository import REPOSITORY
+
+
+def test_deliver_files_sends_each_delivery_once(
+    run_dag, connection, sandbox, recipients_pick_up, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("OUTBOUND_TRANSFER_POKE_INTERVAL", "1")
+    (tmp_path / "a.txt").write_text("for ann")
+    (tmp_path / "b.txt").write_text("for bob")
+    deliveries = [
+        {"files": [str(tmp_path / "a.txt")], "subject": "For Ann", "recipients": ["ann@example.com"]},
+        {"files": [str(tmp_path / "*.txt")], "subject": "123", "recipients": [{"email": "bob@example.com"}]},
+    ]
+    run = run_dag((REPOSITORY / "dags/deliver_files.py").read_text(), conf={"deliveries": deliveries})
+
+    assert run.state == "success"
+    assert {run.states()[f"delivery.wait_for_pickup[{index}]"] for index in (0, 1)} == {"success"}
+    final = [run.xcom("delivery.wait_for_pickup", map_index=index) for index in (0, 1)]
+    assert [(transfer["subject"], transfer["status"]) for transfer in final] == [
+        ("For Ann", "complete"),
+        ("123", "complete"),
+    ]
+    assert [row["kind"] for row in sandbox.ledger()].count("billed") == 2
+
+
+def test_a_run_knows_what_its_task_made_in_another(run_dag, connection, sandbox, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("content")
+    source = f"""
+        from airflow.sdk import dag
+        from outbound_transfer.delivery.task_run import TaskRun
+        from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+        class Deliver(DeliverFilesOperator):
+            def execute(self, context):
+                if not (asked := context["params"]["asked"]):
+                    return super().execute(context)
+                return {{one: TaskRun(context).is_of_another_run(one) for one in asked}}
+
+        @dag(schedule=None, params={{"asked": []}})
+        def under_test():
+            arguments = dict(files=[{str(tmp_path / "a.txt")!r}], recipients=["ann@example.com"])
+            Deliver(task_id="plain", subject="Plain", **arguments)
+            Deliver.partial(task_id="mapped", **arguments).expand(subject=["First", "Second"])
+
+        under_test()
+        """
+    made = run_dag(source)
+    plain, *mapped = [made.xcom("plain")["id"], *(made.xcom("mapped", map_index=index)["id"] for index in (0, 1))]
+
+    asked = run_dag(source, conf={"asked": [plain, *mapped]})
+    assert asked.xcom("plain") == {plain: True, mapped[0]: False, mapped[1]: False}
+    for index in (0, 1):
+        assert asked.xcom("mapped", map_index=index) == {plain: False, mapped[0]: True, mapped[1]: True}

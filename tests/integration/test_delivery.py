@@ -1,0 +1,347 @@
+"""A delivery over its tries: what a retry, a clear and a long wait do (docs/guarantees.md#sent-at-most-once)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.delivery.sources import Source
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    DiscardTransferOperator,
+    SendTransferOperator,
+)
+from outbound_transfer.protocol.errors import SourceChanged, SourceUnreadable, TransferLimitReached
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    paths = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * 1000)
+    return [str(path) for path in paths]
+
+
+@pytest.fixture
+def task(connection, sandbox) -> Callable[..., FakeTaskInstance]:
+    """Make a task instance of an operator class; its time is the sandbox's."""
+    time = SimulatedClock(sandbox)
+
+    def make(operator: type, *, retries: int = 0, **arguments: Any) -> FakeTaskInstance:
+        return FakeTaskInstance(lambda: operator(task_id="task", **arguments), time, retries)
+
+    return make
+
+
+def calls(sandbox, start: int = 0) -> list[str]:
+    """The calls that the service has received: ``POST send``, ``GET transfer``, …"""
+    return [f"{call['method']} {_kind(call['path'])}" for call in sandbox.requests()[start:]]
+
+
+def _kind(path: str) -> str:
+    parts = path.split("/")[3:]
+    return parts[1] if len(parts) > 1 else ("transfers", "transfer")[len(parts)]
+
+
+def billed(sandbox) -> int:
+    return sum(row["kind"] == "billed" for row in sandbox.ledger())
+
+
+def stored(sandbox, transfer_id: str, client) -> dict[str, str]:
+    """SHA-256 by name of what a transfer holds."""
+    files = client.list_files(transfer_id)
+    return {file.name: sandbox.stored_file(transfer_id, file.id)["sha256"] for file in files}
+
+
+def on_disk(files: list[str]) -> dict[str, str]:
+    return {Path(file).name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}
+
+
+def test_a_delivery_uses_a_call_for_each_file_and_two_more(task, sandbox, files) -> None:
+    result = task(DeliverFilesOperator, files=files, **DELIVERY).run()
+
+    assert result["status"] == "pending"
+    assert calls(sandbox) == ["POST transfers", "POST files", "POST files", "POST files", "POST send"]
+    assert billed(sandbox) == 1
+
+
+def test_a_clear_after_the_send_returns_the_same_transfer(task, sandbox, files) -> None:
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    first = ti.run()
+    for file in files:
+        Path(file).unlink()
+    ti.clear()
+
+    assert ti.run()["id"] == ti.xcoms["transfer_id"] == first["id"], "also for the tasks that read the XCom"
+    assert billed(sandbox) == 1
+    assert calls(sandbox)[5:] == ["GET transfer"]
+
+
+def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, files) -> None:
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    transfer_id = ti.run()["id"]
+    wanted = {
+        "transfer_id": transfer_id,
+        "_link_TransferLink": f"{sandbox.base_url}/transfers/{transfer_id}",
+        "outbound_transfer_draft_account": {
+            "transfer_id": transfer_id,
+            "account": sandbox.base_url.removeprefix("http://"),
+        },
+    }
+    assert ti.xcoms == wanted
+
+    ti.clear()
+    ti.xcoms.clear()  # as Airflow does at the start of a try
+    ti.run()
+
+    assert ti.xcoms == wanted
+
+
+def test_the_teardown_knows_the_draft_even_if_a_later_try_misses_a_file(task, sandbox, files) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    with pytest.raises(AirflowFailException, match="Buy credit"):
+        ti.run()
+    first = ti.xcoms["transfer_id"]
+    Path(files[0]).unlink()
+    ti.clear()
+
+    with pytest.raises(SourceUnreadable):
+        ti.run()
+
+    assert ti.xcoms["transfer_id"] == first
+
+
+def test_resend_sends_again_after_a_clear_only(task, sandbox, files) -> None:
+    ti = task(DeliverFilesOperator, files=files, resend=True, retries=1, **DELIVERY)
+    first = ti.run()
+    assert ti.run_once()["id"] == first["id"], "an automatic retry is no wish to send again"
+    ti.clear()
+
+    second = ti.run()
+
+    assert second["id"] != first["id"]
+    assert billed(sandbox) == 2
+
+
+def test_other_input_after_a_send_fails_and_says_so(task, sandbox, files) -> None:
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    ti.run()
+    ti.make = task(DeliverFilesOperator, files=files, **DELIVERY | {"subject": "Other"}).make
+    ti.clear()
+
+    with pytest.raises(AirflowFailException, match="already delivered"):
+        ti.run()
+    assert billed(sandbox) == 1
+
+
+def test_other_input_before_the_send_discards_the_draft(task, sandbox, files, hook) -> None:
+    ti = task(DeliverFilesOperator, files=[*files, "/no/such/file"], **DELIVERY)
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti.make = task(DeliverFilesOperator, files=files, **DELIVERY).make
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    first = ti.xcoms["transfer_id"]
+    sandbox.patch_account(credits=1)
+    ti.make = task(DeliverFilesOperator, files=files, **DELIVERY | {"recipients": ["bob@example.com"]}).make
+    ti.clear()
+
+    result = ti.run()
+
+    assert result["id"] != first
+    assert result["recipients"][0]["email"] == "bob@example.com"
+    assert "DELETE transfer" in calls(sandbox)
+    assert billed(sandbox) == 1
+
+
+def test_no_credit_keeps_the_draft_and_a_clear_sends_it(task, sandbox, files) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    with pytest.raises(AirflowFailException, match="Buy credit"):
+        ti.run()
+    sandbox.patch_account(credits=1)
+    ti.clear()
+    before = len(sandbox.requests())
+
+    result = ti.run()
+
+    assert result["id"] == ti.xcoms["transfer_id"]
+    assert calls(sandbox, before) == ["GET transfer", "POST send"], "no file is uploaded again"
+
+
+def test_a_missing_file_creates_nothing(task, sandbox, files) -> None:
+    with pytest.raises(SourceUnreadable):
+        task(DeliverFilesOperator, files=[*files, "/no/such/file"], **DELIVERY).run()
+    assert calls(sandbox) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"recipients": []},
+        {"recipients": ["ann"]},
+        {"subject": " "},
+        {"message": "x" * 2001},
+        {"security": "question", "security_question": "Which?"},
+        {"security": "sms"},
+        {"security": "none", "security_answer": "blue"},
+        {"security": "retina"},
+    ],
+    ids=str,
+)
+def test_bad_input_creates_nothing(task, sandbox, files, wrong) -> None:
+    with pytest.raises(AirflowFailException, match="nothing was created"):
+        task(DeliverFilesOperator, files=files, **DELIVERY | wrong).run()
+    assert calls(sandbox) == []
+
+
+def test_two_sources_of_one_name_create_nothing(task, sandbox, files, tmp_path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/a.csv").write_text("another")
+    with pytest.raises(AirflowFailException, match="one name"):
+        task(DeliverFilesOperator, files=[*files, str(tmp_path / "other/a.csv")], **DELIVERY).run()
+    assert calls(sandbox) == []
+
+
+def test_a_retry_replaces_a_file_that_changed_in_between(task, sandbox, files, hook) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    with pytest.raises(AirflowFailException):
+        ti.run()
+    Path(files[1]).write_bytes(b"X" * 1000)
+    sandbox.patch_account(credits=1)
+    ti.clear()
+
+    result = ti.run()
+
+    assert stored(sandbox, result["id"], hook) == on_disk(files)
+
+
+def test_a_file_that_grows_while_it_is_read_is_not_sent(task, sandbox, files, hook, monkeypatch) -> None:
+    whole = Source._chunks
+
+    def growing(self, on_progress):
+        yield from whole(self, on_progress)
+        if self.name == "b.csv":
+            Path(self.location).write_bytes(b"Y" * 2000)
+
+    monkeypatch.setattr(Source, "_chunks", growing)
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    with pytest.raises(SourceChanged):
+        ti.run()
+
+    assert billed(sandbox) == 0
+    assert set(stored(sandbox, ti.xcoms["transfer_id"], hook)) == {"a.csv"}
+
+
+def test_long_waits_free_the_slot_and_resume_without_another_read(task, sandbox, tmp_path) -> None:
+    for number in range(130):
+        (tmp_path / f"{number:03}.txt").write_text(str(number))
+    ti = task(DeliverFilesOperator, files=str(tmp_path / "*.txt"), deferrable=True, **DELIVERY)
+
+    result = ti.run()
+
+    done = [call for call in sandbox.requests() if call["status"] != 429]
+    assert result["status"] == "pending"
+    assert len(done) == 132
+    assert ti.deferrals == 2
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_full_account_keeps_the_draft_until_a_slot_frees(task, sandbox, files, hook, deferrable) -> None:
+    blocker = task(DeliverFilesOperator, files=files, **DELIVERY).run()
+    sandbox.patch_account(outstanding_transfer_limit=1)
+    ti = task(DeliverFilesOperator, files=files, deferrable=deferrable, **DELIVERY)
+    sleep, waits = ti.time.sleep, []
+
+    def sleep_then_free(seconds: float) -> None:
+        sleep(seconds)
+        waits.append(seconds)
+        if len(waits) == 3:
+            sandbox.cancel(blocker["id"])
+
+    ti.time.sleep = sleep_then_free
+
+    assert ti.run()["status"] == "pending"
+    assert len(waits) == 3
+    assert calls(sandbox).count("POST transfers") == 2, "no draft but the blocker's and this one"
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_waiting_for_a_slot_stops_at_slot_timeout(task, sandbox, files, deferrable) -> None:
+    task(DeliverFilesOperator, files=files, **DELIVERY).run()
+    sandbox.patch_account(outstanding_transfer_limit=1)
+    ti = task(DeliverFilesOperator, files=files, deferrable=deferrable, slot_timeout=600, **DELIVERY)
+
+    with pytest.raises(TransferLimitReached):
+        ti.run()
+    assert 480 <= ti.time.now <= 600
+
+
+def test_single_steps_survive_a_clear_of_the_whole_run(task, sandbox, files) -> None:
+    create = task(CreateTransferOperator, **DELIVERY)
+    transfer_id = create.run()
+    attach = task(AttachFilesOperator, transfer_id=transfer_id, files=files)
+    send = task(SendTransferOperator, transfer_id=transfer_id)
+    discard = task(DiscardTransferOperator, transfer_id=transfer_id)
+    first = [attach.run(), send.run(), discard.run()]
+    for ti in (create, attach, send, discard):
+        ti.clear()
+
+    assert create.run() == transfer_id
+    assert [attach.run(), send.run(), discard.run()] == first
+    assert billed(sandbox) == 1
+
+
+def test_attaching_other_files_after_the_send_fails(task, sandbox, files) -> None:
+    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
+    attach = task(AttachFilesOperator, transfer_id=transfer_id, files=files[:1])
+    attach.run()
+    task(SendTransferOperator, transfer_id=transfer_id).run()
+    attach.make = task(AttachFilesOperator, transfer_id=transfer_id, files=files).make
+    attach.clear()
+
+    with pytest.raises(AirflowFailException, match="already delivered .* with other files: b.csv was not among them"):
+        attach.run()
+
+
+@pytest.mark.parametrize("size", [1000, 500], ids=["of the same size", "of another size"])
+def test_attaching_leaves_the_file_of_another_task_alone(task, sandbox, files, hook, size) -> None:
+    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
+    task(AttachFilesOperator, transfer_id=transfer_id, files=files[0]).run()
+    first = stored(sandbox, transfer_id, hook)
+    Path(files[0]).write_bytes(b"Z" * size)
+
+    with pytest.raises(AirflowFailException, match="did not attach"):
+        task(AttachFilesOperator, transfer_id=transfer_id, files=files[0]).run()
+
+    assert stored(sandbox, transfer_id, hook) == first
+
+
+@pytest.mark.parametrize("nothing", [None, "", "None"])
+def test_discarding_nothing_succeeds(task, sandbox, nothing) -> None:
+    assert task(DiscardTransferOperator, transfer_id=nothing).run() is True
+    assert calls(sandbox) == []
+
+
+@pytest.mark.parametrize("breaks", ["the link", "the ledger's settings"])
+def test_what_is_beside_a_delivery_fails_none(task, sandbox, files, monkeypatch, breaks) -> None:
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    if breaks == "the link":
+        no_backend = mock.Mock(side_effect=RuntimeError("no backend"))
+        monkeypatch.setattr("outbound_transfer.links.transfer.TransferLink", no_backend)
+    else:
+        broken = mock.Mock(side_effect=ValueError("a lone %"))
+        monkeypatch.setattr("outbound_transfer.ledger.config.get_option", broken)
+    assert ti.run()["status"] == "pending"

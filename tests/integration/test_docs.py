@@ -1,0 +1,108 @@
+"""The examples of ``docs/`` work as they stand there. That of testing-your-dags.md has a test of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md")) if path.name != "testing-your-dags.md"}
+
+#: Every Python example, but the one whose output stands below it (tests/repository/test_docs.py runs it).
+DAGS = {
+    re.search(r'DAG\(\s*"(\w+)"', code).group(1): code
+    for text in PAGES.values()
+    for code in re.findall(r"```python\n([^`]*)```(?!\n\n```text)", text)
+}
+
+
+@pytest.fixture
+def surroundings(sandbox, tmp_path, monkeypatch) -> Path:
+    """The connections, Variables and files that the examples name."""
+    for name in ("A", "B"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_OUTBOUND_TRANSFER_{name}", sandbox.airflow_connection())
+    warehouse = {"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")}
+    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE", json.dumps(warehouse))
+    monkeypatch.setenv("AIRFLOW_VAR_STATEMENTS_ANSWER", "forty-two")
+    phone = {"email": "ann@example.com", "phone": "+1 555 010 4477"}
+    monkeypatch.setenv("AIRFLOW_VAR_BOARD_MEMBERS", json.dumps([phone]))
+    for name in ("ann", "bob"):
+        (tmp_path / f"{name}.csv").write_text(f"of {name}\n")
+    return tmp_path
+
+
+#: How many transfers each example sends.
+SENDS = {
+    "statements": 1,
+    "in_steps": 2,
+    "account_activity": 0,
+    "outstanding": 0,
+    "board_minutes": 1,
+    "statements_to_all": 2,
+}
+
+
+def test_each_example_is_run() -> None:
+    assert DAGS.keys() == SENDS.keys()
+
+
+@pytest.mark.parametrize("name", DAGS)
+def test_an_example_runs(name, run_dag, connection, surroundings, sandbox) -> None:
+    run = run_dag(DAGS[name], conf={"folder": str(surroundings)})
+
+    assert run.state == "success", run.states()
+    assert len(sandbox.sent()) == SENDS[name]
+
+
+def shell_examples() -> list[str]:
+    found = re.findall(r"```sh\n(.*?)```", PAGES["connection.md"], re.DOTALL)
+    assert len(found) == 4
+    return found
+
+
+WAYS = ["by hand", "by the environment", "by a secrets backend"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("way", WAYS)
+def test_a_connection_that_is_set_up_so_passes_its_test(way, no_saved_connection, sandbox, tmp_path) -> None:
+    *ways, test = shell_examples()
+    script = (ways[WAYS.index(way)] + test).replace("https://account.example.com", sandbox.base_url)
+    own = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_CONN_")}
+    given = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TRANSFER_API_KEY": sandbox.transfer_api_key,
+        "EVENT_API_KEY": sandbox.event_api_key,
+        "SECRETS": str(tmp_path),
+    }
+
+    done = subprocess.run(["bash", "-ec", script], env=own | given, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Connection success!" in done.stdout
+    assert [call["path"] for call in sandbox.requests()] == ["/v1/transfers", "/v1/events"]
+
+
+@pytest.fixture
+def no_saved_connection(airflow_database) -> Iterator[None]:
+    """What the command saves is gone from Airflow's database afterwards, which other tests share."""
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    yield
+    with create_session() as session:
+        session.query(Connection).filter_by(conn_id="outbound_transfer_default").delete()
+
+
+def test_a_delivery_costs_two_requests_and_one_for_each_file(run_dag, connection, surroundings, sandbox) -> None:
+    """What docs/tuning.md reckons with."""
+    assert "2 and one for each file" in PAGES["tuning.md"]
+    run_dag(DAGS["board_minutes"], conf={"folder": str(surroundings)})
+    assert len(sandbox.requests()) == 2 + len(list(surroundings.glob("*.csv")))

@@ -1,0 +1,548 @@
+"""Draining the event feed into real databases, from the sandbox and from a feed that misbehaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pendulum
+import pytest
+from airflow.sdk.serde import deserialize, serialize
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHook, TaskDeferred
+from outbound_transfer.client import deferral
+from outbound_transfer.protocol.errors import ConnectionLost, MalformedResponse, RateLimited, ServerFault
+from outbound_transfer.transfers import feed_ingest
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from support.repository import REPOSITORY
+from support.tasks import FakeTaskInstance, SimulatedClock
+from support.warehouses import refuse_rows
+
+
+@dataclass
+class Warehouse:
+    """A connection of Airflow, and what its database holds."""
+
+    conn_id: str = "warehouse"
+
+    def fetch(self, query: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in BaseHook.get_hook(self.conn_id).get_records(query)]
+
+    def run(self, statement: str) -> None:
+        BaseHook.get_hook(self.conn_id).run(statement, autocommit=True)
+
+    def ids(self) -> list[str]:
+        return [
+            row[0]
+            for row in self.fetch("SELECT event_id FROM outbound_transfer_events ORDER BY cursor_from, line_number")
+        ]
+
+    def cursor(self) -> int:
+        ((cursor,),) = self.fetch("SELECT cursor FROM outbound_transfer_feed_cursor")
+        return int(cursor)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "duckdb"])
+def warehouse(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    if request.param == "sqlite":
+        value = json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")})
+    elif request.param == "duckdb":
+        value = json.dumps({"conn_type": "duckdb", "host": str(tmp_path / "warehouse.duckdb")})
+    else:
+        value = request.getfixturevalue("postgres").airflow_connection
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", value)
+    return Warehouse()
+
+
+@pytest.fixture
+def time(sandbox) -> SimulatedClock:
+    return SimulatedClock(sandbox)
+
+
+@pytest.fixture
+def task(connection, warehouse: Warehouse, time: SimulatedClock) -> Callable[..., FakeTaskInstance]:
+    def make(**arguments: Any) -> FakeTaskInstance:
+        options = {"task_id": "land", "sql_conn_id": "warehouse", "deferrable": True, **arguments}
+        return FakeTaskInstance(lambda: EventFeedToSqlOperator(**options), time)
+
+    return make
+
+
+def statuses(sandbox) -> list[int]:
+    return [call["status"] for call in sandbox.feed_calls()]
+
+
+# ----------------------------------------------------------------------------------------------------- the real feed
+
+
+def test_a_feed_of_three_pages_is_drained_without_a_refusal_or_a_worker_slot(task, sandbox, warehouse, time) -> None:
+    sandbox.add_events(2_400, "transfer_sent")
+    last = sandbox.add_events(100, "file_downloaded")
+    ti = task()
+
+    result = ti.run()
+
+    assert result == {
+        "pages": 3,
+        "events": 2_500,
+        "new_events": 2_500,
+        "rejected": 0,
+        "cursor_from": 0,
+        "cursor_to": last,
+        "has_more": False,
+        "types": {"transfer_sent": 2_400, "file_downloaded": 100},
+    }
+    assert warehouse.cursor() == last
+    assert len(set(warehouse.ids())) == 2_500
+    assert warehouse.fetch("SELECT count(*) FROM outbound_transfer_events WHERE occurred_at IS NULL") == [(0,)]
+    assert statuses(sandbox) == [200, 200, 200]
+    assert ti.deferrals == 2
+    assert time.waits == pytest.approx([60, 60], abs=1)
+
+
+def test_a_task_that_may_not_defer_sleeps_as_long(task, sandbox, warehouse, time) -> None:
+    sandbox.add_events(1_500)
+    ti = task(deferrable=False)
+    assert ti.run()["events"] == 1_500
+    assert (ti.deferrals, statuses(sandbox)) == (0, [200, 200])
+    assert time.waits == pytest.approx([60], abs=1)
+    sandbox.add_events(1)
+    assert ti.run()["events"] == 1  # within the minute: refused, waited, repeated
+    assert statuses(sandbox) == [200, 200, 429, 200]
+
+
+def test_a_minute_that_is_spent_is_waited_out_deferred(task, sandbox, warehouse, time) -> None:
+    sandbox.add_events(2)
+    task().run()
+    sandbox.add_events(3)
+    ti = task()
+    result = ti.run()
+    assert (result["events"], result["cursor_from"], result["cursor_to"]) == (3, 2, 5)
+    assert statuses(sandbox) == [200, 429, 200]
+    assert ti.deferrals == 1
+    assert 55 < time.waits[0] < 62
+
+
+def test_an_empty_feed_is_no_error(task, warehouse) -> None:
+    result = task().run()
+    assert (result["pages"], result["events"], result["cursor_to"], result["types"]) == (1, 0, 0, {})
+    assert warehouse.ids() == []
+
+
+def test_a_reset_reads_again_without_duplicates(task, sandbox, warehouse, time) -> None:
+    sandbox.add_events(1_200)
+    task().run()
+    before = warehouse.ids()
+    warehouse.run("UPDATE outbound_transfer_feed_cursor SET cursor = 0")
+    result = task().run()
+    assert (result["events"], result["new_events"]) == (1_200, 0)
+    assert warehouse.ids() == before
+
+
+@pytest.mark.parametrize("max_pages", [1, "1"])
+def test_pages_are_limited_and_the_next_run_goes_on(task, sandbox, warehouse, max_pages) -> None:
+    sandbox.add_events(1_500)
+    result = task(max_pages=max_pages).run()
+    assert (result["pages"], result["has_more"], result["cursor_to"]) == (1, True, 1_000)
+    assert task(max_pages="None").run()["events"] == 500
+
+
+def test_the_limit_of_pages_counts_across_deferrals(task, sandbox, warehouse) -> None:
+    sandbox.add_events(3_500)
+    ti = task(max_pages=3)
+    result = ti.run()
+    assert (result["pages"], result["cursor_to"], ti.deferrals) == (3, 3_000, 2)
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_pages", 0), ("max_pages", "many"), ("max_rejected", -1)])
+def test_invalid_limit_fails_before_the_feed_is_read(task, sandbox, name, value) -> None:
+    with pytest.raises(AirflowFailException, match=name):
+        task(**{name: value}).run()
+    assert statuses(sandbox) == []
+
+
+def test_a_refused_key_fails_at_once_and_is_not_shown(task, sandbox, warehouse, connection) -> None:
+    old = sandbox.event_api_key
+    sandbox.new_event_key()
+    with pytest.raises(AirflowFailException, match="Check the API key") as error:
+        task().run()
+    assert old not in str(error.value)
+    assert statuses(sandbox) == [401]
+    assert warehouse.ids() == []
+
+
+def test_a_missing_key_says_where_it_belongs(task, sandbox, monkeypatch) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT",
+        json.dumps({"conn_type": "outbound_transfer", "host": sandbox.base_url}),
+    )
+    with pytest.raises(AirflowFailException, match="event_api_key is not set"):
+        task().run()
+
+
+def test_where_to_go_on_is_asked_of_the_warehouse_after_a_wait(task, sandbox, warehouse, time) -> None:
+    sandbox.add_events(1_500)
+    operator = task().make()
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute({})
+    assert "cursor" not in json.dumps(deferred.value.trigger.serialize()[1], default=str)
+    warehouse.run("UPDATE outbound_transfer_feed_cursor SET cursor = 1400")
+    time.sleep(61)
+    result = operator.resume({}, event="anything", **deferred.value.kwargs)
+    assert (result["pages"], result["events"], result["cursor_to"]) == (2, 1_100, 1_500)
+    assert len(warehouse.ids()) == 1_100
+
+
+def test_what_a_wait_carries_survives_airflows_serialization(task, sandbox, warehouse, time) -> None:
+    sandbox.add_events(1_001)
+    operator = task().make()
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute({})
+    carried = json.loads(json.dumps(serialize(deferred.value.kwargs)))
+    time.sleep(61)
+    assert operator.resume({}, **deserialize(carried))["pages"] == 2
+
+
+def test_what_comes_back_from_a_wait_is_checked(task, sandbox) -> None:
+    operator = task().make()
+    for progress in ([], {"pages": -1}, {"pages": 1, "cursor": 9}):
+        with pytest.raises(ValueError, match=r"Expected|unknown field"):
+            operator.resume({}, progress=progress)
+    assert statuses(sandbox) == []
+
+
+def test_the_feed_can_be_named(task, sandbox, warehouse) -> None:
+    task().run()
+    task(account="acme").run()
+    names = warehouse.fetch("SELECT account FROM outbound_transfer_feed_cursor ORDER BY account")
+    assert names == [(sandbox.base_url.removeprefix("http://"),), ("acme",)]
+
+
+def test_prefix_and_schema(task, sandbox, warehouse) -> None:
+    schema = "public" if "Postgres" in type(BaseHook.get_hook("warehouse")).__name__ else "main"
+    sandbox.add_events(2)
+    task(table_prefix="my ", schema=schema).run()
+    assert warehouse.fetch('SELECT count(*) FROM "my events"') == [(2,)]
+
+
+def test_non_sql_connection_is_reported(task, sandbox, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "outbound_transfer", "host": "localhost"}))
+    with pytest.raises(AirflowFailException, match="is not a SQL connection"):
+        task().run()
+    assert statuses(sandbox) == []
+
+
+# ----------------------------------------------------------------------------------------------- a feed that misbehaves
+
+
+@dataclass
+class Reply:
+    body: bytes = b""
+    cursor: int = 0
+    more: bool = False
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    short: int = 0
+    before: Callable[[], Any] | None = None
+
+    @property
+    def all_headers(self) -> dict[str, str]:
+        page = {"Content-Type": "application/x-ndjson", "X-Next-Cursor": str(self.cursor)}
+        return page | {"X-Has-More": str(self.more).lower(), "Content-Length": str(len(self.body))} | self.headers
+
+
+@dataclass
+class Script:
+    """A feed over a real socket that answers as it is told, the last reply again and again."""
+
+    replies: list[Reply] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        self.asked.append(handler.path)
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if reply.before:
+            reply.before()
+        handler.send_response(reply.status)
+        for name, value in reply.all_headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(reply.body[: len(reply.body) - reply.short])
+        handler.close_connection = True
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, connection) -> Iterator[Script]:
+    script = Script()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            script.answer(self)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        extra = {"event_api_key": "obs_secret"}
+        host = f"http://127.0.0.1:{server.server_port}"
+        value = {"conn_type": "outbound_transfer", "host": host, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", json.dumps(value))
+        yield script
+        server.shutdown()
+        thread.join()
+
+
+def lines(*ids: int) -> bytes:
+    return b"".join(b'{"event_id":%d,"type":"t","data":{}}\n' % number for number in ids)
+
+
+def test_too_many_rejected_lines_fail_at_once_and_land_nothing(task, warehouse, script) -> None:
+    script.replies = [Reply(lines(1) + b"{}\nnull\n" + lines(2), cursor=4)]
+    with pytest.raises(AirflowFailException, match=r"2 lines of the page after cursor 0 .* line 2: the event has no"):
+        task(max_rejected=1).run()
+    assert (warehouse.cursor(), warehouse.ids()) == (0, [])
+    assert task(max_rejected=2).run()["rejected"] == 2
+    assert warehouse.ids() == ["1", "2"]
+    assert len(warehouse.fetch("SELECT * FROM outbound_transfer_rejected_lines")) == 2
+
+
+BAD = {
+    "cut off": Reply(lines(1) + b'{"event_id":', cursor=2),
+    "html": Reply(b"<html>", headers={"Content-Type": "text/html"}),
+    "backward": Reply(lines(1), cursor=-1),
+    "no cursor": Reply(lines(1), headers={"X-Next-Cursor": ""}),
+    "no has_more": Reply(lines(1), cursor=2, headers={"X-Has-More": "perhaps"}),
+    "stands still": Reply(b"", cursor=0, more=True),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_malformed_page_loads_nothing_and_is_left_to_the_tasks_retries(task, warehouse, script, bad, time) -> None:
+    script.replies = [bad, Reply(lines(1, 2), cursor=2)]
+    ti = task()
+    with pytest.raises(MalformedResponse):
+        ti.run()
+    assert (warehouse.cursor(), warehouse.ids(), len(script.asked), time.waits) == (0, [], 1, [])
+    ti.max_tries = ti.try_number + 1
+    assert ti.run()["events"] == 2
+
+
+def test_a_connection_that_breaks_and_faults_of_the_server_are_repeated(task, warehouse, script, time) -> None:
+    page = Reply(lines(1, 2), cursor=2)
+    script.replies = [Reply(lines(1, 2), cursor=2, short=10), Reply(status=503), Reply(status=500), page]
+    assert task().run()["events"] == 2
+    assert script.asked == ["/v1/events?cursor=0&limit=1000"] * 4
+    assert len(time.waits) == 3
+
+
+@pytest.mark.parametrize(("reply", "error"), [(Reply(status=500), ServerFault), (Reply(b"x", short=1), ConnectionLost)])
+def test_a_service_in_trouble_fails_the_try_in_the_end(task, warehouse, script, time, reply, error) -> None:
+    script.replies = [reply]
+    ti = task()
+    with pytest.raises(error):
+        ti.run()
+    assert (len(script.asked), ti.deferrals) == (8, 0)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_service_that_says_wait_forever_is_given_up(task, warehouse, script, time, status) -> None:
+    script.replies = [Reply(status=status, headers={"Retry-After": "600"})]
+    ti = task()
+    with pytest.raises(RateLimited if status == 429 else ServerFault):
+        ti.run()
+    assert 4 <= ti.deferrals <= 6
+    assert sum(time.waits) <= 3_600
+
+
+def test_a_reader_that_was_overtaken_stops_and_succeeds(task, warehouse, script, time) -> None:
+    overtake = "UPDATE outbound_transfer_feed_cursor SET cursor = 7"
+    script.replies = [
+        Reply(lines(1, 2), cursor=2, more=True),
+        Reply(lines(3, 4), cursor=4, before=lambda: warehouse.run(overtake)),
+    ]
+    result = task().run()
+    assert (result["pages"], result["events"], result["cursor_to"]) == (1, 2, 2)
+    assert (warehouse.cursor(), warehouse.ids()) == (7, ["1", "2"])
+
+
+def test_a_wild_cursor_is_asked_for_again_and_skips_nothing(task, warehouse, script, time) -> None:
+    script.replies = [
+        Reply(lines(1, 2, 3), cursor=10**15),
+        Reply(lines(1, 2, 3), cursor=3, more=True),
+        Reply(lines(4), cursor=4),
+    ]
+    ti = task(max_pages=2)
+    result = ti.run()
+    assert (result["pages"], result["events"], result["cursor_to"], ti.deferrals) == (2, 4, 4, 2)
+    assert warehouse.ids() == ["1", "2", "3", "4"]
+    assert script.asked[:2] == ["/v1/events?cursor=0&limit=1000"] * 2
+    assert time.waits == pytest.approx([60, 60], abs=1)
+    notes = warehouse.fetch("SELECT action, status, note FROM outbound_transfer_feed_polls WHERE note IS NOT NULL")
+    assert notes == [
+        ("claim", 200, "X-Next-Cursor 1000000000000000 is 999999999999997 beyond what 3 lines account for")
+    ]
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_cursor_that_two_answers_claim_is_believed(task, warehouse, script, time, deferrable: bool) -> None:
+    # Also by dag.test(), which brings nothing back from a deferral: what was claimed is in the warehouse.
+    script.replies = [Reply(cursor=2**53 + 1)]
+    result = task(deferrable=deferrable).run()
+    assert (result["pages"], result["cursor_to"], warehouse.cursor(), len(script.asked)) == (1, 2**53 + 1, 2**53 + 1, 2)
+
+
+def test_events_that_the_database_refuses_stop_no_others_but_count_as_rejected(
+    task, warehouse, script, request
+) -> None:
+    hook = BaseHook.get_hook("warehouse")
+    script.replies = [Reply()]
+    task().run()
+    refuse_rows(hook.get_conn, request.node.callspec.params["warehouse"].replace("postgres", "postgresql"), "bad%")
+    bad = b'{"event_id":2,"type":"bad","data":{}}\n'
+    script.replies = [Reply(lines(1) + bad + lines(3), cursor=3)]
+    with pytest.raises(AirflowFailException, match=r"1 lines of the page .* line 2: the database refused it"):
+        task(max_rejected=0).run()
+    assert warehouse.ids() == []
+    result = task().run()
+    assert (result["events"], result["new_events"], result["rejected"]) == (2, 2, 1)
+    assert warehouse.ids() == ["1", "3"]
+    ((raw,),) = warehouse.fetch("SELECT raw FROM outbound_transfer_rejected_lines")
+    assert bytes(raw) == bad[:-1]
+
+
+@pytest.mark.parametrize("stamp", ["12:", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00"])
+@pytest.mark.parametrize("data", ["1e-20000", "1e400000", "[" * 953 + '"\\ud800"' + "]" * 953])
+def test_no_text_or_number_of_an_event_stops_the_feed(task, warehouse, script, stamp: str, data: str) -> None:
+    poisoned = b'{"event_id":2,"type":"t","timestamp":"%s","data":%s}\n' % (stamp.encode(), data.encode())
+    script.replies = [Reply(lines(1) + poisoned + lines(3), cursor=3)]
+    assert task().run()["cursor_to"] == 3
+    assert {"1", "3"} <= set(warehouse.ids())
+    assert len(warehouse.ids()) + len(warehouse.fetch("SELECT * FROM outbound_transfer_rejected_lines")) == 3
+
+
+def test_what_is_no_http_leaves_a_bounded_printable_note(task, warehouse, script, time) -> None:
+    script.replies = [Reply(status=500, body=b"\0\xff" + b"x" * 10_000)]
+    with pytest.raises(ServerFault):
+        task().run()
+    for (note,) in warehouse.fetch("SELECT note FROM outbound_transfer_feed_polls"):
+        assert 0 < len(note) <= 500
+        assert note.isprintable()
+
+
+#: Each gives 0 where nobody else holds a transaction (SQLite, PostgreSQL), or even a connection (DuckDB).
+HELD = {
+    "duckdb": "SELECT count(*) - 1 FROM duckdb_connection_count()",
+    "sqlite": "PRAGMA wal_checkpoint(TRUNCATE)",
+    "postgres": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    " AND xact_start IS NOT NULL",
+}
+
+
+def test_nothing_is_held_in_the_warehouse_during_a_call(task, request, warehouse, script) -> None:
+    query = HELD[request.node.callspec.params["warehouse"]]
+    seen: list[int] = []
+
+    def look() -> None:
+        seen.append(warehouse.fetch(query)[0][0])
+
+    script.replies = [Reply(lines(1), cursor=1, more=True, before=look), Reply(lines(2), cursor=2, before=look)]
+    task(deferrable=False).run()
+    assert seen == [0, 0]
+
+
+# ------------------------------------------------------------------------------------------------------ a real Airflow
+
+DRAIN = """
+    from airflow.sdk import DAG
+    from outbound_transfer.client import deferral
+    from outbound_transfer.transfers import feed_ingest
+    from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+
+    # The sandbox is told the same: a minute would make this test take one.
+    feed_ingest.FEED_INTERVAL = 1.0
+    deferral.MAX_BLOCKING_WAIT = 0.1
+
+    with DAG("drain", schedule=None, params={"prefix": "t_"}):
+        EventFeedToSqlOperator(
+            task_id="land", sql_conn_id="{{ 'ware' ~ 'house' }}", table_prefix="{{ params.prefix }}", deferrable=True,
+        )
+"""
+
+
+def test_a_dag_drains_the_feed(run_dag, connection, sandbox, warehouse, monkeypatch) -> None:
+    for module, name in ((feed_ingest, "FEED_INTERVAL"), (deferral, "MAX_BLOCKING_WAIT")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    sandbox.patch_account(feed_interval_seconds=1)
+    sandbox.add_events(1_500)
+
+    run = run_dag(DRAIN)
+
+    assert run.states() == {"land": "success"}
+    # dag.test() drops what a deferral carries, so only the last page is counted; in a scheduler's run, both are.
+    assert run.xcom("land")["types"] == {"transfer_sent": 500}
+    assert warehouse.fetch("SELECT count(*) FROM t_events") == [(1_500,)]
+    assert statuses(sandbox) == [200, 200]
+
+
+def test_the_dag_of_the_repository_lands_the_feed(run_dag, connection, sandbox, warehouse) -> None:
+    sandbox.add_events(5)
+    source = (REPOSITORY / "dags/ingest_event_feed.py").read_text()
+    run = run_dag(source, conf={"sql_conn_id": "warehouse"})
+    assert run.state == "success"
+    assert len(warehouse.ids()) == 5
+
+
+def test_the_dag_starts_at_once_and_never_piles_up(airflow_database) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+    from airflow.timetables.base import DataInterval, TimeRestriction
+
+    from support.airflow_names import DagBag
+
+    bag = DagBag(str(REPOSITORY / "dags/ingest_event_feed.py"))
+    assert not bag.import_errors
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags["ingest_event_feed"]))
+    assert (dag.catchup, dag.max_active_runs) == (False, 1)
+    restriction = TimeRestriction(pendulum.datetime(2026, 1, 1), None, catchup=False)
+    began = pendulum.now("UTC")
+    lasts = (None, 0), (began.subtract(hours=5), 0), (began.subtract(seconds=30), 60)
+    for last, seconds in lasts:
+        info = dag.timetable.next_dagrun_info(
+            last_automated_data_interval=last and DataInterval.exact(last), restriction=restriction
+        )
+        # Counted from now, which is not before `began`; the interval counts whole units of its own.
+        assert began.add(seconds=seconds - 10) <= info.run_after <= pendulum.now("UTC").add(seconds=seconds + 10)
+
+
+def test_importing_the_operator_is_light() -> None:
+    code = (
+        "import sys, airflow.sdk; before = set(sys.modules);"
+        "import outbound_transfer.transfers.event_feed_to_sql;"
+        "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('airflow')))"
+    )
+    added = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    heavy = {"httpx", "sqlalchemy", "tenacity", "outbound_transfer.client", "outbound_transfer.warehouse.dialects"}
+    assert not heavy & set(added)
+
+
+def test_every_argument_but_the_switch_is_a_template_field() -> None:
+    operator = EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse")
+    assert set(operator.template_fields) == {
+        "outbound_transfer_conn_id",
+        "sql_conn_id",
+        "table_prefix",
+        "schema",
+        "account",
+        "max_pages",
+        "max_rejected",
+    }
+    assert all(hasattr(operator, name) for name in operator.template_fields)
+    assert operator.deferrable is False

@@ -1,0 +1,230 @@
+"""What is no second send: the like of another run, and a delivery whose earlier tries came to nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    SendTransferOperator,
+)
+from outbound_transfer_sandbox.testing import Sandbox
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+ARGUMENTS: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
+#: Seconds from one run to the next: less than the clocks may differ.
+PERIOD = 1_800
+NO_CREDIT = {"kind": "error", "method": "POST", "path": "*/send", "status": 403, "code": "no_credit"}
+RATE_LIMITED = {
+    "kind": "error",
+    "method": "GET",
+    "path": "/v1/transfers/*",
+    "status": 429,
+    "code": "rate_limited",
+    "headers": {"Retry-After": "30"},
+}
+
+
+class Dag:
+    """The runs of a DAG that sends the like each time, to the same people under the same name."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self.sandbox, self._folder, self._time = sandbox, folder, SimulatedClock(sandbox)
+        self._runs: list[FakeTaskInstance] = []
+
+    def file(self, content: bytes) -> list[str]:
+        path = self._folder / str(len(list(self._folder.iterdir()))) / "report.csv"
+        path.parent.mkdir()
+        path.write_bytes(content)
+        return [str(path)]
+
+    def run(self, **arguments: Any) -> FakeTaskInstance:
+        """The task of the next run, which is due a period after the last."""
+        files = self.file(b"of run %d" % len(self._runs))
+        task = self.task(DeliverFilesOperator, **{"files": files, **ARGUMENTS, **arguments})
+        if self._runs:
+            self.sandbox.advance_clock(PERIOD)
+            task.start_date = self._runs[-1].start_date + timedelta(seconds=PERIOD)
+        task.run_id = f"run {len(self._runs)}"
+        task.of_other_runs = self._runs
+        self._runs.append(task)
+        return task
+
+    def task(self, operator: type, **arguments: Any) -> FakeTaskInstance:
+        return FakeTaskInstance(lambda: operator(task_id="task", **arguments), self._time)
+
+    def billed(self) -> int:
+        return len(self.sandbox.sent())
+
+
+@pytest.fixture
+def dag(connection: str, sandbox: Sandbox, tmp_path: Path) -> Dag:
+    return Dag(sandbox, tmp_path)
+
+
+def clear(task: FakeTaskInstance, **changes: Any) -> dict[str, Any]:
+    """Clear the task and run it with other arguments."""
+    make = task.make
+
+    def changed() -> Any:
+        operator = make()
+        for name, value in changes.items():
+            setattr(operator, name, value)
+        return operator
+
+    task.make = changed
+    task.clear()
+    result: dict[str, Any] = task.run()
+    return result
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"message": "x" * 2_001},
+        {"recipients": ["ann@"]},
+        {"files": ["/nowhere/report.csv"]},
+        {"message": "of no credit"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_input_is_corrected_after_the_next_run_has_delivered(dag, sandbox, wrong) -> None:
+    first = dag.run(**wrong)
+    sandbox.plan_faults(NO_CREDIT)
+    with pytest.raises(Exception, match=r"no_credit|nothing was created|is not there"):
+        first.run()
+    sandbox.clear_faults()
+    second = dag.run().run()
+
+    sent = clear(first, **(ARGUMENTS | {"message": None, "files": dag.file(b"corrected")}))
+    assert sent["id"] != second["id"]
+    assert dag.billed() == 2
+
+
+def test_a_mapped_task_runs_for_the_first_time_when_its_run_is_cleared(dag) -> None:
+    first, second = dag.run(), dag.run()
+    first.map_index = second.map_index = 0
+    second.run()
+
+    first.clear_number = 1  # of the task before it, which had failed
+    first.run()
+    assert dag.billed() == 2
+
+
+def test_a_try_never_began(dag) -> None:
+    dag.run().run()
+    second = dag.run()
+    second.try_number, second.max_tries = 1, 2
+
+    second.run()
+    assert dag.billed() == 2
+
+
+def test_another_task_of_the_run_is_removed(dag) -> None:
+    dag.run().run()
+    second = dag.run()
+    second.other_tasks = 1
+
+    second.run()
+    assert dag.billed() == 2
+
+
+def test_files_of_the_same_name_and_size_are_sent_each_time(dag, sandbox) -> None:
+    first = dag.run()
+    first.map_index = 0
+    sandbox.plan_faults(NO_CREDIT)
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        first.run()
+    second = dag.run()
+    second.map_index = 0
+    second.run()
+
+    clear(first)
+    assert dag.billed() == 2
+
+
+def test_the_like_that_no_run_of_the_dag_made_is_still_an_alarm(dag) -> None:
+    """Without this, nothing above would show that the results of other runs are what tells them apart."""
+    dag.run().run()
+    second = dag.run()
+    second.of_other_runs = []
+    second.other_tasks = 1
+
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
+        second.run()
+
+
+def test_a_wait_that_failed_after_the_send_made_the_transfer_too(dag) -> None:
+    first = dag.run()
+    first.run()
+    first.result = None  # the XCom `transfer_id` is there from the create on
+    second = dag.run()
+    second.other_tasks = 1
+
+    second.run()
+    assert dag.billed() == 2
+
+
+def test_a_read_before_the_send_is_refused_for_a_while(dag, sandbox) -> None:
+    sends = []
+    for index in (0, 1):
+        created = dag.task(CreateTransferOperator, **ARGUMENTS).run()
+        dag.task(AttachFilesOperator, transfer_id=created, files=dag.file(b"x" * (index + 1))).run()
+        sends.append(dag.task(SendTransferOperator, transfer_id=created, deferrable=True))
+        sends[-1].map_index = index
+    sends[0].run()
+    sandbox.plan_faults(NO_CREDIT)
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        sends[1].run()
+
+    sandbox.plan_faults(RATE_LIMITED)
+    clear(sends[1])
+    assert sends[1].deferrals == 1
+    assert dag.billed() == 2
+
+
+def test_the_retry_of_a_resend_does_not_ask_again(dag, sandbox) -> None:
+    other = dag.run()
+    other.run()
+    task = FakeTaskInstance(other.make, other.time, map_index=1, try_number=1, max_tries=1)
+    with pytest.raises(AirflowFailException, match="set resend=True and clear the task"):
+        task.run()
+
+    sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 20)
+    with pytest.raises(Exception, match="503"):
+        clear(task, resend=True)
+    sandbox.clear_faults()
+    task.try_number += 1
+    task.run_once()
+    assert dag.billed() == 2
+
+
+def test_many_tasks_are_counted_in_parts(dag, monkeypatch) -> None:
+    task, asked = dag.run(), list[int]()
+    task_ids = [f"task_{number}" for number in range(250)]
+    context = task.context()
+    context["dag"].task_ids = task_ids
+
+    def count(*, dag_id: str, run_ids: list[str], task_ids: list[str] | None = None) -> int:
+        asked.append(len(task_ids or ()))
+        return len(task_ids or range(250))
+
+    monkeypatch.setattr(task, "context", lambda: context)
+    monkeypatch.setattr(task, "get_ti_count", count)
+    task.run()
+    assert asked == [100, 100, 50, 0]
+
+
+def test_a_mapped_task_that_is_expanded_between_two_counts_is_no_other_task(dag, monkeypatch) -> None:
+    task, counts = dag.run(), iter([1, 3, 3, 3])
+    monkeypatch.setattr(task, "get_ti_count", lambda **_: next(counts))
+
+    task.run()
+    assert all(row["method"] == "POST" for row in dag.sandbox.requests())

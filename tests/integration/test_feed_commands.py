@@ -1,0 +1,270 @@
+"""`airflow outbound-transfer feed …`, transfers as tables, and DAGs that run when events were landed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHook
+from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, table_asset
+from outbound_transfer.cli.definition import get_commands
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.protocol.messages import Upload
+from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from support.repository import REPOSITORY
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[tuple[Any, ...]]]:
+    value = json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")})
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", value)
+    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE", value)
+    return lambda query: [tuple(row) for row in BaseHook.get_hook("warehouse").get_records(query)]
+
+
+@pytest.fixture
+def command() -> Callable[..., None]:
+    from airflow.cli import cli_parser
+
+    def run(*words: str) -> None:
+        parser = cli_parser.get_parser()
+        arguments = parser.parse_args(["outbound-transfer", "feed", *words, "--sql-conn-id", "warehouse"])
+        arguments.func(arguments)
+
+    return run
+
+
+@pytest.fixture
+def landed(connection, sandbox, warehouse) -> None:
+    sandbox.add_events(3)
+    EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse").execute({})
+
+
+def test_airflow_knows_the_commands() -> None:
+    (group,) = get_commands()
+    names = {each.name: [command.name for command in each.subcommands] for each in group.subcommands}
+    assert names == {"feed": ["status", "verify", "rebuild-cursor", "reset", "replay-rejected"], "state": ["clean"]}
+
+
+def test_status_and_verify(landed, command, capsys) -> None:
+    command("status")
+    out = capsys.readouterr().out
+    assert re.search(r"cursor +\| 3\b", out)
+    assert re.search(r"events +\| 3\b", out)
+    command("status", "--output", "json")
+    (details,) = json.loads(capsys.readouterr().out)
+    assert (details["cursor"], details["events"], details["note"]) == ("3", "3", None)
+    command("verify")
+    assert "OK: no problems found" in capsys.readouterr().out
+
+
+def test_a_reset_asks_first_and_is_logged(landed, command, warehouse, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(SystemExit, match=r"Nothing was changed\."):
+        command("reset", "--to", "1")
+    command("reset", "--to", "1", "--yes")
+    assert "was 3 and is 1" in capsys.readouterr().out
+    command("rebuild-cursor", "--yes")
+    actions = warehouse("SELECT action FROM outbound_transfer_feed_polls ORDER BY polled_at")
+    assert actions == [("poll",), ("reset",), ("rebuild",)]
+    command("replay-rejected")
+    assert "0 lines loaded" in capsys.readouterr().out
+
+
+def test_warehouse_without_a_feed_is_reported(connection, warehouse, command) -> None:
+    with pytest.raises(SystemExit, match="No feed"):
+        command("status")
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["verify"], ["reset", "--to", "0", "-y"], ["rebuild-cursor", "-y"], ["replay-rejected"]]
+)
+def test_a_feed_that_was_never_read_is_an_error_and_not_a_new_feed(
+    landed, command, warehouse, sandbox, words: list[str]
+) -> None:
+    known = sandbox.base_url.removeprefix("http://")
+    with pytest.raises(SystemExit, match=rf"no feed nope; there is: {known}"):
+        command(*words, "--account", "nope")
+    assert warehouse("SELECT account FROM outbound_transfer_feed_cursor") == [(known,)]
+    assert warehouse("SELECT count(*) FROM outbound_transfer_feed_polls") == [(1,)]
+    command("status")  # without --account still
+
+
+@pytest.mark.parametrize("word", ["status", "verify"])
+def test_whoever_looks_makes_no_tables(connection, warehouse, command, word: str) -> None:
+    with pytest.raises(SystemExit, match="no feed has been read here"):
+        command(word, "--account", "nope")
+    assert warehouse("SELECT name FROM sqlite_master") == []
+
+
+@pytest.mark.slow
+def test_the_command_finds_a_connection_that_airflows_database_keeps(
+    landed, airflow_database, warehouse, tmp_path, monkeypatch
+) -> None:
+    airflow = Path(sys.executable).with_name("airflow")
+    here = {name: text for name, text in os.environ.items() if not name.startswith("AIRFLOW_CONN_")}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([airflow, *words], env=here, text=True, capture_output=True, check=False)
+
+    of_feed = ("outbound-transfer", "feed", "status", "--sql-conn-id", "kept_in_the_database")
+    assert "isn't defined" in run(*of_feed).stderr
+    host = str(tmp_path / "warehouse.db")
+    added = run("connections", "add", "kept_in_the_database", "--conn-type", "sqlite", "--conn-host", host)
+    assert added.returncode == 0, added.stderr
+    try:
+        found = run(*of_feed)
+        assert found.returncode == 0, found.stderr
+        assert re.search(r"cursor +\| 3\b", found.stdout)
+    finally:
+        run("connections", "delete", "kept_in_the_database")
+
+
+# ------------------------------------------------------------------------------------------------ transfers as tables
+
+
+@pytest.fixture
+def send(hook, sandbox) -> Callable[[int], list[str]]:
+    """Sends so many transfers, a second apart; their ids, the newest first, as the listing has them."""
+
+    def send(count: int, hook: OutboundTransferHook = hook) -> list[str]:
+        sent = []
+        for number in range(count):
+            draft = hook.create_transfer(
+                build_new_transfer(subject=f"Report {number}", recipients=["ann@example.com", "bob@example.com"])
+            )
+            hook.attach_file(draft.id, Upload("a.txt", 1, lambda: iter([b"x"])))
+            sent.append(hook.send_transfer(draft.id).id)
+            sandbox.advance_clock(1)
+        return sent[::-1]
+
+    return send
+
+
+@pytest.fixture
+def list_transfers(connection, sandbox, warehouse) -> Callable[..., Any]:
+    time = SimulatedClock(sandbox)
+
+    def run(**arguments: Any) -> Any:
+        operator = TransfersToSqlOperator
+        return FakeTaskInstance(lambda: operator(task_id="list", sql_conn_id="warehouse", **arguments), time).run()
+
+    return run
+
+
+def test_transfers_are_tables_and_a_second_run_reads_one_page(send, list_transfers, sandbox, warehouse) -> None:
+    sent = send(3)[::-1]
+    assert list_transfers() == {"pages": 1, "transfers": 3, "new_transfers": 3, "outstanding": 3}
+    sandbox.pickup(sent[0], "ann@example.com")
+    sandbox.cancel(sent[1])
+    assert list_transfers() == {"pages": 1, "transfers": 3, "new_transfers": 0, "outstanding": 2}
+    states = dict(warehouse("SELECT transfer_id, status FROM outbound_transfer_transfers"))
+    assert states == {sent[0]: "partial", sent[1]: "canceled", sent[2]: "pending"}
+    picked = warehouse("SELECT transfer_id, email FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL")
+    assert picked == [(sent[0], "ann@example.com")]
+
+
+def test_the_listing_is_read_only_as_far_as_something_may_have_changed(
+    send, list_transfers, sandbox, warehouse
+) -> None:
+    sandbox.patch_account(requests_per_window=10**6)
+    sent = send(205)
+    assert list_transfers() == {"pages": 3, "transfers": 205, "new_transfers": 205, "outstanding": 205}
+    for transfer_id in sent[150:]:
+        sandbox.pickup(transfer_id, "ann@example.com")
+        sandbox.pickup(transfer_id, "bob@example.com")
+    assert list_transfers() == {"pages": 3, "transfers": 205, "new_transfers": 0, "outstanding": 150}
+    assert list_transfers() == {"pages": 2, "transfers": 200, "new_transfers": 0, "outstanding": 150}, (
+        "the last page is known to be final"
+    )
+    (new,) = send(1)
+    sandbox.cancel(sent[120])
+    assert list_transfers() == {"pages": 2, "transfers": 200, "new_transfers": 1, "outstanding": 150}
+    states = warehouse("SELECT status, count(*) FROM outbound_transfer_transfers GROUP BY status ORDER BY status")
+    assert states == [("canceled", 1), ("complete", 55), ("pending", 150)]
+    assert warehouse("SELECT count(*) FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL") == [(110,)]
+    assert new not in sent
+
+
+def test_two_keys_of_one_account_list_their_own_transfers(
+    send, list_transfers, sandbox, warehouse, monkeypatch
+) -> None:
+    other = {"conn_type": "outbound_transfer", "host": sandbox.base_url, "password": sandbox.new_key("bob@example.com")}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(other))
+    with OutboundTransferHook("other") as hook:
+        (of_the_other,) = send(1, hook)
+    send(2)
+    assert list_transfers() == {"pages": 1, "transfers": 2, "new_transfers": 2, "outstanding": 2}
+    seen = {"pages": 1, "transfers": 1, "new_transfers": 1, "outstanding": 1}
+    assert list_transfers(outbound_transfer_conn_id="other") == seen
+    assert list_transfers() == {"pages": 1, "transfers": 2, "new_transfers": 0, "outstanding": 2}
+    states = dict(warehouse("SELECT conn_id || ' ' || status, count(*) FROM outbound_transfer_transfers GROUP BY 1"))
+    assert states == {"outbound_transfer_default pending": 2, "other pending": 1}
+    assert warehouse("SELECT transfer_id FROM outbound_transfer_transfers WHERE conn_id = 'other'") == [(of_the_other,)]
+
+
+def test_a_listing_that_breaks_off_is_made_good_by_the_next_run(send, list_transfers, sandbox, warehouse) -> None:
+    sandbox.patch_account(requests_per_window=10**6)
+    send(150)
+    first, second = {"kind": "delay", "seconds": 0.001}, {"kind": "error", "status": 401}
+    sandbox.plan_faults(*({"path": "/v1/transfers", "method": "GET", **fault} for fault in (first, second)))
+    with pytest.raises(AirflowFailException, match="key"):
+        list_transfers()
+    assert warehouse("SELECT count(*) FROM outbound_transfer_transfers") == [(100,)]
+    assert list_transfers() == {"pages": 2, "transfers": 150, "new_transfers": 50, "outstanding": 150}
+
+
+# ----------------------------------------------------------------------------------------------------- a real Airflow
+
+
+def test_a_landing_wakes_the_dag_that_reads_just_those_rows(run_dag, connection, sandbox, warehouse) -> None:
+    sandbox.add_events(4, "file_downloaded")
+    run = run_dag((REPOSITORY / "dags/ingest_event_feed.py").read_text(), conf={})
+    assert run.state == "success"
+    extra = _extra_of_last_asset_event()
+    assert (extra["cursor_from"], extra["cursor_to"], extra["types"]) == (0, 4, {"file_downloaded": 4})
+
+    from support.airflow_names import DagBag
+
+    dag = DagBag(str(REPOSITORY / "dags/process_new_events.py")).dags["process_new_events"]
+    function = dag.get_task("downloads").python_callable
+    asset = table_asset("events", sql_conn_id="outbound_transfer_warehouse")
+    woken = {asset: [type("AssetEvent", (), {"extra": extra})()]}
+    assert function(triggering_asset_events=woken) == {"file_downloaded": 4}
+
+
+def _extra_of_last_asset_event() -> dict[str, Any]:
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return dict(session.scalars(select(AssetEvent).order_by(AssetEvent.id.desc())).first().extra)
+
+
+def test_an_empty_feed_wakes_nobody(connection, sandbox, warehouse) -> None:
+    told: list[Any] = []
+
+    class Outlets(dict):
+        def __missing__(self, key: Any) -> Any:
+            return type("Alias", (), {"add": lambda _, asset, extra: told.append((asset.uri, extra["cursor_to"]))})()
+
+    operator = EventFeedToSqlOperator(task_id="land", sql_conn_id="warehouse")
+    assert operator.outlets == [LOADED_ALIAS]
+    operator.execute({"outlet_events": Outlets()})
+    assert told == []
+    sandbox.patch_account(feed_interval_seconds=0)
+    sandbox.add_events(2)
+    operator.execute({"outlet_events": Outlets()})
+    assert told == [("x-outbound-transfer://warehouse/outbound_transfer_events", 2)]

@@ -1,0 +1,347 @@
+"""The hook against the sandbox: every endpoint, every way to write a connection, and what the UI is told of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import airflow
+import jsonschema
+import pytest
+
+from outbound_transfer.airflow_compat.names import redact
+from outbound_transfer.client import RetryPolicy
+from outbound_transfer.get_provider_info import get_provider_info
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.protocol import endpoints, errors
+from outbound_transfer.protocol.flows import discard_draft
+from outbound_transfer.protocol.messages import Upload
+from outbound_transfer.protocol.models import Transfer, build_new_transfer
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+
+NEW = build_new_transfer(subject="Report", recipients=["ann@example.com", {"email": "bob@example.com", "name": "Bob"}])
+VARIABLE = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+
+
+def upload(name: str = "a.txt", data: bytes = b"abc") -> Upload:
+    return Upload(name, len(data), lambda: iter([data] if data else []))
+
+
+def sent(hook: OutboundTransferHook, subject: str = "Report") -> Transfer:
+    draft = hook.create_transfer(build_new_transfer(subject=subject, recipients="ann@example.com"))
+    hook.attach_file(draft.id, upload())
+    return hook.send_transfer(draft.id)
+
+
+# -------------------------------------------------------------------------------------------------------- endpoints
+
+
+def test_a_transfer_from_draft_to_pickup(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
+    draft = hook.create_transfer(NEW)
+    assert (draft.status, draft.files, draft.sent_at) == ("draft", (), None)
+    assert [(recipient.email, recipient.name) for recipient in draft.recipients] == [
+        ("ann@example.com", "ann"),
+        ("bob@example.com", "Bob"),
+    ]
+    file = hook.attach_file(draft.id, upload())
+    assert hook.list_files(draft.id) == (file,) == (hook.get_file(draft.id, file.id),)
+    assert hook.send_transfer(draft.id).status == "pending"
+    sandbox.pickup(draft.id, "ann@example.com")
+    seen = hook.get_transfer(draft.id)
+    assert (seen.status, seen.picked_up_count, seen.files) == ("partial", 1, (file,))
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.txt", "März 100%.pdf", "報告😀.pdf", 'say "hi";.txt', " x ", ".rc", "a\u202eb", "℀"]
+)
+def test_a_file_keeps_its_name_and_its_bytes(hook: OutboundTransferHook, sandbox: Sandbox, name: str) -> None:
+    draft, data = hook.create_transfer(NEW), os.urandom(100_000)
+    file = hook.attach_file(draft.id, upload(name, data))
+    assert (file.name, file.size) == (name, len(data))
+    assert sandbox.stored_file(draft.id, file.id)["sha256"] == hashlib.sha256(data).hexdigest()
+
+
+def test_attaching_a_name_twice_gives_the_first(hook: OutboundTransferHook) -> None:
+    draft = hook.create_transfer(NEW)
+    first = hook.attach_file(draft.id, upload())
+    assert hook.attach_file(draft.id, upload(data=b"other")) == first
+
+
+def test_removing_and_discarding(hook: OutboundTransferHook) -> None:
+    draft = hook.create_transfer(NEW)
+    file = hook.attach_file(draft.id, upload(data=b""))
+    hook.remove_file(draft.id, file.id)
+    assert hook.list_files(draft.id) == ()
+    hook.discard_transfer(draft.id)
+    with pytest.raises(errors.NotFound):
+        hook.get_transfer(draft.id)
+    with pytest.raises(errors.NotFound):
+        hook.discard_transfer(draft.id)
+    assert hook.run(discard_draft(draft.id)) is True
+
+
+def test_sending_twice_sends_once(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
+    transfer = sent(hook)
+    assert hook.send_transfer(transfer.id).id == transfer.id
+    assert [row["kind"] for row in sandbox.ledger()].count("billed") == 1
+    with pytest.raises(errors.InvalidState):
+        hook.discard_transfer(transfer.id)
+
+
+def test_sending_nothing_is_refused(hook: OutboundTransferHook) -> None:
+    draft = hook.create_transfer(NEW)
+    with pytest.raises(errors.InvalidState, match="no files"):
+        hook.send_transfer(draft.id)
+
+
+def test_the_listing_by_page_and_as_a_whole(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
+    hook.create_transfer(NEW)
+    sent_ids = [sent(hook, str(number)).id for number in range(5)]
+    page = hook.list_transfers(limit=2)
+    assert [transfer.id for transfer in page.data] == sent_ids[:-3:-1]
+    assert page.next_cursor
+    assert [transfer.id for transfer in hook.list_transfers(limit=2, cursor=page.next_cursor).data] == sent_ids[2:0:-1]
+    assert [transfer.id for transfer in hook.iter_transfers(page_size=2)] == sent_ids[::-1]
+    sandbox.pickup(sent_ids[0], "ann@example.com")
+    assert [transfer.id for transfer in hook.iter_transfers(status="complete")] == sent_ids[:1]
+    with pytest.raises(errors.InvalidRequest):
+        hook.list_transfers(status="draft")
+
+
+def test_the_feed(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
+    last = sandbox.add_events(3)
+    page = hook.read_events(limit=2)
+    assert ([event.type for event in page.events], page.has_more) == (["transfer_sent"] * 2, True)
+    sandbox.advance_clock(60)
+    rest = hook.read_events(cursor=page.next_cursor)
+    assert (len(rest.events), rest.next_cursor, rest.has_more) == (1, last, False)
+
+
+async def test_the_async_client_does_the_same(connection: str, hook: OutboundTransferHook) -> None:
+    transfer = sent(hook)
+    async with await hook.get_async_conn() as client:
+        assert await client.perform(endpoints.get_transfer(transfer.id)) == hook.get_transfer(transfer.id)
+
+
+def test_the_client_is_made_once_and_closed(hook: OutboundTransferHook) -> None:
+    client = hook.get_conn()
+    assert hook.get_conn() is client
+    hook.close()
+    hook.close()
+    assert client._http.is_closed
+    assert hook.get_conn() is not client
+
+
+def test_options_reach_the_client(connection: str) -> None:
+    policy = RetryPolicy(max_attempts=1)
+    with OutboundTransferHook(connection, policy=policy) as hook:
+        assert hook.get_conn().policy is policy
+
+
+# ---------------------------------------------------------------------------------- what the service answers early
+
+
+@pytest.fixture
+def draft(hook: OutboundTransferHook) -> str:
+    return hook.create_transfer(NEW).id
+
+
+BIG = upload("big.bin", b"x" * (8 << 20))
+
+
+def test_a_file_over_the_limit_raises_file_too_large(hook: OutboundTransferHook, sandbox: Sandbox, draft: str) -> None:
+    sandbox.patch_account(per_file_limit_mb=7)
+    with pytest.raises(errors.FileTooLarge, match="8.*7"):
+        hook.attach_file(draft, BIG)
+    assert hook.list_files(draft) == ()
+
+
+def test_a_file_for_a_sent_transfer_raises_invalid_state(hook: OutboundTransferHook) -> None:
+    transfer = sent(hook)
+    with pytest.raises(errors.InvalidState):
+        hook.attach_file(transfer.id, BIG)
+
+
+def test_an_upload_that_is_limited_is_sent_again_from_its_start(connection: str, sandbox: Sandbox, draft: str) -> None:
+    sandbox.patch_account(requests_per_window=1)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        sandbox.advance_clock(seconds)
+
+    with OutboundTransferHook(connection, sleep=sleep) as hook:
+        file = hook.attach_file(draft, BIG)
+    assert (file.size, len(waits)) == (8 << 20, 1)
+    assert sandbox.stored_file(draft, file.id)["sha256"] == hashlib.sha256(b"x" * (8 << 20)).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------ connections
+
+
+def uri(sandbox: Sandbox, **extra: str) -> str:
+    parts = urlsplit(sandbox.base_url)
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in extra.items())
+    host = quote(f"http://{parts.hostname}", safe="")
+    return f"outbound-transfer://:{quote(sandbox.transfer_api_key, safe='')}@{host}:{parts.port}/?{query}"
+
+
+def as_json(sandbox: Sandbox, **fields: Any) -> str:
+    return json.dumps({**json.loads(sandbox.airflow_connection()), **fields})
+
+
+FORMS = {
+    "URI": lambda sandbox: uri(sandbox, event_api_key=sandbox.event_api_key),
+    "URI with extras as text": lambda sandbox: uri(
+        sandbox, event_api_key=sandbox.event_api_key, timeout="30", verify="false"
+    ),
+    "JSON": Sandbox.airflow_connection,
+    "JSON with port 0": lambda sandbox: as_json(sandbox, port=0),
+    "JSON with the port by itself": lambda sandbox: as_json(
+        sandbox, host="http://127.0.0.1", port=urlsplit(sandbox.base_url).port
+    ),
+    "JSON with schema, host and port": lambda sandbox: as_json(
+        sandbox, host="127.0.0.1", schema="http", port=urlsplit(sandbox.base_url).port
+    ),
+    "JSON with extra as text": lambda sandbox: as_json(
+        sandbox, extra=json.dumps({"event_api_key": sandbox.event_api_key, "web_url": None})
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_connection_works(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setenv(VARIABLE, FORMS[form](sandbox))
+    assert OutboundTransferHook().test_connection() == (True, "The transfer key and the event key are accepted.")
+    assert [call["status"] for call in sandbox.requests()] == [200, 400]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Sandbox]:
+    """One service for tests that change nothing of it."""
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"password": "wrong\nkey"}, "password .* characters that no key contains"),
+        ({"password": "wrong key"}, "password .* characters that no key contains"),
+        ({"password": ""}, "password .* is not set"),
+        ({"password": "wrong-key"}, "401 invalid_api_key.*Check the API key"),
+        ({"extra": {"event_api_key": "wrong\r\nkey"}}, "event_api_key contains characters"),
+        ({"extra": {"event_api_key": "wrong-key"}}, "401"),
+        ({"extra": {"timeout": "soon"}}, "timeout must be a number"),
+        ({"host": ""}, "the host must be"),
+        ({"host": "ftp://h"}, "the host must be"),
+        ({"host": "http://u:wrong-key@h"}, "must hold no user, password"),
+        ({"host": "http://127.0.0.1:1"}, "no connection to the service"),
+    ],
+)
+def test_unusable_settings_are_reported_and_not_quoted(
+    service: Sandbox, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, as_json(service, **fields))
+    good, message = OutboundTransferHook().test_connection()
+    assert not good
+    assert re.search(said, message)
+    assert "wrong" not in message
+
+
+# -------------------------------------------------------------------------------------------------- test_connection
+
+
+def test_testing_never_spends_the_feeds_minute(connection: str, sandbox: Sandbox) -> None:
+    for _ in range(3):
+        assert OutboundTransferHook(connection).test_connection()[0]
+    assert [call["status"] for call in sandbox.feed_calls()] == [400] * 3
+    with OutboundTransferHook(connection) as hook:
+        assert hook.read_events().events == ()
+
+
+def test_testing_without_an_event_key_says_so(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, as_json(sandbox, extra={}))
+    good, message = OutboundTransferHook().test_connection()
+    assert good
+    assert "No event_api_key is set" in message
+    assert sandbox.feed_calls() == []
+
+
+@pytest.mark.parametrize(
+    ("account", "said"),
+    [({"api_enabled": False}, "403 api_not_enabled"), ({"outgoing_enabled": False}, "403 api_not_enabled")],
+)
+def test_the_connection_test_reports_what_the_account_lacks(
+    connection: str, sandbox: Sandbox, account: dict[str, Any], said: str
+) -> None:
+    sandbox.patch_account(**account)
+    good, message = OutboundTransferHook(connection).test_connection()
+    assert not good
+    assert said in message
+    assert "administrator" in message
+
+
+@pytest.mark.parametrize("grant", ["api_permitted", "sending_permitted"])
+def test_the_connection_test_reports_what_the_user_lacks(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, grant: str
+) -> None:
+    key = sandbox.new_key("other@example.com", **{grant: False})
+    monkeypatch.setenv(VARIABLE, as_json(sandbox, password=key))
+    good, message = OutboundTransferHook().test_connection()
+    assert not good
+    assert "403" in message
+
+
+def test_a_key_whose_allowance_is_used_up_is_a_good_key(connection: str, sandbox: Sandbox) -> None:
+    sandbox.patch_account(requests_per_window=1)
+    with OutboundTransferHook(connection) as hook:
+        hook.list_transfers()
+        assert hook.test_connection()[0]
+    assert sandbox.requests()[-2]["status"] == 429
+
+
+# ---------------------------------------------------------------------------------------------------- provider info
+
+
+def test_the_provider_info_is_what_airflow_expects() -> None:
+    schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_airflow_shows_the_connection_type_with_its_fields() -> None:
+    from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
+
+    (shown,) = [meta for meta in HookMetaService.hook_meta_data() if meta.connection_type == "outbound_transfer"]
+    assert shown.hook_name == OutboundTransferHook.hook_name
+    assert shown.hook_class_name == f"{OutboundTransferHook.__module__}.{OutboundTransferHook.__qualname__}"
+    assert set(shown.extra_fields or {}) == {"event_api_key", "timeout", "verify", "web_url"}
+
+
+def test_the_provider_info_names_what_exists() -> None:
+    info = get_provider_info()
+    kinds = ("hooks", "operators", "sensors", "triggers")
+    modules = [module for kind in kinds for row in info[kind] for module in row["python-modules"]]
+    modules += [row["python-module"] for row in info["transfers"]]
+    assert all(map(import_module, modules))
+    assert info["connection-types"][0]["connection-type"] == OutboundTransferHook.conn_type
+
+
+# -------------------------------------------------------------------------------------------------------------- masks
+
+
+def test_both_keys_are_masked_in_airflows_logs(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
+    hook.get_conn()
+    assert redact(f"event key {sandbox.event_api_key}") == "event key ***"
+
+
+async def test_the_triggerer_masks_the_event_key_too(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
+    await hook.get_async_settings()
+    assert redact(f"event key {sandbox.event_api_key}") == "event key ***"

@@ -1,0 +1,375 @@
+"""The ledger beside real operators: it tells the truth of a delivery, and no fault of it is a delivery's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.delivery import sources
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.ledger import worker
+from outbound_transfer.ledger.background_writer import BackgroundWriter
+from outbound_transfer.ledger.call_counter import CALL_COUNTER
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    DiscardTransferOperator,
+    SendTransferOperator,
+)
+from outbound_transfer.protocol.models import to_summary_dict
+from outbound_transfer.sensors.transfer import TransferSensor
+from outbound_transfer.warehouse.deliveries import DeliveryTables
+from outbound_transfer.warehouse.tables import DELIVERIES
+from support.tasks import FakeTaskInstance, SimulatedClock
+from support.timeouts import eventually
+from support.warehouses import duckdb_hook, sqlite_hook
+
+CONTENTS = {"a.csv": b"a,b\n" * 1_000, "b.csv": b"", "c.csv": b"x" * 2_500_000}
+RECIPIENTS = ["ann@example.com", {"email": "bob@example.com", "phone": "+44 7700 900123"}]
+
+
+@dataclass
+class Task(FakeTaskInstance):
+    """A task instance that the ledger can name."""
+
+    task_id: str = "deliver"
+    dag_id: str = "dag"
+    run_id: str = "run"
+    map_index: int = -1
+
+
+@pytest.fixture(autouse=True)
+def no_calls_of_others() -> None:
+    CALL_COUNTER.drain()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for name, content in CONTENTS.items():
+        (tmp_path / name).write_bytes(content)
+    return [str(tmp_path / name) for name in CONTENTS]
+
+
+@pytest.fixture
+def keep_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def keep_at(connection: str) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_LEDGER", connection)
+        monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
+
+    return keep_at
+
+
+@pytest.fixture
+def fetch(tmp_path: Path, keep_at) -> Callable[[str], list[tuple[Any, ...]]]:
+    """A ledger in SQLite."""
+    file = tmp_path / "ledger.db"
+    keep_at(json.dumps({"conn_type": "sqlite", "host": str(file)}))
+    return sqlite_hook(file).fetch
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "postgresql"])
+def any_fetch(request, tmp_path: Path, keep_at) -> Callable[[str], list[tuple[Any, ...]]]:
+    """A ledger in each database, through Airflow's own hook of it."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("fetch")
+    if request.param == "duckdb":
+        file = request.getfixturevalue("memory") / "ledger.duckdb"
+        keep_at(json.dumps({"conn_type": "duckdb", "host": str(file)}))
+        return duckdb_hook(file).fetch
+    database = request.getfixturevalue("postgres")
+    keep_at(database.airflow_connection)
+
+    def fetch(query: str) -> list[tuple[Any, ...]]:
+        with database.connect() as connection:
+            rows = connection.execute(query).fetchall()
+        connection.close()
+        return rows
+
+    return fetch
+
+
+def fetch_all(fetch) -> list[dict[str, Any]]:
+    names = [column.name for column in DELIVERIES.columns]
+    found = [
+        dict(zip(names, row, strict=True))
+        for row in fetch(f"SELECT {', '.join(names)} FROM outbound_transfer_deliveries ORDER BY map_index, created_at")
+    ]
+    return [
+        row | {"files": row["files"] if isinstance(row["files"], list) else json.loads(row["files"])} for row in found
+    ]
+
+
+def row_of(fetch) -> dict[str, Any]:
+    (row,) = fetch_all(fetch)
+    return row
+
+
+def digests(row: dict[str, Any]) -> dict[str, str | None]:
+    return {file["name"]: file["sha256"] for file in row["files"]}
+
+
+RIGHT = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENTS.items()}
+
+
+@pytest.fixture
+def task(sandbox, connection, files) -> Callable[..., Task]:
+    clock = SimulatedClock(sandbox)
+
+    def task(operator: type = DeliverFilesOperator, task_id: str = "deliver", **arguments: Any) -> Task:
+        delivery = {"subject": "Report", "recipients": RECIPIENTS, "files": files}
+        given = delivery | arguments if operator is DeliverFilesOperator else arguments
+        return Task(lambda: operator(task_id=task_id, **given), clock, task_id=task_id)
+
+    return task
+
+
+def test_a_delivery_is_in_the_ledger_with_its_digests_and_calls(task, any_fetch, sandbox) -> None:
+    sent = task().run()
+
+    row = row_of(any_fetch)
+    assert (row["transfer_id"], row["status"], row["error"]) == (sent["id"], "pending", None)
+    assert (row["dag_id"], row["task_id"], row["run_id"], row["map_index"]) == ("dag", "deliver", "run", -1)
+    assert digests(row) == RIGHT
+    assert row["size_bytes"] == sum(map(len, CONTENTS.values()))
+    calls = dict(any_fetch("SELECT operation, sum(call_count) FROM outbound_transfer_calls GROUP BY operation"))
+    assert {name: int(count) for name, count in calls.items()} == {"create": 1, "attach": 3, "send": 1}
+    assert sum(map(int, calls.values())) == len(sandbox.requests())
+
+
+def test_steps_that_are_tasks_share_a_row_and_the_sensor_ends_it(task, fetch, files, sandbox) -> None:
+    transfer_id = task(CreateTransferOperator, "create", subject="Report", recipients=RECIPIENTS).run()
+    assert (row_of(fetch)["status"], row_of(fetch)["files"]) == ("draft", [])
+    task(AttachFilesOperator, "attach", transfer_id=transfer_id, files=files[:2]).run()
+    task(AttachFilesOperator, "more", transfer_id=transfer_id, files=files[2:]).run()
+    assert digests(row_of(fetch)) == RIGHT
+    task(SendTransferOperator, "send", transfer_id=transfer_id).run()
+    sandbox.pickup(transfer_id, "ann@example.com")
+    sensor = TransferSensor(task_id="wait", transfer_id=transfer_id, accept_partial=True)
+    sensor.poke(Task(lambda: sensor, SimulatedClock(sandbox), task_id="wait").context())
+    assert (row_of(fetch)["status"], row_of(fetch)["picked_up_count"], row_of(fetch)["finished_at"]) == (
+        "partial",
+        1,
+        None,
+    )
+    sandbox.pickup(transfer_id, "bob@example.com")
+    assert sensor.poke(Task(lambda: sensor, SimulatedClock(sandbox), task_id="wait").context()).is_done
+    row = row_of(fetch)
+    assert (row["status"], row["picked_up_count"], row["task_id"], digests(row)) == ("complete", 2, "create", RIGHT)
+    assert row["finished_at"]
+
+
+def test_a_wait_that_the_triggerer_ended_is_written_by_the_worker(task, fetch, sandbox) -> None:
+    waiting = task(wait=True, deferrable=True, poke_interval=1, on_canceled="succeed")
+    operator = waiting.make()
+    sent = task().run()
+    sandbox.cancel(sent["id"])
+    with OutboundTransferHook() as hook:
+        seen = to_summary_dict(hook.get_transfer(sent["id"]))
+    waiting.try_number = 1
+    operator.execute_complete(waiting.context(), {"status": "finished", "transfer": seen, "message": ""})
+    assert (row_of(fetch)["status"], row_of(fetch)["error"]) == ("canceled", None)
+
+
+def test_a_wait_ends_though_the_service_s_connection_is_gone(task, fetch, monkeypatch) -> None:
+    waiting = task(wait=True, deferrable=True, outbound_transfer_conn_id="gone")
+    seen = {"id": "t1", "status": "complete", "subject": "S", "recipients": []}
+    event = {"status": "finished", "transfer": seen, "message": ""}
+    assert waiting.make().execute_complete(waiting.context(), event)["status"] == "complete"
+
+
+def test_a_failed_try_is_told_and_a_retry_that_uploads_nothing_again_knows_the_digests(
+    task, fetch, sandbox, tmp_path
+) -> None:
+    delivery = task()
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    with pytest.raises(Exception, match="transfer_limit_reached"):
+        delivery.run()
+    row = row_of(fetch)
+    assert (row["status"], digests(row)) == ("draft", RIGHT)
+    assert row["error"].startswith("409 transfer_limit_reached")
+    sandbox.patch_account(outstanding_transfer_limit=10)
+    # What the first try wrote is lost, so the second knows from the task's state alone.
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
+        database.execute("DELETE FROM outbound_transfer_deliveries")
+    delivery.clear()
+    delivery.run()
+    row = row_of(fetch)
+    assert (row["status"], row["error"], row["try_number"], digests(row)) == ("pending", None, 2, RIGHT)
+    assert [r["path"].endswith("/files") for r in sandbox.requests()].count(True) == 3
+
+
+def test_what_was_made_from_other_input_is_marked_discarded(task, fetch, sandbox, files) -> None:
+    first = task()
+    sandbox.plan_faults({"path": "/v1/transfers/*/send", "kind": "error", "status": 403})
+    with pytest.raises(AirflowFailException):
+        first.run()
+    again = task(subject="Other")
+    again.store, again.try_number, again.max_tries = first.store, 1, 1
+    again.run()
+    old, new = sorted(fetch_all(fetch), key=lambda row: row["subject"] == "Other")
+    assert (old["status"], old["error"]) == ("discarded", None)
+    assert (new["subject"], new["status"], digests(new)) == ("Other", "pending", RIGHT)
+
+
+def test_a_file_that_changed_between_two_tries_has_its_new_digest(task, fetch, sandbox, files) -> None:
+    delivery = task()
+    sandbox.plan_faults({"path": "/v1/transfers/*/send", "kind": "error", "status": 403})
+    with pytest.raises(AirflowFailException):
+        delivery.run()
+    Path(files[0]).write_bytes(b"c,d\n" * 1_000)
+    delivery.clear()
+    delivery.run()
+    assert digests(row_of(fetch)) == RIGHT | {"a.csv": hashlib.sha256(b"c,d\n" * 1_000).hexdigest()}
+
+
+def test_a_discarded_draft_is_marked_discarded(task, fetch) -> None:
+    transfer_id = task(CreateTransferOperator, "create", subject="Report", recipients=RECIPIENTS).run()
+    assert task(DiscardTransferOperator, "discard", transfer_id=transfer_id).run() is True
+    assert (row_of(fetch)["status"], row_of(fetch)["error"]) == ("discarded", None)
+
+
+def test_the_row_is_there_while_the_upload_is_under_way(task, fetch, monkeypatch) -> None:
+    """The file's second chunk is not read before the draft's row is in the database."""
+    read, seen = sources.Source._read, []
+
+    def rows_there():
+        with suppress(sqlite3.OperationalError):  # no table yet
+            return fetch_all(fetch)
+
+    def read_later(source, file, size):
+        if source.name == "c.csv" and not seen:
+            seen.extend(eventually(rows_there))
+        return read(source, file, size)
+
+    monkeypatch.setattr(sources.Source, "_read", read_later)
+    task().run()
+    assert [row["status"] for row in seen] == ["draft"]
+
+
+def test_no_secret_and_no_address_gets_into_the_ledger(task, fetch, sandbox, tmp_path) -> None:
+    waiting = task(security="question", security_question="Which colour?", security_answer="puce-coloured")
+    sandbox.plan_faults({"path": "/v1/transfers/*/send", "kind": "error", "status": 403})
+    with pytest.raises(AirflowFailException):
+        waiting.run()
+    kept = str(fetch_all(fetch)) + str(fetch("SELECT * FROM outbound_transfer_calls"))
+    assert "403" in kept
+    for secret in ("puce", "7700", "@example.com", sandbox.transfer_api_key, sandbox.event_api_key):
+        assert secret not in kept
+
+
+@pytest.fixture
+def deaf() -> Iterator[socket.socket]:
+    """A server that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def connection_to(server: socket.socket) -> str:
+    host, port = server.getsockname()
+    return json.dumps({"conn_type": "postgres", "host": host, "port": port, "login": "ann", "schema": "x"})
+
+
+def refused() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return connection_to(server)
+
+
+BROKEN: dict[str, str] = {
+    "refuses": "",
+    "hangs": "",
+    "is not a SQL connection": json.dumps({"conn_type": "http", "host": "127.0.0.1"}),
+    "has a type that nobody knows": json.dumps({"conn_type": "nonsense"}),
+    "is a folder": json.dumps({"conn_type": "sqlite", "host": "/"}),
+}
+
+
+@pytest.mark.parametrize("fault", [*BROKEN, "does not exist", "has a hostile prefix", "breaks in the middle"])
+def test_no_fault_of_the_ledger_is_the_delivery_s(
+    fault, task, sandbox, keep_at, deaf, monkeypatch, tmp_path, capfd
+) -> None:
+    asked_at_close: list[tuple[float, list[str]]] = []
+    close = BackgroundWriter.close
+
+    def closed(writer, patience):
+        asked_at_close.append((patience, [request["path"] for request in sandbox.requests()]))
+        return close(writer, min(patience, 0.5) if fault == "hangs" else patience)
+
+    monkeypatch.setattr(BackgroundWriter, "close", closed)
+    if fault == "does not exist":
+        monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "nobody")
+    elif fault in ("has a hostile prefix", "breaks in the middle"):
+        keep_at(json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "ledger.db")}))
+        if fault == "has a hostile prefix":
+            monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_TABLE_PREFIX", "x" * 2_000)
+        else:
+            break_after_one(monkeypatch)
+    else:
+        keep_at(BROKEN[fault] or (connection_to(deaf) if fault == "hangs" else refused()))
+
+    sent = task().run()
+
+    assert sent["status"] == "pending"
+    paths = [request["path"] for request in sandbox.requests()]
+    assert [path.rpartition("/")[2] for path in paths] == ["transfers", "files", "files", "files", "send"]
+    if fault != "does not exist":
+        assert asked_at_close == [(worker.FLUSH_TIMEOUT, paths)], "waited for once, after everything was done"
+    said = "".join(capfd.readouterr())
+    assert said.count("Could not write to the delivery ledger" if fault != "hangs" else "ledger did not respond") == (
+        fault != "does not exist"
+    )
+    assert "elivery ledger" in said
+
+
+def break_after_one(monkeypatch) -> None:
+    save, done = DeliveryTables._save, []
+
+    def break_(tables, note):
+        if done:
+            raise OSError("the database is gone")
+        done.append(save(tables, note))
+
+    monkeypatch.setattr(DeliveryTables, "_save", break_)
+
+
+def test_no_thread_begins_where_no_ledger_is_set(task, monkeypatch) -> None:
+    monkeypatch.setattr(BackgroundWriter, "submit", None)
+    task().run()
+    assert CALL_COUNTER.drain() == []
+
+
+REAL = """
+    from airflow.sdk import DAG
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+    from outbound_transfer.sensors.transfer import TransferSensor
+
+    with DAG("kept", schedule=None):
+        deliver = DeliverFilesOperator.partial(
+            task_id="deliver", recipients=["ann@example.com"], files={files!r},
+        ).expand(subject=["One", "Two"])
+        TransferSensor.partial(
+            task_id="wait", deferrable=True, poke_interval=1,
+        ).expand(transfer_id=deliver.output.map(lambda transfer: transfer["id"]))
+"""
+
+
+def test_a_real_run_is_in_the_ledger(run_dag, connection, recipients_pick_up, files, fetch) -> None:
+    run = run_dag(REAL.format(files=files))
+    assert run.state == "success"
+    rows = fetch_all(fetch)
+    assert [(row["map_index"], row["subject"], row["status"]) for row in rows] == [
+        (0, "One", "complete"),
+        (1, "Two", "complete"),
+    ]
+    assert {(row["dag_id"], row["task_id"], row["run_id"]) for row in rows} == {("kept", "deliver", run.dag_run.run_id)}
+    assert [digests(row) for row in rows] == [RIGHT, RIGHT]

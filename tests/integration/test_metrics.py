@@ -1,0 +1,148 @@
+"""Every metric reaches StatsD from tasks of a real Airflow, as its documentation says."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics import stats_utils
+
+from outbound_transfer.observability import metrics
+from support.repository import REPOSITORY
+
+RUN = """
+    from airflow.sdk import DAG
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+    from outbound_transfer.sensors.transfer import TransferSensor
+    from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+    from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+
+    with DAG("measured", schedule=None):
+        deliver = DeliverFilesOperator(task_id="deliver", subject="S", recipients="ann@example.com", files={file!r})
+        wait = TransferSensor(
+            task_id="wait", transfer_id="{{{{ ti.xcom_pull('deliver')['id'] }}}}", deferrable=True, poke_interval=1
+        )
+        events = EventFeedToSqlOperator(task_id="events", sql_conn_id="warehouse")
+        transfers = TransfersToSqlOperator(task_id="transfers", sql_conn_id="warehouse")
+        deliver >> wait >> events >> transfers
+"""
+
+
+@pytest.fixture
+def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A StatsD server to which Airflow's own client sends, set up as Airflow's task runner does it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_000_000)
+        server.bind(("127.0.0.1", 0))
+        for name, value in {
+            "STATSD_ON": "True",
+            "STATSD_HOST": "127.0.0.1",
+            "STATSD_PORT": str(server.getsockname()[1]),
+            "STATSD_INFLUXDB_ENABLED": "True",
+        }.items():
+            monkeypatch.setenv(f"AIRFLOW__METRICS__{name}", value)
+        opened: list[Any] = []
+
+        def factory() -> Any:
+            opened.append(stats_utils.get_stats_factory()())
+            return opened[-1]
+
+        stats.initialize(factory=factory, export_legacy_names=False)
+        try:
+            yield server
+        finally:
+            monkeypatch.undo()
+            stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
+            for logger in opened:
+                logger.statsd.close()
+
+
+Packet = tuple[str, dict[str, str], float, str]
+KINDS = {"c": metrics.MetricType.COUNTER, "g": metrics.MetricType.GAUGE, "ms": metrics.MetricType.TIMER}
+
+
+def received(server: socket.socket) -> list[Packet]:
+    """What has come of ours: name, tags, value, type."""
+    server.setblocking(False)
+    packets = []
+    while True:
+        try:
+            text = server.recv(65_535).decode()
+        except BlockingIOError:
+            return [packet for packet in packets if packet[0].startswith(metrics.PREFIX)]
+        name, value, kind = re.fullmatch(r"airflow\.([^:]+):([^|]+)\|(\w+)", text).groups()
+        name, *tags = name.split(",")
+        packets.append((name, dict(tag.split("=") for tag in tags), float(value), kind))
+
+
+def total(packets: list[Packet], metric: metrics.Metric, **tags: str) -> float:
+    return sum(value for name, has, value, _ in packets if name == metric.full_name and tags.items() <= has.items())
+
+
+def test_every_metric_is_emitted_by_tasks_with_the_tags_that_the_table_names(
+    statsd, run_dag, connection, sandbox, recipients_pick_up, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"x" * 300_000)
+    sandbox.plan_faults(
+        {"path": "/v1/transfers", "kind": "error", "status": 429, "retry_after": "1"},
+        {"path": "/v1/events", "kind": "malformed_line"},
+    )
+
+    run = run_dag(RUN.format(file=str(file)))
+
+    assert run.state == "success", run.states()
+    packets = received(statsd)
+    for metric in metrics.METRICS:
+        found = [packet for packet in packets if packet[0] == metric.full_name]
+        assert found, f"{metric.full_name} was not emitted"
+        assert {KINDS[kind] for *_, kind in found} == {metric.type}
+        assert {tuple(tags) for _, tags, *_ in found} == {metric.tags}
+    assert total(packets, metrics.REQUESTS, operation="create", status="429", conn_id=connection) == 1
+    assert total(packets, metrics.REQUESTS, operation="create", status="201") == 1
+    assert total(packets, metrics.REQUESTS, operation="send", status="200") == 1
+    assert total(packets, metrics.REQUESTS) == len(sandbox.requests()) + 1  # the fault's, which the service never saw
+    assert total(packets, metrics.BYTES_UPLOADED) == 300_000
+    assert total(packets, metrics.RETRIES) == 1
+    assert 1 <= total(packets, metrics.RATE_LIMIT_WAIT) <= 2
+    assert total(packets, metrics.REJECTED_LINES) == 1
+    assert total(packets, metrics.ROWS_LOADED, table="transfers") == 1
+    assert total(packets, metrics.ROWS_LOADED, table="events") >= 1
+    assert [value for name, _, value, _ in packets if name == metrics.DEFERRED_WAITERS.full_name] == [1, 0]
+
+
+def test_no_metric_breaks_a_delivery(monkeypatch, hook) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("no StatsD")
+
+    for name in ("incr", "gauge", "timing"):
+        monkeypatch.setattr(stats, name, broken)
+    assert hook.list_transfers().data == ()
+
+
+def test_tags_hold_nothing_that_would_be_read_as_another(statsd) -> None:
+    metrics.REQUESTS.emit(operation="list files", status="none", conn_id="a,b=c:1|c\n/é")
+    ((name, tags, value, _),) = received(statsd)
+    assert (name, tags["operation"], tags["conn_id"], value) == (
+        metrics.REQUESTS.full_name,
+        "list_files",
+        "a_b_c_1_c___",
+        1,
+    )
+
+
+def test_the_documentation_has_the_table() -> None:
+    assert metrics.markdown_table() in (REPOSITORY / "docs/metrics.md").read_text()
+
+
+def test_names_are_legal_everywhere() -> None:
+    names = [metric.full_name for metric in metrics.METRICS]
+    assert len(set(names)) == len(names)
+    assert [name for name in names if not re.fullmatch(r"outbound_transfer\.[a-z_]{1,60}", name)] == []
+    assert {value for value in vars(metrics).values() if isinstance(value, metrics.Metric)} == set(metrics.METRICS)

@@ -1,0 +1,415 @@
+"""Deliveries from a real S3 server, through Airflow's object storage and a connection of Airflow."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import socket
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.io import store
+from s3fs import S3FileSystem
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.delivery.sources import CHUNK_BYTES, Source
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.errors import SourceChanged, SourceUnreadable
+from support.object_storage import ACCESS_KEY, SECRET_KEY, Bucket, connection_json, refusing_keys, running_s3
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+MB = 1024 * 1024
+
+#: An object of many of the blocks that are read ahead.
+LARGE = 96 * MB
+
+DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with running_s3() as address:
+        yield address
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", connection_json(s3))
+    monkeypatch.setattr(store, "_STORE_CACHE", {})
+    bucket = Bucket(s3, f"bucket-{next(_numbers)}")
+    yield bucket
+    bucket.close()
+
+
+@pytest.fixture
+def deliver(connection, sandbox) -> Callable[..., FakeTaskInstance]:
+    """Make a delivery of files; its time is the sandbox's."""
+    time = SimulatedClock(sandbox)
+
+    def make(*files: Any, **arguments: Any) -> FakeTaskInstance:
+        operator = {"task_id": "task", "files": list(files), **DELIVERY, **arguments}
+        return FakeTaskInstance(lambda: DeliverFilesOperator(**operator), time)
+
+    return make
+
+
+def pattern(size: int) -> bytes:
+    """Bytes of which no two chunks are alike."""
+    return b"".join(number.to_bytes(8, "big") for number in range(size // 8 + 1))[:size]
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def stored(sandbox, hook, transfer_id: str) -> dict[str, str]:
+    """SHA-256 by name of what a transfer holds."""
+    files = hook.list_files(transfer_id)
+    return {file.name: sandbox.stored_file(transfer_id, file.id)["sha256"] for file in files}
+
+
+def at_chunk(monkeypatch: pytest.MonkeyPatch, name: str, number: int, act: Callable[[], object]) -> None:
+    """Let ``act`` happen when ``number`` chunks of the file ``name`` have been read; 0: before it is opened."""
+    whole = Source._chunks
+
+    def chunks(self: Source, on_progress: Callable[[int], object]) -> Iterator[bytes]:
+        if self.name == name and number == 0:
+            act()
+        for count, chunk in enumerate(whole(self, on_progress), 1):
+            if self.name == name and number == count:
+                act()
+            yield chunk
+
+    monkeypatch.setattr(Source, "_chunks", chunks)
+
+
+NAMES = [
+    "plain.csv",
+    "with space.csv",
+    "Über-報告 📦.csv",
+    "e\u0301.csv",  # NFD: é in two code points
+    "50%25 #1?a=b&c+d;e.csv",
+    "quote\"s and 'apostrophes'.csv",
+    ".hidden",
+    "[ab]*.csv",
+]
+
+
+def test_objects_are_delivered_under_their_very_names(bucket, deliver, sandbox, hook) -> None:
+    contents = {name: name.encode() * 100 for name in NAMES}
+    uris = [bucket.put(f"in/{name}", content) for name, content in contents.items()]
+
+    result = deliver(*uris).run()
+
+    assert stored(sandbox, hook, result["id"]) == {name: digest(content) for name, content in contents.items()}
+
+
+#: moto takes no key with a line break.
+REFUSED = {"tab\t.csv": "control", "back\\slash.csv": "separator", "x" * 256: "255 bytes"}
+
+
+@pytest.mark.parametrize("name", REFUSED, ids=["tab", "backslash", "256 bytes"])
+@pytest.mark.parametrize("way", ["uri", "glob"])
+def test_a_key_that_cannot_be_a_file_name_creates_nothing(bucket, deliver, sandbox, name, way) -> None:
+    uri = bucket.put(f"in/{name}", b"rows")
+    with pytest.raises(AirflowFailException, match=REFUSED[name]) as refusal:
+        deliver(uri if way == "uri" else f"{bucket.uri}/in/*").run()
+    assert str(refusal.value).isprintable(), "the log shows the name, and obeys nothing in it"
+    assert sandbox.requests() == []
+
+
+def test_keys_that_differ_by_prefix_alone_create_nothing(bucket, deliver, sandbox) -> None:
+    for prefix in ("one", "two"):
+        bucket.put(f"{prefix}/report.csv", prefix.encode())
+    with pytest.raises(AirflowFailException, match=r"one/report\.csv.*two/report\.csv"):
+        deliver(f"{bucket.uri}/*/report.csv").run()
+    assert sandbox.requests() == []
+
+
+@pytest.mark.parametrize("size", [0, 1, MB - 1, MB])
+def test_an_object_up_to_the_limit_is_delivered(bucket, deliver, sandbox, hook, size) -> None:
+    sandbox.patch_account(per_file_limit_mb=1)
+    result = deliver(bucket.put("report.bin", pattern(size))).run()
+    assert stored(sandbox, hook, result["id"]) == {"report.bin": digest(pattern(size))}
+
+
+def test_an_object_over_the_limit_is_not_sent(bucket, deliver, sandbox) -> None:
+    sandbox.patch_account(per_file_limit_mb=1)
+    with pytest.raises(AirflowFailException, match=r"file_too_large.*report\.bin.*split it or have the limit raised"):
+        deliver(bucket.put("report.bin", pattern(MB + 1))).run()
+    assert sandbox.ledger() == []
+
+
+@pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("in/*.csv", ["a.csv", "b b.csv", "ü.csv"]),
+        ("in/?.csv", ["a.csv", "ü.csv"]),
+        ("in/[ab]*.csv", ["a.csv", "b b.csv"]),
+        ("in/**/*.csv", ["a.csv", "b b.csv", "deep.csv", "ü.csv"]),
+        ("*/c.txt", ["c.txt"]),
+    ],
+)
+def test_a_glob_delivers_what_it_matches(bucket, deliver, sandbox, hook, glob, names) -> None:
+    for key in ("in/a.csv", "in/b b.csv", "in/c.txt", "in/ü.csv", "in/sub/deep.csv", "other/a.csv"):
+        bucket.put(key, key.encode())
+
+    result = deliver(f"{bucket.uri}/{glob}").run()
+
+    assert sorted(stored(sandbox, hook, result["id"])) == names
+
+
+def test_an_object_with_the_name_of_a_folder_is_found(bucket, deliver, sandbox, hook) -> None:
+    for key in ("in/a", "in/a/b", "in/ab/c"):
+        bucket.put(key, key.encode())
+    assert stored(sandbox, hook, deliver(f"{bucket.uri}/in/*").run()["id"]) == {"a": digest(b"in/a")}
+    assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/in/a*").run()["id"])) == ["a"]
+    assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/in/a*/*").run()["id"])) == ["b", "c"]
+
+
+def test_a_folders_own_marker_is_not_a_file(bucket, deliver, sandbox, hook) -> None:
+    for key in ("in/", "in/a", "in/sub/"):  # as a web console makes folders
+        bucket.put(key, b"")
+    for glob in ("in/*", "in/**", "**/*", "i*/*"):
+        assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/{glob}").run()["id"])) == ["a"]
+
+
+def test_a_folder_without_a_name_is_not_left_out(bucket, deliver, sandbox, hook) -> None:
+    for key in ("in/a", "in//b"):
+        bucket.put(key, key.encode())
+    with pytest.raises(AirflowFailException, match=r"/in holds what .* cannot reach, behind two slashes"):
+        deliver(f"{bucket.uri}/in/**").run()
+    assert sandbox.requests() == []
+    both = deliver(f"{bucket.uri}/in/*", f"{bucket.uri}/in//b").run()["id"]
+    assert stored(sandbox, hook, both) == {"a": digest(b"in/a"), "b": digest(b"in//b")}
+
+
+def test_a_glob_lists_only_names_with_its_prefix(bucket, deliver, monkeypatch) -> None:
+    """A folder of a million objects is not listed for one of them."""
+    call, asked = S3FileSystem._call_s3, []
+
+    async def called(self: Any, method: str, *args: Any, **options: Any) -> Any:
+        if method == "list_objects_v2":
+            asked.append(options["Prefix"])
+        return await call(self, method, *args, **options)
+
+    monkeypatch.setattr(S3FileSystem, "_call_s3", called)
+    for key in ("in/2024-01/x.csv", "in/2024-02/x-2.csv", "in/2025-01/y.csv"):
+        bucket.put(key, b"rows")
+
+    deliver(f"{bucket.uri}/in/2024-*/x*.csv").run()
+
+    assert sorted(asked) == ["in/2024-", "in/2024-01/x", "in/2024-02/x"]
+
+
+def test_an_object_may_be_renamed(bucket, deliver, sandbox, hook) -> None:
+    uri = bucket.put("in/part-0000", b"rows")
+    result = deliver({"path": uri, "name": "report.csv"}).run()
+    assert stored(sandbox, hook, result["id"]) == {"report.csv": digest(b"rows")}
+
+
+def test_a_large_object_needs_little_memory(bucket, deliver) -> None:
+    uri = bucket.put("large.bin", pattern(LARGE))
+    deliver(bucket.put("small.bin", b"x")).run()  # imports, connections and buffers of the first delivery
+    ti = deliver(uri)
+
+    with peak_memory() as peak:
+        ti.run()
+
+    print(f"memory: {peak[0] / MB:.0f} MB more than before for an object of {LARGE // MB} MB")
+    assert peak[0] < LARGE / 2
+
+
+def test_a_large_object_streams_without_a_temporary_copy(bucket, deliver, sandbox, hook, monkeypatch, tmp_path) -> None:
+    content = pattern(LARGE)
+    uri = bucket.put("large.bin", content)
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    looks: list[tuple[list[str], list[str]]] = []
+
+    def look() -> None:
+        looks.append((os.listdir(tmp_path), open_files(str(tmp_path))))
+
+    at_chunk(monkeypatch, "large.bin", LARGE // CHUNK_BYTES // 2, look)
+
+    result = deliver(uri).run()
+
+    assert stored(sandbox, hook, result["id"]) == {"large.bin": digest(content)}
+    assert looks == [([], [])]
+
+
+def open_files(folder: str) -> list[str]:
+    """Files under ``folder`` that this process has open, those without a name included."""
+    links = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            links.append(os.readlink(descriptor))
+        except OSError:
+            continue
+    return [link for link in links if link.startswith(folder)]
+
+
+class peak_memory:  # noqa: N801  # a context manager reads like a function
+    """The most memory that this process has held inside the block, beyond what it held at its beginning; in bytes."""
+
+    def __enter__(self) -> list[int]:
+        if not Path("/proc/self/clear_refs").exists():
+            pytest.skip("peak memory is measured with Linux' /proc")
+        Path("/proc/self/clear_refs").write_text("5")
+        self.before, self.peak = _status("VmRSS"), list[int]()
+        return self.peak
+
+    def __exit__(self, *_: object) -> None:
+        self.peak.append(_status("VmHWM") - self.before)
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+CHANGES: dict[str, Callable[[Bucket, int], None]] = {
+    "same size": lambda bucket, size: bucket.put("b.bin", b"Y" * size) and None,
+    "longer": lambda bucket, size: bucket.put("b.bin", b"Y" * (size + 1)) and None,
+    "shorter": lambda bucket, size: bucket.put("b.bin", b"Y" * (size - 1)) and None,
+    "empty": lambda bucket, size: bucket.put("b.bin", b"") and None,
+    "deleted": lambda bucket, size: bucket.delete("b.bin"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("size", "chunk"),
+    [
+        pytest.param(3 * MB, 0, id="between find and read"),
+        pytest.param(3 * MB, 1, id="at the first bytes"),
+        pytest.param(3 * MB, 3, id="at the last bytes"),
+        pytest.param(12 * MB, 1, id="between two requests"),  # s3fs asks the server anew for what it has not read ahead
+    ],
+)
+def test_an_object_that_changes_is_not_sent(bucket, deliver, sandbox, hook, monkeypatch, change, size, chunk) -> None:
+    uris = [bucket.put(name, content) for name, content in (("a.bin", b"A" * 1000), ("b.bin", b"B" * size))]
+    at_chunk(monkeypatch, "b.bin", chunk, lambda: CHANGES[change](bucket, size))
+    ti = deliver(*uris)
+
+    with pytest.raises(SourceChanged):
+        ti.run()
+
+    assert sandbox.ledger() == []
+    assert "b.bin" not in stored(sandbox, hook, ti.xcoms["transfer_id"])
+
+
+def test_an_object_rewritten_with_the_same_bytes_is_unchanged(bucket, deliver, sandbox, hook, monkeypatch) -> None:
+    uri = bucket.put("b.bin", b"B" * 1000)
+    at_chunk(monkeypatch, "b.bin", 1, lambda: bucket.put("b.bin", b"B" * 1000))
+    result = deliver(uri).run()
+    assert stored(sandbox, hook, result["id"]) == {"b.bin": digest(b"B" * 1000)}
+
+
+#: What is named in vain, with what the error must say of it.
+MISSING = {
+    "s3://aws_default@{bucket}/none.csv": "is not there",
+    "s3://aws_default@{bucket}/in": "is not a file",
+    "s3://aws_default@{bucket}/in/": "is not a file",
+    "s3://aws_default@{bucket}": "is not a file",
+    "s3://aws_default@no-such-bucket/a.csv": "bucket does not exist",
+    "s3://aws_default@{bucket}/in/*.pdf": "no file matches",
+    "s3://aws_default@{bucket}/none/*.csv": "/none/*.csv': there is no folder s3://aws_default@",
+    "s3://aws_default@no-such-bucket/*.csv": "there is no folder s3://aws_default@no-such-bucket/",
+    "s3://aws_default@no-such-bucket/in/*.csv": "there is no folder s3://aws_default@no-such-bucket/in",
+}
+
+
+@pytest.mark.parametrize("path", MISSING)
+def test_what_is_missing_is_named_before_anything_is_created(bucket, deliver, sandbox, path) -> None:
+    bucket.put("in/a.csv", b"rows")
+    missing = path.format(bucket=bucket.name)
+
+    with pytest.raises((SourceUnreadable, AirflowFailException)) as failure:
+        deliver(f"{bucket.uri}/in/a.csv", missing).run()
+
+    assert missing.rstrip("/") in str(failure.value)
+    assert MISSING[path] in str(failure.value)
+    assert sandbox.requests() == []
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where connections are refused."""
+    with socket.socket() as bound:  # and not listening
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("path", ["in/a.csv", "in/*.csv"])
+@pytest.mark.parametrize("trouble", ["keys refused", "not reached"])
+def test_an_unavailable_store_is_reported_without_its_keys(
+    bucket, s3, nobody, deliver, sandbox, monkeypatch, capfd, path, trouble
+) -> None:
+    bucket.put("in/a.csv", b"rows")
+    if trouble == "not reached":
+        away = connection_json(nobody, config_kwargs={"retries": {"max_attempts": 0}})
+        monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", away)
+    uri = f"{bucket.uri}/{path}"
+
+    with refusing_keys(s3), pytest.raises(SourceUnreadable) as failure:
+        deliver(uri).run()
+
+    assert str(failure.value).startswith(f"{uri.removesuffix('/*.csv')} cannot be read")
+    assert uri in str(failure.value)
+    refused = "Forbidden" if path == "in/a.csv" else "The AWS Access Key Id you provided does not exist"
+    assert (refused if trouble == "keys refused" else "Could not connect") in str(failure.value)
+    told = "".join(traceback.format_exception(failure.value)) + "".join(capfd.readouterr())
+    assert ACCESS_KEY not in told
+    assert SECRET_KEY not in told
+    assert sandbox.requests() == []
+
+
+def test_a_resumed_delivery_uploads_only_what_the_draft_lacks(bucket, deliver, sandbox, hook, monkeypatch) -> None:
+    contents = {f"{letter}.bin": letter.encode() * 1000 for letter in "abcd"}
+    uris = [bucket.put(name, content) for name, content in contents.items()]
+
+    def crash() -> None:
+        raise RuntimeError("the worker is gone")
+
+    with monkeypatch.context() as patch:
+        at_chunk(patch, "c.bin", 1, crash)
+        ti = deliver(*uris)
+        with pytest.raises(RuntimeError):
+            ti.run()
+
+    result = ti.run_once()
+
+    assert result["id"] == ti.xcoms["transfer_id"]
+    assert stored(sandbox, hook, result["id"]) == {name: digest(content) for name, content in contents.items()}
+    answers = Counter((call["method"], call["status"]) for call in sandbox.requests())
+    assert answers["POST", 201] == 1 + 4, "the draft and each file once"
+    assert answers["POST", 200] == 1, "the send alone: no name was attached again"
+
+
+def test_a_resumed_delivery_replaces_an_object_that_changed(bucket, deliver, sandbox, hook) -> None:
+    uris = [bucket.put(name, b"A" * 1000) for name in ("a.bin", "b.bin")]
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    ti = deliver(*uris)
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        ti.run()
+    bucket.put("b.bin", b"B" * 1000)
+    sandbox.patch_account(credits=1)
+    before = len(sandbox.requests())
+
+    result = ti.run_once()
+
+    after = [call["method"] for call in sandbox.requests()[before:]]
+    assert after == ["GET", "DELETE", "POST", "POST"], "the stale file goes, its object is attached, the draft is sent"
+    expected = {"a.bin": digest(b"A" * 1000), "b.bin": digest(b"B" * 1000)}
+    assert stored(sandbox, hook, result["id"]) == expected

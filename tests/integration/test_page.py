@@ -1,0 +1,333 @@
+"""The page in Airflow's own application: who may see what, and what it says where there is nothing to show."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from outbound_transfer.links.deliveries import DeliveriesLink
+from outbound_transfer.ui import app as ui
+from outbound_transfer.ui.cache import ResultCache
+from outbound_transfer.ui.threads import BoundedThreadRunner
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.tables import DELIVERIES, RECIPIENTS
+from support import sample_rows as ledger
+from support.timeouts import eventually
+from support.warehouses import sqlite_hook
+
+PAGE = "/outbound-transfer/deliveries"
+TASK = "/outbound-transfer/task"
+OF_TASK = {"run_id": "r", "task_id": "deliver", "map_index": "{MAP_INDEX}"}
+KEY = "tk_secret_0123456789"
+HOSTILE = '"><script>alert(1)</script>\u202e\x07'
+
+
+@pytest.fixture(scope="module")
+def airflow(airflow_database: None) -> Iterator[TestClient]:
+    """Airflow's application as its API server makes it, with two DAGs in its database."""
+    from airflow.api_fastapi.app import create_app
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        if session.get(DagBundleModel, "of-the-page") is None:
+            session.add(DagBundleModel(name="of-the-page"))
+            session.flush()
+        for dag_id in ("open", "secret"):
+            session.merge(DagModel(dag_id=dag_id, bundle_name="of-the-page"))
+    with TestClient(create_app(apps="core"), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def as_user(airflow: TestClient, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A GET by a user who may read the DAG "open" alone; of the rest the simple auth manager's roles decide."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    manager: Any = get_auth_manager()
+    decide = type(manager).is_authorized_dag
+
+    def is_authorized_dag(self: Any, *, details: Any = None, **rest: Any) -> bool:
+        return decide(self, details=details, **rest) and details is not None and details.id == "open"
+
+    monkeypatch.setattr(type(manager), "is_authorized_dag", is_authorized_dag)
+
+    def get(path: str, role: str | None = "viewer", **params: str) -> Any:
+        token = manager.generate_jwt(SimpleAuthManagerUser(username="vera", role=role))
+        return airflow.get(
+            path, params=params or None, headers={"Authorization": f"Bearer {token}"}, follow_redirects=False
+        )
+
+    return get
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """An application of its own for this test, less patient than a person."""
+
+    def make(max_threads: int = 4, seconds: float = 30) -> None:
+        application = ui.create_application(BoundedThreadRunner(max_threads, seconds), ResultCache(0))
+        monkeypatch.setattr(ui, "application", lambda: application)
+
+    make()
+    return make
+
+
+@pytest.fixture
+def set_ledger(monkeypatch: pytest.MonkeyPatch, fresh: Any) -> Callable[[str], None]:
+    def make(connection: str) -> None:
+        monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "page_ledger")
+        monkeypatch.setenv("AIRFLOW_CONN_PAGE_LEDGER", connection)
+
+    return make
+
+
+@pytest.fixture
+def warehouse(set_ledger: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    file = tmp_path / "warehouse.db"
+    set_ledger(json.dumps({"conn_type": "sqlite", "host": str(file)}))
+    service = {"conn_type": "outbound_transfer", "host": "https://account.example.com", "password": KEY}
+    for conn_id, web_url in (("plain", ""), ("set", "https://app.example.com/x"), ("hostile", "javascript:alert(1)")):
+        value = json.dumps(service | {"extra": {"web_url": web_url, "event_api_key": f"obs_{KEY}"}})
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", value)
+    return Warehouse(sqlite_hook(file))
+
+
+def fill(warehouse: Warehouse) -> None:
+    now = datetime.now(timezone.utc)
+    ledger.make_tables(warehouse, now)
+    of_task: dict[str, Any] = {"run_id": "r", "task_id": "deliver"}
+    rows = [
+        ledger.delivery("t-open", now, dag_id="open", conn_id="plain", **of_task),
+        ledger.delivery("t-set", now, dag_id="open", conn_id="set", run_id="../..", task_id="deliver"),
+        ledger.delivery("t-secret", now, dag_id="secret", conn_id="set", **of_task),
+        ledger.delivery("t-gone", now, dag_id="of no DAG any more", conn_id="set", **of_task),
+        ledger.delivery(
+            HOSTILE, now, dag_id="open", conn_id="hostile", subject=HOSTILE * 500, error=HOSTILE, status=HOSTILE,
+            files=json.dumps([{"name": HOSTILE, "size": -1, "sha256": HOSTILE}]), run_id="r", task_id="deliver",
+        ),
+    ]  # fmt: skip
+    ledger.insert(warehouse, DELIVERIES, rows)
+    ledger.insert(warehouse, RECIPIENTS, [(ledger.ACCOUNT, HOSTILE, 1, HOSTILE, HOSTILE, None)])
+
+
+@pytest.mark.parametrize("path", [PAGE, TASK])
+def test_anonymous_is_told_to_sign_in(airflow: TestClient, fresh: Any, path: str) -> None:
+    answer = airflow.get(path, params={"dag_id": "open"} | OF_TASK)
+    assert (answer.status_code, "Sign in to Airflow" in answer.text) == (401, True)
+    assert_guarded(answer)
+
+
+@pytest.mark.parametrize("has_cookie", [True, False])
+def test_a_browser_without_a_cookie_loads_the_page_with_its_token(
+    airflow: TestClient, fresh: Any, monkeypatch: pytest.MonkeyPatch, has_cookie: bool
+) -> None:
+    monkeypatch.setattr(ui, "HAS_COOKIE", has_cookie)
+    fresh()
+    answer = airflow.get(PAGE)
+    assert answer.status_code == 401
+    assert ("static/token.js" in answer.text) is not has_cookie
+    assert ("connect-src 'self'" in answer.headers["Content-Security-Policy"]) is not has_cookie
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+    assert airflow.get("/outbound-transfer/static/token.js").status_code == 200
+
+
+def test_the_link_of_airflows_without_tabs_leads_to_the_tasks_deliveries(
+    as_user: Callable[..., Any], warehouse: Warehouse
+) -> None:
+    fill(warehouse)
+    key: Any = SimpleNamespace(dag_id="open", run_id="r", task_id="deliver", map_index=-1)
+    link = DeliveriesLink().get_link(None, ti_key=key)  # type: ignore[arg-type]
+    answer = as_user(f"/{link}")
+    assert (answer.status_code, "t-open" in answer.text) == (200, True)
+
+
+@pytest.mark.parametrize("path", [PAGE, TASK])
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_nothing_can_be_changed(airflow: TestClient, fresh: Any, method: str, path: str) -> None:
+    assert airflow.request(method, path).status_code == 405
+
+
+def test_a_user_without_a_role_sees_nothing(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+    fill(warehouse)
+    assert as_user(PAGE, role=None).status_code == 403
+    assert as_user(TASK, role=None, dag_id="open", **OF_TASK).status_code == 403
+
+
+def test_deliveries_of_dags_that_may_not_be_read_are_not_there(
+    as_user: Callable[..., Any], warehouse: Warehouse
+) -> None:
+    fill(warehouse)
+    answer = as_user(PAGE)
+    assert (answer.status_code, "t-open" in answer.text, "t-set" in answer.text) == (200, True, True)
+    assert "t-secret" not in answer.text
+    assert "t-gone" not in answer.text
+    assert "t-secret" not in as_user(PAGE, search="secret").text
+    assert_guarded(answer)
+
+
+def test_a_task_instance_is_shown_to_who_may_read_its_dag(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+    fill(warehouse)
+    answer = as_user(TASK, dag_id="open", **OF_TASK)
+    assert (answer.status_code, "t-open" in answer.text, "t-set" in answer.text) == (200, True, False)
+    assert_guarded(answer)
+    for dag_id in ("secret", "of no DAG any more", "~", ""):
+        refused = as_user(TASK, dag_id=dag_id, **OF_TASK)
+        assert (refused.status_code, "t-secret" in refused.text) == (403, False)
+
+
+@pytest.mark.parametrize(
+    "first_and_last", [("open", "secret"), ("secret", "open")], ids=["the last is secret", "the last is open"]
+)
+def test_a_dag_named_twice_is_checked_as_it_is_read(
+    as_user: Callable[..., Any], warehouse: Warehouse, first_and_last: tuple[str, str]
+) -> None:
+    fill(warehouse)
+    query = "&".join(f"dag_id={each}" for each in first_and_last)
+    answer = as_user(f"{TASK}?{query}&run_id=r&task_id=deliver")
+    assert "t-secret" not in answer.text
+
+
+def test_hostile_values_are_rendered_as_text(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+    fill(warehouse)
+    for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK), as_user(PAGE, search=HOSTILE)):
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd\ufffd" in answer.text
+        assert [each for each in WRONG if each in answer.text] == []
+        assert len(answer.text) < 60_000
+        assert_guarded(answer)
+
+
+WRONG = ("<script>alert", "javascript:", "\u202e", "\x07")
+
+
+def test_links_lead_where_they_should_and_carry_no_key(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+    fill(warehouse)
+    text = as_user(PAGE).text
+    outside = re.findall(r'href="([^"]+)" data-outside', text)
+    assert sorted(outside) == [
+        "https://account.example.com/transfers/t-open",
+        "https://app.example.com/x/transfers/t-set",
+    ]
+    inside = set(re.findall(r'href="([^"]+)" data-airflow', text))
+    assert {"../dags/open/runs/r", "../dags/open/runs/r/tasks/deliver", "../dags/open/runs/..%2F.."} <= inside
+    assert KEY not in text
+
+
+def assert_guarded(answer: Any) -> None:
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'self'" in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "same-origin"
+    assert answer.headers["Cache-Control"] == "no-store"
+    # What the policy would refuse is not there to be refused.
+    assert re.findall(r"<style|<script(?! src=\"static/)|<[^>]+ (?:style|on\w+)=", answer.text) == []
+
+
+def test_static_files_are_guarded_too(airflow: TestClient, fresh: Any) -> None:
+    for name, kind in (("page.css", "text/css"), ("frame.js", "javascript")):
+        answer = airflow.get(f"/outbound-transfer/static/{name}")
+        assert (answer.status_code, kind in answer.headers["Content-Type"]) == (200, True)
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert airflow.get("/outbound-transfer/static/..%2fapp.py").status_code == 404
+
+
+# ---------------------------------------------------------------------------------------------------- nothing to show
+
+
+def test_without_a_ledger_it_says_how_to_set_one(as_user: Callable[..., Any], fresh: Any) -> None:
+    for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK)):
+        assert answer.status_code == 200
+        assert "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID" in answer.text
+
+
+def test_without_tables_it_says_what_makes_them(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+    text = as_user(PAGE).text
+    for hint in ("DeliverFilesOperator", "EventFeedToSqlOperator", "created with the first delivery"):
+        assert hint in text
+    assert "created with the first delivery" in as_user(TASK, dag_id="open", **OF_TASK).text
+
+
+def test_with_empty_tables_it_says_so(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+    ledger.make_tables(warehouse, datetime.now(timezone.utc))
+    for params, hint in (({}, "No deliveries yet"), ({"status": "expired"}, "Nothing matches")):
+        assert hint in as_user(PAGE, **params).text
+    assert "No delivery of this task instance" in as_user(TASK, dag_id="open", **OF_TASK).text
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        {"conn_type": "http", "host": "https://example.com", "password": KEY},
+        {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": KEY},
+        {"conn_type": "sqlite", "host": "/nowhere/at/all.db", "password": KEY},
+    ],
+    ids=["no SQL database", "nobody listens", "no such file"],
+)
+def test_a_ledger_that_cannot_be_read_is_named(
+    as_user: Callable[..., Any], set_ledger: Callable[[str], None], connection: dict[str, Any]
+) -> None:
+    set_ledger(json.dumps(connection))
+    answer = as_user(PAGE)
+    assert (answer.status_code, "ledger_conn_id" in answer.text, KEY in answer.text) == (503, True, False)
+    assert_guarded(answer)
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[int, list[socket.socket]]]:
+    """A port that takes connections and never says anything, and who has connected."""
+    taken: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+        end = threading.Event()
+
+        def accept() -> None:
+            while not end.is_set():
+                with suppress(TimeoutError):
+                    taken.append(server.accept()[0])
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield server.getsockname()[1], taken
+        finally:
+            end.set()
+            thread.join()
+            for connection in taken:
+                connection.close()
+
+
+def test_warehouse_that_never_responds_blocks_nobody(
+    as_user: Callable[..., Any],
+    airflow: TestClient,
+    set_ledger: Callable[[str], None],
+    fresh: Callable[..., None],
+    silent: tuple[int, list[socket.socket]],
+) -> None:
+    port, taken = silent
+    fresh(max_threads=2, seconds=0.3)
+    set_ledger(json.dumps({"conn_type": "postgres", "host": "127.0.0.1", "port": port, "schema": "x", "login": "x"}))
+    for _ in range(5):
+        answer = as_user(PAGE)
+        assert (answer.status_code, "does not respond" in answer.text) == (503, True)
+    assert airflow.get("/api/v2/version").status_code == 200
+    hanging = [thread for thread in threading.enumerate() if thread.name == "outbound-transfer-page"]
+    eventually(lambda: len(taken) == 2)
+    assert len(hanging) == 2
+    for connection in taken:
+        connection.close()  # the database is gone for good: the threads end
+    eventually(lambda: not any(thread.is_alive() for thread in hanging))

@@ -1,0 +1,458 @@
+"""What a later try concludes where a run's order, names, connection or beginning have changed since."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, TaskDeferred
+from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    SendTransferOperator,
+)
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.connections import connection_json
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+RECIPIENTS = ["ann@example.com"]
+
+
+def billed(sandbox: Sandbox) -> list[str]:
+    return [row["transfer_id"] for row in sandbox.ledger() if row["kind"] == "billed"]
+
+
+@contextmanager
+def without_credit(sandbox: Sandbox) -> Iterator[None]:
+    """A task fails before its send; afterwards there is credit."""
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        yield
+    sandbox.patch_account(credits=9)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "report.csv"
+    path.write_bytes(b"content")
+    return path
+
+
+class Run:
+    """A run whose task is mapped over subjects; each index is delivered in one task, or in three."""
+
+    def __init__(self, sandbox: Sandbox, file: Path, items: Sequence[str], *, steps: bool = False) -> None:
+        self.items, self._time, self._file, self._steps = list(items), SimulatedClock(sandbox), file, steps
+        self.clear_number = 0
+        self._tasks: dict[tuple[int, str], FakeTaskInstance] = {}
+
+    def deliver(self, index: int) -> str:
+        """Run an index to its end; return the id of its transfer."""
+        if not self._steps:
+            return str(self._task(index, DeliverFilesOperator, subject=self._item, files=[str(self._file)]).run()["id"])
+        made = self._task(index, CreateTransferOperator, subject=self._item).run()
+        self._task(index, AttachFilesOperator, transfer_id=made, files=[str(self._file)]).run()
+        return str(self._task(index, SendTransferOperator, transfer_id=made).run()["id"])
+
+    def clear(self) -> None:
+        self.clear_number += 1
+        for task in self._tasks.values():
+            task.clear()
+
+    def _item(self, index: int) -> str:
+        return self.items[index]
+
+    def _task(self, index: int, operator: type, **arguments: Any) -> FakeTaskInstance:
+        def make() -> Any:
+            values = {name: value(index) if callable(value) else value for name, value in arguments.items()}
+            recipients = {"recipients": RECIPIENTS} if "subject" in values else {}
+            return operator(task_id="task", **values, **recipients)
+
+        task = self._tasks.setdefault((index, operator.__name__), FakeTaskInstance(make, self._time))
+        task.make, task.map_index, task.clear_number = make, index, self.clear_number
+        return task
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["one task", "three tasks"])
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_an_item_that_comes_back_to_its_index_is_not_sent_again(connection, sandbox, file, steps, shrinks) -> None:
+    run = Run(sandbox, file, ["A", "X"], steps=steps)
+    with without_credit(sandbox):
+        run.deliver(1)
+    run.clear()
+    run.items = ["X"] if shrinks else ["X", "A"]
+    sent = run.deliver(0)
+    run.clear()
+    run.items = ["A", "X"]
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*another index or task of it may have made this delivery"):
+        run.deliver(1)
+
+    assert billed(sandbox) == [sent]
+
+
+def test_an_index_that_gets_the_item_of_another_for_its_retry_does_not_send_it_again(connection, sandbox, file) -> None:
+    run = Run(sandbox, file, ["X", "Y"])
+    sent = run.deliver(0)
+    with without_credit(sandbox):
+        run.deliver(1)
+    run.items = ["Y", "X"]
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*another index or task may have had this one's input"):
+        run.deliver(1)
+
+    assert billed(sandbox) == [sent]
+
+
+def test_alike_items_of_other_files_are_sent_after_a_failure(connection, sandbox, file) -> None:
+    run = Run(sandbox, file, ["Report", "Report"])
+    first = run.deliver(0)
+    file.write_bytes(b"of another day")
+    with without_credit(sandbox):
+        run.deliver(1)
+    run.clear()
+
+    second = run.deliver(1)
+    assert billed(sandbox) == [first, second]
+
+
+def test_an_item_that_another_index_sends_meanwhile_is_not_sent_again(connection, sandbox, file, monkeypatch) -> None:
+    run = Run(sandbox, file, ["A", "X"])
+    with without_credit(sandbox):
+        run.deliver(0)
+    run.items[0] = "X"
+    run.clear()
+    create, sent = Delivery.create, []
+
+    def create_beside_the_other(self: Delivery, *arguments: Any) -> Any:
+        monkeypatch.setattr(Delivery, "create", create)
+        run.clear_number = 0  # the other index was not cleared, and is in its first try
+        sent.append(run.deliver(1))
+        return create(self, *arguments)
+
+    monkeypatch.setattr(Delivery, "create", create_beside_the_other)
+    with pytest.raises(AirflowFailException, match="another index or task of it may have made this delivery"):
+        run.deliver(0)
+
+    assert billed(sandbox) == sent
+    assert len(sent) == 1
+
+
+# A resend that was not fulfilled.
+
+
+@pytest.fixture
+def deliver(connection, sandbox, file) -> Callable[..., FakeTaskInstance]:
+    time = SimulatedClock(sandbox)
+
+    def make(**options: Any) -> FakeTaskInstance:
+        arguments = {"subject": "Report", "recipients": RECIPIENTS, "files": [str(file)]}
+        return FakeTaskInstance(lambda: DeliverFilesOperator(task_id="task", **arguments, **options), time)
+
+    return make
+
+
+def again(task: FakeTaskInstance, **changes: Any) -> Any:
+    """Clear the task and run it, with arguments that stay changed."""
+    make = task.make
+    task.make = lambda: changed(make(), changes)
+    task.clear()
+    return task.run()
+
+
+def changed(operator: Any, changes: dict[str, Any]) -> Any:
+    for name, value in changes.items():
+        setattr(operator, name, value)
+    return operator
+
+
+@pytest.mark.parametrize("path", ["/v1/transfers", "*/send"], ids=["create", "send"])
+def test_a_resend_that_failed_is_not_made_up_for_when_it_is_no_longer_asked_for(deliver, sandbox, path) -> None:
+    task = deliver()
+    first = task.run()["id"]
+    sandbox.plan_faults({"kind": "error", "method": "POST", "path": path, "status": 403, "code": "no_credit"})
+    with pytest.raises(AirflowFailException, match="no_credit") as failed:
+        again(task, resend=True)
+    assert first not in str(failed.value)
+
+    assert again(task, resend=False)["id"] == first
+    assert again(task, resend=False)["id"] == first
+    assert billed(sandbox) == [first]
+
+    second = again(task, resend=True)["id"]
+    assert again(task, resend=False)["id"] == second
+    assert billed(sandbox) == [first, second]
+
+
+def test_a_resend_is_tried_again_by_its_own_retries(deliver, sandbox) -> None:
+    task = deliver()
+    first = task.run()["id"]
+    for times in (2, 3):
+        sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "/v1/transfers", "status": 503}] * 20)
+        task.retries = 1
+        with pytest.raises(Exception, match="503"):
+            again(task, resend=True)
+        sandbox.clear_faults()
+        task.try_number += 1
+        task.run_once()
+        assert len(billed(sandbox)) == times
+    assert billed(sandbox)[0] == first
+
+
+def test_a_step_does_not_send_a_draft_of_a_resend_that_is_no_longer_asked_for(connection, sandbox, file) -> None:
+    time = SimulatedClock(sandbox)
+    ids: list[str] = []
+
+    def draft() -> None:
+        ids.append(create.run() if not ids else again(create, resend=True))
+        FakeTaskInstance(
+            lambda: AttachFilesOperator(task_id="attach", transfer_id=ids[-1], files=[str(file)]), time
+        ).run()
+
+    create = FakeTaskInstance(
+        lambda: CreateTransferOperator(task_id="create", subject="Report", recipients=RECIPIENTS), time
+    )
+    send = FakeTaskInstance(lambda: SendTransferOperator(task_id="send", transfer_id=ids[-1]), time)
+    draft()
+    send.run()
+    draft()
+    sandbox.plan_faults({"kind": "error", "path": "*/send", "status": 403, "code": "no_credit"})
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        again(send, resend=True)
+
+    with pytest.raises(AirflowFailException, match=f"already delivered transfer {ids[0]}"):
+        again(send, resend=False)
+
+    assert billed(sandbox) == ids[:1]
+
+
+# Where the service that is asked cannot know.
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Sandbox]:
+    with running_sandbox() as sandbox:
+        yield sandbox
+
+
+def test_a_gap_and_another_account_send_nothing(deliver, sandbox, elsewhere, monkeypatch) -> None:
+    task = deliver()
+    with without_credit(sandbox):
+        task.run()
+    sent = again(task)["id"]
+    del task.store.values["outbound_transfer_delivery_try_2"]
+    monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
+
+    with pytest.raises(AirflowFailException, match="(led to another account|leads to .* now)"):
+        again(task)
+
+    assert (billed(sandbox), billed(elsewhere)) == ([sent], [])
+
+
+def test_a_gap_and_another_users_key_send_nothing(deliver, sandbox, monkeypatch) -> None:
+    task = deliver()
+    with without_credit(sandbox):
+        task.run()
+    sent = again(task)["id"]
+    del task.store.values["outbound_transfer_delivery_try_2"]
+    connection = json.loads(connection_json(sandbox)) | {"password": sandbox.new_key("bob@example.com")}
+    monkeypatch.setenv(CONNECTION, json.dumps(connection))
+
+    with pytest.raises(AirflowFailException, match="led to another account or user before"):
+        again(task)
+
+    assert billed(sandbox) == [sent]
+
+
+def test_an_index_whose_connection_leads_elsewhere_does_not_send_what_was_sent_there(
+    connection, sandbox, elsewhere, file, monkeypatch
+) -> None:
+    run = Run(sandbox, file, ["X", "A"])
+    sent = run.deliver(0)
+    with without_credit(sandbox):
+        run.deliver(1)
+    run.clear()
+    run.items = ["A", "X"]
+    monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
+
+    with pytest.raises(AirflowFailException, match="which cannot be asked what was sent there"):
+        run.deliver(1)
+
+    assert (billed(sandbox), billed(elsewhere)) == ([sent], [])
+
+
+# The run's beginning, and a trigger that fails.
+
+
+def test_a_run_that_was_queued_again_has_begun_when_it_was_due(deliver, sandbox, monkeypatch) -> None:
+    sent = deliver().run()["id"]
+    sandbox.advance_clock(7_200)
+    renamed = deliver()
+    renamed.other_tasks = 1
+    context = renamed.context()
+    due = context["dag_run"].run_after
+    moved = SimpleNamespace(clear_number=0, run_after=due, start_date=due + timedelta(hours=2))
+    monkeypatch.setattr(renamed, "context", lambda: context | {"dag_run": moved})
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*may be this very delivery"):
+        renamed.run()
+
+    assert billed(sandbox) == [sent]
+
+
+def test_a_trigger_that_fails_while_the_state_is_lost_does_not_make_it_a_first_try(deliver, sandbox) -> None:
+    task = deliver(wait=True, deferrable=True, timeout=600)
+    task.try_number = 1
+    with pytest.raises(TaskDeferred):
+        task._operator().execute(task.context())
+    task.store.values.clear()
+
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
+        task._operator().resume_execution("__fail__", {"error": "Trigger failure"}, task.context())
+
+    assert len(billed(sandbox)) == 1
+
+
+def test_an_automatic_retry_of_a_wait_is_no_clear_of_its_own(deliver, sandbox, file) -> None:
+    task = deliver()
+    task.retries = task.max_tries = 2
+    sent = task.run()["id"]
+    file.write_bytes(b"rotated")
+    task.clear_number += 1  # of another task of the run
+    task.try_number += 1
+
+    assert task.run_once()["id"] == sent
+    assert billed(sandbox) == [sent]
+
+
+def test_a_possible_send_that_a_failed_resend_overruled_is_asked_about_again(deliver, sandbox) -> None:
+    task = deliver()
+    first = task.run()["id"]
+    task.store.values.clear()
+    sandbox.plan_faults({"kind": "error", "method": "POST", "path": "*/send", "status": 403, "code": "no_credit"})
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        again(task, resend=True)
+
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=f"{first}.*may be this very delivery"):
+            again(task, resend=False)
+    assert billed(sandbox) == [first]
+
+    second = again(task, resend=True)["id"]
+    assert billed(sandbox) == [first, second]
+
+
+def test_a_record_that_is_lost_while_its_try_is_deferred_is_missed_though_an_older_one_is_there(
+    deliver, sandbox
+) -> None:
+    task = deliver(wait=True, deferrable=True, timeout=600)
+    task.try_number = 1
+    with without_credit(sandbox):
+        task.run_once()
+    make, task.make = task.make, lambda: changed(make(), {"message": "corrected"})
+    task.try_number = 2
+    with pytest.raises(TaskDeferred):
+        task._operator().execute(task.context())
+    del task.store.values["outbound_transfer_delivery_try_2"]
+
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
+        task._operator().resume_execution("__fail__", {"error": "Trigger failure"}, task.context())
+
+    assert len(billed(sandbox)) == 1
+
+
+# A retry, a resend and a lost record.
+
+
+def test_a_task_that_gets_the_input_of_another_for_its_retry_does_not_send_it_again(deliver, sandbox) -> None:
+    task, other = deliver(), deliver()
+    task.make = lambda make=task.make: changed(make(), {"subject": "Other"})
+    task.retries = task.max_tries = 1
+    with without_credit(sandbox):
+        task.run()
+    sent = other.run()["id"]
+    task.make = lambda make=task.make: changed(make(), {"subject": "Report"})
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*another index or task may have had this one's input"):
+        task.run()
+
+    assert billed(sandbox) == [sent]
+
+
+@pytest.mark.parametrize("is_all", [False, True], ids=["the newest record", "all records"])
+def test_a_resend_whose_record_is_lost_while_it_waits_is_not_made_again(deliver, sandbox, is_all) -> None:
+    task = deliver(wait=True, deferrable=True, timeout=600, resend=True)
+    for number in (1, 2):
+        if number == 2:
+            task.clear()
+        task.try_number = number
+        with pytest.raises(TaskDeferred):
+            task._operator().execute(task.context())
+    lost = list(task.store.values) if is_all else ["outbound_transfer_delivery_try_2"]
+    for key in lost:
+        del task.store.values[key]
+
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
+        task._operator().resume_execution("__fail__", {"error": "Trigger failure"}, task.context())
+
+    assert len(billed(sandbox)) == 2
+
+
+def test_an_item_is_found_that_another_index_sent_before_the_run_was_queued_again(connection, sandbox, file) -> None:
+    run = Run(sandbox, file, ["X", "A"])
+    with without_credit(sandbox):
+        run.deliver(0)
+    run.items = ["A", "X"]
+    sent = run.deliver(1)
+    run.items = ["X", "A"]
+    sandbox.advance_clock(600)
+    task = run._tasks[0, "DeliverFilesOperator"]
+    task.restarted = task.start_date + timedelta(seconds=600)
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*may be this very delivery"):
+        run.deliver(0)
+
+    assert billed(sandbox) == [sent]
+
+
+def test_a_task_that_has_its_old_name_again_does_not_send_elsewhere_what_its_other_name_sent(
+    deliver, sandbox, elsewhere, monkeypatch
+) -> None:
+    task, other_name = deliver(), deliver()
+    with without_credit(sandbox):
+        task.run()
+    sent = other_name.run()["id"]
+    task.other_tasks = 1
+    monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
+
+    with pytest.raises(AirflowFailException, match="which cannot be asked what was sent there"):
+        again(task)
+
+    assert (billed(sandbox), billed(elsewhere)) == ([sent], [])
+
+
+def test_what_another_index_has_sent_is_remembered_whatever_becomes_of_its_file(connection, sandbox, file) -> None:
+    run = Run(sandbox, file, ["A", "X"])
+    with without_credit(sandbox):
+        run.deliver(1)
+    run.clear()
+    run.items = ["X", "A"]
+    sent = run.deliver(0)
+    run.items = ["A", "X"]
+    for _ in range(2):
+        run.clear()
+        with pytest.raises(AirflowFailException, match=f"{sent}.*may be this very delivery"):
+            run.deliver(1)
+        file.write_bytes(b"changed since")
+
+    assert billed(sandbox) == [sent]

@@ -1,0 +1,612 @@
+"""Waiting for a transfer's end: each case in every way to wait, with one outcome, one error and one XCom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from airflow.sdk import Asset
+from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
+from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
+
+from outbound_transfer.airflow_compat import asset_state
+from outbound_transfer.airflow_compat.names import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferralError,
+    TaskDeferred,
+    timezone,
+)
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.polling import poller, watcher_state
+from outbound_transfer.protocol.errors import RateLimited
+from outbound_transfer.sensors.transfer import TransferSensor
+from outbound_transfer.tasks import waiting
+from outbound_transfer.triggers import transfer as triggers
+from outbound_transfer.triggers.transfer import TransferOutcomeTrigger, TransferTrigger, WatcherNeedsState
+from support.tasks import InMemoryStateStore
+
+ANN, BOB = "ann@example.com", "bob@example.com"
+WAYS = ["poke", "reschedule", "deferred", "deliver", "deliver deferred"]
+
+pytestmark = pytest.mark.usefixtures("connection")
+
+
+@pytest.fixture(autouse=True)
+def no_settling(monkeypatch) -> None:
+    monkeypatch.setattr(poller, "COALESCE_SECONDS", 0.05)
+
+
+@pytest.fixture
+def report(tmp_path) -> str:
+    path = tmp_path / "report.csv"
+    path.write_bytes(b"a,b\n")
+    return str(path)
+
+
+@pytest.fixture
+def sent(hook, report) -> str:
+    """A transfer to two recipients."""
+    return send(report, InMemoryStateStore())["id"]
+
+
+def send(report: str, store: InMemoryStateStore, **arguments: Any) -> Any:
+    operator = DeliverFilesOperator(
+        task_id="deliver", subject="Report", recipients=[ANN, BOB], files=report, **arguments
+    )
+    return operator.execute(context_of(store))
+
+
+def context_of(store: InMemoryStateStore, max_tries: int = 0, clear_number: int | None = None) -> Any:
+    rescheduled = store.get("rescheduled")
+    ti = SimpleNamespace(
+        dag_id="dag",
+        run_id="run",
+        task_id="deliver",
+        map_index=-1,
+        get_ti_count=lambda **_: 1,
+        get_task_states=lambda **_: {"run": {"deliver": "running"}},
+        max_tries=max_tries,
+        try_number=1,
+        xcom_push=lambda *_: None,
+        start_date=timezone.utcnow(),
+        get_first_reschedule_date=lambda _: rescheduled and datetime.fromisoformat(rescheduled),
+    )
+    runs = {} if clear_number is None else {"dag_run": SimpleNamespace(clear_number=clear_number)}
+    return {"ti": ti, "task_state_store": store, "dag": SimpleNamespace(task_ids=["deliver"]), **runs}
+
+
+@pytest.fixture(params=WAYS)
+def wait(request, report) -> Callable[..., Any]:
+    """``wait(**arguments)`` waits for ``wait.sent`` in one way to its end: the XCom, or the error raised."""
+    store = InMemoryStateStore()
+    sent = send(report, store)["id"]
+    is_delivery, is_deferred = request.param.startswith("deliver"), request.param.endswith("deferred")
+
+    def make(**arguments: Any) -> Any:
+        arguments = {"task_id": "wait", "deferrable": is_deferred, "poke_interval": 1.0, "timeout": 60.0} | arguments
+        if is_delivery:  # what is kept of the earlier try makes it go on with the transfer that was sent
+            return DeliverFilesOperator(subject="Report", recipients=[ANN, BOB], files=report, wait=True, **arguments)
+        mode = "reschedule" if request.param == "reschedule" else "poke"
+        return TransferSensor(transfer_id=sent, mode=mode, **arguments)
+
+    def wait(**arguments: Any) -> Any:
+        return to_the_end(lambda: make(**arguments), store)
+
+    wait.sent = sent
+    return wait
+
+
+def to_the_end(make: Callable[[], Any], store: InMemoryStateStore) -> Any:
+    method, kwargs = "execute", {}
+    while True:
+        context = context_of(store)
+        try:
+            return getattr(make(), method)(context, **kwargs)
+        except TaskDeferred as deferred:
+            event = asyncio.run(asyncio.wait_for(first_event(deferred.trigger), 60))
+            method, kwargs = deferred.method_name, {"event": event.payload}
+        except AirflowRescheduleException as rescheduled:
+            store.set("rescheduled", store.get("rescheduled") or timezone.utcnow().isoformat())
+            pause = (rescheduled.reschedule_date - timezone.utcnow()).total_seconds()
+            asyncio.run(asyncio.sleep(max(pause, 0)))
+
+
+async def first_event(trigger: Any) -> Any:
+    return await anext(trigger.run())
+
+
+def test_all_recipients_picked_up(wait, sandbox) -> None:
+    for recipient in (ANN, BOB):
+        sandbox.pickup(wait.sent, recipient)
+    final = wait()
+    assert (final["id"], final["status"]) == (wait.sent, "complete")
+    assert all(recipient["picked_up_at"] for recipient in final["recipients"])
+    assert set(final) == {"id", "status", "subject", "message", "recipients", "expires_at", "sent_at"}
+
+
+def test_one_is_enough_where_that_is_accepted(wait, sandbox) -> None:
+    sandbox.pickup(wait.sent, BOB)
+    assert wait(accept_partial=True)["status"] == "partial"
+
+
+@pytest.mark.parametrize("choice", ["fail", "succeed", "skip"])
+@pytest.mark.parametrize("end", ["expired", "canceled"])
+def test_the_outcome_arguments_apply(wait, sandbox, end, choice) -> None:
+    if end == "canceled":
+        sandbox.cancel(wait.sent)
+    else:
+        sandbox.advance_clock(40 * 86_400)
+    arguments = {f"on_{end}": choice}
+    if choice == "succeed":
+        assert wait(**arguments)["status"] == end
+    else:
+        with pytest.raises({"fail": AirflowFailException, "skip": AirflowSkipException}[choice], match=f"is {end}"):
+            wait(**arguments)
+
+
+def test_it_is_given_up_at_the_deadline(wait) -> None:
+    began = timezone.utcnow()
+    with pytest.raises(AirflowSensorTimeout):
+        wait(timeout=2.0)
+    assert timezone.utcnow() - began >= timedelta(seconds=2)
+
+
+def test_a_refused_key_fails_immediately(wait, sandbox) -> None:
+    sandbox.revoke_key(sandbox.transfer_api_key)
+    with pytest.raises(AirflowFailException, match="Check the API key"):
+        wait()
+
+
+def test_passing_failures_are_waited_out(wait, sandbox) -> None:
+    for recipient in (ANN, BOB):
+        sandbox.pickup(wait.sent, recipient)
+    sandbox.plan_faults({"kind": "error", "status": 503}, {"kind": "reset"}, {"kind": "malformed_json"})
+    assert wait()["status"] == "complete"
+    assert [fault["state"] for fault in sandbox.faults()] == ["triggered"] * 3
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_error_of_a_proxy_finishes_no_waiter(wait, sandbox, status) -> None:
+    for recipient in (ANN, BOB):
+        sandbox.pickup(wait.sent, recipient)
+    sandbox.plan_faults({"kind": "error", "status": status, "code": ""})
+    assert wait()["status"] == "complete"
+    assert [fault["state"] for fault in sandbox.faults()] == ["triggered"]
+
+
+MODES = [{"deferrable": True}, {"deferrable": False}, {"deferrable": False, "mode": "reschedule"}]
+NO_TRANSFER = [None, 7, "", " ", "None", [], ["t"], {}, {"id": None}, {"id": 7}, b"t", "\ud800"]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["deferred", "poke", "reschedule"])
+@pytest.mark.parametrize("given", NO_TRANSFER, ids=repr)
+def test_an_invalid_transfer_id_is_rejected_before_the_wait(sandbox, given, mode) -> None:
+    with pytest.raises(AirflowFailException, match="must be the id of a transfer"):
+        sensor(transfer_id=given, **mode).execute(context_of(InMemoryStateStore()))
+    assert sandbox.requests() == []
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["deferred", "poke", "reschedule"])
+def test_result_of_a_delivery_is_accepted_as_transfer_id(sandbox, report, mode) -> None:
+    result = send(report, InMemoryStateStore())
+    for recipient in (ANN, BOB):
+        sandbox.pickup(result["id"], recipient)
+    final = to_the_end(
+        lambda: sensor(transfer_id=result, poke_interval=1.0, timeout=60.0, **mode), InMemoryStateStore()
+    )
+    assert (final["id"], final["status"]) == (result["id"], "complete")
+
+
+STORED_NONSENSE = [
+    *({"transfer_id": given} for given in (None, 7, {}, ["t"])),
+    *({"deadline": given} for given in (None, "soon")),
+    {"on_expired": "maybe"},
+    {"on_canceled": None},
+]
+
+
+@pytest.mark.parametrize("wrong", STORED_NONSENSE, ids=repr)
+def test_an_invalid_stored_trigger_fails_alone(wrong, sandbox, sent) -> None:
+    for recipient in (ANN, BOB):
+        sandbox.pickup(sent, recipient)
+    good = {"transfer_id": sent, "poke_interval": 1.0, "deadline": "2100-01-01T00:00:00+00:00"}
+    good["outbound_transfer_conn_id"] = "outbound_transfer_default"
+
+    async def both() -> list[Any]:
+        producer = TransferTrigger.create_shared_stream_producer(good)
+        queues: list[asyncio.Queue[Any]] = [asyncio.Queue(), asyncio.Queue()]
+
+        async def stream(queue: asyncio.Queue[Any]) -> Any:
+            while True:
+                yield await queue.get()
+
+        async def pump() -> None:
+            async for update, _ in producer.open_stream():
+                for queue in queues:
+                    queue.put_nowait(update)
+
+        pumping = asyncio.ensure_future(pump())
+        triggers = [TransferTrigger(**{**good, **change}) for change in (wrong, {})]
+        streams = [one.filter_shared_stream(stream(queue)) for one, queue in zip(triggers, queues, strict=True)]
+        events = await asyncio.wait_for(asyncio.gather(*(anext(one) for one in streams)), 60)
+        pumping.cancel()
+        await asyncio.gather(pumping, *(one.aclose() for one in streams), return_exceptions=True)
+        return [event.payload for event in events]
+
+    nonsense, neighbour = asyncio.run(both())
+    assert nonsense["status"] == "error"
+    with pytest.raises(AirflowFailException, match="Invalid arguments of the stored trigger"):
+        sensor().resolve_event(nonsense)
+    assert (neighbour["status"], neighbour["transfer"]["status"]) == ("finished", "complete")
+
+
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), -1, "{{ params.every }}", None])
+@pytest.mark.parametrize("argument", ["poke_interval", "timeout"])
+def test_an_invalid_duration_is_rejected_before_the_task_defers(report, argument, given) -> None:
+    store = InMemoryStateStore()
+    send(report, store)
+    with pytest.raises(AirflowFailException, match=f"^{argument} must be"):
+        send(report, store, wait=True, deferrable=True, **{argument: given})
+
+
+def test_a_timeout_beyond_the_calendar_is_refused(report) -> None:
+    store = InMemoryStateStore()
+    send(report, store)
+    with pytest.raises(AirflowFailException, match="too long"):
+        send(report, store, wait=True, deferrable=True, timeout=10**12)
+
+
+@pytest.mark.parametrize("poke_interval", [float("nan"), "soon"], ids=repr)
+def test_an_invalid_stored_interval_becomes_the_default(sent, sandbox, poke_interval) -> None:
+    for recipient in (ANN, BOB):
+        sandbox.pickup(sent, recipient)
+    trigger = TransferTrigger(sent, "outbound_transfer_default", poke_interval, "2100-01-01T00:00:00+00:00")
+    fired = asyncio.run(asyncio.wait_for(first_event(trigger), 60))
+    assert fired.payload["status"] == "finished"
+
+
+def sensor(**arguments: Any) -> TransferSensor:
+    return TransferSensor(**{"task_id": "wait", "transfer_id": "t", "deferrable": True, **arguments})
+
+
+def trigger_of(operator: Any, context: Any) -> TransferTrigger:
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context)
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, TransferTrigger)
+    return trigger
+
+
+def test_deferring_makes_no_call(sandbox) -> None:
+    trigger_of(sensor(), context_of(InMemoryStateStore()))
+    assert sandbox.requests() == []
+
+
+def test_the_deadline_survives_a_retry_and_begins_anew_with_a_clear() -> None:
+    store = InMemoryStateStore()
+    first = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=2))
+    retried = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=2))
+    cleared = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3))
+    assert first.deadline == retried.deadline < cleared.deadline
+
+
+def test_a_clear_with_fewer_retries_than_before_begins_anew_too() -> None:
+    """Cleared after its first try, with its retries lowered from 3 to 2: the tries that it may have are the same."""
+    store = InMemoryStateStore()
+    first = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3, clear_number=0))
+    cleared = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3, clear_number=1))
+    retried = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3, clear_number=1))
+    assert first.deadline < cleared.deadline == retried.deadline
+
+
+def test_poking_counts_from_the_first_try_too(sent) -> None:
+    store = InMemoryStateStore()
+    trigger_of(sensor(timeout=3.0), context_of(store))
+    began = timezone.utcnow()
+    with pytest.raises(AirflowSensorTimeout):
+        sensor(deferrable=False, transfer_id=sent, timeout=1_000.0, poke_interval=1.0).execute(context_of(store))
+    assert timezone.utcnow() - began < timedelta(seconds=500)
+
+
+def test_a_failed_trigger_does_not_end_the_wait() -> None:
+    store = InMemoryStateStore()
+    before = trigger_of(sensor(), context_of(store))
+    for _ in range(waiting.MAX_TRIGGER_FAILURES):
+        with pytest.raises(TaskDeferred) as again:
+            sensor().resume_execution("__fail__", {"error": "Trigger failure"}, context_of(store))
+        assert again.value.trigger.deadline == before.deadline
+    with pytest.raises(TaskDeferralError):
+        sensor().resume_execution("__fail__", {"error": "Trigger failure"}, context_of(store))
+
+
+def fail_trigger(store: InMemoryStateStore, **context: Any) -> None:
+    with pytest.raises(TaskDeferred):
+        sensor().resume_execution("__fail__", {"error": "Trigger failure"}, context_of(store, **context))
+
+
+def test_a_wait_of_weeks_outlives_any_number_of_failures_that_are_far_apart(monkeypatch) -> None:
+    store, now = InMemoryStateStore(), timezone.utcnow()
+    trigger_of(sensor(timeout=100 * 86_400.0), context_of(store))
+    for day in range(30):
+        monkeypatch.setattr(timezone, "utcnow", lambda day=day: now + timedelta(days=day))
+        for _ in range(waiting.MAX_TRIGGER_FAILURES - 1):
+            fail_trigger(store)
+
+
+def test_a_trigger_that_always_fails_ends_the_wait_after_the_deadline(monkeypatch) -> None:
+    store, now = InMemoryStateStore(), timezone.utcnow()
+    trigger_of(sensor(timeout=3_600.0), context_of(store))
+    for day in range(1, 1 + waiting.MAX_TRIGGER_FAILURES):
+        monkeypatch.setattr(timezone, "utcnow", lambda day=day: now + timedelta(days=day))
+        fail_trigger(store)
+    with pytest.raises(TaskDeferralError):
+        sensor().resume_execution("__fail__", {"error": "Trigger failure"}, context_of(store))
+
+
+def test_a_clear_forgets_the_failures_of_the_trigger() -> None:
+    store = InMemoryStateStore()
+    trigger_of(sensor(), context_of(store))
+    for clear in range(3):
+        for _ in range(waiting.MAX_TRIGGER_FAILURES):
+            fail_trigger(store, clear_number=clear)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "finishes"),
+    [
+        ({}, True),
+        ({"outlets": [Asset("delivered")]}, False),
+        ({"on_success_callback": print}, False),
+        ({"on_skipped_callback": print}, False),
+        ({"multiple_outputs": True}, False),
+        ({"on_failure_callback": print}, True),
+    ],
+)
+def test_the_triggerer_finishes_a_task_only_if_nothing_is_lost(arguments, finishes) -> None:
+    assert (
+        trigger_of(sensor(finish_in_triggerer=True, **arguments), context_of(InMemoryStateStore())).finish_in_triggerer
+        is finishes
+    )
+    assert not trigger_of(sensor(**arguments), context_of(InMemoryStateStore())).finish_in_triggerer
+
+
+@pytest.mark.parametrize(
+    ("end", "choices", "event"),
+    [
+        ("complete", {}, TaskSuccessEvent),
+        ("canceled", {"on_canceled": "skip"}, TaskSkippedEvent),
+        ("canceled", {"on_canceled": "succeed"}, TaskSuccessEvent),
+        ("canceled", {}, None),
+    ],
+)
+def test_a_failure_takes_a_worker(sandbox, sent, monkeypatch, end, choices, event) -> None:
+    pushed = []
+    monkeypatch.setattr(triggers, "_push_return_value", lambda _, transfer: pushed.append(transfer["status"]))
+    if end == "complete":
+        for recipient in (ANN, BOB):
+            sandbox.pickup(sent, recipient)
+    else:
+        sandbox.cancel(sent)
+    trigger = trigger_of(
+        sensor(transfer_id=sent, finish_in_triggerer=True, poke_interval=1, **choices), context_of(InMemoryStateStore())
+    )
+    fired = asyncio.run(asyncio.wait_for(shared(trigger), 60))
+    assert type(fired).__name__ == (event.__name__ if event else "TriggerEvent")
+    assert pushed == ([end] if event is TaskSuccessEvent else [])
+
+
+async def shared(trigger: Any) -> Any:
+    """The trigger's event on the shared poll, as the triggerer runs it."""
+    producer = type(trigger).create_shared_stream_producer(trigger.serialize()[1])
+
+    async def stream() -> Any:
+        async for update, _ in producer.open_stream():
+            yield update
+
+    return await anext(trigger.filter_shared_stream(stream()))
+
+
+def test_triggers_of_one_connection_share_a_poll_and_survive_a_restart() -> None:
+    one = trigger_of(sensor(), context_of(InMemoryStateStore()))
+    kind, kwargs = one.serialize()
+    again = TransferTrigger(**kwargs)
+    assert kind == "outbound_transfer.triggers.transfer.TransferTrigger"
+    assert again.serialize() == one.serialize()
+    stored_before = {name: value for name, value in kwargs.items() if name not in ("identity", "salt")}
+    assert TransferTrigger(**stored_before).serialize() == one.serialize(), "of a version without these arguments"
+    watcher = TransferOutcomeTrigger()
+    assert one.shared_stream_key() == again.shared_stream_key() == watcher.shared_stream_key()
+    assert one.shared_stream_key() != TransferOutcomeTrigger(outbound_transfer_conn_id="other").shared_stream_key()
+    assert TransferOutcomeTrigger(**watcher.serialize()[1]).serialize() == watcher.serialize()
+
+
+class Watched:
+    """An asset's state store."""
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self.values: dict[str, Any] = {}
+        self.shared = shared
+
+    async def aget(self, key: str) -> Any:
+        if self.shared:
+            raise ValueError("Task has 2 concrete inlets and outlets")
+        return self.values.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = json.loads(json.dumps(value))
+
+
+async def ends_told(store: Watched, count: int) -> list[str]:
+    """So many ends, as a triggerer has them told: what is known is kept once each event is stored."""
+    trigger = TransferOutcomeTrigger(poke_interval=1)
+    trigger.asset_state_store = store  # type: ignore[assignment]
+    producer = type(trigger).create_shared_stream_producer(trigger.serialize()[1])
+    reported: list[str] = []
+
+    async def stream() -> Any:
+        async for update, payload in producer.open_stream():
+            yield update
+            await producer.advance([AdvanceItem(payload, AdvanceOutcome(acked=1, failed=0))])
+
+    async for event in trigger.filter_shared_stream(stream()):
+        reported += [f"{one['id']} {one['status']}" for one in event.payload["transfers"]]
+        if (len(reported) >= count and store.values) or store.shared:
+            return reported
+    return reported
+
+
+async def until(done: Callable[[], bool]) -> None:
+    while not done():  # noqa: ASYNC110  # what it waits for happens in another process, or in Airflow
+        await asyncio.sleep(0.05)
+
+
+def test_a_watcher_goes_on_where_it_was(sandbox, report) -> None:
+    store = Watched()
+    first, second = (send(report, InMemoryStateStore())["id"] for _ in range(2))
+
+    async def scene(ended: str) -> list[str]:
+        telling = asyncio.ensure_future(ends_told(store, 1))
+        await until(lambda: bool(store.values))
+        if ended == first:
+            sandbox.cancel(ended)
+        return await asyncio.wait_for(telling, 60)
+
+    assert asyncio.run(scene(first)) == [f"{first} canceled"]
+    sandbox.cancel(second)  # while nobody watches
+    reported = asyncio.run(scene(second))
+    assert f"{second} canceled" in reported
+    assert set(reported) <= {f"{first} canceled", f"{second} canceled"}
+
+
+@pytest.fixture
+def two_sent(report) -> list[str]:
+    return [send(report, InMemoryStateStore())["id"] for _ in range(2)]
+
+
+@pytest.fixture
+def before_3_3(tmp_path, monkeypatch) -> Path:
+    """Airflow without state stores, and a table of states that is written soon."""
+    monkeypatch.setattr(triggers, "HAS_STATE_STORES", False)
+    monkeypatch.setattr(watcher_state, "SAVE_DELAY_SECONDS", 0.2)
+    monkeypatch.setattr(watcher_state, "RETRY_SECONDS", 0.1)
+    file = tmp_path / "states.db"
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": str(file)}))
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "states")
+    return file
+
+
+def stored_watchers(file: Path) -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(file)) as connection, suppress(sqlite3.OperationalError):
+        rows = connection.execute("SELECT state FROM outbound_transfer_task_state").fetchall()
+        return [json.loads(state)["outbound_transfer_watcher"] for (state,) in rows if state != "{}"]
+    return []
+
+
+def test_a_watcher_before_airflow_3_3_goes_on_where_the_table_says(two_sent, before_3_3, sandbox) -> None:
+    first, second = two_sent
+
+    async def scene(ended: str, *, is_known: bool) -> list[str]:
+        """What one triggerer reports; it stops once the table says that the transfer is no longer outstanding."""
+        reported: list[str] = []
+
+        async def report() -> None:
+            async for event in TransferOutcomeTrigger(poke_interval=1).run():
+                reported.extend(f"{one['id']} {one['status']}" for one in event.payload["transfers"])
+
+        telling = asyncio.ensure_future(report())
+        if not is_known:
+            await until(lambda: bool(stored_watchers(before_3_3)))
+            sandbox.cancel(ended)
+        await until(
+            lambda: bool(reported) and any(ended not in each["outstanding"] for each in stored_watchers(before_3_3))
+        )
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+        return reported
+
+    assert asyncio.run(asyncio.wait_for(scene(first, is_known=False), 60)) == [f"{first} canceled"]
+    sandbox.cancel(second)  # while nobody watches
+    assert asyncio.run(asyncio.wait_for(scene(second, is_known=True), 60)) == [f"{second} canceled"]
+    assert len(stored_watchers(before_3_3)) == 1
+
+
+def test_a_watcher_waits_for_the_database_of_its_state(before_3_3, monkeypatch, caplog) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": "/nowhere/states.db"}))
+
+    async def scene() -> Any:
+        loading = asyncio.ensure_future(TransferOutcomeTrigger()._load_state())
+        await until(lambda: "Could not read a watcher's state from connection 'states'" in caplog.text)
+        monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": str(before_3_3)}))
+        return (await asyncio.wait_for(loading, 60))[1]
+
+    assert asyncio.run(scene()) is None
+
+
+def test_a_watcher_before_airflow_3_3_without_a_table_is_refused(before_3_3, monkeypatch) -> None:
+    monkeypatch.delenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID")
+    with pytest.raises(WatcherNeedsState, match="set state_conn_id or ledger_conn_id"):
+        TransferOutcomeTrigger()
+
+
+def test_a_store_of_airflow_3_3_0_has_no_methods_for_event_loops() -> None:
+    class Store:
+        values: ClassVar[dict[str, Any]] = {}
+
+        def get(self, key: str) -> Any:
+            return self.values.get(key)
+
+        def set(self, key: str, value: Any) -> None:
+            self.values[key] = value
+
+    async def scene() -> Any:
+        store: Any = Store()
+        await asset_state.write(store, "k", 1)
+        return await asset_state.read(store, "k")
+
+    assert asyncio.run(scene()) == 1
+
+
+def test_a_watcher_of_several_assets_watches_all_the_same(sandbox, sent) -> None:
+    store = Watched(shared=True)
+
+    async def scene() -> list[str]:
+        telling = asyncio.ensure_future(ends_told(store, 1))
+        await until(lambda: any(call["path"] == "/v1/transfers" for call in sandbox.requests()))
+        await asyncio.sleep(1)
+        sandbox.cancel(sent)
+        return await asyncio.wait_for(telling, 60)
+
+    assert asyncio.run(scene()) == [f"{sent} canceled"]
+
+
+@pytest.mark.parametrize("wrong", [[], ["pending"], ["complete", "lost"]])
+def test_a_watcher_reports_terminal_statuses_only(wrong) -> None:
+    with pytest.raises(ValueError, match="complete, expired, canceled"):
+        TransferOutcomeTrigger(outcomes=wrong)
+
+
+@pytest.mark.parametrize("seconds", ["3601", "86400", "1000000000", "9" * 40])
+def test_a_delivery_neither_defers_nor_waits_beyond_its_timeout(sandbox, report, seconds) -> None:
+    sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": seconds})
+    with pytest.raises(RateLimited):
+        send(report, InMemoryStateStore(), deferrable=True)
+    assert len(sandbox.requests()) == 0
+
+
+def test_a_delivery_defers_for_a_wait_within_its_timeout(sandbox, report) -> None:
+    sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": "3000"})
+    with pytest.raises(TaskDeferred) as deferred:
+        send(report, InMemoryStateStore(), deferrable=True)
+    left = (deferred.value.trigger.moment - timezone.utcnow()).total_seconds()
+    assert 2_900 < left < 3_002

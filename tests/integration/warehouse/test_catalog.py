@@ -1,0 +1,39 @@
+"""Comments of tables and columns, where the database keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.schema import FEED, LEDGER, LISTING, STATE, ensure_schema
+from outbound_transfer.warehouse.tables import TABLES
+from outbound_transfer.warehouse.timestamps import utc_now
+from support.warehouses import Hook
+
+PREFIX = "100%s 'it'"
+
+QUERIES = {
+    "psycopg": (
+        "SELECT relname, obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'r'",
+        "SELECT relname, attname, col_description(oid, attnum) FROM pg_class JOIN pg_attribute ON attrelid = oid"
+        " WHERE relkind = 'r' AND attnum > 0",
+    ),
+    "duckdb": (
+        "SELECT table_name, comment FROM duckdb_tables()",
+        "SELECT table_name, column_name, comment FROM duckdb_columns()",
+    ),
+}
+
+
+@pytest.mark.parametrize("database", QUERIES)
+def test_comments_are_in_the_catalog(hook_of: Callable[[str], Hook], database: str) -> None:
+    hook = hook_of(database)
+    for group in (FEED, LISTING, LEDGER, STATE):
+        ensure_schema(Warehouse(hook, prefix=PREFIX), group, utc_now())
+    of_tables, of_columns = QUERIES[database]
+
+    assert {(PREFIX + table.name, table.comment) for table in TABLES} <= set(hook.fetch(of_tables))
+    columns = {(PREFIX + table.name, column.name, column.comment) for table in TABLES for column in table.columns}
+    assert columns <= set(hook.fetch(of_columns))

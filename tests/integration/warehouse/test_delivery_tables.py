@@ -1,0 +1,275 @@
+"""The ledger's rows: what several tasks know of one delivery, in any order, on each database."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbound_transfer.ledger.recorder import DeliveryRecorder, redacted_summary
+from outbound_transfer.protocol.models import File, Recipient, Transfer
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, TaskRef, merge
+from outbound_transfer.warehouse.tables import DELIVERIES
+from outbound_transfer.warehouse.timestamps import format_timestamp
+
+BEGAN = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+ANN, BOB = Recipient("ann@example.com"), Recipient("bob@example.com")
+DRAFT = Transfer("t1", "draft", "Report", "2026-03-02T12:00:00Z", recipients=(ANN, BOB), files=())
+SENT = Transfer(
+    "t1", "pending", "Report", "2026-02-14T12:00:00Z", recipients=(ANN, BOB), sent_at="2026-01-31T12:01:00Z"
+)
+PARTIAL = msgspec.structs.replace(SENT, status="partial", recipients=(Recipient("ann@example.com", "Ann", "2026"), BOB))
+COMPLETE = msgspec.structs.replace(
+    SENT, status="complete", recipients=tuple(Recipient(each, None, "2026") for each in ("ann", "bob"))
+)
+
+
+class Book:
+    """Rows in memory; every task that writes has a recorder of its own."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Any] = {}
+        self.notes: list[DeliveryUpdate] = []
+        self.now = BEGAN
+
+    def recorder(
+        self, task_id: str = "deliver", try_number: int = 1, *, owns_delivery: bool = True
+    ) -> DeliveryRecorder:
+        task = TaskRef("conn", "dag", task_id, "run", -1, try_number, owns_delivery=owns_delivery)
+        return DeliveryRecorder("acme", task, self.put, clock=lambda: self.now)
+
+    def put(self, note: DeliveryUpdate) -> None:
+        self.notes.append(note)
+        row = merge(self.rows.get(note.transfer_id), note, note.at)
+        if row is not None:
+            self.rows[note.transfer_id] = row
+        self.now += timedelta(seconds=1)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        (row,) = self.rows.values()
+        return row
+
+    @property
+    def files(self) -> list[tuple[str, int, str | None]]:
+        return [(file["name"], file["size"], file["sha256"]) for file in self.row["files"]]
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+def deliver(recorder: DeliveryRecorder) -> None:
+    recorder.record_transfer(DRAFT)
+    recorder.record_file("t1", "a.csv", 3, "aa", is_only_version=True)
+    recorder.record_file("t1", "b.csv", 4, "bb", is_only_version=True)
+    recorder.record_transfer(SENT)
+
+
+def test_a_delivery_is_one_row_from_draft_to_end(book: Book) -> None:
+    deliver(book.recorder())
+    assert (book.row["status"], book.row["size_bytes"], book.row["recipient_count"], book.row["error"]) == (
+        "pending",
+        7,
+        2,
+        None,
+    )
+    assert (book.row["created_at"], book.row["sent_at"]) == (format_timestamp(BEGAN), "2026-01-31T12:01:00.000000Z")
+    assert book.row["expires_at"] == "2026-02-14T12:00:00.000000Z"
+    watch = book.recorder("wait", owns_delivery=False)
+    watch.record_transfer(PARTIAL)
+    assert (book.row["status"], book.row["picked_up_count"], book.row["finished_at"]) == ("partial", 1, None)
+    ended = format_timestamp(book.now)
+    watch.record_transfer(COMPLETE)
+    watch.record_transfer(COMPLETE)
+    assert (book.row["status"], book.row["picked_up_count"], book.row["finished_at"]) == ("complete", 2, ended)
+    assert (book.row["task_id"], book.files) == ("deliver", [("a.csv", 3, "aa"), ("b.csv", 4, "bb")])
+
+
+def test_notes_in_any_order_come_to_one_row() -> None:
+    """A thread may be late, a task may be run again: what came later is never undone."""
+    source = Book()
+    deliver(source.recorder())
+    source.recorder("wait", owns_delivery=False).record_transfer(COMPLETE)
+    first, *rest = [source.notes[0], source.notes[2], source.notes[4], source.notes[-1]]
+    for order in itertools.permutations([*rest, first, first]):
+        book = Book()
+        for note in (first, *order):
+            book.put(note)
+        assert (book.row["status"], book.row["picked_up_count"], book.row["size_bytes"]) == ("complete", 2, 7), order
+        assert book.files == [("a.csv", 3, "aa"), ("b.csv", 4, "bb")]
+
+
+def test_three_tasks_share_a_row_that_the_first_begins(book: Book) -> None:
+    book.recorder("create").record_transfer(DRAFT)
+    left, right = book.recorder("left"), book.recorder("right")
+    left.record_transfer(DRAFT), right.record_transfer(DRAFT)
+    left.record_file("t1", "a.csv", 3, "aa", is_only_version=True)
+    right.record_file("t1", "b.csv", 4, "bb", is_only_version=True)
+    book.recorder("send").record_transfer(SENT)
+    assert (book.row["task_id"], book.row["status"]) == ("create", "pending")
+    assert book.files == [("a.csv", 3, "aa"), ("b.csv", 4, "bb")]
+
+
+def test_a_row_that_could_not_be_begun_is_begun_by_the_next_who_delivers(book: Book) -> None:
+    book.recorder("wait", owns_delivery=False).record_transfer(SENT)
+    assert book.rows == {}, "who only waits makes no delivery"
+    book.recorder("discard", owns_delivery=False).record_draft_removed("t1")
+    assert book.rows == {}
+    book.recorder("send").record_transfer(SENT)
+    assert (book.row["task_id"], book.row["created_at"]) == ("send", format_timestamp(BEGAN + timedelta(seconds=2)))
+
+
+def test_an_error_stands_until_the_next_try_and_survives_a_discard(book: Book) -> None:
+    first = book.recorder()
+    first.record_transfer(DRAFT)
+    first.record_error(ValueError("429: for bob@example.com, wait\nTraceback: more"))
+    assert book.row["error"] == "429: for *** wait".replace("***", "***,")
+    book.recorder("discard", owns_delivery=False).record_draft_removed("t1")
+    assert (book.row["status"], book.row["error"] is not None) == ("discarded", True)
+    assert book.row["finished_at"] is not None
+    again = book.recorder(try_number=2)
+    again.set_current("t1")
+    again.record_error(RuntimeError())
+    assert (book.row["error"], book.row["try_number"]) == ("RuntimeError", 2)
+    again.record_transfer(DRAFT)  # an answer that was late
+    assert book.row["status"] == "discarded"
+
+
+def test_an_error_before_anything_was_made_is_nobody_s(book: Book) -> None:
+    book.recorder().record_error(ValueError("no file matches"))
+    assert book.notes == []
+
+
+def test_a_success_takes_the_error_away(book: Book) -> None:
+    first = book.recorder()
+    first.record_transfer(DRAFT)
+    first.record_error(ValueError("broken"))
+    deliver(book.recorder(try_number=2))
+    assert (book.row["error"], book.row["try_number"], book.row["status"]) == (None, 2, "pending")
+
+
+def test_files_that_are_removed_and_attached_again_have_the_digest_of_what_is_there(book: Book) -> None:
+    first = book.recorder()
+    first.record_transfer(DRAFT)
+    first.record_file("t1", "a.csv", 3, "old", is_only_version=True)
+    first.record_file("t1", "b.csv", 4, "bb", is_only_version=True)
+    second = book.recorder(try_number=2)
+    second.record_transfer(DRAFT)
+    second.record_file_removed("t1", "a.csv")
+    assert book.files == [("b.csv", 4, "bb")]
+    second.record_file("t1", "a.csv", 3, "new", is_only_version=False)
+    assert book.files == [("a.csv", 3, "new"), ("b.csv", 4, "bb")]
+    third = book.recorder(try_number=3)
+    third.record_file("t1", "a.csv", 3, "", is_only_version=False)
+    third.record_file("t1", "b.csv", 4, "", is_only_version=True)
+    assert book.files == [("a.csv", 3, None), ("b.csv", 4, "bb")], "unknown where two versions were planned"
+
+
+def test_what_the_service_lists_of_a_sent_transfer_is_the_last_word(book: Book) -> None:
+    deliver(book.recorder())
+    listed = (File("1", "a.csv", 3), File("2", "b.csv", 5), File("3", "c.csv", 6))
+    book.recorder().record_transfer(msgspec.structs.replace(SENT, files=listed))
+    assert book.files == [("a.csv", 3, "aa"), ("b.csv", 5, None), ("c.csv", 6, None)]
+
+
+def test_a_journal_that_is_not_kept_takes_nothing_down() -> None:
+    recorder = DeliveryRecorder()
+    recorder.record_transfer(DRAFT)
+    recorder.record_file("t1", "a.csv", 3, "aa", is_only_version=True)
+    recorder.record_error(ValueError())
+    assert not recorder.is_enabled
+
+
+def test_a_step_that_cannot_be_taken_down_breaks_nothing(caplog) -> None:
+    def broken(note: DeliveryUpdate) -> None:
+        raise OSError("for ann@example.com")
+
+    DeliveryRecorder("acme", TaskRef("conn", "dag", "deliver", "run", -1, 1), broken).record_transfer(DRAFT)
+    assert "Could not record a step in the delivery ledger: OSError: for ***" in caplog.text
+
+
+def test_an_error_is_a_bounded_line() -> None:
+    assert len(redacted_summary(ValueError("x" * 10_000))) == 500
+
+
+NASTY = 'Über\t"final"\\ 報告\u2028\n.csv'
+
+
+def test_a_row_is_kept_on_every_database(any_hook) -> None:
+    tables = DeliveryTables(Warehouse(any_hook), clock=lambda: BEGAN)
+    task = TaskRef("conn", "dag", "deliver", "run", 3, 1)
+    recorder = DeliveryRecorder("acme", task, tables.save, clock=lambda: BEGAN)
+    recorder.record_transfer(msgspec.structs.replace(DRAFT, subject="A\0B"))
+    recorder.record_file("t1", NASTY, 3, "aa", is_only_version=True)
+    recorder.record_transfer(SENT)
+    recorder.record_transfer(SENT)
+    (row,) = stored(any_hook)
+    assert (row["subject"], row["status"], row["map_index"], row["size_bytes"]) == ("A\ufffdB", "pending", 3, 3)
+    assert row["files"] == [{"name": NASTY, "size": 3, "sha256": "aa"}]
+    recorder.record_error(ValueError("late"))
+    DeliveryRecorder("acme", msgspec.structs.replace(task, owns_delivery=False), tables.save).record_transfer(COMPLETE)
+    (row,) = stored(any_hook)
+    assert (row["status"], row["picked_up_count"], row["error"], row["task_id"]) == ("complete", 2, "late", "deliver")
+    assert row["finished_at"] is not None
+
+
+def test_many_may_write_one_row_at_once(hook) -> None:
+    """Each has files of its own, and none is lost."""
+    failures: list[Exception] = []
+
+    def attach(number: int) -> None:
+        recorder = DeliveryRecorder("acme", TaskRef("conn", "dag", f"attach{number}", "run", -1, 1), save(failures))
+        recorder.record_transfer(DRAFT)
+        for each in range(3):
+            recorder.record_file("t1", f"{number}-{each}", 1, "aa", is_only_version=True)
+
+    def save(failures):
+        tables = DeliveryTables(Warehouse(hook))
+
+        def put(note: DeliveryUpdate) -> None:
+            try:
+                tables.save(note)
+            except Exception as error:
+                failures.append(error)
+
+        return put
+
+    threads = [threading.Thread(target=attach, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    (row,) = stored(hook)
+    assert {file["name"] for file in row["files"]} == {f"{number}-{each}" for number in range(4) for each in range(3)}
+
+
+def test_calls_are_added_once(hook) -> None:
+    tables = DeliveryTables(Warehouse(hook))
+    rows = [
+        ("1", format_timestamp(BEGAN), "acme", "conn", "list_files", 429, 3),
+        ("2", format_timestamp(BEGAN), "acme", "conn", "send", 0, 1),
+    ]
+    tables.add_call_counts(rows)
+    tables.add_call_counts(rows)
+    query = "SELECT operation, status, call_count FROM outbound_transfer_calls ORDER BY call_id"
+    assert hook.fetch(query) == [("list_files", 429, 3), ("send", 0, 1)]
+
+
+def stored(hook) -> list[dict[str, Any]]:
+    names = [column.name for column in DELIVERIES.columns]
+    rows = [
+        dict(zip(names, row, strict=True))
+        for row in hook.fetch(f"SELECT {', '.join(names)} FROM outbound_transfer_deliveries")
+    ]
+    for row in rows:
+        row["files"] = json.loads(row["files"]) if isinstance(row["files"], str) else row["files"]
+    return rows

@@ -1,0 +1,294 @@
+"""What a feed may serve and a database may refuse: poisoned rows, pages that are read again, cursors that jump."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer.protocol.events import Page, read_page
+from outbound_transfer.protocol.messages import Response
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.errors import RowsRefused
+from outbound_transfer.warehouse.events import MAX_NOTE, EventStore, PollRecord
+from outbound_transfer.warehouse.maintenance import find_problems, rebuild_cursor, replay_rejected_lines, reset, status
+from outbound_transfer.warehouse.rejected import StoredLine, plan_changes
+from support.warehouses import Hook, refuse_rows
+
+
+def tables(hook: Any) -> EventStore:
+    feed = EventStore(Warehouse(hook), "acme")
+    feed.get_or_create_cursor()
+    return feed
+
+
+def page(cursor: int, *lines: bytes, next_cursor: int | None = None, has_more: bool = False) -> Page:
+    headers = {
+        "content-type": "application/x-ndjson",
+        "x-next-cursor": str(cursor + len(lines) if next_cursor is None else next_cursor),
+        "x-has-more": str(has_more).lower(),
+    }
+    return read_page(Response(200, headers, b"".join(line + b"\n" for line in lines)), cursor=cursor)
+
+
+def event(number: int, **fields: Any) -> bytes:
+    return json.dumps({"event_id": f"e{number}", "type": "t", "data": {"n": number}} | fields).encode()
+
+
+def load_page(feed: EventStore, page: Page) -> Page:
+    """Land a page as the operator does; as it was landed."""
+    while True:
+        try:
+            feed.load_page(page)
+            return page
+        except RowsRefused as refused:
+            page = refused.page
+
+
+EVENTS = "SELECT event_id, raw IS NULL, data IS NULL FROM outbound_transfer_events ORDER BY cursor_from, line_number"
+REJECTED = (
+    "SELECT cursor_from, line_number, raw, reason FROM outbound_transfer_rejected_lines"
+    " ORDER BY cursor_from, line_number"
+)
+
+
+def raws(hook: Hook) -> list[bytes]:
+    return sorted(bytes(row[2]) for row in hook.fetch(REJECTED))
+
+
+# ------------------------------------------------------------------------------------------- rows that are refused
+
+
+def refusing(hook: Hook, pattern: str, column: str = "type") -> None:
+    refuse_rows(hook.get_conn, hook.dialect_name, pattern, column)
+
+
+def test_rows_that_the_database_refuses_stop_no_others(hook: Hook) -> None:
+    feed = tables(hook)
+    refusing(hook, "bad%")
+    lines = [event(n, type="bad é" if n in (3, 7, 8) else "t") for n in range(20)]
+    with pytest.raises(RowsRefused):
+        feed.load_page(page(0, *lines))
+    assert (hook.fetch(EVENTS), hook.fetch(REJECTED), feed.get_or_create_cursor()) == ([], [], 0)
+    settled = load_page(feed, page(0, *lines, b"junk"))
+    assert [line.line_number for line in settled.rejected] == [4, 8, 9, 21]
+    assert [row[0] for row in hook.fetch(EVENTS)] == [f"e{n}" for n in range(20) if n not in (3, 7, 8)]
+    rejected = hook.fetch(REJECTED)
+    assert [bytes(row[2]) for row in rejected] == [lines[3], lines[7], lines[8], b"junk"]
+    assert rejected[0][3].startswith("the database refused it: ")
+    assert rejected[0][3].isascii()
+    assert feed.get_or_create_cursor() == 21
+    assert replay_rejected_lines(feed) == (0, 4)
+    assert list(find_problems(feed)) == []
+
+
+def test_what_is_refused_only_as_json_is_kept_raw(hook: Hook) -> None:
+    feed = tables(hook)
+    refusing(hook, "%poison%", "data")
+    lines = [event(1), event(2, data="poison"), event(3, other="é")]
+    settled = load_page(feed, page(0, *lines))
+    assert settled.rejected == ()
+    raw = [(each[0], bool(each[1]), bool(each[2])) for each in hook.fetch(EVENTS)]
+    assert raw == [("e1", True, False), ("e2", False, True), ("e3", True, False)]
+    assert hook.fetch("SELECT raw FROM outbound_transfer_events WHERE event_id = 'e2'") == [(lines[1].decode(),)]
+
+
+def test_a_page_of_one_event_that_is_refused_is_one_rejected_line(hook: Hook) -> None:
+    feed = tables(hook)
+    refusing(hook, "bad%")
+    load_page(feed, page(0, event(1, type="bad")))
+    assert (hook.fetch(EVENTS), len(hook.fetch(REJECTED)), feed.get_or_create_cursor()) == ([], 1, 1)
+    # Read again, it is known.
+    reset(feed, 0)
+    load_page(feed, page(0, event(1, type="bad"), event(2)))
+    assert (len(hook.fetch(EVENTS)), len(hook.fetch(REJECTED)), feed.get_or_create_cursor()) == (1, 1, 2)
+
+
+def test_what_the_database_takes_by_now_is_an_event_and_no_rejected_line(hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of("psycopg")
+    feed = tables(hook)
+    refusing(hook, "bad%")
+    for start in (0, 2):
+        load_page(feed, page(start, event(start, type="bad"), event(start + 1)))
+    hook.run("ALTER TABLE outbound_transfer_events DROP CONSTRAINT refusing")
+    reset(feed, 2)
+    load_page(feed, page(2, event(2, type="bad"), event(3)))
+    assert replay_rejected_lines(feed) == (1, 0)
+    assert sorted(row[0] for row in hook.fetch(EVENTS)) == ["e0", "e1", "e2", "e3"]
+    assert hook.fetch(REJECTED) == []
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_database_of_another_encoding_keeps_what_it_cannot_spell(
+    postgres, driver: str, hook_of: Callable[[str], Hook]
+) -> None:
+    name = f"{postgres.name}_latin"
+    with closing(postgres.connect(autocommit=True)) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    try:
+        other = type(postgres)(postgres.host, name)
+        hook = Hook("postgresql", lambda: other.connect(driver))
+        feed = tables(hook)
+        lines = [event(1), json.dumps({"event_id": "e2", "type": "日本"}, ensure_ascii=False).encode(), event(3)]
+        load_page(feed, page(0, *lines))
+        assert [row[0] for row in hook.fetch(EVENTS)] == ["e1", "e3"]
+        assert raws(hook) == [lines[1]]
+    finally:
+        with closing(postgres.connect(autocommit=True)) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+NUMBERS = ["1e-20000", "1e400000", "1e-400", "0e-20000", "0e99999999999", "1." + "1" * 20_000, "-0", "9" * 140_000]
+STAMPS = ["12:", "1:", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00", "2026-12-31T23:59:60Z", "9" * 5_000]
+
+
+def test_no_number_depth_or_timestamp_of_an_event_stops_the_feed(hook: Hook) -> None:
+    feed = tables(hook)
+    datas = [*NUMBERS, "[" * 900 + "]" * 900, '{"a":' * 953 + '"\\ud800"' + "}" * 953]
+    lines = [f'{{"event_id":{n},"type":"t","data":{data}}}'.encode() for n, data in enumerate(datas, 1)]
+    lines += [event(100 + n, timestamp=stamp) for n, stamp in enumerate(STAMPS)]
+    read = page(0, *lines)
+    feed.load_page(read)  # as it is: nothing is refused, so no row is tried alone
+    assert len(hook.fetch(EVENTS)) + len(hook.fetch(REJECTED)) == len(lines)
+    assert status(feed).cursor == len(lines)
+
+
+def test_the_time_zone_of_whoever_looks_is_none_that_a_timestamp_could_leave(hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of("psycopg")
+    hook.run("ALTER DATABASE " + hook.fetch("SELECT current_database()")[0][0] + " SET timezone = 'Asia/Tokyo'")
+    feed = tables(hook)
+    feed.load_page(page(0, event(1, timestamp="9999-12-31T23:59:59Z"), event(2, timestamp="9998-12-31T23:59:59Z")))
+    assert status(feed).occurred_at == "9999-01-01 08:59:59+09:00"
+
+
+# ---------------------------------------------------------------------------------------- rejected lines, read again
+
+
+def test_no_rejected_line_is_lost_by_a_reset_and_a_rebuild(hook: Hook) -> None:
+    feed = tables(hook)
+    lines = [event(1), b"junk", b"junk", event(2), b"other junk", event(3)]
+    for start, end in ((0, 2), (2, 5), (5, 6)):
+        feed.load_page(page(start, *lines[start:end], has_more=True))
+    before = raws(hook)
+    reset(feed, 0)
+    feed.load_page(page(0, *lines[:3], has_more=True))  # cut in the middle of an old page
+    assert raws(hook) == before
+    rebuild_cursor(feed)
+    start = feed.get_or_create_cursor()
+    feed.load_page(page(start, *lines[start:]))
+    assert raws(hook) == before
+    assert list(find_problems(feed)) == []
+    # The feed serves something else by now: what was kept stays.
+    reset(feed, 0)
+    feed.load_page(page(0, event(1), b"new junk", next_cursor=6))
+    assert raws(hook) == sorted([*before, b"new junk"])
+
+
+@given(st.data())
+def test_lines_stand_once_however_often_and_however_cut_pages_are_read_again(data: st.DataObject) -> None:
+    """In tables of a feed that does not change, of few different lines, under random resets and rebuilds."""
+    feed = data.draw(st.lists(st.sampled_from([b"a", b"b", b"event"]), min_size=1, max_size=12))
+    model = Model(feed)
+    for _ in range(data.draw(st.integers(1, 12))):
+        if model.cursor == len(feed) or data.draw(st.booleans()):
+            model.cursor = data.draw(st.sampled_from([0, model.rebuilt()]))
+        model.load_page(data.draw(st.integers(min(model.cursor + 1, len(feed)), len(feed))))
+        kept = list(model.rejected.values())
+        was = [line for line in feed[: model.frontier] if line != b"event"]
+        assert sorted(kept) == sorted(was)
+
+
+class Model:
+    """Tables that only :func:`.rejected.changes` changes; what was landed last is at the end of ``landed``."""
+
+    def __init__(self, feed: list[bytes]) -> None:
+        self.feed, self.cursor, self.frontier = feed, 0, 0
+        self.rejected: dict[tuple[int, int], bytes] = {}
+        self.events: set[int] = set()
+        self.landed: list[int] = [0]
+
+    def rebuilt(self) -> int:
+        return self.landed[-1]
+
+    def load_page(self, end: int) -> None:
+        start, lines = self.cursor, list(enumerate(self.feed[self.cursor : end], self.cursor))
+        read = page(start, *(event(n) if line == b"event" else line for n, line in lines))
+        known = [StoredLine(*place, raw) for place, raw in self.rejected.items() if start <= place[0] <= end]
+        change = plan_changes(read, known, self.frontier)
+        for row in change.drop:
+            del self.rejected[row[:2]]
+        for row, to in change.move:
+            assert to[:2] not in self.rejected
+            self.rejected[to[:2]] = self.rejected.pop(row[:2])
+        for each in change.add:
+            assert (start, each.line_number) not in self.rejected
+            self.rejected[start, each.line_number] = each.raw
+        new = {n for n, line in lines if line == b"event"} - self.events
+        self.events |= new
+        if new or change.add:
+            self.landed.append(start)
+        self.frontier, self.cursor = max(self.frontier, end), end
+
+
+# ------------------------------------------------------------------------------------------------- cursors that jump
+
+
+def numbered(*ids: int) -> tuple[bytes, ...]:
+    return tuple(json.dumps({"event_id": number, "type": "t"}).encode() for number in ids)
+
+
+def test_a_wild_cursor_is_not_believed_from_one_answer(hook: Hook) -> None:
+    feed = tables(hook)
+    assert not feed.accepts_cursor(page(0, *numbered(1, 2, 3), next_cursor=10**15))
+    assert (feed.get_or_create_cursor(), hook.fetch(EVENTS)) == (0, [])
+    assert status(feed).note == "X-Next-Cursor 1000000000000000 is 999999999999997 beyond what 3 lines account for"
+    # The next answer says otherwise: it alone counts.
+    assert feed.accepts_cursor(page(0, *numbered(1, 2, 3), has_more=True))
+    assert list(find_problems(feed)) == []
+
+
+def test_a_cursor_is_believed_when_two_answers_claim_as_much(hook: Hook) -> None:
+    feed = tables(hook)
+    first = page(0, *numbered(1, 2), next_cursor=50)
+    assert not feed.accepts_cursor(first)
+    assert not feed.accepts_cursor(page(0, *numbered(1, 2), next_cursor=10**15)), "the other claimed far less"
+    assert feed.accepts_cursor(first)
+    feed.load_page(first)
+    # A feed that grows all the time claims more each time.
+    assert not feed.accepts_cursor(page(50, next_cursor=90))
+    grown = page(50, *numbered(90, 91), next_cursor=95)
+    assert feed.accepts_cursor(grown)
+    feed.load_page(grown)
+    assert feed.get_or_create_cursor() == 95
+    assert list(find_problems(feed)) == []
+    # Back at the beginning, nothing is claimed any more.
+    reset(feed, 0)
+    assert not feed.accepts_cursor(first)
+
+
+def test_a_feed_whose_ids_are_no_positions_is_asked_twice_only_for_larger_steps(hook: Hook) -> None:
+    feed = tables(hook)
+    first = page(0, event(1), event(2), next_cursor=1_000)
+    assert not feed.accepts_cursor(first)
+    assert feed.accepts_cursor(first)
+    feed.load_page(first)
+    second = page(1_000, event(3), next_cursor=1_900)
+    assert feed.accepts_cursor(second)
+    feed.load_page(second)
+    assert not feed.accepts_cursor(page(1_900, event(4), next_cursor=3_000))
+    assert feed.accepts_cursor(page(1_900, next_cursor=1_901)), "two answers have claimed it by now"
+    assert not feed.accepts_cursor(page(1_901, next_cursor=1_902)), "an empty page says nothing for its cursor"
+
+
+def test_the_note_of_a_poll_is_bounded_and_printable(hook: Hook) -> None:
+    feed = tables(hook)
+    feed.log_poll(PollRecord(cursor_from=0, status=500, note="\0 \ud800 é" + "x" * 10_000))
+    ((note,),) = hook.fetch("SELECT note FROM outbound_transfer_feed_polls")
+    assert len(note) == MAX_NOTE
+    assert "\0" not in note
+    assert note.startswith("\ufffd ? é")

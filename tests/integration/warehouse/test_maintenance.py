@@ -1,0 +1,335 @@
+"""What a person does to a feed's tables; older tables, databases that are not known, many readers beside an ingest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from outbound_transfer.protocol.events import Page, read_page
+from outbound_transfer.protocol.messages import Response
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.dialects import duckdb as dialect
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, SchemaTooNew, WarehouseBusy
+from outbound_transfer.warehouse.events import EventStore, PollRecord
+from outbound_transfer.warehouse.maintenance import (
+    find_problems,
+    list_feeds,
+    rebuild_cursor,
+    replay_rejected_lines,
+    reset,
+    status,
+)
+from outbound_transfer.warehouse.schema import FEED, ensure_schema
+from outbound_transfer.warehouse.tables import EVENTS
+from support.warehouses import Hook, duckdb_hook
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def tables(hook: Any, feed: str = "acme") -> EventStore:
+    return EventStore(Warehouse(hook), feed)
+
+
+def page(cursor: int, *lines: bytes, has_more: bool = False) -> Page:
+    headers = {
+        "content-type": "application/x-ndjson",
+        "x-next-cursor": str(cursor + len(lines)),
+        "x-has-more": str(has_more).lower(),
+    }
+    return read_page(Response(200, headers, b"".join(line + b"\n" for line in lines)), cursor=cursor)
+
+
+def event(number: int, **fields: Any) -> bytes:
+    return json.dumps({"event_id": f"e{number}", "type": "t", "data": {"n": number}} | fields).encode()
+
+
+def landed(hook: Hook) -> EventStore:
+    feed = tables(hook)
+    feed.get_or_create_cursor()
+    feed.load_page(page(0, event(1), event(2), has_more=True))
+    feed.log_poll(PollRecord(cursor_from=2, status=429, note="rate limited"))
+    feed.load_page(page(2, b"junk", event(3)))
+    return feed
+
+
+POLLS = "SELECT action, status, events, new_events, rejected, cursor_from, cursor_to, has_more, note FROM {}"
+
+
+def test_every_poll_leaves_a_row_in_the_log(hook: Hook) -> None:
+    landed(hook)
+    query = POLLS.format("outbound_transfer_feed_polls ORDER BY cursor_from, polled_at")
+    assert hook.fetch(query) == [
+        ("poll", 200, 2, 2, 0, 0, 2, True, None),
+        ("poll", 429, 0, 0, 0, 2, None, None, "rate limited"),
+        ("poll", 200, 1, 1, 1, 2, 4, False, None),
+    ]
+
+
+def test_status_and_verify_of_a_sound_feed(hook: Hook) -> None:
+    feed = landed(hook)
+    found = status(feed)
+    assert (found.cursor, found.caught_up, found.events, found.rejected, found.status) == (4, True, 3, 1, 200)
+    assert list(find_problems(feed)) == []
+    assert list_feeds(feed.warehouse) == ["acme"]
+
+
+def test_verify_says_what_is_wrong(hook: Hook) -> None:
+    feed = landed(hook)
+    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 1")
+    said = "\n".join(find_problems(feed))
+    assert "1 rows of events" in said
+    assert "1 rows of rejected_lines" in said
+    assert "the log ends at 4" in said
+    hook.run("DELETE FROM outbound_transfer_feed_polls WHERE cursor_to = 4")
+    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 7")
+    feed.log_poll(PollRecord(cursor_from=5, cursor_to=7, status=200))
+    assert any("the log has a gap" in fault for fault in find_problems(feed))
+
+
+def test_a_reset_and_a_rebuild_are_in_the_log(hook: Hook) -> None:
+    feed = landed(hook)
+    assert reset(feed, 0) == (4, 0)
+    assert feed.get_or_create_cursor() == 0
+    assert rebuild_cursor(feed) == (0, 2)
+    assert feed.load_page(page(2, b"junk", event(3))) == 0
+    query = "SELECT action, cursor_from, cursor_to FROM outbound_transfer_feed_polls WHERE action <> 'poll'"
+    assert sorted(hook.fetch(query)) == [("rebuild", 0, 2), ("reset", 4, 0)]
+    assert list(find_problems(feed)) == []
+    with pytest.raises(InvalidCursor):
+        reset(feed, -1)
+
+
+def test_rejected_lines_that_can_be_read_by_now_become_rows(hook: Hook) -> None:
+    feed = landed(hook)
+    table, raw = "outbound_transfer_rejected_lines", event(9).decode()
+    as_bytes = f"convert_to('{raw}', 'UTF8')" if hook.dialect_name == "postgresql" else f"CAST('{raw}' AS BLOB)"
+    hook.run(f"INSERT INTO {table} SELECT account, 0, 7, {as_bytes}, reason, loaded_at FROM {table}")
+    assert replay_rejected_lines(feed) == (1, 1)
+    assert hook.fetch("SELECT cursor_from, line_number FROM outbound_transfer_events WHERE event_id = 'e9'") == [(0, 7)]
+    assert hook.fetch(f"SELECT cursor_from FROM {table}") == [(2,)]
+    assert replay_rejected_lines(feed) == (0, 1)
+
+
+# ------------------------------------------------------------------------------------------------------- other versions
+
+
+def test_tables_of_an_older_version_are_upgraded_once_and_nothing_is_lost(hook: Hook) -> None:
+    feed, ran = landed(hook), []
+
+    def add_column(warehouse: Warehouse, cursor: Any) -> None:
+        ran.append(2)
+        cursor.execute(f"ALTER TABLE {warehouse.name(EVENTS)} ADD COLUMN invented text", ())
+
+    def fill_column(warehouse: Warehouse, cursor: Any) -> None:
+        ran.append(3)
+        warehouse.run(cursor, "UPDATE {events} SET [invented] = [event_id] WHERE [type] = ?", ("t",))
+
+    newer = replace(FEED, version=4, migrations={2: add_column, 3: fill_column})  # version 4 needs no step
+    for _ in range(2):
+        ensure_schema(feed.warehouse, newer, NOW)
+    assert ran == [2, 3]
+    rows = hook.fetch("SELECT event_id, invented FROM outbound_transfer_events ORDER BY event_id")
+    assert rows == [("e1", "e1"), ("e2", "e2"), ("e3", "e3")]
+    assert hook.fetch("SELECT version FROM outbound_transfer_schema_version") == [(4,)]
+    assert hook.fetch("SELECT cursor FROM outbound_transfer_feed_cursor") == [(4,)]
+
+
+def test_an_upgrade_that_fails_leaves_the_tables_as_they_were(hook: Hook) -> None:
+    feed = landed(hook)
+
+    def fail(warehouse: Warehouse, cursor: Any) -> None:
+        warehouse.run(cursor, "DELETE FROM {events} WHERE [type] = ?", ("t",))
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        ensure_schema(feed.warehouse, replace(FEED, version=2, migrations={2: fail}), NOW)
+    assert hook.fetch("SELECT version FROM outbound_transfer_schema_version") == [(1,)]
+    assert hook.fetch("SELECT count(*) FROM outbound_transfer_events") == [(3,)]
+    assert feed.get_or_create_cursor() == 4
+
+
+def test_tables_of_a_later_version_are_left_alone(hook: Hook) -> None:
+    feed = tables(hook)
+    feed.get_or_create_cursor()
+    hook.run("UPDATE outbound_transfer_schema_version SET version = 99")
+    with pytest.raises(SchemaTooNew, match="install the provider that made"):
+        feed.get_or_create_cursor()
+
+
+# -------------------------------------------------------------------------------------------------------- portable SQL
+
+
+@pytest.mark.parametrize("name", ["sqlite", "psycopg", "psycopg2"])
+def test_a_database_that_nothing_is_known_of_lands_the_feed_too(hook_of: Any, name: str) -> None:
+    known = hook_of(name)
+    portable = Hook(f"invented_{known.dialect_name}", known.get_conn, "?" if name == "sqlite" else "%s")
+    feed = tables(portable)
+    assert feed.get_or_create_cursor() == 0
+    assert feed.load_page(page(0, event(1), event(1), b"junk \xff", event(2), has_more=True)) == 2
+    assert feed.load_page(page(4, event(2), event(3, data="\0"))) == 1
+    with pytest.raises(CursorMoved):
+        feed.load_page(page(4, event(4)))
+    ids = known.fetch("SELECT event_id, raw IS NULL FROM outbound_transfer_events ORDER BY event_id")
+    assert [(row[0], bool(row[1])) for row in ids] == [("e1", True), ("e2", True), ("e3", False)]
+    assert status(feed).cursor == 6
+    assert list(find_problems(feed)) == []
+    assert reset(feed, 0) == (6, 0)
+    assert feed.load_page(page(0, event(1), event(1), b"junk \xff", event(2), has_more=True)) == 0
+
+
+class Strict:
+    """A cursor that, as mysql-connector's, takes no statement while rows of the last one are unread."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor, self._unread = cursor, False
+
+    def execute(self, statement: str, parameters: Any = ()) -> None:
+        assert not self._unread, f"unread result found before {statement}"
+        self._cursor.execute(statement, parameters)
+        self._unread = self._cursor.description is not None
+
+    def fetchall(self) -> Any:
+        self._unread = False
+        return self._cursor.fetchall()
+
+    def fetchone(self) -> Any:
+        row = self._cursor.fetchone()
+        self._unread = row is not None
+        return row
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
+def test_a_driver_that_takes_no_statement_before_all_rows_are_read_lands_the_feed(hook_of: Any) -> None:
+    known = hook_of("psycopg")
+
+    class Connection:
+        def __init__(self) -> None:
+            self.inner = known.get_conn()
+
+        def cursor(self) -> Strict:
+            return Strict(self.inner.cursor())
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    feed = tables(Hook("invented_postgresql", Connection))
+    assert feed.get_or_create_cursor() == 0
+    assert feed.load_page(page(0, event(1), b"junk \xff", event(2), has_more=True)) == 2
+    assert feed.load_page(page(3, event(2), event(3))) == 1
+    assert status(feed).cursor == 5
+    assert list(find_problems(feed)) == []
+    assert reset(feed, 0) == (5, 0)
+    assert rebuild_cursor(feed) == (0, 3)
+
+
+def test_a_feed_has_a_name_of_some_length(hook: Hook) -> None:
+    for name in ("", "x" * 251):
+        with pytest.raises(InvalidName):
+            tables(hook, name)
+
+
+# -------------------------------------------------------------------------------------------------------- many readers
+
+
+def test_four_readers_in_a_loop_beside_the_ingest_fail_nobody(hook: Hook) -> None:
+    feed, done, wrong = tables(hook), threading.Event(), []
+    feed.get_or_create_cursor()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                (count,) = hook.fetch("SELECT count(*) FROM outbound_transfer_events")[0]
+                assert count % 10 == 0
+            except Exception as error:
+                wrong.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    try:
+        for start in range(0, 100, 10):
+            feed.load_page(page(start, *(event(number) for number in range(start, start + 10))))
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert wrong == []
+    assert hook.fetch("SELECT count(*) FROM outbound_transfer_events") == [(100,)]
+
+
+READ = """
+import duckdb, sys, time
+print("reading", flush=True)
+read = 0
+while True:
+    try:
+        with duckdb.connect(sys.argv[1], read_only=True) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM outbound_transfer_events").fetchone()
+    except duckdb.IOException as error:  # as long as another process writes
+        assert "lock on file" in str(error), error
+        time.sleep(0.005)
+        continue
+    assert count % 10 == 0, count
+    read += 1
+    if count == 100:
+        sys.exit(0 if read > 1 else "only the end was seen")
+"""
+
+
+def test_four_processes_that_read_a_duckdb_file_in_a_loop_fail_no_ingest(hook_of: Any, memory: Path) -> None:
+    feed = tables(hook_of("duckdb"))
+    feed.get_or_create_cursor()
+    command = [sys.executable, "-c", READ, str(memory / "warehouse.duckdb")]
+    with ExitStack() as stack:
+        readers = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE)) for _ in range(4)]
+        for reader in readers:
+            assert reader.stdout
+            reader.stdout.readline()
+        for start in range(0, 100, 10):
+            assert feed.load_page(page(start, *(event(number) for number in range(start, start + 10)))) == 10
+        assert [reader.wait(60) for reader in readers] == [0, 0, 0, 0]
+
+
+HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.readline()"
+
+
+def test_duckdb_waits_for_another_process_and_says_so_in_the_end(hook_of: Any, memory: Path, monkeypatch: Any) -> None:
+    hook = hook_of("duckdb")
+    feed = tables(hook)
+    feed.get_or_create_cursor()
+    command = [sys.executable, "-c", HOLD, str(memory / "warehouse.duckdb")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin
+        assert other.stdout
+        assert other.stdout.readline() == "held\n"
+        with monkeypatch.context() as patch:
+            patch.setattr(dialect, "LOCK_TIMEOUT", 0.2)
+            with pytest.raises(WarehouseBusy, match="in use for 0 s"):
+                feed.load_page(page(0, event(1)))
+        timer = threading.Timer(0.5, lambda: other.stdin and other.stdin.close())
+        timer.start()
+        assert feed.load_page(page(0, event(1))) == 1
+        timer.join()
+    with closing(duckdb.connect(memory / "warehouse.duckdb")) as connection:
+        assert connection.execute("SELECT count(*) FROM outbound_transfer_events").fetchone() == (1,)
+
+
+def test_a_duckdb_schema_may_be_called_like_the_tables(memory: Path) -> None:
+    file = memory / "warehouse.duckdb"
+    with closing(duckdb.connect(file)) as connection:
+        connection.execute("CREATE SCHEMA outbound_transfer")
+    feed = EventStore(Warehouse(duckdb_hook(file), schema="outbound_transfer"), "acme")
+    assert feed.get_or_create_cursor() == 0
+    assert feed.load_page(page(0, event(1))) == 1

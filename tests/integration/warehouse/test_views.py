@@ -1,0 +1,145 @@
+"""The analysts' views (include/sql) over tables that the ingestions filled, in real databases."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from outbound_transfer.protocol.events import Event, Page
+from outbound_transfer.protocol.models import Recipient, Transfer
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.events import EventStore, PollRecord
+from outbound_transfer.warehouse.transfers import TransferTables, sent_at
+from support.warehouses import Hook
+
+SQL = Path(__file__).resolve().parents[3] / "include/sql"
+NOW = datetime.now(timezone.utc).replace(microsecond=0)
+
+
+def at(hours: float) -> str:
+    return (NOW + timedelta(hours=hours)).isoformat()
+
+
+def transfer(name: str, status: str, sent: float, expires: float, *collected: float | None) -> Transfer:
+    recipients = tuple(
+        Recipient(f"r{n}@example.com", f"r{n}", None if hours is None else at(hours))
+        for n, hours in enumerate(collected)
+    )
+    return Transfer(name, status, f"Report {name}", at(expires), None, recipients, None, at(sent))
+
+
+SENT = [
+    transfer("c", "partial", -24, 10, -22.5, None),
+    transfer("b", "complete", -48, 100, -47),
+    transfer("a", "expired", -48, -1, None),
+]
+
+
+@pytest.fixture
+def filled(hook: Hook) -> Hook:
+    warehouse = Warehouse(hook)
+    listing = TransferTables(warehouse, "acme", "key", clock=lambda: NOW)
+    listing.sync_state()
+    listing.save(SENT, NOW)
+    feed = EventStore(warehouse, "acme", clock=lambda: NOW - timedelta(seconds=90))
+    feed.get_or_create_cursor()
+    feed.load_page(Page(0, 1, False, (Event("e", "t", at(-0.1), "{}", None, 1),), ()))
+    EventStore(warehouse, "acme", clock=lambda: NOW).log_poll(PollRecord(cursor_from=1, status=429))
+    for statement in (SQL / f"{hook.dialect_name}.sql").read_text().split(";\n"):
+        if statement.strip():
+            hook.run(statement)
+    return hook
+
+
+def test_the_funnel_counts_what_became_of_each_day(filled: Hook) -> None:
+    rows = filled.fetch(
+        "SELECT sent, picked_up_by_any, complete, expired, canceled, outstanding, recipients, recipients_picked_up"
+        " FROM outbound_transfer_funnel_by_day ORDER BY sent_on"
+    )
+    assert rows == [(2, 1, 1, 1, 0, 0, 2, 1), (1, 1, 0, 0, 0, 1, 2, 1)]
+    days = filled.fetch("SELECT sent_on FROM outbound_transfer_funnel_by_day ORDER BY sent_on")
+    assert [str(day) for (day,) in days] == [at(hours)[:10] for hours in (-48, -24)]
+
+
+def test_time_to_pickup_is_in_seconds_per_recipient(filled: Hook) -> None:
+    query = "SELECT transfer_id, email, seconds_to_pickup FROM outbound_transfer_time_to_pickup ORDER BY 1, 2"
+    rows = [(name, email, None if took is None else round(float(took))) for name, email, took in filled.fetch(query)]
+    assert rows == [
+        ("a", "r0@example.com", None),
+        ("b", "r0@example.com", 3_600),
+        ("c", "r0@example.com", 5_400),
+        ("c", "r1@example.com", None),
+    ]
+
+
+def test_what_is_about_to_expire_waits_for_somebody(filled: Hook) -> None:
+    ((name, left, outstanding),) = filled.fetch(
+        "SELECT transfer_id, hours_left, recipients_outstanding FROM outbound_transfer_expiring_transfers"
+    )
+    assert (name, outstanding) == ("c", 1)
+    assert 9.5 < float(left) <= 10
+
+
+def test_the_feeds_lag_is_in_seconds(filled: Hook) -> None:
+    ((cursor, since, caught_up, refused, rejected, took),) = filled.fetch(
+        "SELECT cursor, seconds_since_last_page, caught_up, failed_polls_since, rejected_lines, seconds_to_load"
+        " FROM outbound_transfer_feed_lag"
+    )
+    assert (cursor, caught_up, refused, rejected) == (1, 1, 1, 0)
+    assert 89 < float(since) < 100 + (datetime.now(timezone.utc) - NOW).total_seconds()
+    assert round(float(took)) == 270
+
+
+def test_every_column_is_documented(filled: Hook) -> None:
+    text = (SQL / "README.md").read_text()
+    for view in re.findall(r"CREATE VIEW (\w+)", (SQL / f"{filled.dialect_name}.sql").read_text()):
+        section = text.partition(f"### `{view}`")[2].partition("###")[0]
+        for name in _columns(filled, view):
+            assert f"`{name}`" in section, f"{view}.{name} is not documented"
+
+
+def _columns(hook: Hook, view: str) -> list[str]:
+    with hook.get_conn() as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"SELECT * FROM {view} WHERE 1 = 0")
+        names = [column[0] for column in cursor.description]
+    connection.close()
+    return names
+
+
+# ------------------------------------------------------------------------------------------------ transfers as tables
+
+
+def test_a_transfer_is_kept_current_and_what_was_seen_later_stays(hook: Hook) -> None:
+    tables = TransferTables(Warehouse(hook), "acme", "key", clock=lambda: NOW)
+    assert tables.sync_state().outstanding == {}
+    assert tables.save([transfer("x", "pending", -2, 10, None, None)], NOW) == 1
+    assert list(tables.sync_state().outstanding) == ["x"]
+    later = NOW + timedelta(minutes=1)
+    assert tables.save([transfer("x", "partial", -2, 10, None, -1)], later) == 0
+    tables.save([transfer("x", "pending", -2, 10, None, None)], NOW + timedelta(seconds=1))
+    assert hook.fetch("SELECT status, picked_up_count FROM outbound_transfer_transfers") == [("partial", 1)]
+    taken = "SELECT position FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL"
+    assert hook.fetch(taken) == [(2,)]
+    tables.mark_deleted("x", later)
+    assert tables.sync_state().outstanding == {}
+
+
+def test_reading_stops_where_nothing_older_can_have_changed(hook: Hook) -> None:
+    tables = TransferTables(Warehouse(hook), "acme", "key", clock=lambda: NOW)
+    before = tables.sync_state()
+    first, second = [transfer("n", "pending", -1, 9, None)], [transfer("o", "pending", -30, 9, None)]
+    assert not before.covers(first, {"n"})  # an empty table: everything is new
+    older = transfer("p", "complete", -20, 9, -1)
+    tables.save([*second, older], NOW)
+    before = tables.sync_state()
+    assert not before.covers([transfer("r", "complete", -40, 9, -1)], {"r", "o"})  # what is there may have gaps
+    tables.mark_listed(sent_at(older))
+    tables.mark_listed(sent_at(second[0]))  # of a run that began earlier
+    before = tables.sync_state()
+    assert not before.covers(first, {"n"})  # newer than all that is known: more such may follow
+    assert not before.covers([transfer("q", "complete", -25, 9, -1)], {"q"})  # "o" may still have changed
+    assert before.covers([transfer("q", "complete", -25, 9, -1)], {"q", "o"})

@@ -1,0 +1,129 @@
+"""Builds the wheel and the source archive and tests what is built: ``python tests/packaging/run.py [--python 3.12]…``.
+
+The wheel is built from the source archive and must be the one that the tree gives. For Python 3.10 and 3.13 (or those
+that are named) it is installed in a clean environment under the constraints: first by itself, for every module's
+import, Airflow's commands and a delivery to the installed sandbox; then with the tools of the tests, for the unit,
+repository, warehouse and contract tests of the unpacked source archive. A version that is missing is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.package_contents import REPOSITORY, faults_of_sdist, faults_of_wheel
+from support.pythons import NoPython, python_of
+
+DISTRIBUTION = "airflow-provider-outbound-transfer"
+UV = Path(sys.executable).with_name("uv")
+CONSTRAINTS = REPOSITORY / "constraints.txt"
+COMMANDS = {
+    ("providers", "list"): DISTRIBUTION,
+    ("providers", "get", DISTRIBUTION): DISTRIBUTION,
+    ("providers", "hooks"): "outbound_transfer",
+    ("outbound-transfer", "feed", "--help"): "rebuild-cursor",
+}
+
+
+class Failed(Exception):
+    """A check has failed; the text says which, and what was printed."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", metavar="VERSION", help="in the place of 3.10 and 3.13")
+    parser.add_argument("--workers", default="2", help="processes of the tests")
+    options = parser.parse_args()
+    try:
+        interpreters = {version: python_of(version, UV) for version in options.python or ["3.10", "3.13"]}
+        with tempfile.TemporaryDirectory(prefix="package-") as folder:
+            wheel, sdist = build(Path(folder))
+            for version, python in interpreters.items():
+                try_out(wheel, sdist, python, Path(folder) / version, options.workers)
+    except (Failed, NoPython) as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    print("The built package works.")
+    return 0
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """The wheel, and the source archive that it was built from."""
+    with step("wheel and source archive: built, and what they hold"):
+        for kind, out in ((), "built"), (("--wheel",), "direct"):
+            run(UV, "build", *kind, "--build-constraint", CONSTRAINTS, "--out-dir", folder / out, REPOSITORY)
+        (wheel,), (direct,) = (folder / "built").glob("*.whl"), (folder / "direct").glob("*.whl")
+        (sdist,) = (folder / "built").glob("*.tar.gz")
+        faults = [*faults_of_wheel(wheel), *faults_of_sdist(sdist)]
+        if wheel.read_bytes() != direct.read_bytes():
+            faults.append("the wheel of the source archive is not the tree's")
+        if faults:
+            raise Failed("\n".join(faults))
+    return wheel, sdist
+
+
+def try_out(wheel: Path, sdist: Path, python: Path, folder: Path, workers: str) -> None:
+    folder.mkdir()
+    name = folder.name
+    environment = folder / "environment"
+    with step(f"Python {name}: installed by itself"):
+        run(UV, "venv", "--python", python, environment)
+        install(environment, wheel)
+    with step(f"Python {name}: every module, a delivery to the installed sandbox"):
+        home = folder / "airflow"
+        home.mkdir()
+        run(environment / "bin/python", "-I", REPOSITORY / "tests/packaging/check_bare.py", home, cwd=folder)
+    with step(f"Python {name}: Airflow's commands"):
+        for command, expected in COMMANDS.items():
+            said = run(environment / "bin/airflow", *command, cwd=folder, env={"AIRFLOW_HOME": str(home)})
+            if expected not in said:
+                raise Failed(f"airflow {' '.join(command)} does not say {expected}:\n{said}")
+    with step(f"Python {name}: tests of the source archive"):
+        install(environment, wheel, "dev")
+        shutil.unpack_archive(sdist, folder)
+        (sources,) = folder.glob("airflow_provider_*")
+        tests = (
+            *("tests/packaging/check_installed.py", "tests/unit", "tests/repository", "tests/sandbox/contract"),
+            *("tests/integration/warehouse", "tests/integration/test_shared_poll.py"),
+            *("tests/integration/test_call_observer.py", "tests/integration/test_triggerer_ledger.py"),
+        )
+        # Not "python -m pytest", which would put the folder on the path.
+        said = run(environment / "bin/pytest", "-q", "-n", workers, "--dist", "worksteal", *tests, cwd=sources)
+        print(f"    {said.strip().splitlines()[-1]}", flush=True)
+
+
+def install(environment: Path, wheel: Path, extra: str = "") -> None:
+    requirement = f"{DISTRIBUTION}[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
+    run(UV, "pip", "install", "--python", environment / "bin/python", "--constraint", CONSTRAINTS, requirement)
+
+
+def run(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    """What a command says, which sees nothing of this environment.
+
+    :raises Failed: it failed.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON", "PYTEST"))}
+    own.pop("VIRTUAL_ENV", None)
+    done = subprocess.run(command, cwd=cwd, env=own | (env or {}), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"{' '.join(map(str, command))} failed:\n{done.stdout[-6000:]}\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    print(f"{time.monotonic() - began:6.1f} s  {name}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

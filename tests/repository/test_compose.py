@@ -1,0 +1,209 @@
+"""docker-compose.yaml and Dockerfile hold together. No container is started: that needs an engine."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from outbound_transfer_sandbox.__main__ import _parser
+from support.repository import REPOSITORY
+
+COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yaml").read_text())
+DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+#: `$${…}` is the container's; `${NAME:?message}` and `${NAME:-default}` are Compose's. A bare `${NAME}` may be empty.
+VARIABLE = re.compile(r"\$\$|\$\{(?P<name>\w+)(?P<how>:\?|:-)(?P<rest>[^}]*)\}")
+
+
+def texts(value: Any) -> list[str]:
+    """Every scalar below a value."""
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in texts(item)]
+    return [text for item in value for text in texts(item)] if isinstance(value, list) else [str(value)]
+
+
+def variables() -> dict[str, set[str]]:
+    """How each of Compose's variables is used."""
+    found: dict[str, set[str]] = {}
+    for text in texts(COMPOSE):
+        for match in VARIABLE.finditer(text):
+            if match["name"]:
+                found.setdefault(match["name"], set()).add(match["how"])
+    return found
+
+
+def filled_in(text: str) -> str:
+    """As Compose hands it on, each variable with a value of its own."""
+    return VARIABLE.sub(lambda match: f"value-of-{match['name']}" if match["name"] else "$", text)
+
+
+def test_every_variable_is_required_or_has_a_default() -> None:
+    for text in texts(COMPOSE):
+        assert "$" not in VARIABLE.sub("", text), text
+
+
+def test_no_secret_has_a_default() -> None:
+    secrets = {name: how for name, how in variables().items() if re.search("PASSWORD|KEY|SECRET", name)}
+    assert len(secrets) >= 8
+    assert all(how == {":?"} for how in secrets.values())
+    for text in texts(COMPOSE):
+        for password in re.findall(r"://[^/\s:]*:([^@/\s]+)@", filled_in(text)):
+            assert password.startswith("value-of-"), text
+    for service in SERVICES.values():
+        for name, value in service.get("environment", {}).items():
+            if re.search("PASSWORD$|_KEY$|SECRET$|AUTH$", name):
+                assert filled_in(value).startswith("value-of-"), name
+
+
+def test_the_example_names_every_required_variable_and_gives_none_a_value() -> None:
+    example = re.findall(r"^([A-Z_]+)=(.*)$", (REPOSITORY / ".env.example").read_text(), re.MULTILINE)
+    assert {name for name, _ in example} == {name for name, how in variables().items() if ":?" in how}
+    assert {value for _, value in example} == {""}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_depends_on_can_come_about(name: str) -> None:
+    for other, needed in SERVICES[name].get("depends_on", {}).items():
+        service = SERVICES[other]
+        assert not service.get("profiles")
+        if needed["condition"] == "service_healthy":
+            assert service["healthcheck"]["test"]
+        else:
+            assert (needed["condition"], service["restart"]) == ("service_completed_successfully", "no")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_says_how_it_is(name: str) -> None:
+    service = SERVICES[name]
+    assert ("healthcheck" in service) == (service["restart"] != "no")
+    assert service.get("user", "50000") not in ("0", "root", "0:0")
+    assert service["image"] == "outbound-transfer-airflow:3.3.2" if "build" in service else True
+
+
+def test_images_are_pinned_and_airflow_is_the_one_that_is_tested() -> None:
+    for service in SERVICES.values():
+        assert re.fullmatch(r"[a-z-]+:\d+\.\d+(\.\d+)?(-bookworm)?", service["image"])
+    (image,) = re.findall(r"^FROM (.+)$", DOCKERFILE, re.MULTILINE)
+    version = re.search(r"^apache-airflow==(\S+)", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
+    assert version
+    assert image == f"apache/airflow:slim-{version[1]}-python3.11"
+    assert "USER" not in DOCKERFILE.split()
+
+
+def test_only_this_machine_reaches_the_published_ports() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_a_triggerer_and_a_worker_may_be_lost() -> None:
+    for name in ("triggerer", "worker"):
+        assert SERVICES[name]["deploy"] == {"replicas": 2}
+        # Either would keep a service from having more than one container.
+        assert not {"container_name", "hostname", "ports"} & SERVICES[name].keys()
+
+
+def test_the_queue_outlives_a_restart() -> None:
+    command = SERVICES["redis"]["command"]
+    assert command[command.index("--appendonly") + 1] == "yes"
+
+
+def test_the_ledger_is_kept_in_the_warehouse() -> None:
+    environment = SERVICES["worker"]["environment"]
+    ledger = environment["AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID"]
+    assert f"AIRFLOW_CONN_{ledger.upper()}" in environment
+
+
+def test_every_part_of_airflow_has_one_environment() -> None:
+    for name in ("api-server", "scheduler", "dag-processor", "triggerer", "worker"):
+        assert SERVICES["init"]["environment"].items() >= SERVICES[name]["environment"].items() - {
+            ("DUMB_INIT_SETSID", "0")
+        }
+
+
+def test_only_the_sandbox_has_a_profile() -> None:
+    assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
+        "sandbox": ["sandbox"]
+    }
+
+
+def test_named_volumes_are_declared_and_used() -> None:
+    used = {str(volume).split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert {volume for volume in used if re.fullmatch(r"[a-z]+", volume)} == set(COMPOSE["volumes"])
+
+
+def test_volumes_of_airflows_user_have_a_folder_to_take_their_owner_from() -> None:
+    targets = {volume.split(":")[1] for name in ("init", "sandbox") for volume in SERVICES[name]["volumes"]}
+    made = set(re.findall(r"/opt/airflow/\w+", re.findall(r"^RUN mkdir .*$", DOCKERFILE, re.MULTILINE)[0]))
+    assert targets - made == {"/opt/airflow/logs"}  # which the image has
+
+
+def test_airflow_knows_every_option_that_is_set() -> None:
+    from airflow.configuration import conf
+
+    known = conf.configuration_description
+    for name in SERVICES["worker"]["environment"]:
+        if match := re.fullmatch(r"AIRFLOW__([A-Z_]+?)__([A-Z_]+)", name):
+            section, option = match[1].lower(), match[2].lower()
+            assert option in known[section]["options"], name
+
+
+def test_commands_are_airflows() -> None:
+    from airflow.cli.cli_parser import airflow_commands
+
+    known = {command.name for command in airflow_commands} | {"celery"}  # its provider's, in the image
+    services = ("api-server", "scheduler", "dag-processor", "triggerer", "worker")
+    assert {SERVICES[name]["command"].split()[0] for name in services} <= known
+
+
+def test_the_init_service_is_a_script_that_bash_and_python_can_read() -> None:
+    script = filled_in(SERVICES["init"]["command"][2])
+    subprocess.run(["bash", "-n", "-c", script], check=True)
+    (python,) = re.findall(r"python -c '(.+)'", script, re.DOTALL)
+    compile(python, "init", "exec")
+
+
+def test_the_connections_are_the_ones_that_the_dags_use() -> None:
+    environment = SERVICES["worker"]["environment"]
+    service = json.loads(filled_in(environment["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"]))
+    assert service == {
+        "conn_type": "outbound_transfer",
+        "host": "value-of-OUTBOUND_TRANSFER_URL",
+        "password": "value-of-OUTBOUND_TRANSFER_API_KEY",
+        "extra": {"event_api_key": "value-of-OUTBOUND_TRANSFER_EVENT_API_KEY"},
+    }
+    warehouse = json.loads(filled_in(environment["AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE"]))
+    assert (warehouse["conn_type"], warehouse["host"]) == ("postgres", "warehouse")
+    assert warehouse["schema"] == warehouse["login"] == SERVICES["warehouse"]["environment"]["POSTGRES_USER"]
+
+
+def test_the_sandbox_takes_its_command_line() -> None:
+    options = _parser().parse_args([filled_in(argument) for argument in SERVICES["sandbox"]["command"]])
+    assert (options.host, options.port) == ("0.0.0.0", 8085)
+
+
+def test_the_image_is_built_from_what_is_here() -> None:
+    sources = {source for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for source in line.split()[1:-1]}
+    let_in = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert sources == let_in
+    assert all((REPOSITORY / source).exists() for source in sources)
+
+
+def test_the_image_asks_for_extras_that_there_are() -> None:
+    (extras,) = re.findall(r'"/opt/airflow/package\[(.+)\]"', DOCKERFILE)
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    for extra in extras.split(","):
+        assert re.search(rf"^{extra} = \[", project, re.MULTILINE), f"pyproject.toml has no extra {extra}"
+
+
+def test_nothing_of_this_machine_gets_into_the_image() -> None:
+    patterns = [line for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if not line.startswith("!")]
+    assert patterns[0] == "*"
+    assert any(fnmatch.fnmatch("plugins/__pycache__", pattern) for pattern in patterns[1:])

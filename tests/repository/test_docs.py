@@ -1,0 +1,291 @@
+"""The pages of ``docs/`` say what the code does: arguments, error codes, messages, arithmetic, links."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import io
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat import task_attempt, variables
+from outbound_transfer.client import settings
+from outbound_transfer.delivery import comparison, state, task_run
+from outbound_transfer.get_provider_info import get_provider_info
+from outbound_transfer.protocol import endpoints, errors
+from outbound_transfer.protocol.errors import ServiceError
+from outbound_transfer.protocol.retry_rules import RetryDecision, decide_retry
+from outbound_transfer.warehouse import errors as warehouse_errors
+from support.repository import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
+
+#: Every Markdown file whose links are checked, by its path.
+LINKED = [
+    str(path.relative_to(REPOSITORY))
+    for path in sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), *REPOSITORY.glob("include/sql/*.md")])
+]
+
+
+def sections(page: str) -> dict[str, str]:
+    """Text by heading of the second level."""
+    parts = re.split(r"^## (.+)$", PAGES[page], flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The cells of the tables' rows, without their heads."""
+    for line in re.sub(r"^\|.*\|\n(?=\|---)", "", text, flags=re.MULTILINE).splitlines():
+        if line.startswith("| "):
+            yield [cell.strip() for cell in line.strip("|").split(" |")]
+
+
+# Operators
+
+
+OPERATORS = {name: text for name, text in sections("operators.md").items() if name != "OutboundTransferHook"}
+
+
+def class_of(name: str) -> Any:
+    (module,) = re.findall(r"^`(outbound_transfer\.[\w.]+)`", sections("operators.md")[name].strip())
+    return getattr(importlib.import_module(module), name)
+
+
+def arguments_of(kind: type) -> dict[str, tuple[str, str]]:
+    """Default and, for a template field, T, by argument; Airflow's own arguments are left out."""
+    found: dict[str, Any] = {}
+    for each in kind.__mro__:
+        if each.__module__.startswith("outbound_transfer.") and "__init__" in vars(each):
+            for name, parameter in list(inspect.signature(each.__init__).parameters.items())[1:]:
+                if parameter.kind is not parameter.VAR_KEYWORD:
+                    found.setdefault(name, parameter.default)
+    fields = getattr(kind, "template_fields", ())
+    return {name: (shown(name, default), "T" if name in fields else "") for name, default in found.items()}
+
+
+def shown(name: str, default: Any) -> str:
+    if default is inspect.Parameter.empty:
+        return "required"
+    if name == "deferrable":
+        return "`[operators] default_deferrable`"
+    if isinstance(default, timedelta):
+        hours = int(default.total_seconds() // 3600)
+        return "1 hour" if hours == 1 else f"{hours // 24} days"
+    if isinstance(default, str):
+        return f'`"{default}"`'
+    return f"`{default!r}`".replace("'", '"')
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_each_argument_stands_there_with_its_default(name: str) -> None:
+    table = {
+        cells[0].strip("`"): (cells[1], cells[2])
+        for cells in rows(OPERATORS[name])
+        if len(cells) == 4 and cells[0].startswith("`")
+    }
+    assert table == arguments_of(class_of(name))
+
+
+def test_each_operator_stands_there() -> None:
+    info = get_provider_info()
+    modules = [m for kind in ("operators", "sensors") for entry in info[kind] for m in entry["python-modules"]]
+    modules += [entry["python-module"] for entry in info["transfers"]]
+    public = {
+        name
+        for module in modules
+        for name, thing in vars(importlib.import_module(module)).items()
+        if inspect.isclass(thing) and thing.__module__ == module and not name.startswith("_")
+    }
+    assert public | {"TransferOutcomeTrigger"} == OPERATORS.keys()
+
+
+def test_each_method_of_the_hook_stands_there() -> None:
+    kind = class_of("OutboundTransferHook")
+    plumbing = {"get_conn", "get_async_conn", "new_async_client", "get_async_settings", "perform", "run", "close"}
+    plumbing |= {"get_account", "get_async_account", "sleep"}
+    methods = {name for name, thing in vars(kind).items() if inspect.isfunction(thing) and not name.startswith("_")}
+    documented = re.findall(r"`(\w+)\(([^)]*)\)`", sections("operators.md")["OutboundTransferHook"])
+    assert {name for name, _ in documented} == methods - plumbing
+    for name, arguments in documented:
+        given = [argument.rstrip("=") for argument in arguments.split(", ") if argument]
+        assert set(given) == inspect.signature(getattr(kind, name)).parameters.keys() - {"self"}
+
+
+# Errors
+
+
+TROUBLE = sections("troubleshooting.md")
+SERVICE_ERRORS = [cells for cells in rows(TROUBLE["Errors of the service"]) if cells[1].startswith("`")]
+
+
+def test_each_code_stands_there() -> None:
+    assert [code.strip("`") for _, code, *_ in SERVICE_ERRORS] == list(ServiceError._by_code)
+
+
+@pytest.mark.parametrize("row", SERVICE_ERRORS, ids=lambda row: row[1])
+def test_a_code_is_treated_as_its_row_says(row: list[str]) -> None:
+    statuses, code, does, advice = row
+    for status in statuses.split(", "):
+        error = ServiceError.of(int(status), code.strip("`"), "")
+        assert code.strip("`") in error.codes, "the code does not go with this status"
+        assert advice == error.advice
+        expected = {
+            RetryDecision.FAIL: ("ends the task", "reads the transfer"),
+            RetryDecision.BACK_OFF: ("repeated",),
+            RetryDecision.WAIT_RETRY_AFTER: ("repeated",),
+            RetryDecision.WAIT_FOR_SLOT: ("waits for a slot",),
+        }[decide_retry(endpoints.send_transfer("t"), error)]
+        assert does.startswith(expected)
+
+
+def own_errors() -> set[str]:
+    """Every error that leaves this package, is no answer of the service, and is not only a family of others."""
+    found = {settings.InvalidSettings, comparison.AlreadyDelivered, state.StateLost, task_run.TaskNotRunning}
+    found |= {task_attempt.StaleAttempt, variables.VariablesUnavailable}
+    for module in (errors, warehouse_errors):
+        found |= {
+            thing
+            for thing in vars(module).values()
+            if inspect.isclass(thing) and issubclass(thing, errors.OutboundTransferError)
+        }
+    raised_as_they_are = {errors.InvalidDelivery, errors.SourceUnreadable}
+    leaves = {kind for kind in found if not kind.__subclasses__() and not issubclass(kind, ServiceError)}
+    return {kind.__name__ for kind in leaves | raised_as_they_are}
+
+
+def test_each_error_of_our_own_stands_there() -> None:
+    named = {cells[0].strip("`") for text in TROUBLE.values() for cells in rows(text) if re.match(r"`[A-Z]", cells[0])}
+    assert named == own_errors()
+
+
+@functools.cache
+def said_in_the_code() -> str:
+    """Every text of the package, the parts of its f-strings joined by an ellipsis."""
+    texts = []
+    for path in (REPOSITORY / "plugins/outbound_transfer").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+MESSAGES = [
+    cells[0] if name == "Waiting" else cells[1]
+    for name, text in TROUBLE.items()
+    if name != "Errors of the service"
+    for cells in rows(text)
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_is_what_the_code_says(message: str) -> None:
+    code = re.sub(r"%[.\d]*[a-z]", "…", said_in_the_code())
+    pieces = [piece.strip() for piece in message.replace("`", "").split("…")]
+    assert [piece for piece in pieces if piece.strip(" .,:")], "nothing is quoted"
+    assert [piece for piece in pieces if piece not in code.replace("`", "")] == []
+
+
+# Arithmetic and links
+
+
+@pytest.mark.parametrize("page", ["tuning.md", "architecture.md"])
+def test_an_example_prints_what_follows_it(page: str) -> None:
+    code, printed = re.search(r"```python\n([^`]*)```\n\n```text\n(.*?)```", PAGES[page], re.DOTALL).groups()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, {})
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == printed.splitlines()
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_each_link_leads_somewhere(page: str) -> None:
+    source = REPOSITORY / page
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", source.read_text()):
+        path, _, anchor = link.partition("#")
+        target = source.parent / path if path else source
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings], link
+
+
+def test_each_page_is_in_the_index() -> None:
+    assert {page for page in PAGES if f"({page})" not in PAGES["README.md"]} == {"README.md"}
+
+
+# What shows a promise
+
+
+#: How the page of the promises abbreviates them.
+TEST_FILES = {"C": "tests/integration/test_conclusions.py::", "R": "tests/integration/test_reruns.py::"}
+
+
+def test_each_test_that_a_promise_names_is_there() -> None:
+    text = re.sub(r"\b([CR])::", lambda found: TEST_FILES[found[1]], PAGES["guarantees.md"])
+    named = re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", text)
+    assert len(named) > 60
+    missing = {
+        f"{path}::{name}"
+        for path, name in named
+        if not (REPOSITORY / path).exists() or (name and f"def {name}(" not in (REPOSITORY / path).read_text())
+    }
+    assert missing == set()
+
+
+def test_each_rule_of_the_service_that_is_cited_stands_there() -> None:
+    rules = re.findall(r"^### R(\d+) ", PAGES["service-api.md"], re.MULTILINE)
+    assert [int(number) for number in rules] == sorted({int(number) for number in rules}), "a number stands twice"
+    unknown = {
+        f"{path.relative_to(REPOSITORY)}: {citation}"
+        for folder in ("plugins", "include", "dags", "tests", "docs")
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".sql", ".yaml"}
+        for citation in re.findall(r"service-api\.md, (R\d+(?:(?:,| and| to) R\d+)*)", path.read_text())
+        if not set(re.findall(r"\d+", citation)) <= set(rules)
+    }
+    assert unknown == set()
+
+
+def test_each_test_that_enforces_a_rule_is_there() -> None:
+    named = set(re.findall(r"`(test_\w+\.py)`", PAGES["architecture.md"]))
+    assert named
+    assert {name for name in named if not any((REPOSITORY / "tests").rglob(name))} == set()
+    contracts = {
+        name
+        for line in re.findall(r"import-linter, .*", PAGES["architecture.md"])
+        for name in re.findall(r"\*(.+?)\*", line)
+    }
+    assert contracts <= set(re.findall(r'^name = "(.+)"$', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE))
+
+
+def test_each_make_target_that_a_page_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        (page, target)
+        for page in LINKED
+        for target in re.findall(r"`make ([a-z0-9-]+)", (REPOSITORY / page).read_text())
+    }
+    assert {(page, target) for page, target in named if target not in targets} == set()
+
+
+# Tables
+
+
+def test_the_page_of_tables_is_what_the_definitions_say() -> None:
+    spec = importlib.util.spec_from_file_location("tables_page", REPOSITORY / "scripts/tables_page.py")
+    tables_page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables_page)
+    page = PAGES["tables.md"]
+
+    assert tables_page.updated(page) == page, "run: python scripts/tables_page.py"

@@ -1,0 +1,132 @@
+"""What importing and parsing costs: names of modules and calls, counted in a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.repository import REPOSITORY
+
+ENTRANCES = [
+    "outbound_transfer.operators.transfer",
+    "outbound_transfer.sensors.transfer",
+    "outbound_transfer.triggers.transfer",
+    "outbound_transfer.transfers.event_feed_to_sql",
+]
+
+#: What a DAG file's import may load beyond Airflow and the standard library: these small modules and no others.
+LIGHT = {"outbound_transfer", "airflow"}
+
+ADDED = """
+import importlib, json, sys
+import airflow.sdk
+for name in ("BaseHook", "BaseOperator", "BaseSensorOperator", "PokeReturnValue", "conf", "timezone"):
+    getattr(airflow.sdk, name)
+before = set(sys.modules)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+PARSE = """
+import json, socket, sys
+from pathlib import Path
+import airflow.sdk
+from airflow.sdk.definitions._internal.contextmanager import DagContext
+
+def refuse(what):
+    def refused(*args, **kwargs):
+        raise AssertionError(f"parsing must not use {what}")
+    return refused
+
+socket.socket.connect = socket.socket.connect_ex = refuse("a socket")
+socket.getaddrinfo = refuse("a name's lookup")
+airflow.sdk.BaseHook.get_connection = airflow.sdk.Connection.get = refuse("a connection")
+airflow.sdk.Variable.get = refuse("a variable")
+
+found = {}
+for file in map(Path, sys.argv[1:]):
+    DagContext.autoregistered_dags.clear()
+    DagContext.current_autoregister_module_name = "__main__"
+    try:
+        exec(compile(file.read_text(), str(file), "exec"), {"__name__": file.stem, "__file__": str(file)})
+        found[file.stem] = [dag.dag_id for dag, _ in DagContext.autoregistered_dags]
+    except AssertionError as error:
+        found[file.stem] = str(error)
+print(json.dumps(found))
+"""
+
+ASKS = {
+    "a socket": "import socket; socket.socket().connect(('127.0.0.1', 9))",
+    "a name's lookup": "import socket; socket.create_connection(('localhost', 9))",
+    "a connection": "from airflow.sdk import BaseHook; BaseHook.get_connection('any')",
+    "a variable": "from airflow.sdk import Variable; Variable.get('any')",
+}
+
+
+def run(code: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    environment |= {"AIRFLOW_HOME": str(home), "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_operators_sensors_and_triggers_load_nothing_heavy(tmp_path: Path) -> None:
+    added = last_line(run(ADDED, tmp_path, *ENTRANCES))
+    foreign = {name.partition(".")[0] for name in added} - LIGHT - sys.stdlib_module_names
+    assert foreign - {"pydantic", "jinja2"} == set(), added
+    ours = [name for name in added if name.startswith("outbound_transfer.")]
+    assert set(ENTRANCES) <= set(ours)
+    assert [name for name in ours if ".client" in name or name.endswith((".sources", ".delivery.delivery"))] == []
+
+
+PLUGIN = """
+import json, sys
+import airflow.plugins_manager
+before = set(sys.modules)
+import outbound_transfer.ui.plugin as plugin
+added = sorted(set(sys.modules) - before)
+(app,) = plugin.OutboundTransferPlugin.fastapi_apps
+print(json.dumps([added, callable(app["app"]), "outbound_transfer.ui.app" in sys.modules]))
+"""
+
+
+def test_the_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
+    added, is_callable, loaded = last_line(run(PLUGIN, tmp_path))
+    assert set(added) - {"outbound_transfer"} == {"outbound_transfer.ui", "outbound_transfer.ui.plugin"}
+    assert (is_callable, loaded) == (True, False)
+
+
+PLUGINS = """
+import json
+from airflow import plugins_manager
+found = [each["name"] for each in plugins_manager.get_plugin_info()]
+print(json.dumps([found.count("outbound_transfer"), plugins_manager.get_import_errors()]))
+"""
+
+
+def test_the_plugin_is_registered_once_where_the_folder_is_scanned_too(tmp_path: Path) -> None:
+    code = f"import os; os.environ['AIRFLOW__CORE__PLUGINS_FOLDER'] = {str(REPOSITORY / 'plugins')!r}\n{PLUGINS}"
+    assert last_line(run(code, tmp_path)) == [1, {}]
+
+
+def test_parsing_a_dag_asks_nothing_of_anybody(tmp_path: Path) -> None:
+    files = sorted((REPOSITORY / "dags").glob("*.py"))
+    assert last_line(run(PARSE, tmp_path, *map(str, files))) == {file.stem: [file.stem] for file in files}
+
+
+def test_a_dag_file_that_asks_is_found_out(tmp_path: Path) -> None:
+    for number, code in enumerate(ASKS.values()):
+        (tmp_path / f"dag{number}.py").write_text(code)
+    found = last_line(run(PARSE, tmp_path, *map(str, sorted(tmp_path.glob("dag*.py")))))
+    assert list(found.values()) == [f"parsing must not use {what}" for what in ASKS]

@@ -1,0 +1,47 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+
+from support.repository import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_dag_to_copy_is_the_one_that_ships() -> None:
+    _, _, code = (REPOSITORY / "dags/first_delivery.py").read_text().split("\n", 2)
+    assert EXAMPLES[0] == code
+
+
+def test_the_dag_to_copy_delivers(run_dag, connection, sandbox, recipients_pick_up) -> None:
+    run = run_dag(EXAMPLES[0].replace("poke_interval=10", "poke_interval=1"))
+
+    tasks = ["export", "deliver", "wait_for_pickup", "discard_draft"]
+    assert run.states() == dict.fromkeys(tasks, "success")
+    assert all(recipient["picked_up_at"] for recipient in run.xcom("wait_for_pickup")["recipients"])
+    assert len(sandbox.sent()) == 1
+
+
+def test_the_dag_that_runs_when_transfers_end_is_one(tmp_path, airflow_database) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    (tmp_path / "ends.py").write_text(EXAMPLES[1])
+    bag = DagBag(str(tmp_path))
+    assert not bag.import_errors
+    (asset,) = bag.dags["expired"].timetable.asset_condition.objects
+    (watcher,) = asset.watchers
+    assert watcher.trigger.outcomes == ["expired"]
+
+
+def test_every_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    named = set(
+        re.findall(r"\bmake ([a-z0-9-]+)", "\n".join(re.findall(r"`make [^`]+`|^make .*", README, re.MULTILINE)))
+    )
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 130

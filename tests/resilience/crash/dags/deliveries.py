@@ -1,0 +1,83 @@
+"""What the kill matrix runs: deliveries of the same files, one over each of the connections that the run is given."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+from airflow.sdk import dag, task
+
+from outbound_transfer.delivery import state as states
+from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+ARGUMENTS: dict[str, Any] = {
+    "task_id": "deliver",
+    "files": os.environ["CRASH_FILES"].split(os.pathsep),
+    "subject": "Report of {{ run_id }}",  # runs share sandboxes, and what one has sent is not another's
+    "recipients": os.environ["CRASH_RECIPIENTS"].split(),
+    "poke_interval": 1,
+    # More than a case has kills: Airflow may take a task for dead by itself on a busy machine.
+    "retries": 5,
+    "retry_delay": timedelta(0),
+}
+DAG = {"schedule": None, "catchup": False, "params": {"connections": ["outbound_transfer_default"]}}
+FIRST = "{{ params.connections[0] }}"
+
+
+class StoringAfterTheSend(DeliverFilesOperator):
+    """A mutant: the draft's id is stored, but only after the send."""
+
+    def run_task(self, hook: Any, context: Any, *, resumed: bool) -> dict[str, Any]:
+        saved: list[states.DeliveryState] = []
+        save = states.save
+
+        def keep(store: Any, state: states.DeliveryState, *of_try: int) -> None:
+            save(store, state, *of_try) if not state.transfer_id else saved.append(state)
+
+        with mock.patch.object(states, "save", keep):
+            result = super().run_task(hook, context, resumed=resumed)
+        for state in saved[-1:]:
+            save(state_store(context), state)
+        return result
+
+
+@dag(**DAG)
+def plain() -> None:
+    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
+
+
+@dag(**DAG)
+def poking() -> None:
+    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True)
+
+
+@dag(**DAG)
+def deferring() -> None:
+    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True, deferrable=True)
+
+
+@task
+def connections(params: dict[str, Any]) -> list[str]:
+    return list(params["connections"])
+
+
+@dag(**DAG)
+def mapped() -> None:
+    DeliverFilesOperator.partial(**ARGUMENTS).expand(outbound_transfer_conn_id=connections())
+
+
+@dag(**DAG)
+def mapped_deferring() -> None:
+    deliveries = DeliverFilesOperator.partial(**ARGUMENTS, wait=True, deferrable=True)
+    deliveries.expand(outbound_transfer_conn_id=connections())
+
+
+@dag(**DAG)
+def mutant() -> None:
+    StoringAfterTheSend(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
+
+
+plain(), poking(), deferring(), mapped(), mapped_deferring(), mutant()

@@ -1,0 +1,349 @@
+"""An ingest that is killed (SIGKILL) at every step of its SQL and between any two, on each warehouse, then run again.
+
+Each kill ends a real process: forked, with the whole package in it. After each kill the warehouse must hold whole pages
+and the cursor of the last of them; after the run that follows, everything once. ``main()`` prints a table.
+
+``--soak N`` instead lands N events from a sandbox while calls fail and the process is killed at random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from outbound_transfer.protocol.events import Page, read_page
+from outbound_transfer.protocol.messages import Response
+from outbound_transfer.warehouse.database import Warehouse, fetch_all
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.schema import FEED
+from support.warehouses import InventedPostgresql
+
+#: When, seen from a step. ``during`` is a race that the kill wins most of the time.
+MOMENTS = ("before", "during", "after")
+
+WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable")
+
+
+@dataclass(frozen=True)
+class WarehouseTarget:
+    """A database: how to connect, and how to make it empty."""
+
+    dialect_name: str
+    connect: Callable[[], Any]
+    empty: Callable[[], None]
+    placeholder: str = "%s"
+    supports_autocommit: bool = True
+
+    def get_conn(self) -> Any:
+        return self.connect()
+
+    def set_autocommit(self, connection: Any, autocommit: bool) -> None:
+        connection.autocommit = autocommit
+
+
+# ---------------------------------------------------------------------------------------------------------- the feed
+
+
+def _page(cursor: int, *lines: bytes, has_more: bool = True) -> Page:
+    headers = {
+        "content-type": "application/x-ndjson",
+        "x-next-cursor": str(cursor + len(lines)),
+        "x-has-more": str(has_more).lower(),
+    }
+    return read_page(Response(200, headers, b"".join(line + b"\n" for line in lines)), cursor=cursor)
+
+
+def _event(number: int) -> bytes:
+    return json.dumps({"event_id": number, "type": "transfer_sent", "data": {"n": number}}).encode()
+
+
+#: With a rejected line, an event twice in a page and one twice across pages; the last page is landed as one all new.
+PAGES = {
+    page.cursor: page
+    for page in (
+        _page(0, _event(1), _event(2), b"junk", _event(2), _event(3)),
+        _page(5, _event(3), _event(4), _event(5)),
+        _page(8, b"more junk", _event(6)),
+        _page(10, _event(7), _event(8), has_more=False),
+    )
+}
+
+
+def _states() -> list[dict[str, Any]]:
+    """What may be in the warehouse: nothing, or the first pages, whole."""
+    states, ids, rejected = [{"cursor": 0, "ids": [], "rejected": 0, "polls": []}], [], 0
+    for page in PAGES.values():
+        ids = sorted({*ids, *(int(event.event_id) for event in page.events)})
+        rejected += len(page.rejected)
+        polls = [*states[-1]["polls"], [page.cursor, page.next_cursor]]
+        states.append({"cursor": page.next_cursor, "ids": ids, "rejected": rejected, "polls": polls})
+    return states
+
+
+STATES = _states()
+
+
+def ingest(warehouse: Warehouse) -> None:
+    """Land all pages from where the cursor is."""
+    tables = EventStore(warehouse, "acme")
+    cursor = tables.get_or_create_cursor()
+    while cursor in PAGES:
+        tables.load_page(PAGES[cursor])
+        cursor = PAGES[cursor].next_cursor
+
+
+def look(hook: Any) -> dict[str, Any]:
+    """What the warehouse holds."""
+    warehouse = Warehouse(hook)
+    with warehouse.read() as cursor:
+        if not all(_is_there(warehouse, table) for table in FEED.tables):
+            return STATES[0]
+
+        def rows(query: str) -> list[tuple[Any, ...]]:
+            return fetch_all(warehouse.run(cursor, query))
+
+        return {
+            "cursor": next((row[0] for row in rows("SELECT cursor FROM {feed_cursor}")), 0),
+            "ids": sorted(int(row[0]) for row in rows("SELECT event_id FROM {events}")),
+            "rejected": len(rows("SELECT line_number FROM {rejected_lines}")),
+            "polls": sorted([list(row) for row in rows("SELECT cursor_from, cursor_to FROM {feed_polls}")]),
+        }
+
+
+def _is_there(warehouse: Warehouse, table: Any) -> bool:
+    with warehouse.read() as cursor:
+        return warehouse.table_exists(cursor, table)
+
+
+# --------------------------------------------------------------------------------------------------------- the killing
+
+
+@dataclass
+class Killer:
+    """Kills its process at the n-th step of a warehouse (from 1): connecting, statements and commits are steps."""
+
+    at: int
+    moment: str
+    report: int
+    count: int = 0
+
+    def watched(self, warehouse: Warehouse) -> Warehouse:
+        connect = warehouse.connect
+        warehouse.connect = lambda: _Watched(self.step("connect", connect), self)
+        return warehouse
+
+    def step(self, what: str, run: Callable[[], Any]) -> Any:
+        self.count += 1
+        if self.count != self.at:
+            return run()
+        os.write(self.report, what[:60].encode())
+        if self.moment == "before":
+            _kill()
+        if self.moment == "during":
+            threading.Timer(random.uniform(0, 0.002), _kill).start()
+        try:
+            return run()
+        finally:
+            _kill()  # after a statement that fails, too: portable SQL asks so whether a table is there
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
+class _Watched:
+    """A connection or cursor that reports its steps."""
+
+    def __init__(self, inner: Any, killer: Killer) -> None:
+        self.__dict__.update(inner=inner, killer=killer)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if name == "cursor":
+            return lambda: _Watched(found(), self.killer)
+        if name in ("execute", "executemany", "copy", "copy_expert", "commit", "close"):
+            return lambda *args: self.killer.step(str(args[0]) if args else name, lambda: found(*args))
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.inner, name, value)
+
+
+def in_a_process(work: Callable[[int], Any]) -> tuple[int, bytes]:
+    """Run ``work`` in a forked process; how it ended (minus the signal), and what it wrote to its pipe."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        try:
+            work(write)
+            os._exit(0)
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode()[:2_000])
+            os._exit(1)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
+
+
+def asked(target: WarehouseTarget) -> dict[str, Any]:
+    """What the warehouse holds, asked in a process of its own: DuckDB must not be open where others are forked."""
+    code, said = in_a_process(lambda write: os.write(write, json.dumps(look(target)).encode()))
+    assert code == 0, said
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+@dataclass
+class Account:
+    """What was met in one warehouse at one moment."""
+
+    kills: int = 0
+    steps: set[str] = field(default_factory=set)
+    left: dict[int, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+def kill_everywhere(target: WarehouseTarget, moment: str, every: int = 1) -> Account:
+    """Kill at every n-th step; which, and what was found afterwards."""
+    account = Account()
+    # Imported once here, not in each of the many processes.
+    Warehouse(target).qualified(FEED.tables[0])
+    __import__("duckdb"), __import__("psycopg"), __import__("psycopg2")
+    for at in range(1, 10_000, every):
+        target.empty()
+        code, said = in_a_process(lambda write, at=at: ingest(Killer(at, moment, write).watched(Warehouse(target))))  # type: ignore[misc]
+        if code == 0:
+            break
+        if code != -signal.SIGKILL:
+            account.wrong.append(f"step {at}: {said.decode()}")
+            break
+        _judge(account, target, said.decode(), at)
+    return account
+
+
+def _judge(account: Account, target: WarehouseTarget, step: str, at: int) -> None:
+    account.kills += 1
+    account.steps.add(step.split("(")[0].split('"')[0].strip())
+    found = asked(target)
+    if found not in STATES:
+        account.wrong.append(f"step {at}, {step}: left {found}")
+        return
+    account.left[found["cursor"]] = account.left.get(found["cursor"], 0) + 1
+    code, said = in_a_process(lambda _: ingest(Warehouse(target)))
+    if code != 0 or asked(target) != STATES[-1]:
+        account.wrong.append(f"step {at}, {step}: the next run {said.decode() or asked(target)}")
+
+
+# ----------------------------------------------------------------------------------------------------------- warehouses
+
+
+def _drop(connect: Callable[[], Any]) -> None:
+    names = ("events", "feed_cursor", "feed_polls", "rejected_lines", "schema_version")
+    with closing(connect()) as connection, closing(connection.cursor()) as cursor:
+        # What a killed session held goes a moment after it.
+        for name in names:
+            cursor.execute(f"DROP TABLE IF EXISTS outbound_transfer_{name}")
+        connection.commit()
+
+
+def _file(name: str, file: Path) -> WarehouseTarget:
+    def empty() -> None:
+        for each in file.parent.glob(file.name + "*"):
+            each.unlink()
+
+    def connect() -> Any:
+        if name == "sqlite":
+            import sqlite3
+
+            return sqlite3.connect(file)
+        import duckdb
+
+        return duckdb.connect(file)
+
+    return WarehouseTarget(name, connect, empty)
+
+
+def target_of(name: str, folder: Path, postgres: Any) -> WarehouseTarget:
+    """The warehouse of a name; ``postgres`` is a ``support.postgres.Database``."""
+    if name in ("sqlite", "duckdb"):
+        return _file(name, folder / f"warehouse.{name}")
+
+    def connect() -> Any:
+        return postgres.connect("psycopg2" if name == "psycopg2" else "psycopg")
+
+    # A name that this package does not know: portable SQL, over PostgreSQL because that is real and at hand.
+    return WarehouseTarget(
+        InventedPostgresql.name if name == "portable" else "postgresql", connect, lambda: _drop(connect)
+    )
+
+
+@contextmanager
+def postgres() -> Iterator[Any]:
+    """A server of its own."""
+    from support.postgres import running_server
+
+    with running_server() as database:
+        yield database
+
+
+# ----------------------------------------------------------------------------------------------------------------- main
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table; 1 where anything was lost, doubled or half there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--warehouse", choices=WAREHOUSES, action="append")
+    parser.add_argument("--soak", type=int, metavar="N")
+    options = parser.parse_args(arguments)
+    names = options.warehouse or WAREHOUSES
+    # What a killed process wrote is the kernel's, on a disk or not; many small commits are not worth waiting for one.
+    folder = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    try:
+        with postgres() as database:
+            if options.soak:
+                from resilience.crash_ingest import soak
+
+                return soak.run(options.soak, [name for name in names if name != "portable"], folder, database)
+            return _table({name: target_of(name, folder, database) for name in names})
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _table(places: dict[str, WarehouseTarget]) -> int:
+    print(
+        f"{'warehouse':<10} {'killed':<7} {'kills':>5} {'steps':>6} {'wrong':>6}  found after the kill (cursor: times)"
+    )
+    wrong: list[str] = []
+    for name, target in places.items():
+        for moment in MOMENTS:
+            started = time.monotonic()
+            account = kill_everywhere(target, moment)
+            left = ", ".join(f"{cursor}: {times}" for cursor, times in sorted(account.left.items()))
+            print(
+                f"{name:<10} {moment:<7} {account.kills:>5} {len(account.steps):>6} {len(account.wrong):>6}  {left}"
+                f"   ({time.monotonic() - started:.0f} s)",
+                flush=True,
+            )
+            wrong += [f"{name}, {moment}, {each}" for each in account.wrong]
+    print("\n".join(wrong) or "Nothing was lost, doubled or left half done.")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""A sample of `make test-crash-ingest`: real processes, really killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from resilience.crash_ingest.ingest import MOMENTS, Account, kill_everywhere, target_of
+from support.postgres import Database
+
+pytestmark = pytest.mark.slow
+
+
+def check(account: Account) -> None:
+    assert account.wrong == []
+    assert account.kills > 3
+    assert len(account.left) > 1, "every kill came before the first page was landed"
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_ingest_leaves_whole_pages_and_the_next_run_lands_the_rest(tmp_path: Path, moment: str) -> None:
+    check(kill_everywhere(target_of("sqlite", tmp_path, None), moment, every=11))
+
+
+def test_so_it_is_in_duckdb(tmp_path: Path) -> None:
+    check(kill_everywhere(target_of("duckdb", tmp_path, None), "after", every=13))
+
+
+@pytest.mark.parametrize("name", ["psycopg", "portable"])
+def test_so_it_is_in_postgresql(name: str, tmp_path: Path, postgres: Database) -> None:
+    check(kill_everywhere(target_of(name, tmp_path, postgres), "after", every=17))

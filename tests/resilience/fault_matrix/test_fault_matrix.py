@@ -1,0 +1,266 @@
+"""The fault matrix in small: every single fault, some pairs, and tests that the matrix finds what is broken.
+
+All pairs: ``python -m resilience.fault_matrix``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.delivery.history import DeliveryHistory
+from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
+from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.errors import ConnectionLost
+from resilience.fault_matrix import matrix
+from resilience.fault_matrix.matrix import (
+    BY_NAME,
+    KINDS,
+    PAIR_KINDS,
+    SEND,
+    FaultedRun,
+    FaultKind,
+    Harness,
+    Planned,
+    Schedule,
+    following_schedules,
+)
+from resilience.fault_matrix.mutants import storing_the_id_after_the_send
+from support.tasks import FakeTaskInstance, InMemoryStateStore, SimulatedClock
+
+pytestmark = pytest.mark.slow
+
+SEED = 20
+
+
+#: After these the client cannot know whether its send took effect, and it did.
+UNCLEAR = ("500 after", "reset after", "truncated json")
+#: These end the task at once, so also the question whether the send took effect.
+REFUSALS = ("400", "401", "403", "404", "409 invalid_state")
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    with Harness(tmp_path_factory.mktemp("files")) as harness:
+        yield harness
+
+
+def check(harness: Harness, schedule: Schedule, **options: Any) -> matrix.Outcome:
+    outcome = harness.run(schedule, **options)
+    assert not outcome.violations, f"{outcome.name}: {outcome.violations}"
+    return outcome
+
+
+def test_no_fault(harness: Harness) -> None:
+    assert check(harness, ()).result == "sent"
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["holding", "deferring"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_one_fault_at_every_call(harness: Harness, kind: FaultKind, deferrable: bool) -> None:
+    schedules = list(following_schedules(harness, (), (kind,)))
+    assert len(schedules) == (1 if kind.needs == "sent transfer" else 5)
+    for schedule in schedules:
+        assert check(harness, schedule, deferrable=deferrable).leaked <= 1
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_some_pairs_of_faults(harness: Harness, number: int) -> None:
+    chance = random.Random(SEED + number)
+    first = (
+        Planned(chance.choice([kind for kind in PAIR_KINDS if kind.passes and not kind.needs]), chance.randrange(5)),
+    )
+    pairs = list(following_schedules(harness, first, PAIR_KINDS))
+    for pair in chance.sample(pairs, 5):
+        assert check(harness, pair).leaked <= 2
+
+
+@pytest.mark.parametrize("unclear", UNCLEAR)
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refused_question_whether_the_send_took_effect(harness: Harness, unclear: str, refusal: str) -> None:
+    check(harness, (Planned(BY_NAME[unclear], SEND), Planned(BY_NAME[refusal], 0)))
+
+
+@pytest.mark.parametrize("refusal", ["400", "401", "403", "404", "413"])
+def test_a_send_that_lands_behind_the_question_is_told_when_its_repeat_is_refused(
+    harness: Harness, refusal: str
+) -> None:
+    """The first send is late, a read finds a draft, the second send is refused; then the first one lands."""
+    run = FaultedRun(harness.sandbox(), harness.files, late=True)
+    run.time = SimulatedClock(run.sandbox)  # which lets go of nothing: the send is held until the task has failed
+    run.plan({"kind": "hold", "path": "*/send"}, {**BY_NAME[refusal].fault, "path": "*/send"})
+    run.deliver()
+
+    assert run.error
+    outcome = run.judged(must_succeed=False)
+
+    assert not outcome.violations, outcome.violations
+    assert outcome.result == "failed, but sent"
+
+
+@pytest.mark.parametrize("refusal", ["401", "403", "404", "409 invalid_state", "503"])
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, SendTransferOperator], ids=["deliver", "send"])
+def test_a_clear_that_cannot_look_says_that_it_was_sent(harness: Harness, operator: type, refusal: str) -> None:
+    run = FaultedRun(harness.sandbox(), harness.files, late=False)
+    run.deliver()
+    ti, sent = run.ti, run.result["id"]
+    if operator is SendTransferOperator:
+        ti = FakeTaskInstance(lambda: SendTransferOperator(task_id="send", transfer_id=sent), run.time)
+        assert run.result_of(ti)[0]["id"] == sent
+    run.plan(*[{**BY_NAME[refusal].fault, "method": "*"}] * 100)
+    ti.clear()
+
+    assert matrix.says_sent(run.result_of(ti)[1], sent)
+
+
+# Tests of the tests: with a safeguard taken out, the matrix must find it.
+
+
+LOST = ["409 invalid_state after", "500 after", "reset after", "reset in response at 0", "malformed json", "late after"]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_the_matrix_finds_a_missing_read_after_a_409_or_unclear_send(
+    harness: Harness, monkeypatch: Any, lost: str
+) -> None:
+    send_transfer = endpoints.send_transfer
+    monkeypatch.setattr(
+        endpoints, "send_transfer", lambda transfer_id: replace(send_transfer(transfer_id), reconciliation=None)
+    )
+
+    outcome = harness.run((Planned(BY_NAME[lost], SEND),))
+
+    assert any("does not say so" in violation for violation in outcome.violations)
+
+
+def unchecked_attach(transfer_id: str, upload: Any, **_: Any) -> Any:
+    """:func:`flows.attach` without its checks of what the service answers."""
+    attached = yield endpoints.attach_file(transfer_id, upload)
+    return flows.AttachedFile(attached.file, may_still_be_applied=False)
+
+
+class Rewriting(SimulatedClock):
+    """Time in which another program rewrites a file while the client waits for its next try."""
+
+    def __init__(self, sandbox: Any, path: Path, content: bytes) -> None:
+        super().__init__(sandbox)
+        self.path, self.content = path, content
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.path.write_bytes(self.content)
+
+
+class Dying(SimulatedClock):
+    """Time in which the first try dies as soon as its client begins to wait."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if len(self.waits) == 1:
+            raise RuntimeError("the first try has died")
+
+
+class Late(InMemoryStateStore):
+    """The task's state, at whose second change in the second try, behind its look, the first one's upload lands."""
+
+    def __init__(self, run: FaultedRun) -> None:
+        super().__init__()
+        self.run = run
+        self.ti: FakeTaskInstance | None = None
+        self.changes = 0
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        super().set(key, value, retention=retention)
+        if self.ti and self.ti.try_number == 2:
+            self.changes += 1
+            if self.changes == 2:
+                self.run.settle()
+
+
+def deliver_past_a_late_upload(harness: Harness, content: bytes | None, *, clear: bool = False) -> matrix.Outcome:
+    """The first try's upload lands behind the second try's look at the draft.
+
+    :param content: what the file holds by then; None: it has not changed, and the first try has just died.
+    """
+    run = FaultedRun(harness.sandbox(), harness.files, late=True)
+    # The largest file is attached first, then the one that is rewritten.
+    run.plan({"kind": "hold", "method": "POST", "path": "*/files", "skip": 1})
+    run.time = Dying(run.sandbox) if content is None else Rewriting(run.sandbox, harness.files[0], content)
+    ti = run.task()
+    ti.store = store = Late(run)
+    store.ti = ti
+    try:
+        run.deliver(ti)
+        return run.judged(must_succeed=False, clear=clear)
+    finally:
+        harness.restore_files()
+
+
+SAME_SIZE, OTHER_SIZE = b"Z" * matrix.SIZES["a.csv"], b"Z" * 77
+
+
+@pytest.mark.parametrize("content", [SAME_SIZE, OTHER_SIZE], ids=["=", "!="])
+def test_an_upload_that_lands_late_is_not_taken_for_the_file(harness: Harness, content: bytes) -> None:
+    outcome = deliver_past_a_late_upload(harness, content)
+    assert not outcome.violations
+    assert outcome.result == "sent"
+
+
+def test_an_upload_that_lands_late_is_taken_for_the_file_where_nothing_has_changed(harness: Harness) -> None:
+    outcome = deliver_past_a_late_upload(harness, None)
+    assert not outcome.violations
+    assert outcome.result == "sent"
+
+
+def test_a_clear_does_not_send_an_upload_that_landed_late(harness: Harness) -> None:
+    assert not deliver_past_a_late_upload(harness, SAME_SIZE, clear=True).violations
+
+
+@pytest.mark.parametrize("content", [SAME_SIZE, OTHER_SIZE], ids=["=", "!="])
+def test_the_matrix_finds_a_missing_check_of_size_and_origin(
+    harness: Harness, monkeypatch: Any, content: bytes
+) -> None:
+    monkeypatch.setattr(flows, "attach", unchecked_attach)
+
+    outcome = deliver_past_a_late_upload(harness, content)
+
+    assert any(violation.startswith("sent {") for violation in outcome.violations)
+
+
+def test_the_matrix_finds_an_id_that_is_stored_after_the_send(harness: Harness, monkeypatch: Any) -> None:
+    # The try ends before it can look whether its send took effect; the next one must.
+    schedule = (Planned(BY_NAME["500 after"], SEND), *[Planned(BY_NAME["503"], 0)] * 7)
+    assert check(harness, schedule).result == "sent"
+
+    storing_the_id_after_the_send(monkeypatch)
+
+    assert any(violation.startswith("billed 2 times") for violation in harness.run(schedule).violations)
+
+
+def test_the_matrix_finds_a_forgotten_draft(harness: Harness, monkeypatch: Any) -> None:
+    monkeypatch.setattr(DeliveryHistory, "find_previous_attempt", lambda *_, **__: None)
+    monkeypatch.setattr(DeliveryHistory, "_fail_if_sent", lambda *_: None)
+    run = FaultedRun(harness.sandbox(), harness.files, late=False)
+    ti = run.task()
+    run.deliver(ti)
+    ti.clear()
+    run.deliver(ti)
+
+    assert any(violation.startswith("billed 2 times") for violation in run.judged(must_succeed=True).violations)
+
+
+def test_the_matrix_finds_a_missing_retry(harness: Harness, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ConnectionLost, "is_transient", False)
+
+    outcome = harness.run((Planned(BY_NAME["reset before"], 1),))
+
+    assert any(violation.startswith("failed though") for violation in outcome.violations)
+
+
+def test_the_matrix_finds_a_fault_that_is_not_met(harness: Harness) -> None:
+    assert harness.run((Planned(BY_NAME["500"], 99),)).violations == ("not met: error",)

@@ -1,0 +1,46 @@
+"""A sample of `python -m resilience.fuzz.feed_fuzz`, and that it finds a safeguard that is taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from resilience.crash_ingest.ingest import WAREHOUSES, target_of
+from resilience.fuzz.feed_fuzz import Report, fuzz_feed
+from resilience.fuzz.feed_mutants import MUTANTS
+from support.postgres import Database
+
+pytestmark = pytest.mark.slow
+
+#: Of the slower ones, fewer: each is the same ingestion.
+SEEDS = {"sqlite": range(1, 9), "duckdb": range(20, 22)}
+
+#: Feeds in which a mutant must be found.
+MOST = 60
+
+
+@pytest.mark.parametrize("name", WAREHOUSES)
+def test_a_hostile_feed_loses_nothing_doubles_nothing_and_stops_nobody(
+    name: str, memory: Path, postgres: Database
+) -> None:
+    report = Report()
+    for seed in SEEDS.get(name, range(100, 103)):
+        fuzz_feed(target_of(name, memory, postgres), seed, report)
+    assert report.wrong == []
+    assert report.counts["answers"] > 10
+    assert any(what.startswith("fault") for what in report.counts)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_safeguard_that_is_taken_out_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    report, target = Report(), target_of("sqlite", memory, None)
+    for seed in range(MOST):
+        fuzz_feed(target, seed, report)
+        if report.wrong:
+            return
+    pytest.fail(f"{MOST} feeds were read without it, and nobody noticed")

@@ -1,0 +1,108 @@
+"""The search for secrets in small, and tests that it finds them where a safeguard is taken out.
+
+Longer: ``python -m resilience.fuzz.secret_fuzz --seconds 600``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.client import transport
+from outbound_transfer.operators import transfer
+from outbound_transfer.protocol import events, messages
+from outbound_transfer.tasks import masking
+from resilience.fuzz.secret_forms import FENCE, FORMS, PHONE_FORMS, Secret, secrets, told_by
+from resilience.fuzz.secret_fuzz import ASKERS, Case, Fuzz, search
+from resilience.fuzz.secret_places import FEED_PLACES, PLACES
+from resilience.fuzz.secret_tasks import RECIPIENTS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("asker", ASKERS)
+def test_no_asker_leaves_a_secret(tmp_path: Path, asker: str) -> None:
+    counts = search(13, 10, tmp_path, asker=[asker])
+    assert counts["quoted"]
+
+
+@pytest.mark.parametrize("place", PLACES | FEED_PLACES)
+def test_no_place_of_an_answer_brings_a_key_out(tmp_path: Path, place: str) -> None:
+    Fuzz(tmp_path).check(Case(7, "event key", "as it is", place, "events" if place in FEED_PLACES else "client"))
+
+
+@pytest.mark.parametrize("recipients", RECIPIENTS)
+def test_no_way_of_giving_recipients_shows_a_phone(tmp_path: Path, recipients: str) -> None:
+    Fuzz(tmp_path).check(Case(7, "phone", "digits", "message", "deliver", recipients))
+
+
+@pytest.mark.parametrize("kind", ["transfer key", "event key", "answer", "phone"])
+@pytest.mark.parametrize("form", FORMS | PHONE_FORMS)
+def test_the_judge_knows_every_form(form: str, kind: str) -> None:
+    if form in PHONE_FORMS and kind != "phone":
+        return
+    for number in range(5):
+        secret = secrets(number)[kind]
+        if len(secret.value) >= 10:
+            quoted = (FORMS | PHONE_FORMS)[form](secret.value)
+            assert told_by(f"The value {FENCE} {quoted} {FENCE} is wrong", [secret]), quoted
+
+
+def test_the_judge_finds_nothing_in_what_tells_nothing() -> None:
+    known = [secret for number in range(5) for secret in secrets(number).values()]
+    text = "2026-07-30T12:00:00 https://127.0.0.1:54321/ *** (withheld: it may quote a secret) " * 5
+    assert told_by(text, known) is None
+    assert told_by(f"{FENCE}no{FENCE}", [Secret("answer", "no")])
+    assert not told_by("no", [Secret("answer", "no")])
+
+
+def exactly(text: str, known: Any) -> str:
+    for secret in known:
+        text = text.replace(secret, "***")
+    return text[:500]
+
+
+def with_its_cause(failure: Callable[..., Exception]) -> Callable[..., Exception]:
+    def failed(call: Any, error: Exception, known: Any) -> Exception:
+        made = failure(call, error, known)
+        made.__cause__ = error
+        return made
+
+    return failed
+
+
+def phones_of_mappings(recipients: Any) -> Any:
+    if isinstance(recipients, dict):
+        return {key: masking.mask(value) if key == "phone" else value for key, value in recipients.items()}
+    return recipients if isinstance(recipients, str) else [phones_of_mappings(one) for one in recipients]
+
+
+#: Each safeguard: whose it is, its name, what stands in its place, and where the search need not look.
+SAFEGUARDS: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
+    "every form is known": (messages, "redact", exactly, {"place": ["message"]}),
+    "a code is cleaned": (messages, "redact", lambda text, known: text[:500], {"place": ["code"]}),
+    "no error behind an error": (
+        transport,
+        "_translate_error",
+        with_its_cause(transport._translate_error),
+        {"place": ["no HTTP"]},
+    ),
+    "no log of the library": (transport, "redact_http_logs", lambda _: contextlib.nullcontext(), {}),
+    "text is read": (transfer, "mask_phones", phones_of_mappings, {"asker": ["deliver"]}),
+    "all calls know": (transfer, "find_secrets", lambda _: (), {"asker": ["deliver"], "place": ["message"]}),
+    "no name of a field": (events, "_describe_field", repr, {"asker": ["events"], "place": ["field twice"]}),
+}
+
+
+@pytest.mark.parametrize("safeguard", SAFEGUARDS)
+def test_the_search_finds_a_safeguard_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, safeguard: str
+) -> None:
+    where, name, instead, only = SAFEGUARDS[safeguard]
+    monkeypatch.setattr(where, name, instead)
+    with pytest.raises(AssertionError, match="is in the"):
+        search(1, 100, tmp_path, **only)

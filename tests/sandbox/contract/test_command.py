@@ -1,0 +1,227 @@
+"""The command `outbound-transfer-sandbox`: start, stop, and what survives both."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.timeouts import TEST_TIMEOUT, eventually
+
+pytestmark = pytest.mark.control
+
+DISPOSITION = {"Content-Disposition": "attachment; filename=a.txt"}
+
+
+def connect(ready: dict[str, str]) -> httpx.Client:
+    return httpx.Client(
+        base_url=ready["base_url"],
+        headers={"Authorization": f"Bearer {ready['transfer_api_key']}"},
+        timeout=TEST_TIMEOUT,
+    )
+
+
+def draft(http: httpx.Client) -> str:
+    body = {"subject": "x", "recipients": [{"email": "ann@example.com"}]}
+    return str(http.post("/v1/transfers", json=body).json()["id"])
+
+
+def test_it_says_how_to_reach_it(command: Callable[..., Any]) -> None:
+    with command() as process:
+        assert set(process.ready) == {"base_url", "transfer_api_key", "event_api_key"}
+        with connect(process.ready) as http:
+            assert http.get("/v1/transfers").status_code == 200
+        assert process.stop() == 0
+        output = process.popen.stdout.read()
+    for value in process.ready.values():
+        assert value in output
+    assert "removed at exit" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stops_cleanly_with_work_in_hand(command: Callable[..., Any], tmp_path: Path, number: int) -> None:
+    with command() as process, connect(process.ready) as http:
+        transfer = draft(http)
+        host, port = process.ready["base_url"].removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as upload:
+            head = f"POST /v1/transfers/{transfer}/files HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n"
+            key = process.ready["transfer_api_key"]
+            head += f"Authorization: Bearer {key}\r\nContent-Disposition: attachment; filename=a\r\n\r\n"
+            upload.sendall(head.encode() + b"x" * 100_000)
+            http.get("/v1/transfers")
+            assert process.stop(number) == 0
+        assert process.popen.stderr.read() == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_given_keys(command: Callable[..., Any]) -> None:
+    with command("--transfer-key", "my-key", "--event-key", "obs_mine") as process:
+        assert process.ready["transfer_api_key"] == "my-key"
+        assert process.ready["event_api_key"] == "obs_mine"
+        with connect(process.ready) as http:
+            assert http.get("/v1/transfers").status_code == 200
+            assert http.get("/v1/events", headers={"Authorization": "Bearer obs_mine"}).status_code == 200
+
+
+def test_the_ready_file_is_private(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    arguments = [sys.executable, "-m", "outbound_transfer_sandbox", "--port", "0", "--ready-file", str(ready)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+        eventually(lambda: ready.exists() or process.poll() is not None)
+        assert stat.S_IMODE(ready.stat().st_mode) == 0o600
+        process.terminate()
+
+
+def test_the_data_directory_is_private(command: Callable[..., Any], tmp_path: Path) -> None:
+    with command("--data", str(tmp_path / "data")):
+        assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "data" / "seed").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_state_survives_a_restart(command: Callable[..., Any], tmp_path: Path, number: int) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    with command(*data) as process, connect(process.ready) as http:
+        control = _control(process.ready)
+        control.patch_account(requests_per_window=8, delivery_window_days=5)
+        control.advance_clock(1_000_000)
+        other = control.new_key("bob@example.com")
+        sent, kept = draft(http), draft(http)
+        for transfer in (sent, kept):
+            http.post(f"/v1/transfers/{transfer}/files", content=b"hello", headers=DISPOSITION)
+        before = http.post(f"/v1/transfers/{sent}/send").json()
+        file = http.get(f"/v1/transfers/{kept}/files").json()["data"][0]["id"]
+        events = _events(process.ready)
+        logs = control.ledger(), control.requests(), control.feed_calls()
+        state = control.state()
+        control.close()
+        process.stop(number)
+    first = process.ready
+    with command(*data) as process, connect(first | {"base_url": process.ready["base_url"]}) as http:
+        assert process.ready["transfer_api_key"] == first["transfer_api_key"]
+        assert process.ready["event_api_key"] == first["event_api_key"]
+        control = _control(process.ready)
+        assert (control.ledger(), control.requests(), control.feed_calls()) == logs
+        assert control.state()["account"] == state["account"]
+        assert control.state()["clock"] >= state["clock"]
+        assert http.get(f"/v1/transfers/{sent}").json() == before
+        assert control.stored_content(kept, file) == b"hello"
+        assert http.get("/v1/transfers").json()["data"][0]["id"] == sent
+        assert http.get("/v1/transfers").status_code == 429
+        assert _events(process.ready).status_code == 429
+        control.advance_clock(60)
+        assert _events(process.ready).content == events.content
+        assert http.get("/v1/transfers", headers={"Authorization": f"Bearer {other}"}).json()["data"] == []
+        control.close()
+
+
+def _control(ready: dict[str, str]) -> Sandbox:
+    return Sandbox(ready["base_url"], ready["transfer_api_key"], ready["event_api_key"])
+
+
+def _events(ready: dict[str, str]) -> httpx.Response:
+    return httpx.get(f"{ready['base_url']}/v1/events", headers={"Authorization": f"Bearer {ready['event_api_key']}"})
+
+
+def test_a_kill_during_an_upload_leaves_no_file(command: Callable[..., Any], tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    partial = tmp_path / "data" / "partial"
+    with command(*data) as process, connect(process.ready) as http:
+        transfer = draft(http)
+        address = httpx.URL(process.ready["base_url"])
+        with socket.create_connection((address.host, address.port)) as upload:
+            head = f"POST /v1/transfers/{transfer}/files HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n"
+            head += f"Authorization: {http.headers['Authorization']}\r\n"
+            upload.sendall(f"{head}Content-Disposition: attachment; filename=a\r\n\r\n".encode() + b"x" * 4_000_000)
+            eventually(lambda: list(partial.iterdir()))
+            process.stop(signal.SIGKILL)
+    (tmp_path / "data" / "files" / "fi_without_record").write_bytes(b"x")
+    with command(*data) as process, connect(process.ready) as http:
+        assert http.get(f"/v1/transfers/{transfer}/files").json() == {"data": []}
+        assert list(partial.iterdir()) == list((tmp_path / "data" / "files").iterdir()) == []
+
+
+def test_a_revoked_event_key_stays_revoked(command: Callable[..., Any], tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    with command(*data) as process:
+        control = _control(process.ready)
+        new = control.new_event_key()
+        control.close()
+    old = process.ready["event_api_key"]
+    with command(*data) as process:
+        assert process.ready["event_api_key"] == new
+        assert _events(process.ready | {"event_api_key": old}).status_code == 401
+        assert _events(process.ready).status_code == 200
+    with command(*data, "--event-key", "obs_mine") as process:
+        assert _events(process.ready | {"event_api_key": new}).status_code == 401
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "outbound_transfer_sandbox", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT, check=False)
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run("--port", str(port))
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert str(port) in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--port", "99999"),
+        ("--port", "-1"),
+        ("--port", "x"),
+        ("--host", "256.0.0.1"),
+        ("--host", "no.such.host.invalid"),
+        ("--transfer-key", "two words"),
+        ("--event-key", ""),
+        ("--data", "/dev/null/x"),
+        ("--nonsense",),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[str, ...]) -> None:
+    result = run("--port", "0", *arguments)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+def test_data_in_use(command: Callable[..., Any], tmp_path: Path) -> None:
+    with command("--data", str(tmp_path / "data")):
+        result = run("--port", "0", "--data", str(tmp_path / "data"))
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "in use" in result.stderr
+
+
+def test_other_addresses(command: Callable[..., Any]) -> None:
+    with command("--host", "0.0.0.0") as process, connect(process.ready) as http:
+        assert http.get("/v1/transfers").status_code == 200
+        assert process.stop() == 0
+        assert "Warning" in process.popen.stderr.read()
+    if socket.has_ipv6:
+        with command("--host", "::1") as process, connect(process.ready) as http:
+            assert http.get("/v1/transfers").status_code == 200
+            assert http.get("/_sandbox/state").status_code == 200
+
+
+def test_two_sandboxes_in_one_process() -> None:
+    with running_sandbox() as one, running_sandbox(transfer_key="k") as two:
+        assert one.base_url != two.base_url
+        one.advance_clock(1000)
+        assert one.state()["clock"] > two.state()["clock"]
+        assert two.transfer_api_key == "k"

@@ -1,0 +1,254 @@
+"""The control API: its settings, its logs, and who may use it."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from outbound_transfer_sandbox.control import routes as control_api
+
+pytestmark = pytest.mark.control
+
+REPOSITORY = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
+ANN = {"email": "ann@example.com"}
+
+
+def when(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def test_every_call_is_documented() -> None:
+    documented = re.findall(r"^\| `([A-Z]+ /\S+)` \|", (REPOSITORY / "docs/sandbox.md").read_text(), re.MULTILINE)
+    assert documented == [
+        f"{method} {route.path}" for route in control_api.mount.routes for method in route.methods - {"HEAD"}
+    ]
+
+
+def test_state(api: Any, control: Any) -> None:
+    api.sent()
+    state = control.state()
+    assert set(state) == {"clock", "user", "outstanding_transfers", "account"}
+    assert state["outstanding_transfers"] == 1
+    assert state["account"]["requests_per_window"] == 60
+    assert state["account"]["window_seconds"] == 60
+    assert state["account"]["feed_interval_seconds"] == 60
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"api_enabled": False, "outgoing_enabled": False},
+        {"plan": "free", "recipients_per_transfer": 9},
+        {"per_file_limit_mb": 1, "delivery_window_days": 7, "outstanding_transfer_limit": 0},
+        {"billing": "per_transfer", "credits": 3},
+        {"scheduled_sends": 7},
+        {"security_options": ["email"], "default_security": "email"},
+        {"requests_per_window": 5, "window_seconds": 2.5, "feed_interval_seconds": 0},
+    ],
+)
+def test_every_setting_can_be_changed(control: Any, settings: dict[str, Any]) -> None:
+    before = control.state()["account"]
+    assert control.patch_account(**settings) == {**before, **settings}
+    assert control.state()["account"] == {**before, **settings}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"plan": "gold"},
+        {"recipients_per_transfer": 251},
+        {"recipients_per_transfer": 0},
+        {"per_file_limit_mb": "100"},
+        {"window_seconds": 0},
+        {"requests_per_window": 0},
+        {"feed_interval_seconds": -1},
+        {"security_options": ["email"]},
+        {"default_security": "fax"},
+        {"colour": "blue"},
+        {"api_enabled": None},
+    ],
+)
+def test_wrong_settings_change_nothing(control: Any, settings: dict[str, Any]) -> None:
+    before = control.state()["account"]
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.patch_account(**settings)
+    assert control.state()["account"] == before
+
+
+def test_the_clock_goes_forward_only(control: Any) -> None:
+    before = when(control.state()["clock"])
+    assert timedelta(hours=1) <= when(control.advance_clock(3600)) - before < timedelta(hours=1, minutes=1)
+    for body in ({"advance_seconds": -1}, {"advance_seconds": "1"}, {"advance_seconds": 1e15}, {}):
+        with pytest.raises(httpx.HTTPStatusError, match="400"):
+            control.call("POST", "clock", body)
+    assert when(control.state()["clock"]) - before < timedelta(hours=1, minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("keys", {"user": ""}),
+        ("keys", {"user": "bob@example.com", "colour": "blue"}),
+        ("keys/revoke", {}),
+        ("transfers/none/pickup", {"email": 1}),
+        ("events", {"count": 0}),
+        ("events", {"count": 10**9}),
+        ("events", {"count": "many"}),
+        ("faults", {"kind": "reset"}),
+        ("faults", [{"kind": "nonsense"}]),
+    ],
+)
+def test_a_body_that_makes_no_sense_is_refused(control: Any, path: str, body: Any) -> None:
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.call("POST", path, body)
+    assert control.faults() == []
+    assert control.add_events(1) == 1
+
+
+def test_a_new_key_and_its_end(api: Any, control: Any, with_key: Any) -> None:
+    key = control.new_key("bob@example.com")
+    assert with_key(key).http.get("/v1/transfers").status_code == 200
+    control.revoke_key(key)
+    assert with_key(key).http.get("/v1/transfers").status_code == 401
+    assert api.http.get("/v1/transfers").status_code == 200
+
+
+def test_anybodys_transfer_can_be_seen_and_counts_for_no_rate(api: Any, control: Any, with_key: Any) -> None:
+    control.patch_account(requests_per_window=3)
+    transfer = with_key(control.new_key("bob@example.com")).sent()
+    for _ in range(5):
+        assert control.transfer(transfer["id"]) == transfer
+    assert control.transfer(api.draft()["id"])["status"] == "draft"
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        control.transfer("none")
+
+
+def test_requests(api: Any, control: Any) -> None:
+    transfer = api.draft()["id"]
+    api.http.get("/v1/transfers", params={"limit": 3})
+    api.http.get("/v1/none")
+    api.http.get("/v1/transfers", headers={"Authorization": ""})
+    api.events()
+    rows = [(row["method"], row["path"], row["query"], row["status"]) for row in control.requests()]
+    assert rows == [
+        ("POST", "/v1/transfers", "", 201),
+        ("GET", "/v1/transfers", "limit=3", 200),
+        ("GET", "/v1/none", "", 404),
+        ("GET", "/v1/transfers", "", 401),
+        ("GET", "/v1/events", "", 200),
+    ]
+    assert control.requests()[0]["timestamp"] <= control.state()["clock"]
+    assert transfer
+
+
+def test_revoking_and_patching_what_is_not_there(control: Any) -> None:
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        control.revoke_key("obt_none")
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        control.patch_user("nobody", active=False)
+    for call in (
+        control.cancel,
+        lambda i: control.pickup(i, "ann@example.com"),
+        lambda i: control.set_stored_status(i, "x"),
+        lambda i: control.set_expiry(i, 1),
+    ):
+        with pytest.raises(httpx.HTTPStatusError, match="404"):
+            call("none")
+
+
+def test_a_draft_keeps_its_status(api: Any, control: Any) -> None:
+    for transfer, status in ((api.draft(), "pending"), (api.sent(), "draft")):
+        with pytest.raises(httpx.HTTPStatusError, match="409"):
+            control.set_stored_status(transfer["id"], status)
+
+
+def test_one_transfer_can_expire_before_the_others(api: Any, control: Any) -> None:
+    soon, later = api.sent(), api.sent()
+    control.set_expiry(soon["id"], 100)
+    control.advance_clock(101)
+    assert [api.get(one["id"])["status"] for one in (soon, later)] == ["expired", "pending"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]", "0.0.0.0", ""])
+def test_another_host_name_is_refused(service: Any, host: str, refused: Any) -> None:
+    refused(httpx.get(f"{service.base_url}/_sandbox/state", headers={"Host": host}), 403, "forbidden")
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:99", "127.0.0.1", "127.9.9.9:1", "[::1]:80"])
+def test_loopback_host_names_are_served(service: Any, host: str) -> None:
+    assert httpx.get(f"{service.base_url}/_sandbox/state", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "file://"},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "http://127.0.0.1:3000"},
+        {"Origin": "http://localhost"},
+        {"Origin": ""},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "event-key"), ("POST", "reset"), ("DELETE", "faults"), ("GET", "state")]
+)
+def test_a_page_of_another_site_or_port_is_refused(
+    service: Any, control: Any, api: Any, method: str, path: str, headers: dict[str, str], refused: Any
+) -> None:
+    """All of these need no body, so that any page may send them without asking first."""
+    control.plan_faults({"kind": "reset", "path": "/nowhere"})
+    response = httpx.request(method, f"{service.base_url}/_sandbox/{path}", headers=headers)
+    refused(response, 403, "forbidden")
+    assert api.events().status_code == 200
+    assert len(control.faults()) == 1
+
+
+def test_our_own_page_is_served(service: Any) -> None:
+    headers = {"Origin": service.base_url, "Sec-Fetch-Site": "same-origin"}
+    assert httpx.post(f"{service.base_url}/_sandbox/faults/release", headers=headers).status_code == 200
+    typed = {"Sec-Fetch-Site": "none"}
+    assert httpx.get(f"{service.base_url}/_sandbox/state", headers=typed).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "X-Forwarded-For: 203.0.113.9",
+        "X-Forwarded-Host: sandbox.example",
+        "X-Forwarded-Proto: https",
+        "Forwarded: for=203.0.113.9",
+        "Via: 1.1 proxy",
+        "X-Real-IP: 203.0.113.9",
+        "True-Client-IP: 203.0.113.9",
+        "CF-Connecting-IP: 203.0.113.9",
+        "X-Original-URL: /_sandbox/state",
+        "X-Envoy-External-Address: 203.0.113.9",
+        "Host: localhost",
+    ],
+)
+def test_whom_a_proxy_asks_for_is_refused(wire: Any, header: str, refused: Any) -> None:
+    """It rewrites Host to ours and connects from this machine."""
+    connection = wire()
+    connection.request("GET", "/_sandbox/state", header)
+    refused(connection.answer(), 403, "forbidden")
+
+
+def test_a_proxy_that_speaks_http_1_0_is_refused(service: Any, wire: Any, refused: Any) -> None:
+    connection = wire()
+    connection.socket.sendall(b"GET /_sandbox/state HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+    refused(connection.answer(), 403, "forbidden")
+
+
+def test_names_that_only_look_like_a_proxy_s_are_served(service: Any) -> None:
+    headers = {"Viable": "1", "X-Forward": "1", "User-Agent": "via curl"}
+    assert httpx.get(f"{service.base_url}/_sandbox/state", headers=headers).status_code == 200

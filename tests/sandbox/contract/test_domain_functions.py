@@ -1,0 +1,179 @@
+"""The parts without I/O: windows, sizes, names, cursors, overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer_sandbox.domain import defaults, rate_limit
+from outbound_transfer_sandbox.domain.clock import DAY, SECOND, Clock, iso
+from outbound_transfer_sandbox.domain.content_disposition import filename
+from outbound_transfer_sandbox.domain.errors import ApiError
+from outbound_transfer_sandbox.domain.models import Caller
+from outbound_transfer_sandbox.domain.sizes import megabytes
+from outbound_transfer_sandbox.service.concurrent_sends import ConcurrentSends
+from outbound_transfer_sandbox.service.files import content_length
+from outbound_transfer_sandbox.service.sandbox import SandboxService
+from outbound_transfer_sandbox.service.transfers import ListCursor, decode_cursor
+from outbound_transfer_sandbox.service.validation import NewRecipient, NewTransfer
+
+pytestmark = pytest.mark.control
+
+MB = 1_048_576
+T = TypeVar("T")
+
+
+def answer_or_refusal(read: Callable[[str], T], text: str, status: int) -> T | None:
+    """What `read` makes of any text; None when it refuses with `status`, the only error that it may raise."""
+    try:
+        return read(text)
+    except ApiError as error:
+        if error.status != status:
+            raise
+        return None
+
+
+instants = st.lists(st.integers(0, 200 * SECOND), max_size=30).map(sorted)
+
+
+@given(counted=instants, later=st.integers(0, 100 * SECOND), limit=st.integers(1, 10), window=st.integers(1, 90))
+def test_window(counted: list[int], later: int, limit: int, window: int) -> None:
+    """The definition: fewer than `limit` requests in the last `window` seconds; the wait is the shortest in seconds."""
+    now = (counted[-1] if counted else 0) + later
+
+    def inside(at: int) -> int:
+        return sum(at - window * SECOND < instant <= at for instant in counted)
+
+    wait = rate_limit.retry_after(counted, now, limit, window)
+    assert (wait is None) == (inside(now) < limit)
+    if wait is not None:
+        assert 1 <= wait <= window
+        assert inside(now + wait * SECOND) < limit
+        assert wait == 1 or inside(now + (wait - 1) * SECOND) >= limit
+
+
+def test_window_edges() -> None:
+    assert rate_limit.retry_after([0], 60 * SECOND - 1, 1, 60) == 1
+    assert rate_limit.retry_after([0], 60 * SECOND, 1, 60) is None
+    assert rate_limit.retry_after([0], 0, 1, 60) == 60
+    assert rate_limit.retry_after([0, 1, 2], 2, 1, 60) == 60
+    assert rate_limit.retry_after([], 0, 1, 60) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "rounded"),
+    [(0, 0), (1, 1), (MB, 1), (MB + 1, 2), (100 * MB, 100), (100 * MB + 1, 101), (104_962_458, 101)],
+)
+def test_megabytes(size: int, rounded: int) -> None:
+    assert megabytes(size) == rounded
+
+
+@given(st.integers(0, 10**15))
+def test_megabytes_round_up(size: int) -> None:
+    assert (megabytes(size) - 1) * MB < size <= megabytes(size) * MB
+
+
+names = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1).filter(
+    lambda name: name.strip() not in {"", ".", ".."}
+)
+
+
+@given(name=names, directory=st.sampled_from(["", "a/", "/a/b/", "C:\\", "..\\", "../"]))
+def test_any_name_survives_its_encodings(name: str, directory: str) -> None:
+    octets = (directory + name).encode()
+    extended = "".join(f"%{octet:02X}" for octet in octets)
+    assert filename(f"attachment; filename*=UTF-8''{extended}") == name
+    quoted = octets.decode("latin-1").replace("\\", "\\\\").replace('"', '\\"')
+    assert filename(f'attachment; filename="{quoted}"') == name
+
+
+@given(st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00"), max_size=60))
+def test_any_header_is_a_name_or_a_refusal(rest: str) -> None:
+    for disposition in (rest, f"attachment; {rest}", f"attachment; filename={rest}", f"attachment; filename*={rest}"):
+        name = answer_or_refusal(filename, disposition, 400)
+        assert name is None or (name and not set(name) & set("/\\\x00\r\n"))
+
+
+@given(st.text() | st.integers().map(str))
+def test_content_length(value: str) -> None:
+    usable = value.isascii() and value.isdigit() and len(value) <= 18
+    assert answer_or_refusal(content_length, value, 411) == (int(value) if usable else None)
+
+
+@given(st.builds(ListCursor, *[st.integers(-(2**63), 2**63 - 1)] * 3))
+def test_cursors_come_back_as_they_went(position: ListCursor) -> None:
+    assert decode_cursor(position.encode()) == position
+
+
+@given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
+def test_any_other_cursor_is_refused(cursor: str) -> None:
+    position = answer_or_refusal(decode_cursor, cursor, 400)
+    assert position is None or position.encode() == cursor
+
+
+def test_clock() -> None:
+    clock = Clock(offset=DAY, real_time=lambda: 1.5)
+    assert clock.now() == DAY + 1_500_000
+    assert iso(clock.now()) == "1970-01-02T00:00:01.500000Z"
+
+
+def test_a_draft_is_gone_when_its_time_is_up_though_nothing_removed_it(tmp_path: Path) -> None:
+    with closing(SandboxService(tmp_path)) as sandbox:
+        sandbox.ensure_keys(None, None)
+        caller = Caller(key=1, user=defaults.FIRST_USER)
+        transfer = sandbox.transfers.create(caller, NewTransfer("x", [NewRecipient("ann@example.com")]))
+        sandbox.context.clock.offset += 30 * DAY - SECOND
+        assert sandbox.transfers.retrieve(caller, transfer.id).status == "draft"
+        sandbox.context.clock.offset += 2 * SECOND
+        with pytest.raises(ApiError, match="No such transfer"):
+            sandbox.transfers.retrieve(caller, transfer.id)
+
+
+@pytest.mark.parametrize("status", ["all", "pending", "partial", "complete", "canceled", "expired"])
+def test_no_page_is_a_scan(tmp_path: Path, status: str) -> None:
+    """The cost of a page does not grow with the number of transfers: ranges of indexes in their order, no sorting."""
+    with closing(SandboxService(tmp_path)) as sandbox:
+        sandbox.ensure_keys(None, None)
+        caller = Caller(key=1, user=defaults.FIRST_USER)
+        sandbox.transfers.create(caller, NewTransfer("x", [NewRecipient("ann@example.com")]))
+        sandbox.context.transfers.set_sent(1, sandbox.context.clock.now(), defaults.MAX_TIMESTAMP)
+        connection, statements = sandbox.context.db._connection, list[str]()
+        connection.set_trace_callback(statements.append)
+        assert len(sandbox.transfers.page(caller, status, None, 100)[0]) == (status in ("all", "pending"))
+        sandbox.feed.read(5, 100)
+        connection.set_trace_callback(None)
+        plans = [row[3] for sql in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    assert len(plans) >= 4
+    assert [plan for plan in plans if not plan.startswith("SEARCH")] == []
+
+
+def test_overlap_is_between_arrival_and_answer() -> None:
+    overlaps = ConcurrentSends()
+    with overlaps.open_window("a") as first:
+        with overlaps.open_window("a") as second, overlaps.open_window("b") as other:
+            first.sent = True
+            assert second.is_sent_concurrently
+            assert not other.is_sent_concurrently
+        with overlaps.open_window("a") as third:
+            assert third.is_sent_concurrently
+    with overlaps.open_window("a") as late:
+        assert not late.is_sent_concurrently
+    assert not overlaps._open
+
+
+def test_overlap_is_not_handed_on() -> None:
+    """The second overlaps the first and the third the second, but the third came after the first was answered."""
+    overlaps = ConcurrentSends()
+    with overlaps.open_window("a") as first:
+        first.sent = True
+        second = overlaps.open_window("a")
+        second.__enter__()
+    with overlaps.open_window("a") as third:
+        assert not third.is_sent_concurrently
+    second.__exit__(None, None, None)

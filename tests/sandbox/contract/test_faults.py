@@ -1,0 +1,486 @@
+"""Planned faults: each kind does to a real connection what it says, and is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from outbound_transfer_sandbox.faults import kinds
+from outbound_transfer_sandbox.testing import running_sandbox
+from support.timeouts import TEST_TIMEOUT, eventually
+
+pytestmark = pytest.mark.control
+
+# A caller who waits for no answer; the other limits only end a test that would hang.
+GIVES_UP = httpx.Timeout(TEST_TIMEOUT, read=0.1)
+ANN = {"email": "ann@example.com"}
+
+
+@pytest.fixture
+def plan(control: Any) -> Any:
+    """Plan faults; at the end, every one must have been met."""
+    yield control.plan_faults
+    assert [row["state"] for row in control.faults()] == ["triggered"] * len(control.faults())
+
+
+def drafts(control: Any) -> int:
+    """Those that were created, whatever their creator was told."""
+    rows = control.requests()
+    return sum((row["method"], row["path"], row["status"]) == ("POST", "/v1/transfers", 201) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, "invalid_request"), (409, "invalid_state"), (429, "rate_limited"), (504, None)]
+)
+def test_an_error_before_the_effect(api: Any, control: Any, plan: Any, refused: Any, status: int, code: Any) -> None:
+    plan({"kind": "error", "status": status} | ({"code": code} if code else {}))
+    refused(api.create(), status, code or "service_unavailable")
+    assert drafts(control) == 0
+    assert api.create().status_code == 201
+
+
+def test_an_error_after_the_effect(api: Any, control: Any, plan: Any, refused: Any) -> None:
+    plan({"kind": "error", "status": 503, "effect": "after"})
+    refused(api.create(), 503, "service_unavailable")
+    assert drafts(control) == 1
+
+
+def test_an_error_that_is_not_the_service_s_own(api: Any, plan: Any) -> None:
+    plan({"kind": "error", "status": 502, "code": ""})
+    response = api.create()
+    assert response.status_code == 502
+    assert response.headers["content-type"] == "text/html"
+
+
+@pytest.mark.parametrize("text", ["7", "0", "", "soon", "-1", "Wed, 21 Oct 2037 07:28:00 GMT"])
+def test_retry_after_goes_out_as_it_is(api: Any, plan: Any, text: str) -> None:
+    plan({"kind": "error", "status": 429, "retry_after": text}, {"kind": "error", "status": 429})
+    assert api.create().headers["retry-after"] == text
+    assert "retry-after" not in api.create().headers
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_an_error_before_a_body_is_read(api: Any, plan: Any, refused: Any, size: int) -> None:
+    transfer = api.draft()["id"]
+    plan({"kind": "error", "status": 500})
+    refused(api.attach(transfer, content=b"x" * size), 500, "internal_error")
+    assert api.get(transfer)["files"] == []
+
+
+@pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
+def test_a_reset(api: Any, control: Any, plan: Any, effect: str, created: int) -> None:
+    plan({"kind": "reset", "effect": effect})
+    with pytest.raises(httpx.TransportError):
+        api.create()
+    assert drafts(control) == created
+    assert api.create().status_code == 201
+
+
+def test_a_reset_is_one_for_tcp(api: Any, plan: Any, wire: Any) -> None:
+    plan({"kind": "reset"})
+    connection = wire()
+    connection.request("GET", "/v1/transfers")
+    with pytest.raises(ConnectionResetError):
+        connection.socket.recv(1)
+
+
+@pytest.mark.parametrize("after_bytes", [0, 1, 1_000_000, 10**9])
+def test_a_reset_within_the_request(api: Any, plan: Any, after_bytes: int) -> None:
+    transfer = api.draft()["id"]
+    plan({"kind": "reset_in_request", "after_bytes": after_bytes})
+    with pytest.raises(httpx.TransportError):
+        api.attach(transfer, content=b"x" * 3_000_000)
+    assert api.get(transfer)["files"] == []
+
+
+def test_a_reset_within_the_response(api: Any, control: Any, plan: Any, wire: Any) -> None:
+    transfer = api.draft()["id"]
+    plan({"kind": "reset_in_response", "after_bytes": 7})
+    connection = wire()
+    connection.request("GET", f"/v1/transfers/{transfer}")
+    assert connection._until(b"\r\n\r\n").startswith(b"HTTP/1.1 200")
+    assert connection._exactly(7) == b'{"id":"'
+    with pytest.raises(ConnectionResetError):
+        connection.socket.recv(1)
+
+
+def test_a_long_answer_is_cut_at_the_byte(api: Any, control: Any, unlimited: Any, plan: Any) -> None:
+    control.add_events(1000, data={"text": "x" * 5000})
+    plan({"kind": "reset_in_response", "path": "/v1/events", "after_bytes": 4_000_000})
+    headers = {"Authorization": f"Bearer {api.event_key}"}
+    with api.http.stream("GET", "/v1/events", headers=headers) as response:
+        got: list[int] = []
+        with pytest.raises(httpx.ReadError):
+            got.extend(map(len, response.iter_raw()))
+    assert sum(got) <= 4_000_000
+
+
+@pytest.fixture
+def delays(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[float], threading.Event]]:
+    """The seconds that delays were for; they are over when the event is set."""
+    asked: list[float] = []
+    over = threading.Event()
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+        await asyncio.get_running_loop().run_in_executor(None, over.wait)
+
+    monkeypatch.setattr(kinds, "sleep", sleep)
+    yield asked, over
+    over.set()
+
+
+@pytest.mark.parametrize(("effect", "status"), [("before", "draft"), ("after", "pending")])
+def test_a_delay_of_a_send(api: Any, control: Any, plan: Any, delays: Any, effect: str, status: str) -> None:
+    transfer = api.draft()["id"]
+    api.attached(transfer)
+    asked, over = delays
+    plan({"kind": "delay", "seconds": 1.5, "path": "*/send", "effect": effect})
+    with pytest.raises(httpx.ReadTimeout):
+        api.http.post(f"/v1/transfers/{transfer}/send", timeout=GIVES_UP)
+    eventually(lambda: asked == [1.5])
+    assert api.get(transfer)["status"] == status
+    assert control.faults()[0]["state"] == "held"
+    over.set()
+    eventually(lambda: control.faults()[0]["state"] == "triggered")
+    assert api.get(transfer)["status"] == "pending"
+
+
+def test_a_delay_makes_an_answer_late(api: Any, control: Any, plan: Any, delays: Any) -> None:
+    asked, over = delays
+    plan({"kind": "delay", "seconds": 0.2})
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(api.create)
+        eventually(lambda: asked == [0.2])
+        assert not answer.done()
+        over.set()
+        assert answer.result(TEST_TIMEOUT).status_code == 201
+
+
+def test_a_delay_passes_by_itself(api: Any, plan: Any) -> None:
+    plan({"kind": "delay", "seconds": 0.01})
+    assert api.create().status_code == 201
+
+
+@pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
+def test_a_held_call_goes_on_when_it_is_released(api: Any, control: Any, plan: Any, effect: str, created: int) -> None:
+    plan({"kind": "hold", "effect": effect})
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: answers.append(api.create()))
+    thread.start()
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    assert control.faults()[0]["call"] == {"method": "POST", "path": "/v1/transfers"}
+    assert drafts(control) == created
+    assert not answers
+
+    assert control.release_held_calls() == 1
+    thread.join(TEST_TIMEOUT)
+    assert answers[0].status_code == 201
+    assert drafts(control) == 1
+    assert control.release_held_calls() == 0
+
+
+@pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
+def test_a_held_call_can_be_lost_when_it_is_released(
+    api: Any, control: Any, plan: Any, effect: str, created: int
+) -> None:
+    plan({"kind": "hold", "effect": effect, "then": "reset"})
+    errors: list[httpx.TransportError] = []
+
+    def create() -> None:
+        try:
+            api.create()
+        except httpx.TransportError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    control.release_held_calls()
+    thread.join(TEST_TIMEOUT)
+    assert errors
+    assert drafts(control) == created
+
+
+def test_a_held_upload_lands_though_its_sender_is_gone(api: Any, control: Any, plan: Any) -> None:
+    transfer = api.draft()["id"]
+    plan({"kind": "hold", "path": "*/files"})
+    with pytest.raises(httpx.ReadTimeout):
+        api.http.post(
+            f"/v1/transfers/{transfer}/files",
+            content=b"late",
+            headers={"Content-Disposition": 'attachment; filename="a.txt"'},
+            timeout=GIVES_UP,
+        )
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    assert api.get(transfer)["files"] == []
+    control.release_held_calls()
+    eventually(lambda: control.faults()[0]["state"] == "triggered")
+    assert [file["size"] for file in api.get(transfer)["files"]] == [4]
+
+
+def test_clearing_lets_held_calls_go_on(api: Any, control: Any) -> None:
+    control.plan_faults({"kind": "hold"}, {"kind": "reset"})
+    thread = threading.Thread(target=api.create)
+    thread.start()
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    control.clear_faults()
+    thread.join(TEST_TIMEOUT)
+    assert not thread.is_alive()
+    assert control.faults() == []
+    assert api.create().status_code == 201
+
+
+def test_a_sandbox_stops_while_a_call_is_held(capfd: Any) -> None:
+    with running_sandbox() as sandbox:
+        sandbox.plan_faults({"kind": "hold"})
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(f"{sandbox.base_url}/v1/transfers", timeout=GIVES_UP)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 10])
+def test_a_truncated_page(api: Any, control: Any, unlimited: Any, plan: Any, cut_bytes: int) -> None:
+    control.add_events(3)
+    whole = api.events().content
+    plan({"kind": "truncated_page", "cut_bytes": cut_bytes})
+    response = api.events()
+    assert response.content == whole[:-cut_bytes]
+    assert int(response.headers["content-length"]) == len(whole) - cut_bytes
+    assert response.headers["x-next-cursor"] == "3"
+
+
+def test_a_malformed_line(api: Any, control: Any, unlimited: Any, plan: Any) -> None:
+    control.add_events(3)
+    whole = api.events().content.splitlines()
+    plan({"kind": "malformed_line", "line": 1, "text": "nonsense"})
+    assert api.events().content.splitlines() == [whole[0], b"nonsense", whole[2]]
+
+
+@pytest.mark.parametrize("name", ["X-Next-Cursor", "X-Has-More", "Content-Type"])
+@pytest.mark.parametrize("value", [None, "", "-1"])
+def test_a_feed_header(api: Any, plan: Any, name: str, value: str | None) -> None:
+    plan({"kind": "feed_header", "name": name, "value": value})
+    assert api.events().headers.get(name) == value
+
+
+def test_a_status_outside_the_list(api: Any, plan: Any) -> None:
+    draft, sent = api.draft()["id"], api.sent()["id"]
+    plan(*[{"kind": "status_value", "status": "frozen", "method": "GET"}] * 2)
+    assert api.get(draft)["status"] == "draft"
+    assert api.get(sent)["status"] == "frozen"
+    assert api.page()["data"][0]["status"] == "frozen"
+    assert api.get(sent)["status"] == "pending"
+
+
+@pytest.mark.parametrize(("code", "kind"), [(None, "application/json"), ("", "text/html")])
+def test_an_error_that_quotes_what_was_sent(api: Any, plan: Any, code: Any, kind: str) -> None:
+    quoted = f"No such phone: 4915112345678, ANN@EXAMPLE.COM, Bearer {api.key}"
+    plan({"kind": "error", "status": 400, "message": quoted} | ({} if code is None else {"code": code}))
+    response = api.create()
+    assert quoted in response.text
+    assert response.headers["content-type"] == kind
+
+
+def test_an_error_with_a_body_and_headers_of_its_own(api: Any, plan: Any) -> None:
+    headers = {"Date": "Thu, 01 Jan 1970 00:00:00 GMT", "X-Request-Id": "7"}
+    body = '{"detail":"Not Found"}'
+    plan({"kind": "error", "status": 404, "body": body, "headers": headers, "retry_after": "9" * 400})
+    response = api.http.get("/v1/transfers/x")
+    assert (response.text, response.headers["retry-after"]) == (body, "9" * 400)
+    assert response.headers["date"] == headers["Date"]
+    assert response.headers["x-request-id"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("Date", "Fri, 31 Dec 9999 23:59:59 GMT"), ("Retry-After", "1" + "0" * 30), ("Content-Type", None), ("X-New", "")],
+)
+def test_a_header_of_any_answer(api: Any, plan: Any, name: str, value: str | None) -> None:
+    plan(*[{"kind": "header", "name": name, "value": value}] * 2)
+    for response in (api.http.get("/v1/transfers"), api.http.get("/v1/transfers/none")):
+        assert response.headers.get_list(name) == ([] if value is None else [value])
+
+
+def test_every_answer_has_one_date(api: Any) -> None:
+    for path in ("/v1/transfers", "/v1/none", "/sign-in"):
+        assert len(api.http.get(path).headers.get_list("date")) == 1
+
+
+@pytest.mark.parametrize("json_text", ["null", "7", '"\\ud800"', "[[]]", "1e999", "{]", '"' + "x" * 100_000 + '"'])
+def test_a_field_of_one_row(api: Any, plan: Any, json_text: str) -> None:
+    older, newer = api.sent()["id"], api.sent()["id"]
+    whole = api.http.get("/v1/transfers").text
+    plan({"kind": "field_value", "field": "subject", "json": json_text, "row": 1, "path": "/v1/transfers"})
+    answer = api.http.get("/v1/transfers").text
+    assert answer.count(f'"subject":{json_text}') == 1
+    assert answer.index(newer) < answer.index(json_text)
+    assert answer.replace(f'"subject":{json_text}', '"subject":"Report"') == whole
+    plan({"kind": "field_value", "field": "status", "json": json_text})
+    assert f'"status":{json_text}' in api.http.get(f"/v1/transfers/{older}").text
+
+
+def test_a_field_that_was_not_there_and_a_whole_row(api: Any, plan: Any) -> None:
+    first = api.sent()["id"]
+    api.sent()
+    plan(
+        {"kind": "field_value", "field": "new", "json": "true", "row": 2},
+        {"kind": "field_value", "json": "null", "row": 0},
+        {"kind": "field_value", "json": "[]"},
+    )
+    assert api.http.get("/v1/transfers").json()["data"][1]["id"] == first, "there is no third row"
+    api.sent()
+    assert api.http.get("/v1/transfers").json()["data"][2]["new"] is True
+    assert api.http.get("/v1/transfers").json()["data"][0] is None
+    assert api.http.get(f"/v1/transfers/{first}").json() == []
+
+
+@pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
+def test_an_answer_that_is_no_http(api: Any, control: Any, plan: Any, wire: Any, effect: str, created: int) -> None:
+    plan(*[{"kind": "not_http", "text": f"Bearer {api.key} what?\r\n", "effect": effect}] * 2)
+    with pytest.raises(httpx.RemoteProtocolError):
+        api.create()
+    assert drafts(control) == created
+    connection = wire()
+    connection.request("GET", "/v1/transfers")
+    assert connection._until(b"\n") == f"Bearer {api.key} what?\r\n".encode()
+    assert connection.socket.recv(1) == b""
+    assert api.create().status_code == 201
+
+
+def test_a_late_upload_lands_after_what_came_later(api: Any, control: Any, plan: Any) -> None:
+    """Its sender has given it up and attached another file meanwhile."""
+    draft = api.draft()["id"]
+    plan({"kind": "hold", "path": "*/files"})
+    with pytest.raises(httpx.ReadTimeout):
+        api.http.post(
+            f"/v1/transfers/{draft}/files",
+            content=b"dropped",
+            headers={"Content-Disposition": 'attachment; filename="old.txt"'},
+            timeout=GIVES_UP,
+        )
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    api.attached(draft, "new.txt")
+    assert [file["name"] for file in api.get(draft)["files"]] == ["new.txt"]
+    control.release_held_calls()
+    eventually(lambda: control.faults()[0]["state"] == "triggered")
+    assert [file["name"] for file in api.get(draft)["files"]] == ["new.txt", "old.txt"]
+    assert [file["name"] for file in api.send(draft).json()["files"]] == ["new.txt", "old.txt"]
+
+
+def test_a_late_upload_cannot_land_in_what_was_sent(api: Any, control: Any, plan: Any) -> None:
+    sent = api.draft()["id"]
+    api.attached(sent, "new.txt")
+    plan({"kind": "hold", "path": "*/files"})
+    with pytest.raises(httpx.ReadTimeout):
+        api.http.post(
+            f"/v1/transfers/{sent}/files",
+            content=b"dropped",
+            headers={"Content-Disposition": 'attachment; filename="old.txt"'},
+            timeout=GIVES_UP,
+        )
+    eventually(lambda: control.faults()[0]["state"] == "held")
+    api.send(sent)
+    control.release_held_calls()
+    eventually(lambda: control.requests()[-1]["status"] == 409)
+    assert [file["name"] for file in api.get(sent)["files"]] == ["new.txt"]
+
+
+def test_only_so_many_faults_are_kept(control: Any) -> None:
+    fault = {"kind": "malformed_json", "path": "/nowhere", "text": "x" * 900_000}
+    for _ in range(18):
+        control.plan_faults(fault)
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.plan_faults(fault)
+    control.clear_faults()
+    control.plan_faults(*[{"kind": "reset"}] * 10_000)
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.plan_faults({"kind": "reset"})
+    assert len(control.faults()) == 10_000
+
+
+def test_broken_json(api: Any, control: Any, plan: Any) -> None:
+    plan({"kind": "truncated_json", "keep_bytes": 3}, {"kind": "malformed_json", "text": "<html>"})
+    assert api.create().content == b'{"i'
+    assert api.create().content == b"<html>"
+    assert drafts(control) == 2
+
+
+def test_faults_that_need_an_answer_wait_for_one_that_can_bear_them(api: Any, control: Any, plan: Any) -> None:
+    plan({"kind": "truncated_page"}, {"kind": "error", "status": 500})
+    assert api.events().status_code == 200, "an empty page cannot be truncated"
+    assert api.create().status_code == 201
+    assert [row["state"] for row in control.faults()] == ["planned", "planned"]
+    control.add_events(1)
+    control.advance_clock(60)
+    with pytest.raises(json.JSONDecodeError):
+        api.events().json()
+    assert api.create().status_code == 500
+
+
+def test_plans_are_met_in_order_by_the_calls_that_they_mean(api: Any, control: Any, plan: Any) -> None:
+    plan(
+        {"kind": "error", "status": 500, "method": "GET", "path": "/v1/transfers/*", "skip": 1},
+        {"kind": "error", "status": 502, "skip": 1},
+    )
+    transfer = api.draft()["id"]
+    assert [api.http.get(f"/v1/transfers/{transfer}").status_code for _ in range(4)] == [200, 500, 200, 502]
+    rows = control.faults()
+    assert [(row["state"], row["passed"], row["call"]["path"]) for row in rows] == [
+        ("triggered", 1, f"/v1/transfers/{transfer}")
+    ] * 2
+    assert rows[0] == {
+        "kind": "error",
+        "status": 500,
+        "code": None,
+        "message": "A planned fault.",
+        "body": None,
+        "retry_after": None,
+        "headers": {},
+        "effect": "before",
+        "method": "GET",
+        "path": "/v1/transfers/*",
+        "skip": 1,
+        "state": "triggered",
+        "passed": 1,
+        "call": {"method": "GET", "path": f"/v1/transfers/{transfer}"},
+    }
+
+
+def test_the_request_log_has_what_reached_the_service(api: Any, control: Any, plan: Any) -> None:
+    plan({"kind": "error", "status": 500}, {"kind": "error", "status": 500, "effect": "after"})
+    assert [api.create().status_code for _ in range(3)] == [500, 500, 201]
+    assert [row["status"] for row in control.requests()] == [201, 201]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "earthquake"},
+        {"status": 500},
+        {"kind": "reset", "colour": "blue"},
+        {"kind": "reset", "effect": "during"},
+        {"kind": "reset", "skip": -1},
+        {"kind": "error"},
+        {"kind": "error", "status": 200},
+        {"kind": "error", "status": 429, "retry_after": "1\r\nX-Evil: 1"},
+        {"kind": "delay", "seconds": -1},
+        {"kind": "feed_header", "name": "X-Other"},
+        {"kind": "header", "name": "X Other"},
+        {"kind": "header", "name": "Date", "value": "a\r\nb"},
+        {"kind": "field_value", "field": "subject"},
+    ],
+    ids=str,
+)
+def test_what_is_no_fault_is_refused_with_all_that_came_along(api: Any, control: Any, fault: dict[str, Any]) -> None:
+    with pytest.raises(httpx.HTTPStatusError, match="400"):
+        control.plan_faults({"kind": "reset"}, fault)
+    assert control.faults() == []
+    assert api.create().status_code == 201

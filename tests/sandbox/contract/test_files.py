@@ -1,0 +1,275 @@
+"""Attaching, listing and removing files."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.rule("R30, R31")
+
+MB = 1_048_576
+
+
+@pytest.fixture
+def draft(api: Any) -> str:
+    return str(api.draft()["id"])
+
+
+def test_attaches_the_raw_bytes(api: Any, control: Any, draft: str) -> None:
+    content = bytes(range(256)) * 5_000
+    response = api.attach(draft, "data.bin", content)
+    assert response.status_code == 201
+    file = response.json()
+    assert file == {"id": file["id"], "name": "data.bin", "size": len(content)}
+    assert response.headers["location"] == f"/v1/transfers/{draft}/files/{file['id']}"
+    assert api.http.get(response.headers["location"]).json() == file
+    stored = control.stored_file(draft, file["id"])
+    assert stored["sha256"] == hashlib.sha256(content).hexdigest()
+    assert stored["stored_size"] == len(content)
+    assert control.stored_content(draft, file["id"]) == content
+
+
+@pytest.mark.rule("R34")
+def test_lists_files_of_drafts_and_sent_transfers(api: Any, draft: str) -> None:
+    files = [api.attached(draft, name) for name in ("b.txt", "a.txt", "c.txt")]
+    for _ in range(2):
+        assert api.http.get(f"/v1/transfers/{draft}/files").json() == {"data": files}
+        assert api.get(draft)["files"] == files
+        assert api.http.get(f"/v1/transfers/{draft}/files/{files[1]['id']}").json() == files[1]
+        api.send(draft)
+
+
+def test_unknown_files(api: Any, refused: Any, draft: str) -> None:
+    other = api.draft()["id"]
+    file = api.attached(other)["id"]
+    for path in (f"/v1/transfers/{draft}/files/{file}", f"/v1/transfers/none/files/{file}"):
+        refused(api.http.get(path), 404, "not_found")
+        refused(api.http.delete(path), 404, "not_found")
+    refused(api.http.get("/v1/transfers/none/files"), 404, "not_found")
+    refused(api.attach("none"), 404, "not_found")
+
+
+@pytest.mark.rule("R34: remove")
+def test_remove(api: Any, draft: str, refused: Any) -> None:
+    file = api.attached(draft, content=b"one")
+    path = f"/v1/transfers/{draft}/files/{file['id']}"
+    response = api.http.delete(path)
+    assert (response.status_code, response.content) == (204, b"")
+    refused(api.http.delete(path), 404, "not_found")
+    assert api.get(draft)["files"] == []
+    assert api.attached(draft, content=b"other")["size"] == 5
+
+
+@pytest.mark.rule("R31: a name that is attached")
+def test_a_repeated_name_returns_the_first_file(api: Any, control: Any, draft: str) -> None:
+    file = api.attached(draft, "a.txt", b"first")
+    for content in (b"first", b"second, longer", b"x" * 3 * MB):
+        response = api.attach(draft, "a.txt", content)
+        assert response.status_code == 200
+        assert response.json() == file
+    assert control.stored_content(draft, file["id"]) == b"first"
+    assert api.get(draft)["files"] == [file]
+
+
+@pytest.mark.rule("R32")
+def test_names_are_separate_by_transfer_and_exact(api: Any, draft: str) -> None:
+    names = ["a.txt", "A.txt", "a.txt.", "a  .txt", "e\u0301.txt", "\u00e9.txt"]
+    for name in names:
+        assert api.attach(draft, **{"Content-Disposition": _extended(name)}).status_code == 201
+    assert [file["name"] for file in api.get(draft)["files"]] == names
+    assert api.attach(api.draft()["id"], "a.txt").status_code == 201
+
+
+def _extended(name: str) -> str:
+    return "attachment; filename*=UTF-8''" + "".join(f"%{octet:02X}" for octet in name.encode())
+
+
+@pytest.mark.rule("R30: directories are removed")
+@pytest.mark.parametrize(
+    "path", ["dir/a.txt", "/x/y/a.txt", "C:\\\\x\\\\a.txt", "..\\\\a.txt", "../../a.txt", "x\\\\y/a.txt"]
+)
+def test_two_paths_with_one_base_name_are_one_file(api: Any, draft: str, path: str) -> None:
+    file = api.attached(draft, "a.txt")
+    response = api.attach(draft, path)
+    assert (response.status_code, response.json()) == (200, file)
+
+
+@pytest.mark.rule("R30: Content-Disposition")
+@pytest.mark.parametrize(
+    ("disposition", "name"),
+    [
+        (b"attachment; filename=plain.txt", "plain.txt"),
+        (b'attachment; filename="two words.txt"', "two words.txt"),
+        (b'attachment;filename="a;b=c.txt"', "a;b=c.txt"),
+        (b'ATTACHMENT; FILENAME="upper.txt"', "upper.txt"),
+        (b'attachment; filename="say \\"hi\\".txt"', 'say "hi".txt'),
+        (b'attachment; filename="100%25.txt"', "100%25.txt"),
+        (b'attachment; size=3; filename="x.txt"; creation-date="y"', "x.txt"),
+        ('attachment; filename="naïve.txt"'.encode(), "naïve.txt"),
+        ('attachment; filename="naïve.txt"'.encode("latin-1"), "naïve.txt"),
+        (b"attachment; filename*=UTF-8''na%C3%AFve%20file.txt", "naïve file.txt"),
+        (b"attachment; filename*=utf-8'en'%E2%82%AC.txt", "€.txt"),
+        (b"attachment; filename*=ISO-8859-1''%A3.txt", "£.txt"),
+        (b"attachment; filename=\"plain.txt\"; filename*=UTF-8''star.txt", "star.txt"),
+        (b"attachment; filename*=UTF-8''star.txt; filename=\"plain.txt\"", "star.txt"),
+        (b"attachment; filename*=UTF-8''..%2F..%2Fetc%2Fpasswd", "passwd"),
+        (b"attachment; filename*=UTF-8''C%3A%5Cx%5Cstar.txt", "star.txt"),
+        (b"attachment; filename=\"plain.txt\"; filename*=UTF-8''%FF.txt", "plain.txt"),
+        (b"attachment; filename=\"plain.txt\"; filename*=klingon''star.txt", "plain.txt"),
+        (b'attachment; filename=".hidden"', ".hidden"),
+    ],
+)
+def test_filename(api: Any, draft: str, disposition: bytes, name: str) -> None:
+    response = api.attach(draft, **{"Content-Disposition": disposition})
+    assert response.status_code == 201, response.text
+    assert response.json()["name"] == name
+
+
+@pytest.mark.rule("R30: Content-Disposition")
+@pytest.mark.parametrize(
+    "disposition",
+    [
+        b"",
+        b"attachment",
+        b"attachment; filename=",
+        b'attachment; filename=""',
+        b'attachment; filename="  "',
+        b'attachment; filename="dir/"',
+        b'attachment; filename="."',
+        b'attachment; filename=".."',
+        b'attachment; filename="a/.."',
+        b"attachment; filename*=UTF-8''",
+        b"attachment; filename*=UTF-8''%00",
+        b"attachment; filename*=UTF-8''a%0D%0Ab.txt",
+        b"attachment; filename*=UTF-8''%FF.txt",
+        b"attachment; filename=a.txt; filename=b.txt",
+        b"attachment; filename*=UTF-8''a; filename*0=b",
+        b"filename=a.txt",
+        b"inline; filename=a.txt",
+        b'form-data; name="file"; filename="a.txt"',
+    ],
+)
+def test_unusable_filename(api: Any, refused: Any, draft: str, disposition: bytes) -> None:
+    response = api.attach(draft, **{"Content-Disposition": disposition})
+    assert "Content-Disposition" in refused(response, 400, "invalid_request")
+    assert api.get(draft)["files"] == []
+
+
+def test_missing_or_repeated_content_disposition(api: Any, refused: Any, draft: str) -> None:
+    path = f"/v1/transfers/{draft}/files"
+    assert "Content-Disposition" in refused(api.http.post(path, content=b"x"), 400, "invalid_request")
+    twice = [("Content-Disposition", "attachment; filename=a"), ("Content-Disposition", "attachment; filename=b")]
+    assert "Content-Disposition" in refused(api.http.post(path, content=b"x", headers=twice), 400, "invalid_request")
+
+
+@pytest.mark.rule("R30: Content-Type")
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [("a.pdf", "application/pdf"), ("a.CSV", "text/csv"), ("a", "application/octet-stream"), ("a.html", "text/html")],
+)
+def test_stored_type(api: Any, control: Any, draft: str, name: str, stored: str) -> None:
+    response = api.attach(draft, name, **{"Content-Type": "image/png"})
+    assert control.stored_file(draft, response.json()["id"])["content_type"] == stored
+
+
+def test_the_body_is_never_interpreted(api: Any, control: Any, draft: str) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=x", "Content-Encoding": "gzip"}
+    file = api.attach(draft, content=b"--x\r\n\r\n--x--", **headers).json()
+    assert control.stored_content(draft, file["id"]) == b"--x\r\n\r\n--x--"
+
+
+@pytest.mark.rule("R33: rounding")
+@pytest.mark.parametrize(("size", "accepted"), [(0, True), (2 * MB - 1, True), (2 * MB, True), (2 * MB + 1, False)])
+def test_size_limit(api: Any, control: Any, refused: Any, draft: str, size: int, accepted: bool) -> None:
+    control.patch_account(per_file_limit_mb=2)
+    response = api.attach(draft, content=b"x" * size)
+    if accepted:
+        assert response.status_code == 201
+        assert response.json()["size"] == size
+    else:
+        refused(response, 413, "file_too_large")
+
+
+@pytest.mark.rule("R33: the message")
+def test_size_is_checked_before_any_byte_is_read(
+    api: Any, control: Any, refused: Any, draft: str, wire: Callable[[], Any]
+) -> None:
+    control.patch_account(per_file_limit_mb=100)
+    connection = wire()
+    connection.upload(draft, str(100 * MB + 100_000))
+    message = refused(connection.answer(), 413, "file_too_large")
+    assert "101" in message
+    assert "100" in message
+    assert str(100 * MB + 100_000) not in message
+    connection = wire()
+    connection.upload(draft, str(100 * MB), "Expect: 100-continue")
+    assert connection.socket.recv(100).startswith(b"HTTP/1.1 100 ")
+
+
+@pytest.mark.rule("R20")
+def test_a_draft_sent_during_the_upload_refuses_the_file(
+    api: Any, refused: Any, draft: str, wire: Callable[[], Any]
+) -> None:
+    api.attached(draft, "first.txt")
+    connection = wire()
+    connection.upload(draft, "10", name="late.txt")
+    connection.socket.sendall(b"01234")
+    _until_received(api, draft)
+    assert api.send(draft).status_code == 200
+    connection.socket.sendall(b"56789")
+    refused(connection.answer(), 409, "invalid_state")
+    assert [file["name"] for file in api.get(draft)["files"]] == ["first.txt"]
+
+
+def _until_received(api: Any, draft: str) -> None:
+    """A call later on another connection is read after what was sent before it."""
+    api.get(draft)
+
+
+def test_concurrent_uploads_of_one_name_make_one_file(api: Any, draft: str, wire: Callable[[], Any]) -> None:
+    connections = [wire() for _ in range(3)]
+    for connection in connections:
+        connection.upload(draft, "10")
+        connection.socket.sendall(b"01234")
+    _until_received(api, draft)
+    for connection in connections:
+        connection.socket.sendall(b"56789")
+    answers = [connection.answer() for connection in connections]
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 201]
+    assert len({answer.content for answer in answers}) == 1
+    assert api.get(draft)["files"] == [answers[0].json()]
+
+
+@pytest.mark.control  # for a real account it is five minutes of waiting
+@pytest.mark.rule("R55: number of files")
+def test_many_files(api: Any, draft: str, unlimited: None) -> None:
+    for number in range(300):
+        api.attached(draft, f"{number}.txt")
+    assert len(api.http.get(f"/v1/transfers/{draft}/files").json()["data"]) == 300
+
+
+def test_a_large_body_in_parts(api: Any, control: Any, draft: str) -> None:
+    blocks = [bytes([number]) * 300_001 for number in range(40)]
+
+    def body() -> Iterator[bytes]:
+        yield from blocks
+
+    headers = {"Content-Length": str(sum(map(len, blocks)))}
+    headers["Content-Disposition"] = "attachment; filename=big"
+    file = api.http.post(f"/v1/transfers/{draft}/files", content=body(), headers=headers).json()
+    assert control.stored_file(draft, file["id"])["sha256"] == hashlib.sha256(b"".join(blocks)).hexdigest()
+
+
+def test_uploads_do_not_hold_up_other_calls(api: Any, draft: str, wire: Callable[[], Any]) -> None:
+    connection = wire()
+    connection.upload(draft, str(64 * MB))
+    sender = threading.Thread(target=connection.socket.sendall, args=(bytes(64 * MB),))
+    sender.start()
+    for _ in range(20):
+        assert api.get(draft)["status"] == "draft"
+    sender.join()
+    assert connection.answer().status_code == 201

@@ -1,0 +1,174 @@
+"""Uploads at the level of bytes on the wire: lengths, early refusals, bodies that are cut off."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer_sandbox.domain import defaults
+from support.timeouts import eventually
+
+pytestmark = pytest.mark.rule("R30: Content-Length")
+
+MB = 1_048_576
+
+
+@pytest.fixture
+def draft(api: Any) -> str:
+    return str(api.draft()["id"])
+
+
+@pytest.mark.parametrize("length", [None, "", "abc", "-1", "1.5", "+5", "0x10", "5, 5", "5 5", "9" * 25])
+def test_absent_or_unusable_length(api: Any, refused: Any, draft: str, wire: Callable[[], Any], length: Any) -> None:
+    connection = wire()
+    connection.upload(draft, length)
+    refused(connection.answer(), 411, "length_required")
+    assert api.get(draft)["files"] == []
+
+
+@pytest.mark.parametrize("headers", [["Content-Length: 5"], []])
+def test_chunked_encoding_declares_no_length(
+    api: Any, refused: Any, draft: str, wire: Callable[[], Any], headers: list[str]
+) -> None:
+    connection = wire()
+    connection.upload(draft, None, "Transfer-Encoding: chunked", *headers)
+    connection.socket.sendall(b"5\r\nhello\r\n0\r\n\r\n")
+    refused(connection.answer(), 411, "length_required")
+    assert api.get(draft)["files"] == []
+
+
+def test_two_lengths(refused: Any, draft: str, wire: Callable[[], Any]) -> None:
+    connection = wire()
+    connection.upload(draft, "5", "Content-Length: 6")
+    connection.socket.sendall(b"hello!")
+    refused(connection.answer(), 411, "length_required")
+
+
+@pytest.mark.parametrize("extra", [1, 1000, 8 * MB])
+def test_a_length_below_the_real_size_stores_a_truncated_file(
+    api: Any, control: Any, draft: str, wire: Callable[[], Any], extra: int
+) -> None:
+    connection = wire()
+    connection.upload(draft, "5")
+    try:
+        connection.socket.sendall(b"hello" + b"\x01" * extra)
+    except ConnectionError:
+        assert extra == 8 * MB
+    answer = connection.answer()
+    assert answer.status_code == 201
+    assert answer.json()["size"] == 5
+    assert control.stored_content(draft, answer.json()["id"]) == b"hello"
+
+
+@pytest.mark.rule("R31: an upload that is cut off")
+@pytest.mark.parametrize(("declared", "sent"), [(10, 0), (10, 9), (4 * MB, 3 * MB)])
+def test_half_closed_upload(
+    api: Any, refused: Any, draft: str, wire: Callable[[], Any], data_dir: Path, declared: int, sent: int
+) -> None:
+    connection = wire()
+    connection.upload(draft, str(declared))
+    connection.socket.sendall(b"x" * sent)
+    connection.socket.shutdown(socket.SHUT_WR)
+    refused(connection.answer(), 500, "internal_error")
+    _nothing_is_left(api, draft, data_dir)
+
+
+@pytest.mark.rule("R31: an upload that is cut off")
+@pytest.mark.parametrize("reset", [False, True])
+def test_cut_off_upload(
+    api: Any, control: Any, draft: str, wire: Callable[[], Any], data_dir: Path, reset: bool
+) -> None:
+    connection = wire()
+    connection.upload(draft, str(4 * MB))
+    connection.socket.sendall(b"x" * 3 * MB)
+    if reset:
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.socket.close()
+    eventually(lambda: [row["status"] for row in control.requests() if row["path"].endswith("/files")] == [500])
+    _nothing_is_left(api, draft, data_dir)
+    assert api.attach(draft, content=b"again").status_code == 201
+
+
+@pytest.mark.control
+@pytest.mark.rule("R31: an upload that is cut off")
+@pytest.mark.parametrize("sent", [0, 9, 2 * MB + 9])
+def test_stalled_upload(
+    api: Any, refused: Any, draft: str, wire: Callable[[], Any], data_dir: Path, monkeypatch: Any, sent: int
+) -> None:
+    monkeypatch.setattr(defaults, "UPLOAD_STALL_SECONDS", 0.3)
+    connection = wire()
+    connection.upload(draft, str(4 * MB))
+    connection.socket.sendall(b"x" * sent)
+    refused(connection.answer(), 500, "internal_error")
+    _nothing_is_left(api, draft, data_dir)
+
+
+def _nothing_is_left(api: Any, draft: str, data_dir: Path) -> None:
+    assert api.get(draft)["files"] == []
+    assert list((data_dir / "partial").iterdir()) == []
+    assert list((data_dir / "files").iterdir()) == []
+
+
+@pytest.mark.rule("R33: before the body is read")
+@pytest.mark.parametrize("refusal", ["too_large", "unknown", "sent", "no_name", "no_key"])
+def test_an_early_refusal_can_be_read_after_the_whole_body(
+    api: Any, control: Any, draft: str, wire: Callable[[], Any], refusal: str
+) -> None:
+    control.patch_account(per_file_limit_mb=1)
+    size, name, target = 32 * MB, "a.txt", draft
+    if refusal == "unknown":
+        target = "none"
+    elif refusal == "sent":
+        target = api.sent()["id"]
+    elif refusal == "no_name":
+        name = ""
+    elif refusal == "no_key":
+        control.revoke_key(api.key)
+    connection = wire()
+    connection.upload(target, str(size), name=name)
+    connection.socket.sendall(bytes(size))
+    answer = connection.answer()
+    assert answer.status_code == {"too_large": 413, "unknown": 404, "sent": 409, "no_name": 400, "no_key": 401}[refusal]
+    assert answer.headers["connection"] == "close"
+    assert connection.socket.recv(1) == b""
+
+
+def test_an_early_refusal_comes_before_the_body(api: Any, control: Any, draft: str, wire: Callable[[], Any]) -> None:
+    control.patch_account(per_file_limit_mb=1)
+    connection = wire()
+    connection.upload(draft, str(2 * MB))
+    assert connection.answer().status_code == 413
+    connection = wire()
+    connection.upload(draft, str(2 * MB), "Expect: 100-continue")
+    assert connection.answer().status_code == 413
+
+
+def test_a_name_that_is_there_needs_no_body(api: Any, draft: str, wire: Callable[[], Any]) -> None:
+    file = api.attached(draft, "a.txt")
+    connection = wire()
+    connection.upload(draft, str(2 * MB), "Expect: 100-continue")
+    answer = connection.answer()
+    assert (answer.status_code, answer.json()) == (200, file)
+
+
+def test_a_connection_carries_many_uploads(api: Any, draft: str, wire: Callable[[], Any]) -> None:
+    connection = wire()
+    for number in range(5):
+        connection.upload(draft, "5", name=f"{number}.txt")
+        connection.socket.sendall(b"hello")
+        assert connection.answer().status_code == 201
+    for length in ("5", "5"):
+        connection.upload(draft, length, name="4.txt")
+        connection.socket.sendall(b"hello")
+        assert connection.answer().status_code == 200
+
+
+def test_what_is_not_http(refused: Any, wire: Callable[[], Any]) -> None:
+    connection = wire()
+    connection.socket.sendall(b"NONSENSE\r\n\r\n")
+    refused(connection.answer(), 400, "invalid_request")

@@ -1,0 +1,145 @@
+"""States and transitions: pickup, expiry, cancellation, discarding, old records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.rule("R18")
+
+ANN = {"email": "ann@example.com"}
+BOB = {"email": "bob@example.com"}
+DAY = 86_400
+
+
+def test_recipients_collect_one_after_the_other(api: Any, control: Any) -> None:
+    transfer_id = api.sent(recipients=[ANN, BOB])["id"]
+    assert api.get(transfer_id)["status"] == "pending"
+    control.pickup(transfer_id, "bob@example.com")
+    partial = api.get(transfer_id)
+    assert partial["status"] == "partial"
+    assert [r["picked_up_at"] is None for r in partial["recipients"]] == [True, False]
+    control.pickup(transfer_id, "ann@example.com")
+    complete = api.get(transfer_id)
+    assert complete["status"] == "complete"
+    assert all(r["picked_up_at"] for r in complete["recipients"])
+
+
+def test_a_second_download_changes_nothing(api: Any, control: Any) -> None:
+    transfer_id = api.sent(recipients=[ANN, BOB])["id"]
+    first = control.pickup(transfer_id, "ann@example.com")
+    control.advance_clock(60)
+    assert control.pickup(transfer_id, "ann@example.com") == first
+
+
+def test_each_duplicate_recipient_collects(api: Any, control: Any) -> None:
+    transfer_id = api.sent(recipients=[ANN, ANN])["id"]
+    assert control.pickup(transfer_id, "ann@example.com")["status"] == "partial"
+    assert control.pickup(transfer_id, "ann@example.com")["status"] == "complete"
+
+
+@pytest.mark.rule("R19")
+@pytest.mark.parametrize("collected", [0, 1])
+def test_pending_and_partial_expire(api: Any, control: Any, collected: int) -> None:
+    control.patch_account(delivery_window_days=2)
+    transfer = api.sent(recipients=[ANN, BOB])
+    if collected:
+        control.pickup(transfer["id"], "ann@example.com")
+    control.advance_clock(2 * DAY - 60)
+    assert api.get(transfer["id"])["status"] == ("partial" if collected else "pending")
+    control.advance_clock(61)
+    expired = api.get(transfer["id"])
+    assert expired["status"] == "expired"
+    assert expired["expires_at"] == transfer["expires_at"]
+    assert api.page()["data"][0]["status"] == "expired"
+
+
+@pytest.mark.rule("R19: complete, canceled and draft are never replaced")
+def test_final_states_do_not_expire(api: Any, control: Any) -> None:
+    control.patch_account(delivery_window_days=1)
+    complete, canceled, draft = api.sent()["id"], api.sent()["id"], api.draft()["id"]
+    control.pickup(complete, "ann@example.com")
+    control.cancel(canceled)
+    control.advance_clock(2 * DAY)
+    assert [api.get(i)["status"] for i in (complete, canceled, draft)] == ["complete", "canceled", "draft"]
+
+
+@pytest.mark.parametrize("collected", [0, 1])
+def test_cancel(api: Any, control: Any, collected: int) -> None:
+    transfer_id = api.sent(recipients=[ANN, BOB])["id"]
+    if collected:
+        control.pickup(transfer_id, "ann@example.com")
+    control.cancel(transfer_id)
+    assert api.get(transfer_id)["status"] == "canceled"
+
+
+@pytest.mark.rule("R18: no other transitions")
+def test_impossible_transitions(api: Any, control: Any) -> None:
+    control.patch_account(delivery_window_days=1)
+    draft, canceled, expired, complete = api.draft()["id"], api.sent()["id"], api.sent()["id"], api.sent()["id"]
+    control.cancel(canceled)
+    control.pickup(complete, "ann@example.com")
+    control.advance_clock(DAY + 1)
+    for transfer_id in (draft, canceled, expired):
+        with pytest.raises(httpx.HTTPStatusError, match="409"):
+            control.pickup(transfer_id, "ann@example.com")
+    for transfer_id in (draft, canceled, expired, complete):
+        with pytest.raises(httpx.HTTPStatusError, match="409"):
+            control.cancel(transfer_id)
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        control.pickup(complete, "nobody@example.com")
+
+
+def test_discard(api: Any, refused: Any) -> None:
+    draft = api.draft()
+    file = api.attached(draft["id"])
+    path = f"/v1/transfers/{draft['id']}"
+    response = api.http.delete(path)
+    assert (response.status_code, response.content) == (204, b"")
+    for method, rest in [
+        ("GET", ""),
+        ("DELETE", ""),
+        ("GET", "/files"),
+        ("GET", f"/files/{file['id']}"),
+        ("POST", "/send"),
+    ]:
+        refused(api.http.request(method, path + rest), 404, "not_found")
+    refused(api.attach(draft["id"]), 404, "not_found")
+
+
+@pytest.mark.rule("R56: draft")
+def test_a_draft_lives_thirty_days(api: Any, control: Any, refused: Any) -> None:
+    draft = api.draft()["id"]
+    api.attached(draft)
+    control.advance_clock(30 * DAY - 60)
+    assert api.get(draft)["status"] == "draft"
+    control.advance_clock(61)
+    refused(api.send(draft), 404, "not_found")
+    refused(api.http.get(f"/v1/transfers/{draft}"), 404, "not_found")
+
+
+@pytest.mark.rule("R17: unknown")
+def test_unknown_is_retrieved_and_never_listed(api: Any, control: Any) -> None:
+    old, new = api.sent()["id"], api.sent()["id"]
+    control.set_stored_status(old, "DELIVERED_V0")
+    assert api.get(old)["status"] == "unknown"
+    assert api.ids() == [new]
+    control.patch_account(delivery_window_days=1)
+    control.advance_clock(400 * DAY)
+    assert api.get(old)["status"] == "unknown"
+
+
+@pytest.mark.rule("R29")
+def test_retrieve_names_what_is_missing(api: Any, refused: Any) -> None:
+    refused(api.http.get("/v1/transfers/none"), 404, "not_found")
+
+
+@pytest.mark.rule("R11: ISO 8601")
+def test_times_are_utc(api: Any, control: Any) -> None:
+    transfer = api.sent()
+    control.pickup(transfer["id"], "ann@example.com")
+    transfer = api.get(transfer["id"])
+    times = [transfer["expires_at"], transfer["sent_at"], transfer["recipients"][0]["picked_up_at"]]
+    assert all(time.endswith("Z") and "T" in time for time in times)

@@ -1,0 +1,176 @@
+"""GET /v1/transfers: order, pages, filters."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.rule("R26")
+
+ANN = {"email": "ann@example.com"}
+BOB = {"email": "bob@example.com"}
+
+
+@pytest.fixture(autouse=True)
+def _no_rate(unlimited: None) -> None:
+    """Listing is the subject here, not its rate."""
+
+
+@pytest.mark.control
+def test_empty(api: Any) -> None:
+    assert api.page() == {"data": [], "next_cursor": None}
+
+
+@pytest.mark.rule("R14; R11: files")
+def test_lists_without_files(api: Any) -> None:
+    sent = api.sent(message="Hello")
+    listed = api.page()["data"][0]
+    assert listed == {name: value for name, value in sent.items() if name != "files"}
+
+
+def test_newest_first_by_time_of_sending(api: Any) -> None:
+    drafts = [api.draft()["id"] for _ in range(3)]
+    for draft in drafts:
+        api.attached(draft)
+    for draft in (drafts[1], drafts[2], drafts[0]):
+        api.send(draft)
+    assert api.ids()[:3] == [drafts[0], drafts[2], drafts[1]]
+
+
+def test_drafts_are_never_listed(api: Any) -> None:
+    draft = api.draft()["id"]
+    api.attached(draft)
+    assert draft not in api.ids(limit=100)
+
+
+@pytest.mark.control  # sends more than anybody would want to pay for
+@pytest.mark.rule("R26: limit")
+@pytest.mark.parametrize(
+    ("limit", "shown"),
+    [
+        (None, 25),
+        ("26", 26),
+        ("1", 1),
+        ("0", 1),
+        ("-7", 1),
+        ("100", 100),
+        ("101", 100),
+        ("1000", 100),
+        ("9" * 400, 100),
+    ],
+)
+def test_limit_is_clamped(api: Any, limit: str | None, shown: int) -> None:
+    for _ in range(min(shown + 1, 101)):
+        api.sent()
+    page = api.page(**({} if limit is None else {"limit": limit}))
+    assert len(page["data"]) == shown
+    assert page["next_cursor"] is not None
+
+
+@pytest.mark.rule("R26: limit")
+@pytest.mark.parametrize("limit", ["", "ten", "1.5", "1e2", "0x10", "1_0", " 1", "٣", "NaN"])
+def test_limit_that_is_no_integer(api: Any, refused: Any, limit: str) -> None:
+    response = api.http.get("/v1/transfers", params={"limit": limit})
+    assert "limit" in refused(response, 400, "invalid_request")
+
+
+@pytest.mark.control
+@pytest.mark.rule("R26: cursor")
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
+def test_pages_cover_everything_once(api: Any, limit: int) -> None:
+    sent = [api.sent()["id"] for _ in range(5)]
+    listed, cursor = [], None
+    for _ in range(10):
+        page = api.page(limit=limit, **({"cursor": cursor} if cursor else {}))
+        listed.append([transfer["id"] for transfer in page["data"]])
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert functools.reduce(operator.iadd, listed, []) == sent[::-1]
+    assert all(len(page) == limit for page in listed[:-1])
+    assert listed[-1]
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "0", "AAAA", "ÿ", "A" * 32 + "=", "A" * 10_000])
+def test_cursor_that_was_never_given_out(api: Any, refused: Any, cursor: str) -> None:
+    response = api.http.get("/v1/transfers", params={"cursor": cursor})
+    assert "cursor" in refused(response, 400, "invalid_request")
+
+
+@pytest.mark.control
+@pytest.mark.rule("R27")
+def test_sent_during_paging(api: Any) -> None:
+    old = [api.sent()["id"] for _ in range(3)]
+    first = api.page(limit=2)
+    late = [api.sent()["id"] for _ in range(2)]
+    pages, cursor = [], first["next_cursor"]
+    while cursor:
+        page = api.page(limit=2, cursor=cursor)
+        pages.append([transfer["id"] for transfer in page["data"]])
+        cursor = page["next_cursor"]
+    assert [transfer["id"] for transfer in first["data"]] == [old[2], old[1]]
+    assert pages == [[old[0]], [late[1], late[0]]]
+    assert api.ids() == [*late[::-1], *old[::-1]]
+
+
+@pytest.mark.rule("R26: status")
+def test_status_filter(api: Any, control: Any) -> None:
+    control.patch_account(delivery_window_days=1)
+    expired = [api.sent()["id"], api.sent(recipients=[ANN, BOB])["id"]]
+    control.pickup(expired[1], "ann@example.com")
+    control.advance_clock(86_401)
+    pending = api.sent()["id"]
+    partial = api.sent(recipients=[ANN, BOB])["id"]
+    control.pickup(partial, "ann@example.com")
+    complete, canceled = api.sent()["id"], api.sent()["id"]
+    control.pickup(complete, "ann@example.com")
+    control.cancel(canceled)
+    assert api.ids(status="pending") == [pending]
+    assert api.ids(status="partial") == [partial]
+    assert api.ids(status="complete") == [complete]
+    assert api.ids(status="canceled") == [canceled]
+    assert api.ids(status="expired") == expired[::-1]
+    assert api.ids(status="all") == api.ids() == [canceled, complete, partial, pending, *expired[::-1]]
+    for status in ("pending", "partial", "complete", "canceled", "expired"):
+        assert {transfer["status"] for transfer in api.page(status=status)["data"]} == {status}
+
+
+@pytest.mark.parametrize("status", ["draft", "unknown", "", "PENDING", "pending,partial", "sent"])
+def test_status_that_cannot_be_filtered_by(api: Any, refused: Any, status: str) -> None:
+    response = api.http.get("/v1/transfers", params={"status": status})
+    assert "status" in refused(response, 400, "invalid_request")
+
+
+def test_the_filter_holds_across_pages(api: Any, control: Any) -> None:
+    sent = [api.sent()["id"] for _ in range(6)]
+    for transfer_id in sent[::2]:
+        control.pickup(transfer_id, "ann@example.com")
+    first = api.page(status="pending", limit=2)
+    second = api.page(status="pending", limit=2, cursor=first["next_cursor"])
+    ids = [transfer["id"] for transfer in first["data"] + second["data"]]
+    assert ids == [sent[5], sent[3], sent[1]]
+    assert second["next_cursor"] is None
+
+
+@pytest.mark.rule("R28")
+def test_what_stops_matching_is_gone_from_later_pages(api: Any, control: Any) -> None:
+    sent = [api.sent()["id"] for _ in range(4)]
+    first = api.page(status="pending", limit=2)
+    control.pickup(sent[1], "ann@example.com")
+    assert api.ids(status="pending", limit=2, cursor=first["next_cursor"]) == [sent[0]]
+
+
+@pytest.mark.rule("R28: status=all")
+def test_all_loses_nothing_while_statuses_change(api: Any, control: Any) -> None:
+    sent = [api.sent()["id"] for _ in range(4)]
+    first = api.page(limit=2)
+    control.pickup(sent[1], "ann@example.com")
+    control.pickup(sent[3], "ann@example.com")
+    assert api.ids(limit=2, cursor=first["next_cursor"]) == [sent[1], sent[0]]
+
+
+def test_repeated_parameter(api: Any, refused: Any) -> None:
+    assert "limit" in refused(api.http.get("/v1/transfers?limit=1&limit=2"), 400, "invalid_request")

@@ -1,0 +1,320 @@
+"""The web application: who may see what, keys shown once, settings that hold, and no way in for another site."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from outbound_transfer_sandbox.domain import defaults
+from outbound_transfer_sandbox.testing import Sandbox
+from outbound_transfer_sandbox.web import account, events, keys, mailbox, pickup, sign_in, transfers
+
+KEYS, EVENTS = "/profile/integrations/api-keys", "/account/security/events"
+SIGNED_IN = [*transfers.routes, *keys.routes, *account.routes, *events.routes, *mailbox.routes, sign_in.routes[-1]]
+FORMS = [route.path for route in [*SIGNED_IN, *sign_in.routes, *pickup.routes] if "POST" in route.methods]
+
+
+def filled(path: str) -> str:
+    return re.sub(r"\{[^}]*\}", "1", path)
+
+
+@pytest.mark.parametrize("route", SIGNED_IN, ids=lambda route: f"{route.path} {min(route.methods)}")
+def test_nobody_gets_past_sign_in(browser: Callable[[], Any], route: Any) -> None:
+    stranger = browser()
+    if "POST" in route.methods:
+        answer = stranger.post("/sign-in", filled(route.path))
+    else:
+        answer = stranger.get(filled(route.path))
+    assert answer.url.path == "/sign-in"
+    assert answer.history[0].status_code == 303
+
+
+@pytest.mark.parametrize(
+    "route", [*account.routes, *events.routes], ids=lambda route: f"{route.path} {min(route.methods)}"
+)
+def test_only_an_administrator_sees_account_settings(
+    sandbox: Sandbox, user: Any, administrator: Any, read: Any, route: Any
+) -> None:
+    before = sandbox.state()["account"]
+    answer = user.post(KEYS, route.path, plan="free") if "POST" in route.methods else user.get(route.path)
+    assert answer.status_code == 403
+    assert "Only an administrator" in read(answer)
+    assert sandbox.state()["account"] == before
+    assert "Account settings" not in read(user.get("/transfers"))
+    assert "Account settings" in read(administrator.get("/transfers"))
+
+
+def test_no_form_works_without_its_token(send: Any, links: Any, administrator: Any) -> None:
+    send()
+    link = next(iter(links().values()))
+    assert len(FORMS) >= 10
+    for path in FORMS:
+        for token in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ä"}):
+            address = filled(path.replace("/pickup/{token}", link))
+            answer = administrator.http.post(address, data={"user": "x", "answer": "x", **token})
+            assert answer.status_code == 403, address
+            assert "out of date" in answer.text
+
+
+def test_a_token_is_good_in_its_own_browser_only(user: Any, other: Any) -> None:
+    answer = other.http.post(KEYS, data={"csrf": user.csrf(KEYS), "label": "x"})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "http://localhost.evil.example", "null", "http://127.0.0.1"]
+)
+def test_forms_of_other_sites_are_refused(user: Any, origin: str) -> None:
+    answer = user.http.post(KEYS, data={"csrf": user.csrf(KEYS), "label": "x"}, headers={"Origin": origin})
+    assert answer.status_code == 403
+    assert "another site" in answer.text
+
+
+@pytest.mark.parametrize("password", ["wrong", "", "correct horse "])
+def test_a_wrong_password(browser: Callable[[], Any], user: Any, password: str) -> None:
+    stranger = browser()
+    answer = stranger.sign_in("sender@example.com", password)
+    assert answer.status_code == 403
+    unknown = browser().sign_in("nobody@example.com", password)
+    assert unknown.status_code == 403
+    texts = [re.sub("value=.*|<time.*</time>", "", page.text) for page in (answer, unknown)]
+    assert texts[0] == texts[1]
+
+
+def test_passwords_cannot_be_searched_through(sandbox: Sandbox, browser: Callable[[], Any], user: Any) -> None:
+    stranger = browser()
+    for _ in range(defaults.MAX_WRONG_ANSWERS):
+        assert stranger.sign_in("sender@example.com", "wrong").status_code == 403
+    locked = stranger.sign_in("sender@example.com")
+    assert locked.status_code == 429
+    assert user.get("/transfers").status_code == 200
+    sandbox.advance_clock(defaults.LOCKOUT_SECONDS + 1)
+    assert stranger.sign_in("sender@example.com").status_code == 200
+
+
+def test_a_session_ends(sandbox: Sandbox, user: Any, other: Any) -> None:
+    cookies = dict(user.http.cookies)
+    sandbox.advance_clock(100 * 86_400)
+    assert user.get("/transfers").url.path == "/transfers"
+    assert user.post("/transfers", "/sign-out").url.path == "/sign-in"
+    user.http.cookies.update(cookies)
+    assert user.get("/transfers").url.path == "/sign-in"
+    sandbox.patch_user("other@example.com", active=False)
+    assert other.get("/transfers").url.path == "/sign-in"
+
+
+def test_a_new_password_ends_sessions(sandbox: Sandbox, user: Any) -> None:
+    sandbox.call("POST", "sign-ins", {"user": "sender@example.com", "password": "another"})
+    assert user.get("/transfers").url.path == "/sign-in"
+
+
+def test_a_brought_cookie_is_never_made_a_session(browser: Callable[[], Any], user: Any) -> None:
+    victim = browser()
+    victim.get("/sign-in")
+    planted = dict(victim.http.cookies)
+    victim.sign_in("sender@example.com")
+    assert not set(planted.values()) & set(dict(victim.http.cookies).values())
+    cookie = next(c for c in victim.http.cookies.jar)
+    assert cookie.has_nonstandard_attr("HttpOnly")
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/x\r\nX: y", ""]
+)
+def test_sign_in_leads_nowhere_else(browser: Callable[[], Any], user: Any, path: str) -> None:
+    answer = browser().post("/sign-in", user="sender@example.com", password="correct horse", next=path)
+    assert answer.url.path == "/transfers"
+    assert browser().post("/sign-in", user="sender@example.com", password="correct horse", next=KEYS).url.path == KEYS
+
+
+def test_a_key_is_shown_once_used_and_revoked(sandbox: Sandbox, user: Any, read: Any) -> None:
+    shown = user.post(KEYS, label="<i>nightly</i>")
+    key = re.search(r"obt_\w+", shown.text)[0]
+    again = user.get(KEYS)
+    assert key not in again.text
+    assert "<i>nightly</i>" in read(again)
+    assert read(again).count("never") == 2
+    bearer = {"Authorization": f"Bearer {key}"}
+    assert httpx.get(f"{sandbox.base_url}/v1/transfers", headers=bearer).status_code == 200
+    assert read(user.get(KEYS)).count("never") == 1
+    newest = re.search(r"/api-keys/(\d+)/revoke", again.text)[1]
+    assert "revoked" in read(user.post(KEYS, f"{KEYS}/{newest}/revoke"))
+    assert httpx.get(f"{sandbox.base_url}/v1/transfers", headers=bearer).status_code == 401
+
+
+def test_keys_are_nobody_elses(sandbox: Sandbox, user: Any, other: Any, administrator: Any, read: Any) -> None:
+    number = re.search(r"/api-keys/(\d+)/revoke", user.get(KEYS).text)[1]
+    for stranger in (other, administrator):
+        assert "You have no keys yet" in read(stranger.get(KEYS))
+        assert stranger.post(KEYS, f"{KEYS}/{number}/revoke").status_code == 404
+    assert user.post(KEYS, f"{KEYS}/{10**30}/revoke").status_code == 404
+    bearer = {"Authorization": f"Bearer {sandbox.transfer_api_key}"}
+    assert httpx.get(f"{sandbox.base_url}/v1/transfers", headers=bearer).status_code == 200
+
+
+@pytest.mark.parametrize("setting", ["account", "grant"])
+def test_a_key_needs_the_feature_and_the_grant(sandbox: Sandbox, user: Any, setting: str) -> None:
+    if setting == "account":
+        sandbox.patch_account(api_enabled=False)
+    else:
+        sandbox.patch_user("sender@example.com", api_permitted=False)
+    answer = user.post(KEYS, label="x")
+    assert answer.status_code == 403
+    assert "obt_" not in answer.text
+
+
+def test_settings_are_saved(sandbox: Sandbox, administrator: Any) -> None:
+    texts = {"plan": "trial", "default_security": "email", "billing": "per_transfer"}
+    numbers = {
+        "recipients_per_transfer": 9,
+        "per_file_limit_mb": 7,
+        "delivery_window_days": 3,
+        "outstanding_transfer_limit": 5,
+        "scheduled_sends": 1,
+        "credits": 2,
+        "requests_per_window": 11,
+        "window_seconds": 2.5,
+        "feed_interval_seconds": 0,
+    }
+    options = {"security_options": ["email", "sms"]}
+    saved = administrator.post("/account", **texts, **numbers, **options, outgoing_enabled="true")
+    assert "Saved." in saved.text
+    switches = {"api_enabled": False, "outgoing_enabled": True}
+    assert sandbox.state()["account"] == {**texts, **numbers, **options, **switches}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *[{"credits": "-1"}, {"credits": "many"}, {"plan": "gold"}, {"window_seconds": "nan"}],
+        *[{"default_security": "sms", "security_options": ["email"]}, {"recipients_per_transfer": "251"}],
+    ],
+)
+def test_wrong_settings_change_nothing(sandbox: Sandbox, administrator: Any, wrong: dict[str, Any]) -> None:
+    before = sandbox.state()["account"]
+    answer = administrator.post("/account", **{"security_options": ["none"], "api_enabled": "true", **wrong})
+    assert answer.status_code == 400
+    assert 'role="alert"' in answer.text
+    assert sandbox.state()["account"] == before
+
+
+def test_monitoring(sandbox: Sandbox, administrator: Any, read: Any) -> None:
+    def status(key: str) -> int:
+        return httpx.get(f"{sandbox.base_url}/v1/events", headers={"Authorization": f"Bearer {key}"}).status_code
+
+    sandbox.patch_account(feed_interval_seconds=0)
+    assert "Enable monitoring" in read(administrator.post(EVENTS, f"{EVENTS}/end"))
+    assert status(sandbox.event_api_key) == 401
+    first = re.search(r"obs_\w+", administrator.post(EVENTS, f"{EVENTS}/key").text)[0]
+    assert first not in administrator.get(EVENTS).text
+    second = re.search(r"obs_\w+", administrator.post(EVENTS, f"{EVENTS}/key").text)[0]
+    assert [status(key) for key in (first, second)] == [401, 200]
+
+
+def test_the_log_has_pages(sandbox: Sandbox, administrator: Any) -> None:
+    bearer = {"Authorization": f"Bearer {sandbox.event_api_key}"}
+    with httpx.Client(base_url=sandbox.base_url, headers=bearer) as http:
+        http.get("/v1/events")
+        for _ in range(59):
+            http.get("/v1/events")
+    sizes, path = [], EVENTS
+    while path:
+        text = administrator.get(path).text
+        sizes.append(text.count('class="pill number'))
+        older = re.search('rel="next" href="([^"]+)"', text)
+        path = older and older[1]
+    assert sizes == [25, 25, 10]
+    assert 'number ok">200' in text
+    assert administrator.get(f"{EVENTS}?before=x").status_code == 200
+
+
+def test_transfers_are_their_senders(send: Any, user: Any, other: Any, administrator: Any, read: Any) -> None:
+    transfer = send(subject="Payroll")
+    assert "Payroll" in read(user.get("/transfers"))
+    for stranger in (other, administrator):
+        assert "Payroll" not in read(stranger.get("/transfers"))
+        assert stranger.get(f"/transfers/{transfer['id']}").status_code == 404
+        assert stranger.post("/transfers", f"/transfers/{transfer['id']}/cancel").status_code == 404
+    assert "pending" in read(user.get(f"/transfers/{transfer['id']}"))
+
+
+def test_cancel(sandbox: Sandbox, send: Any, user: Any, read: Any) -> None:
+    transfer = send()
+    path = f"/transfers/{transfer['id']}"
+    assert "canceled" in read(user.post(path, f"{path}/cancel"))
+    assert user.post("/transfers", f"{path}/cancel").status_code == 409
+    assert read(user.get("/transfers?status=canceled")).count("Report") == 1
+    assert "No transfers are pending" in read(user.get("/transfers?status=pending"))
+
+
+def test_drafts_are_not_shown(sandbox: Sandbox, user: Any, read: Any) -> None:
+    bearer = {"Authorization": f"Bearer {sandbox.transfer_api_key}"}
+    body = {"subject": "Secret plan", "recipients": [{"email": "ann@example.com"}]}
+    draft = httpx.post(f"{sandbox.base_url}/v1/transfers", json=body, headers=bearer).json()
+    assert "You have not sent anything yet" in read(user.get("/transfers"))
+    assert user.get(f"/transfers/{draft['id']}").status_code == 404
+    assert "Secret plan" not in user.get("/mailbox").text
+
+
+@pytest.mark.parametrize("query", ["status=draft", "status=nonsense", "cursor=x"])
+def test_wrong_addresses(user: Any, query: str) -> None:
+    assert user.get(f"/transfers?{query}").status_code == 400
+
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}\r\nSet-Cookie: a=b"
+
+
+def test_hostile_text_stays_text(sandbox: Sandbox, send: Any, links: Any, user: Any, browser: Any) -> None:
+    transfer = send(
+        ((HOSTILE.replace("/", "").replace('"', "").replace("\r\n", ""), b"x"),),
+        subject=HOSTILE,
+        message=HOSTILE,
+        recipients=[{"email": "ann@example.com", "name": HOSTILE}],
+        security="question",
+        security_question=HOSTILE,
+        security_answer="x",
+    )
+    link = links()["ann@example.com"]
+    recipient = browser()
+    pages = [user.get(path) for path in ("/transfers", f"/transfers/{transfer['id']}", "/mailbox", "/mailbox/1", KEYS)]
+    pages += [recipient.get(link), recipient.post(link, answer="x"), browser().post("/sign-in", user=HOSTILE)]
+    pages.append(user.get("/mailbox?address=" + httpx.QueryParams({"a": HOSTILE}).__str__()[2:]))
+    for page in pages:
+        assert "<script" not in page.text
+        assert "<img src=x" not in page.text
+        assert ">49" not in page.text
+        assert "a" not in page.cookies
+    assert sum("&lt;script&gt;" in page.text for page in pages) >= 7
+
+
+def test_no_page_needs_or_allows_a_script(send: Any, links: Any, user: Any, administrator: Any, browser: Any) -> None:
+    transfer = send()
+    pages = [administrator.get(path) for path in ("/account", EVENTS, KEYS, "/nope/nope")]
+    pages += [user.get(path) for path in ("/transfers", f"/transfers/{transfer['id']}", "/mailbox", "/mailbox/1")]
+    pages += [browser().get("/sign-in"), browser().get(next(iter(links().values()))), user.get("/static/app.css")]
+    for page in pages:
+        policy = page.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none';")
+        assert "unsafe" not in policy
+        assert {d.split()[0] for d in policy.split("; ")} >= {"form-action", "base-uri", "frame-ancestors"}
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert page.headers["cache-control"] == "no-store"
+        assert not re.search(r"<script|<style|\son\w+=|\sstyle=|https?://(?!127)", page.text.split("</head>")[-1])
+
+
+def test_every_field_has_a_label(send: Any, links: Any, user: Any, administrator: Any, browser: Any) -> None:
+    send(security="email")
+    pages = [administrator.get("/account"), user.get(KEYS), user.get("/mailbox"), browser().get("/sign-in")]
+    pages.append(browser().get(next(iter(links().values()))))
+    for page in pages:
+        labels = set(re.findall('<label for="([^"]+)"', page.text))
+        outside = re.sub("<label class=.*?</label>", "", page.text)
+        fields = re.findall("<(?:input|select)(?![^>]*type=.hidden)[^>]*>", outside)
+        assert fields
+        assert {re.search('id="([^"]+)"', field)[1] for field in fields} <= labels
+        assert page.text.count("<h1") == 1
+        assert '<html lang="en">' in page.text

@@ -1,0 +1,69 @@
+"""Fixtures of real databases. What is heavy to import is imported when a test asks for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.postgres import Database, running_server
+from support.timeouts import eventually
+
+if TYPE_CHECKING:
+    from support.warehouses import Hook
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Database]:
+    """One server a test process."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: Database) -> Iterator[Database]:
+    """A fresh database; whoever leaves a connection to it open fails."""
+    name = f"test_{uuid.uuid4().hex}"
+    with closing(postgres_server.connect(autocommit=True)) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        try:
+            yield Database(postgres_server.host, name)
+            query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"
+            # A server process ends a little after its connection.
+            eventually(lambda: connection.execute(query).fetchone()[0] == 0)
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder that no disk is waited for: DuckDB writes its file anew whenever it is closed."""
+    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def hook_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Hook]:
+    """Make a hook of an empty database, by the name of its driver."""
+    from support.warehouses import DRIVERS, Hook, duckdb_hook, sqlite_hook
+
+    def make(name: str) -> Hook:
+        if name == "sqlite":
+            return sqlite_hook(tmp_path / "warehouse.db")
+        if name == "duckdb":
+            return duckdb_hook(request.getfixturevalue("memory") / "warehouse.duckdb")
+        database: Database = request.getfixturevalue("postgres")
+        return Hook("postgresql", lambda: database.connect(**DRIVERS[name]))
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2"])
+def warehouse_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
+    """A hook of each database that has a dialect of its own."""
+    return hook_of(request.param)

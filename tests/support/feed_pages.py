@@ -1,0 +1,131 @@
+"""Pages of an invented feed, and a warehouse that fails at a chosen statement."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import psycopg.rows
+import psycopg2.extras
+
+from outbound_transfer.protocol.events import Page, read_page
+from outbound_transfer.protocol.messages import Response
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.events import EventStore
+from support.warehouses import Hook
+
+
+def tables(hook: Any, feed: str = "acme", **options: Any) -> EventStore:
+    return EventStore(Warehouse(hook, **options), feed)
+
+
+def page(cursor: int, *lines: bytes, next_cursor: int | None = None, has_more: bool = False) -> Page:
+    headers = {
+        "content-type": "application/x-ndjson",
+        "x-next-cursor": str(cursor + len(lines) if next_cursor is None else next_cursor),
+        "x-has-more": str(has_more).lower(),
+    }
+    return read_page(Response(200, headers, b"".join(line + b"\n" for line in lines)), cursor=cursor)
+
+
+def event(number: int, **fields: Any) -> bytes:
+    base = {"event_id": f"e{number}", "type": "transfer_sent", "timestamp": "2026-01-01T00:00:00Z", "data": {}}
+    return json.dumps(base | fields).encode()
+
+
+def events(start: int, end: int) -> tuple[bytes, ...]:
+    return tuple(event(number) for number in range(start, end))
+
+
+IDS = "SELECT event_id FROM outbound_transfer_events ORDER BY cursor_from, line_number"
+
+
+CURSOR = "SELECT cursor FROM outbound_transfer_feed_cursor"
+
+
+TABLE_NAMES = ("events", "feed_cursor", "feed_polls", "rejected_lines", "schema_version")
+
+
+REJECTED = "SELECT raw FROM outbound_transfer_rejected_lines ORDER BY cursor_from, line_number"
+
+
+class Fault(Exception):
+    pass
+
+
+@dataclass
+class Faulty:
+    """Makes a warehouse's n-th statement (from 1, commits among them) fail: before it is run, or after."""
+
+    at: int
+    after: bool
+    count: int = 0
+    met: list[str] = field(default_factory=list)
+
+    def tables(self, hook: Hook) -> EventStore:
+        feed = tables(hook)
+        connect = feed.warehouse.connect
+        feed.warehouse.connect = lambda: WatchedConnection(connect(), self)
+        return feed
+
+    def step(self, what: str, run: Callable[[], Any]) -> Any:
+        self.count += 1
+        if self.count != self.at:
+            return run()
+        self.met.append(what)
+        if self.after:
+            run()
+        raise Fault(what)
+
+
+class WatchedConnection:
+    """A connection or cursor that reports each statement."""
+
+    def __init__(self, inner: Any, faulty: Faulty) -> None:
+        self.__dict__.update(inner=inner, faulty=faulty)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if name == "cursor":
+            return lambda: WatchedConnection(found(), self.faulty)
+        if name in ("execute", "executemany", "copy", "copy_expert", "commit"):
+            return lambda *args: self.faulty.step(str(args[0]) if args else name, lambda: found(*args))
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.inner, name, value)
+
+
+def state_of(hook: Hook) -> tuple[int, list[str], int]:
+    """Cursor, event ids and the count of rejected lines; nothing where the tables are not there."""
+    try:
+        ((cursor,),) = hook.fetch(CURSOR) or [(0,)]
+        return cursor, [i for (i,) in hook.fetch(IDS)], len(hook.fetch(REJECTED))
+    except (
+        sqlite3.OperationalError,
+        duckdb.CatalogException,
+        psycopg.errors.UndefinedTable,
+        psycopg2.errors.UndefinedTable,
+    ):
+        return 0, [], 0
+
+
+PAGES = {0: page(0, *events(0, 3), b"junk"), 4: page(4, *events(3, 5))}
+
+
+CONSISTENT = [(0, [], 0), (4, ["e0", "e1", "e2"], 1), (6, ["e0", "e1", "e2", "e3", "e4"], 1)]
+
+
+def drop_tables(hook: Hook) -> None:
+    for table in TABLE_NAMES:
+        hook.run(f"DROP TABLE IF EXISTS outbound_transfer_{table}")
+
+
+def rewind(hook: Hook) -> None:
+    for table in ("events", "rejected_lines", "feed_polls"):
+        hook.run(f"DELETE FROM outbound_transfer_{table}")
+    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 0")

@@ -1,0 +1,40 @@
+"""The connection's form as Airflow 3.0 and 3.1 ask for it."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.connection_form import field_behaviour, form_widgets
+
+
+def field_class(name: str) -> Any:
+    return lambda label, **values: (name, label, values)
+
+
+@pytest.fixture
+def wtforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Airflow puts in place of WTForms, which need not be installed."""
+    names = ("BooleanField", "IntegerField", "PasswordField", "StringField")
+    monkeypatch.setitem(sys.modules, "wtforms", SimpleNamespace(**{name: field_class(name) for name in names}))
+
+
+def test_the_fields_are_those_of_the_providers_description(wtforms: None) -> None:
+    found = {name: (kind, label, values["default"]) for name, (kind, label, values) in form_widgets().items()}
+    assert found == {
+        "event_api_key": ("PasswordField", "Event API key", None),
+        "timeout": ("IntegerField", "Timeout (seconds)", 60),
+        "verify": ("BooleanField", "Verify TLS", True),
+        "web_url": ("StringField", "Web application", None),
+    }
+    assert all(values["description"] for _, _, values in form_widgets().values())
+
+
+def test_the_standard_fields_have_the_names_that_a_hook_uses() -> None:
+    behaviour = field_behaviour()
+    assert behaviour.keys() == {"hidden_fields", "relabeling", "placeholders"}
+    assert behaviour["hidden_fields"] == ["schema", "login"]
+    assert behaviour["relabeling"]["password"] == "Transfer API key"

@@ -1,0 +1,277 @@
+"""The draft holds just the source's bytes, or the flow says why not (docs/guarantees.md#sent-as-intended)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from outbound_transfer.client.drivers import drive
+from outbound_transfer.protocol import errors
+from outbound_transfer.protocol.endpoints import AttachResult
+from outbound_transfer.protocol.flows import attach, create_draft, discard_draft, find_sent, find_transfer
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.messages import Call, Operation, Upload
+from outbound_transfer.protocol.models import File, Recipient, Transfer, TransferPage, UnreadableRow, build_new_transfer
+
+UPLOAD = Upload("a.txt", 3, lambda: iter([b"abc"]))
+
+
+def check_unchanged() -> None:
+    """The source is what it was."""
+
+
+def changed() -> None:
+    raise errors.SourceChanged("it grew")
+
+
+class Draft:
+    """A draft's files, by name, with the size that is stored; ``lies`` about names or sizes if told to."""
+
+    def __init__(
+        self,
+        stored: int | None = None,
+        *,
+        store_as: tuple[str, int] | None = None,
+        after_in_doubt_attempt: bool = False,
+    ) -> None:
+        self.files = {} if stored is None else {"a.txt": File("old", "a.txt", stored)}
+        self.after_in_doubt_attempt = after_in_doubt_attempt
+        self.store_as = store_as
+        self.calls: list[str] = []
+
+    def __call__(self, call: Call[Any]) -> Any:
+        self.calls.append(call.operation.value)
+        if call.operation is Operation.REMOVE:
+            file_id = call.path.rpartition("/")[2]
+            self.files = {name: file for name, file in self.files.items() if file.id != file_id}
+            return None
+        upload = call.upload
+        assert upload
+        name, size = self.store_as or (upload.name, upload.size)
+        created = upload.name not in self.files
+        return AttachResult(
+            self.files.setdefault(upload.name, File("new", name, size)), created, self.after_in_doubt_attempt
+        )
+
+
+def run(draft: Draft, **options: Any) -> File | Exception:
+    try:
+        return drive(attach("t", UPLOAD, **{"check_unchanged": check_unchanged, **options}), draft).file
+    except errors.OutboundTransferError as error:
+        return error
+
+
+def test_a_new_file_is_attached() -> None:
+    draft = Draft()
+    assert run(draft) == File("new", "a.txt", 3)
+    assert draft.calls == ["attach"]
+
+
+@pytest.mark.parametrize("after_in_doubt_attempt", [True, False])
+@pytest.mark.parametrize("stored", [2, 3], ids=["another size", "the same size"])
+def test_an_earlier_version_of_our_own_is_replaced(stored: int, after_in_doubt_attempt: bool) -> None:
+    draft = Draft(stored, after_in_doubt_attempt=after_in_doubt_attempt)
+    assert run(draft, earlier_sizes=(stored,), may_be_in_flight=True) == File("new", "a.txt", 3)
+    assert draft.calls == ["attach", "remove", "attach"]
+
+
+def test_repeated_outdated_uploads_raise_a_conflict() -> None:
+    draft = Draft(3)
+    original = draft.__call__
+
+    def perform(call: Call[Any]) -> Any:
+        result = original(call)
+        if call.operation is Operation.REMOVE:
+            draft.files["a.txt"] = File("late", "a.txt", 3)
+        return result
+
+    with pytest.raises(errors.FileConflict):
+        drive(attach("t", UPLOAD, check_unchanged=check_unchanged, may_be_in_flight=True, earlier_sizes=(3,)), perform)
+    assert draft.calls.count("attach") == 4
+
+
+@pytest.mark.parametrize("stored", [2, 3], ids=["another size", "the same size"])
+def test_a_foreign_file_stays_and_raises_a_conflict(stored: int) -> None:
+    draft = Draft(stored)
+    assert isinstance(run(draft), errors.FileConflict)
+    assert draft.files["a.txt"].id == "old"
+
+
+@pytest.mark.parametrize(
+    "options", [{"may_be_in_flight": True}, {}], ids=["of an earlier process", "of an earlier try"]
+)
+def test_an_upload_that_was_started_before_is_ours(options: dict[str, bool]) -> None:
+    draft = Draft(3, after_in_doubt_attempt=not options)
+    assert run(draft, **options) == File("old", "a.txt", 3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"may_be_in_flight": True}, {}], ids=["of an earlier process", "of an earlier try"]
+)
+def test_a_file_under_another_name_is_never_taken_for_ours(options: dict[str, bool]) -> None:
+    draft = Draft(after_in_doubt_attempt=not options)
+    draft.files["a.txt"] = File("old", "A.TXT", 3)
+    assert isinstance(run(draft, **options, earlier_sizes=(3,)), errors.FileConflict)
+    assert draft.calls == ["attach"], "it may be another file of the delivery, where a service folds case"
+
+
+@pytest.mark.parametrize("stored", [None, 2])
+def test_a_source_that_changed_leaves_no_record(stored: int | None) -> None:
+    draft = Draft(stored)
+    error = run(draft, check_unchanged=changed, earlier_sizes=(2,))
+    assert isinstance(error, errors.SourceChanged)
+    assert str(error) == "it grew"
+    assert draft.files == {}
+
+
+@pytest.mark.parametrize("store_as", [("b.txt", 3), ("a.txt", 2), ("a.txt", 4), ("A.TXT", 3)])
+def test_what_is_stored_otherwise_leaves_no_record(store_as: tuple[str, int]) -> None:
+    draft = Draft(store_as=store_as)
+    error = run(draft)
+    assert isinstance(error, errors.SourceChanged)
+    assert repr(store_as[0]) in str(error)
+    assert draft.files == {}
+
+
+@pytest.mark.parametrize(("failing", "stored"), [("attach", None), ("attach", 2), ("remove", 2)])
+def test_an_error_of_any_of_its_calls_ends_it(failing: str, stored: int | None) -> None:
+    draft = Draft(stored)
+
+    def perform(call: Call[Any]) -> Any:
+        if call.operation.value == failing:
+            raise errors.NoCredit(403)
+        return draft(call)
+
+    with pytest.raises(errors.NoCredit):
+        drive(attach("t", UPLOAD, check_unchanged=check_unchanged, earlier_sizes=(2,)), perform)
+
+
+# ------------------------------------------------------------------------------------------------------------- create
+
+NEW = build_new_transfer(subject="Report", recipients=["ann@example.com"])
+CREATED = Transfer("t", "draft", "Report", recipients=(Recipient("ann@example.com", "ann"),))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"subject": "Other"}, {"recipients": ()}, {"recipients": (Recipient("bob@example.com"),)}, {"status": "pending"}],
+    ids=str,
+)
+def test_a_create_that_returns_another_transfer_is_rejected(change: dict[str, Any]) -> None:
+    with pytest.raises(errors.WrongTransfer):
+        drive(create_draft(NEW, 2), scripted(structs.replace(CREATED, **change)))
+
+
+# ------------------------------------------------------------------------------------------------ discard and find
+
+OUTCOMES: dict[str, tuple[Any, Any]] = {
+    "done": (None, True),
+    "gone": (errors.NotFound(404), True),
+    "sent": (errors.InvalidState(409), False),
+    "forbidden": (errors.ApiNotPermitted(403), errors.ApiNotPermitted),
+    "broken": (errors.ConnectionLost(), errors.ConnectionLost),
+}
+
+
+def scripted(outcome: Any) -> Any:
+    def perform(call: Call[Any]) -> Any:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return perform
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_discarding_a_draft(name: str) -> None:
+    answer, expected = OUTCOMES[name]
+    if isinstance(expected, bool):
+        assert drive(discard_draft("t"), scripted(answer)) is expected
+    else:
+        with pytest.raises(expected):
+            drive(discard_draft("t"), scripted(answer))
+
+
+def test_finding_a_transfer() -> None:
+    transfer = Transfer("t", "draft", "S")
+    assert drive(find_transfer("t"), scripted(transfer)) is transfer
+    assert drive(find_transfer("t"), scripted(errors.NotFound(404))) is None
+    with pytest.raises(errors.InvalidApiKey):
+        drive(find_transfer("t"), scripted(errors.InvalidApiKey(401)))
+
+
+# ------------------------------------------------------------------------------------------------------- what was sent
+
+SENT = structs.replace(CREATED, id="sent", status="complete", sent_at="2026-01-31T12:00:00Z")
+NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc).timestamp()
+
+
+def found_among(
+    *pages: list[Transfer], since: float = NOON, names: tuple[str, ...] | None = ("a.csv",)
+) -> Transfer | None:
+    """What is found in a listing whose transfers hold ``a.csv`` of 3 bytes."""
+    by_id = {
+        transfer.id: structs.replace(transfer, files=(File("f", "a.csv", 3),)) for page in pages for transfer in page
+    }
+
+    def perform(call: Call[Any]) -> Any:
+        if call.operation is Operation.GET:
+            return by_id[call.path.rpartition("/")[2]]
+        at = int(call.params.get("cursor", 0))
+        return TransferPage(tuple(pages[at]), str(at + 1) if at + 1 < len(pages) else None)
+
+    return drive(find_sent(identity_of(NEW), names, since), perform)
+
+
+OTHERS = [
+    structs.replace(SENT, id="other", subject="Other"),
+    structs.replace(SENT, id="others", recipients=(Recipient("bob@example.com"),)),
+]
+
+
+def test_what_was_sent_is_found_on_any_page_and_whatever_became_of_it() -> None:
+    for status in ("pending", "partial", "complete", "canceled", "expired", "frozen"):
+        found = found_among(OTHERS, [structs.replace(SENT, status=status)])
+        assert found is not None
+        assert found.id == "sent"
+
+
+def test_case_and_spaces_tell_no_transfers_apart() -> None:
+    assert found_among([structs.replace(SENT, subject=" REPORT", recipients=(Recipient("Ann@Example.com"),))])
+
+
+def test_files_of_other_names_are_another_delivery() -> None:
+    assert found_among([SENT], names=("b.csv", "c.csv")) is None
+
+
+@pytest.mark.parametrize("names", [("a.csv",), ("a.csv", "b.csv"), None], ids=str)
+def test_a_file_in_common_or_files_that_cannot_be_found_are_the_same_delivery(names: tuple[str, ...] | None) -> None:
+    assert found_among([SENT], names=names) is not None
+
+
+def test_what_was_sent_before_is_another_runs() -> None:
+    assert found_among([SENT], since=NOON + 1) is None
+    assert found_among([structs.replace(SENT, sent_at=None)], since=NOON + 1) is not None, "nobody knows when"
+
+
+def test_a_row_that_cannot_be_read_is_read_by_itself() -> None:
+    held = structs.replace(SENT, files=(File("f", "a.csv", 3),))
+    pages = iter([TransferPage((), "1", (UnreadableRow(0, "sent", "a null"),)), TransferPage(())])
+    found = drive(
+        find_sent(identity_of(NEW), ("a.csv",), NOON),
+        lambda call: held if call.operation is Operation.GET else next(pages),
+    )
+    assert found is held
+
+
+def test_an_endless_listing_proves_nothing() -> None:
+    with pytest.raises(errors.MalformedResponse, match="does not end"):
+        drive(find_sent(identity_of(NEW), ("a.csv",), NOON), scripted(TransferPage((), "again")))
+
+
+def test_one_absurd_time_hides_nothing() -> None:
+    old = structs.replace(OTHERS[0], sent_at="1970-01-01T00:00:00Z")
+    assert found_among([structs.replace(OTHERS[1]), old], [SENT]) is not None

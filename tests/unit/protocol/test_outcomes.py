@@ -1,0 +1,71 @@
+"""What a status means for a task that waits (service-api.md, R17)."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbound_transfer.protocol.models import Recipient, Transfer
+from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, Outcome, OutcomeRules, describe
+
+EXPIRED, CANCELED, DONE, ON = "on_expired", "on_canceled", Outcome.SUCCEED, None
+
+#: status: what the wait does (with nobody, with somebody picked up); the same where one is enough.
+TABLE = {
+    "draft": ((ON, ON), (ON, DONE)),
+    "pending": ((ON, ON), (ON, DONE)),
+    "partial": ((ON, ON), (DONE, DONE)),
+    "complete": ((DONE, DONE), (DONE, DONE)),
+    "canceled": ((CANCELED, CANCELED), (CANCELED, CANCELED)),
+    "expired": ((EXPIRED, EXPIRED), (EXPIRED, DONE)),
+    "unknown": ((ON, ON), (ON, DONE)),
+    "of_tomorrow": ((ON, ON), (ON, DONE)),
+}
+
+
+def transfer(status: str, *picked_up: bool) -> Transfer:
+    recipients = (Recipient(f"{n}@example.com", picked_up_at="2026" if up else None) for n, up in enumerate(picked_up))
+    return Transfer("t", status, "S", recipients=tuple(recipients))
+
+
+@pytest.mark.parametrize("status", TABLE)
+@pytest.mark.parametrize("accept_partial", [False, True])
+@pytest.mark.parametrize("somebody", [False, True])
+@pytest.mark.parametrize("on_expired", Outcome)
+@pytest.mark.parametrize("on_canceled", Outcome)
+def test_every_status_under_every_rule(
+    status: str, accept_partial: bool, somebody: bool, on_expired: Outcome, on_canceled: Outcome
+) -> None:
+    expected = TABLE[status][accept_partial][somebody]
+    choices = {EXPIRED: on_expired, CANCELED: on_canceled}
+    rules = OutcomeRules(on_expired, on_canceled, accept_partial)
+    assert rules.outcome_of(transfer(status, somebody, False)) is choices.get(expected, expected)  # type: ignore[call-overload]
+
+
+def test_by_default_only_a_full_pickup_is_a_success() -> None:
+    outcomes = {status: OutcomeRules().outcome_of(transfer(status, True, False)) for status in TABLE}
+    assert {status: outcome for status, outcome in outcomes.items() if outcome} == {
+        "complete": Outcome.SUCCEED,
+        "canceled": Outcome.FAIL,
+        "expired": Outcome.FAIL,
+    }
+
+
+def test_the_known_statuses_are_the_documents() -> None:
+    assert set(KNOWN_STATUSES) == set(TABLE) - {"unknown", "of_tomorrow"}
+
+
+@pytest.mark.parametrize(
+    ("picked_up", "said"),
+    [
+        ((True,), "transfer t is partial: picked up by 1 of 1"),
+        ((True, False), "transfer t is partial: picked up by 1 of 2; not by 1@example.com"),
+        ((), "transfer t is partial: picked up by 0 of 0"),
+    ],
+)
+def test_the_story_says_who_is_missing(picked_up: tuple[bool, ...], said: str) -> None:
+    assert describe(transfer("partial", *picked_up)) == said
+
+
+def test_the_story_stays_short() -> None:
+    assert len(describe(transfer("pending", *[False] * 250))) < 200
+    assert describe(transfer("pending", *[False] * 6)).endswith("4@example.com …")

@@ -1,0 +1,168 @@
+"""Secrets of a delivery are shown nowhere: what wraps them, and what masks them in a log."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections import UserDict, UserList
+from typing import Any, NamedTuple
+
+import attrs
+import pytest
+
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
+
+SECRET = "555-0199"
+
+
+@pytest.fixture
+def masked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Airflow was told to mask."""
+    told: list[str] = []
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", told.append)
+    return told
+
+
+@pytest.mark.parametrize("show", [str, repr, "{}".format, lambda value: f"{value}", "%s".__mod__, ascii])
+def test_a_masked_value_shows_as_stars(show: Any) -> None:
+    assert show(MaskedValue(SECRET)) == "***"
+    assert SECRET not in show([MaskedValue(SECRET)]) + show({"a": MaskedValue(SECRET)})
+
+
+def test_a_masked_value_does_not_become_json_or_an_attribute() -> None:
+    with pytest.raises(TypeError):
+        json.dumps(MaskedValue(SECRET))
+    assert json.dumps(MaskedValue(SECRET), default=str) == '"***"'
+    assert not hasattr(MaskedValue(SECRET), "__dict__")
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_a_copy_is_masked_and_has_the_same_secret(duplicate: Any) -> None:
+    again = duplicate(MaskedValue(SECRET))
+    assert (repr(again), unmask(again)) == ("***", SECRET)
+
+
+@pytest.mark.parametrize("value", [SECRET, 5550199])
+def test_masking_wraps_the_value_and_masks_the_log(masked: list[str], value: Any) -> None:
+    hidden = mask(value)
+    assert isinstance(hidden, MaskedValue)
+    assert hidden.get_secret_value() == str(value)
+    assert set(masked) == {str(value), "5550199"}, "a log may have a phone number without its punctuation"
+    assert mask(hidden) is hidden, "once is enough"
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_an_empty_value_is_not_masked(masked: list[str], nothing: Any) -> None:
+    assert (mask(nothing), masked) == (nothing, [])
+
+
+ANN = {"email": "ann@example.com", "name": "Ann", "phone": SECRET}
+
+
+@pytest.mark.parametrize(
+    "recipients",
+    [ANN, [ANN], (ANN, "bob@example.org"), [[ANN]], UserDict(ANN), UserList([ANN]), {"a": ANN}.values()],
+    ids=repr,
+)
+def test_phones_are_masked_in_every_form_of_recipients(masked: list[str], recipients: Any) -> None:
+    hidden = mask_phones(recipients)
+    assert SECRET not in repr(hidden)
+    assert "ann@example.com" in repr(hidden)
+    assert masked == [SECRET, "5550199"]
+    assert SECRET in repr(unmask(hidden))
+
+
+class Person(NamedTuple):
+    email: str
+    name: str
+    phone: str
+
+
+@attrs.define
+class Member:
+    email: str
+    phone: str
+
+
+@pytest.mark.parametrize(
+    "recipients",
+    [
+        Person("ann@example.com", "Ann", SECRET),
+        [Person("ann@example.com", "Ann", SECRET)],
+        [Member("ann@example.com", SECRET)],
+        {"email": "ann@example.com", "contact": {"phone": SECRET}},
+        [{"email": "ann@example.com", "mobile": SECRET}],
+        [{"email": SECRET, "phone": "ann@example.com"}],
+        [{"email": ["ann@example.com", SECRET]}],
+        {SECRET: "ann@example.com"},
+        json.dumps([ANN]).encode(),
+        [json.dumps(ANN).encode()],
+        f"[{ANN}",
+        json.dumps([ANN])[:-1],
+        f"ann@example.com, {SECRET}",
+        f"ann@example.com {SECRET}",
+        [SECRET],
+        5550199,
+    ],
+    ids=repr,
+)
+def test_an_invalid_recipient_shows_no_phone(masked: list[str], recipients: Any) -> None:
+    hidden = mask_phones(recipients)
+    assert "0199" not in repr(hidden)
+    with pytest.raises(InvalidDelivery) as refused:
+        build_new_transfer(subject="S", recipients=unmask(hidden))
+    assert "0199" not in str(refused.value)
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr, lambda value: f"\n {json.dumps(value, indent=2)}\n"])
+@pytest.mark.parametrize("recipients", [ANN, [ANN], [ANN, "bob@example.org"], ["ann@example.com"]], ids=repr)
+def test_recipients_as_text_equal_the_value_of_the_text(masked: list[str], recipients: Any, write: Any) -> None:
+    hidden = mask_phones(write(recipients))
+    assert unmask(hidden) == recipients
+    assert SECRET not in repr(hidden)
+    assert build_new_transfer(subject="S", recipients=write(recipients)) == build_new_transfer(
+        subject="S", recipients=recipients
+    )
+
+
+def test_a_phone_in_a_name_is_masked_and_sent(masked: list[str]) -> None:
+    hidden = mask_phones([{"email": "ann@example.com", "name": f"Ann, {SECRET}"}])
+    assert "0199" not in repr(hidden)
+    assert unmask(hidden)[0]["name"] == f"Ann, {SECRET}"
+
+
+def test_only_phones_are_masked_in_the_log(masked: list[str]) -> None:
+    mask_phones_in_log([ANN, {"phones": [SECRET.encode(), 5550177]}, ("bob@example.org", None, True)])
+    assert masked == [SECRET, "5550199", SECRET, "5550199", "5550177"]
+
+
+def test_each_recipient_of_a_list_may_be_such_a_text(masked: list[str]) -> None:
+    assert unmask(mask_phones([repr(ANN), "bob@example.org"])) == [ANN, "bob@example.org"]
+
+
+def test_a_set_as_text_is_rejected_as_its_order_differs_in_each_try() -> None:
+    with pytest.raises(InvalidDelivery, match="neither JSON"):
+        build_new_transfer(subject="S", recipients="{'ann@example.com', 'bob@example.org'}")
+
+
+def test_the_wrapped_secrets_are_known(masked: list[str]) -> None:
+    recipients = mask_phones([ANN, {"email": "bob@example.org", "mobile": "555-0177"}])
+    assert set(find_secrets([mask("answer"), recipients])) == {"answer", SECRET, "555-0177"}
+
+
+@pytest.mark.parametrize(
+    "recipients", ["ann@example.com", ["ann@example.com"], None, "", [], {"email": "a", "phone": None}]
+)
+def test_recipients_without_phones_stay_what_they_are(masked: list[str], recipients: Any) -> None:
+    assert mask_phones(recipients) == recipients
+    assert unmask(mask_phones(recipients)) == recipients
+    assert masked == []
+
+
+def test_unmasking_leaves_the_masked_value_masked(masked: list[str]) -> None:
+    hidden = mask_phones([ANN])
+    assert unmask(hidden) == [ANN]
+    assert SECRET not in repr(hidden)

@@ -1,0 +1,104 @@
+"""The ingest over a scripted feed and an event store in SQLite, without Airflow and without sleeping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outbound_transfer.protocol.errors import ConnectionLost
+from outbound_transfer.protocol.events import Event, Page, RejectedLine
+from outbound_transfer.transfers.feed_ingest import FEED_INTERVAL, FeedIngest
+from outbound_transfer.transfers.progress import IngestProgress
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.errors import TooManyRejectedLines
+from outbound_transfer.warehouse.events import EventStore
+from support.warehouses import sqlite_hook
+
+#: Number of events of the feed; two are on a page.
+EVENTS = 5
+
+
+class Elsewhere(Exception):
+    """The sleep was refused."""
+
+
+def read_page(cursor: int) -> Page:
+    end = min(cursor + 2, EVENTS)
+    events = tuple(Event(str(at), "t", None, None, None, at - cursor + 1) for at in range(cursor, end))
+    return Page(cursor, end, end < EVENTS, events, ())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EventStore:
+    return EventStore(Warehouse(sqlite_hook(tmp_path / "warehouse.db")), "acme")
+
+
+def ingest_of(
+    store: EventStore,
+    read: Callable[[int], Page] = read_page,
+    progress: IngestProgress | None = None,
+    *,
+    sleep: Callable[[float], None] = lambda _: None,
+    max_pages: int | None = None,
+) -> FeedIngest:
+    return FeedIngest(
+        read,
+        store,
+        progress or IngestProgress(),
+        max_pages=max_pages,
+        max_rejected=0,
+        sleep=sleep,
+        clock=lambda: 0.0,
+    )
+
+
+def test_pages_are_loaded_to_the_end_with_the_feeds_interval_between_them(store: EventStore) -> None:
+    sleeps: list[float] = []
+    progress = ingest_of(store, sleep=sleeps.append).run()
+    assert (progress.pages, progress.new_events, progress.cursor_to, progress.has_more) == (3, EVENTS, EVENTS, False)
+    assert sleeps == [FEED_INTERVAL, FEED_INTERVAL]
+    assert store.read_cursor() == EVENTS
+
+
+def test_an_ingest_that_cannot_sleep_continues_where_it_stopped(store: EventStore) -> None:
+    def refuse(_: float) -> None:
+        raise Elsewhere
+
+    ingest = ingest_of(store, sleep=refuse)
+    with pytest.raises(Elsewhere):
+        ingest.run()
+    assert (ingest.progress.pages, store.read_cursor()) == (1, 2)
+    assert ingest_of(store, progress=ingest.progress, max_pages=2).run().pages == 2
+    assert store.read_cursor() == 4
+
+
+def test_a_page_with_too_many_rejected_lines_is_not_loaded(store: EventStore) -> None:
+    def read(cursor: int) -> Page:
+        return Page(cursor, 1, False, (), (RejectedLine(1, b"junk", "not JSON"),))
+
+    with pytest.raises(TooManyRejectedLines, match="line 1: not JSON"):
+        ingest_of(store, read).run()
+    assert store.read_cursor() == 0
+
+
+def test_another_reader_ends_the_ingest_without_an_error(store: EventStore) -> None:
+    def read(cursor: int) -> Page:
+        other = EventStore(store.warehouse, "acme")
+        other.load_page(read_page(other.read_cursor()))
+        return read_page(cursor)
+
+    assert ingest_of(store, read).run() == IngestProgress()
+    assert store.read_cursor() == 2
+
+
+def test_a_poll_that_failed_is_recorded(store: EventStore) -> None:
+    def read(cursor: int) -> Page:
+        raise ConnectionLost("it broke")
+
+    with pytest.raises(ConnectionLost):
+        ingest_of(store, read).run()
+    with store.warehouse.read() as tx:
+        store.warehouse.run(tx, "SELECT [note] FROM {feed_polls}")
+        assert tx.fetchall() == [("it broke",)]

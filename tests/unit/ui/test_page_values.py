@@ -1,0 +1,261 @@
+"""What the page makes of parameters, rows and numbers: pure, and nothing of it trusts what it is given."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer.ui import charts, view_models
+from outbound_transfer.ui.filters import DAYS_PER_BAR, Filter, Position, bar_starts, parse_filter
+from outbound_transfer.ui.formatting import clean, format_duration, parse_timestamp
+from outbound_transfer.ui.queries import row_position
+from outbound_transfer.ui.rows import CallRow, DeliveryRow, FeedRow, OutcomeRow, PickupRow
+
+NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0 s"), (0, "0 s"), (59.4, "59 s"), (60, "1 min"), (61, "1 min 1 s"), (3_600, "1 h"), (3_660, "1 h 1 min"),
+     (36_060, "10 h"), (86_400, "1 d"), (90_000, "1 d 1 h"), (100 * 86_400, "100 d")],
+)  # fmt: skip
+def test_format_duration(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@given(st.text(), st.integers(2, 50))
+def test_clean_text_has_no_invisible_characters(text: str, max_length: int) -> None:
+    found = clean(text, max_length)
+    assert len(found) <= max_length
+    assert not any(ord(each) < 32 or 0x7F <= ord(each) < 0xA0 or 0x202A <= ord(each) <= 0x202E for each in found)
+    found.encode()  # no half of a pair
+
+
+def test_clean_text_does_not_change_direction() -> None:
+    assert clean("invoice\u202efdp.exe\r\n\0") == "invoice\ufffdfdp.exe\ufffd\ufffd\ufffd"
+    assert clean("x" * 9, 5) == "xxxx…"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("2026-01-31T23:59:59.123456Z", datetime(2026, 1, 31, 23, 59, 59, 123456, tzinfo=timezone.utc)),
+     (datetime(2026, 1, 31, tzinfo=timezone(timedelta(hours=1))), datetime(2026, 1, 30, 23, tzinfo=timezone.utc)),
+     (datetime(2026, 1, 31), datetime(2026, 1, 31, tzinfo=timezone.utc)), ("soon", None), (None, None), (5, None)],
+)  # fmt: skip
+def test_parse_timestamp(value: Any, expected: datetime | None) -> None:
+    assert parse_timestamp(value) == expected
+
+
+# --------------------------------------------------------------------------------------------------------- parameters
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"days": "31"}, {"days": "-7"}, {"days": "٧"}, {"status": "nope"}, {"older": "x"},
+     {"older": "2026-99-99T00:00:00.000000Z~t"},
+     {"newer": "2026-01-01T00:00:00.000000Z~a\0b"}, {"older": "2026-01-01T00:00:00.000000Z~" + "x" * 401}],
+)  # fmt: skip
+def test_invalid_parameters_are_ignored(params: dict[str, str]) -> None:
+    assert parse_filter(params) == Filter()
+
+
+def test_filter_survives_its_query_string() -> None:
+    position = Position("2026-01-01T00:00:00.000000Z", "t~1&%")
+    for wanted in (
+        Filter(),
+        Filter(days=7, status="in-flight", search="50% off & more", older=position, refresh=True),
+        Filter(newer=position),
+    ):
+        query = wanted.query(older=wanted.older, newer=wanted.newer)
+        assert parse_filter(dict(parse_qsl(query.removeprefix("?")))) == wanted
+
+
+def test_changed_filter_starts_at_its_first_page() -> None:
+    wanted = Filter(status="expired", older=Position("2026-01-01T00:00:00.000000Z", "t"))
+    assert wanted.query(days=90) == "?days=90&status=expired"
+    assert wanted.query(status="") == "?"
+
+
+@pytest.mark.parametrize("days", DAYS_PER_BAR)
+def test_the_bars_cover_the_window_and_end_today(days: int) -> None:
+    starts = bar_starts(days, NOW)
+    step = timedelta(days=DAYS_PER_BAR[days])
+    assert {later - earlier for earlier, later in pairwise(starts)} == {step}
+    assert starts[-1] <= NOW < starts[-1] + step
+    assert NOW - starts[0] > timedelta(days=days - 1)
+    assert all((start.hour, start.minute, start.second, start.microsecond) == (0, 0, 0, 0) for start in starts)
+
+
+# --------------------------------------------------------------------------------------------------------------- rows
+
+
+def row(**values: Any) -> DeliveryRow:
+    named: dict[str, Any] = {
+        "account": "account.example.com", "transfer_id": "t1", "conn_id": "c", "dag_id": "d", "task_id": "t",
+        "run_id": "r", "map_index": -1, "try_number": 1, "subject": "Report", "status": "pending", "error": None,
+        "files": "[]", "size_bytes": 0, "recipient_count": 2, "picked_up_count": 1,
+        "created_at": "2026-03-10T11:00:00.000000Z",
+        "sent_at": "2026-03-10T11:30:15.000000Z", "expires_at": "2026-03-11T11:30:15.000000Z", "finished_at": None,
+    } | values  # fmt: skip
+    return DeliveryRow(**named)
+
+
+def test_a_delivery() -> None:
+    found = view_models.delivery_from_row(row(), {})
+    assert found.web_url is None
+    assert view_models.delivery_from_row(row(), {row().conn_id: "https://account.example.com"}).web_url == (
+        f"https://account.example.com/transfers/{row().transfer_id}"
+    )
+    assert (found.age(NOW), found.expiry(NOW), found.is_open, found.expires_within_a_day(NOW)) == (
+        "1 h",
+        "23 h",
+        True,
+        True,
+    )
+    assert (found.run_path, found.task_path) == ("dags/d/runs/r", "dags/d/runs/r/tasks/t")
+    assert view_models.delivery_from_row(row(map_index=3), {}).task_path == "dags/d/runs/r/tasks/t/mapped/3"
+
+
+@pytest.mark.parametrize(
+    ("values", "expiry", "urgent"),
+    [({"status": "complete"}, "–", False), ({"status": "draft"}, "–", False), ({"expires_at": None}, "–", False),
+     ({"expires_at": "2026-03-10T12:00:00.000000Z"}, "past", True),
+     ({"status": "a new one", "expires_at": "2026-03-20T12:30:15.000000Z"}, "10 d", False)],
+)  # fmt: skip
+def test_how_long_recipients_have(values: dict[str, Any], expiry: str, urgent: bool) -> None:
+    found = view_models.delivery_from_row(row(**values), {})
+    assert (found.expiry(NOW), found.expires_within_a_day(NOW)) == (expiry, urgent)
+
+
+def test_links_cannot_leave_their_place() -> None:
+    found = view_models.delivery_from_row(row(dag_id="../..", run_id="a/b?c#d&e+00:00", task_id="%2e"), {})
+    assert found.task_path == "dags/..%2F../runs/a%2Fb%3Fc%23d%26e%2B00%3A00/tasks/%252e"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [("[", ()), ("5", ()), (None, ()),
+     ('[1, {"name": "a\\u0000", "size": "x"}]', (view_models.FileView("a\ufffd", "0 B", ""),)),
+     ([{"name": "b", "size": 1_000, "sha256": None}], (view_models.FileView("b", "1 kB", ""),))],
+)  # fmt: skip
+def test_files_of_any_driver(files: Any, expected: tuple[view_models.FileView, ...]) -> None:
+    assert view_models.parse_files(files) == expected
+
+
+FEED_ROW = FeedRow(
+    account="account.example.com", cursor=42, updated_at="2026-03-10T12:00:00.000000Z",
+    polled_at="2026-03-10T12:29:15.000000Z", status=200, note=None, loaded_at="2026-03-10T12:29:15.000000Z",
+    has_more=False, rejected_count=3,
+)  # fmt: skip
+
+
+def test_a_feed() -> None:
+    found = view_models.feed_from_row(FEED_ROW, NOW)
+    assert (found.lag, found.is_late, found.status, found.rejected, found.cursor) == (60, False, "200", 3, 42)
+
+
+def test_a_feed_with_more_to_read_is_late() -> None:
+    assert view_models.feed_from_row(FEED_ROW._replace(has_more=1, rejected_count=0), NOW).is_late
+
+
+def test_a_feed_that_was_never_polled_since_there_is_a_log() -> None:
+    unlogged = FEED_ROW._replace(polled_at=None, status=None, loaded_at=None, has_more=None, rejected_count=0)
+    found = view_models.feed_from_row(unlogged, NOW)
+    assert (found.lag, found.polled_at, found.status) == (1_815, None, "no response")
+    assert found.is_late
+
+
+def test_the_calls_of_an_hour() -> None:
+    rows = [
+        CallRow("a", "2026-03-10T12:30:00.000000Z", 5, 1, 0),
+        CallRow("a", "2026-03-10T11:31:00.000000Z", 7, 0, 2),
+        CallRow("a", "2026-03-10T11:30:00.000000Z", 100, 0, 0),
+        CallRow("b", "junk", 1, 0, 0),
+    ]
+    a, b = view_models.calls_by_connection(rows, NOW)
+    assert (a.minutes[-1], a.minutes[0], sum(a.minutes), a.limited, a.failed, a.busiest) == (5, 7, 12, 1, 2, 7)
+    assert (b.conn_id, b.calls, b.busiest) == ("b", 1, 0)
+
+
+def test_totals_by_outcome_lose_nothing() -> None:
+    statuses = ("draft", "pending", "partial", "complete", "expired", "canceled", "discarded", "deleted", "unknown")
+    rows = [OutcomeRow(0, status, 10**at) for at, status in enumerate(statuses)]
+    assert view_models.totals(rows) == {
+        "complete": 1_000, "in-flight": 100_000_110, "expired": 10_000, "canceled": 11_100_000, "draft": 1
+    }  # fmt: skip
+
+
+def test_where_a_row_stands() -> None:
+    assert row_position(row()) == Position("2026-03-10T11:00:00.000000Z", "t1")
+    assert row_position(row(created_at=None)) is None
+
+
+# -------------------------------------------------------------------------------------------------------------- plots
+
+
+@given(st.integers(0, 10**9))
+def test_axis_limit_is_at_least_the_value_and_at_most_twice(value: int) -> None:
+    assert value <= charts.axis_limit(value) <= max(1, 2 * value)
+
+
+@given(st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=1, max_size=60))
+def test_bars_stay_in_their_box_and_show_every_value(values: list[list[int]]) -> None:
+    plot = charts.stacked_bars([str(each) for each in range(len(values))], values, ("a", "b", "c"))
+    assert plot.total == sum(map(sum, values))
+    last = 0.0
+    for bar in plot.bars:
+        assert len(bar.parts) == sum(value > 0 for value in bar.values)
+        for part in bar.parts:
+            assert part.x >= last - 0.01
+            assert part.x + part.width <= 100.01
+            assert part.y >= -0.01
+            assert part.y + part.height <= 100.01
+        height = sum(part.height for part in bar.parts)
+        assert height == pytest.approx(100 * bar.total / plot.top, abs=0.01)
+        last = bar.parts[0].x + bar.parts[0].width if bar.parts else last
+
+
+def test_deliveries_by_day() -> None:
+    starts = bar_starts(7, NOW)
+    plot = charts.outcomes_by_day(
+        [
+            OutcomeRow(0, "complete", 4),
+            OutcomeRow(0, "pending", 1),
+            OutcomeRow(6, "discarded", 1),
+            OutcomeRow(6, "deleted", 1),
+        ],
+        starts,
+    )
+    assert [bar.label for bar in plot.bars][::6] == ["Mar 4", "Mar 10"]
+    assert (plot.bars[0].values, plot.bars[6].values, plot.top) == ((4, 1, 0, 0, 0), (0, 0, 0, 2, 0), 5)
+    assert [part.css_class for part in plot.bars[0].parts] == ["complete", "in-flight"]
+
+
+def test_times_to_pickup() -> None:
+    sent = "2026-03-01T00:00:00.000000Z"
+    picked = ["2026-03-01T00:04:00Z"] * 2 + ["2026-03-01T02:00:00Z"] * 7 + ["2026-03-09T00:00:00Z", "junk"]
+    times = charts.pickup_histogram(PickupRow(sent, each) for each in picked)
+    assert times is not None
+    assert (times.median, times.p90, times.plot.total) == ("2 h", "2 h", 10)
+    counted = {bar.label: bar.total for bar in times.plot.bars if bar.total}
+    assert counted == {"under 5 min": 2, "1 h to 4 h": 7, "7 d or more": 1}
+
+
+def test_no_pickups() -> None:
+    assert charts.pickup_histogram([PickupRow(None, None)]) is None
+
+
+def test_calls_over_the_limit_stand_out() -> None:
+    plot = charts.calls_sparkline([0, 60, 120], limit=60)
+    assert plot.top == 120
+    assert [(part.height, part.css_class) for part in plot.bars[0].parts] == [
+        (0, "time"),
+        (50, "time"),
+        (100, "limited"),
+    ]

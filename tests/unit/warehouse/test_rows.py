@@ -1,0 +1,191 @@
+"""From pages to rows, counts, names: what needs no database."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer.client.settings import Settings
+from outbound_transfer.protocol.events import Event, Page, RejectedLine
+from outbound_transfer.transfers.progress import (
+    MAX_TYPE_LENGTH,
+    MAX_TYPES,
+    OTHER_TYPES,
+    IngestProgress,
+    progress_from_event,
+)
+from outbound_transfer.warehouse.dialects import dialect_of
+from outbound_transfer.warehouse.rows import event_rows, rejected_rows
+from outbound_transfer.warehouse.tables import EVENTS, REJECTED_LINES, with_names
+from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "moment"),
+    [
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000000Z"),
+        ("2026-01-01T00:00:00.5+02:00", "2025-12-31T22:00:00.500000Z"),
+        ("2026-01-01T00:00:00.123456789Z", "2026-01-01T00:00:00.123456Z"),
+        ("2026-01-01 00:00:00", "2026-01-01T00:00:00.000000Z"),
+        ("20260101T000000Z", "2026-01-01T00:00:00.000000Z"),
+        (None, None),
+        ("", None),
+        ("now", None),
+        ("12:00", None),
+        ("2026-01-01", None),
+        ("1767225600", None),
+        ("1767225600.5", None),
+        ("P1D", None),
+        ("2026-01-01T00:00:00/2026-01-02T00:00:00", None),
+        ("2026-02-30T00:00:00Z", None),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("9999-12-31T23:59:59-14:00", None),
+        # In a session's own time zone it may be no year that a driver can show.
+        ("9999-12-31T23:59:59Z", None),
+        ("0001-01-01T00:00:00.000Z", None),
+        ("9998-12-31T23:59:59Z", "9998-12-31T23:59:59.000000Z"),
+        ("0000-01-01T00:00:00Z", None),
+        ("12026-01-01T00:00:00Z", None),
+        ("2026-12-31T23:59:60Z", None),
+        ("2026-01-01T24:00:00Z", None),
+        ("2026-01-01T00:00:00+24:00", None),
+        ("2026-01-01T00:00:00+99:99", None),
+        ("2026-366T00:00:00", None),
+        ("12:", None),
+        ("1:", None),
+        ("9" * 10_000, None),
+        ("{}", None),
+        ("yesterday", None),
+    ],
+)
+def test_a_timestamp_is_an_instant_only_where_it_says_one(timestamp: str | None, moment: str | None) -> None:
+    assert parse_event_timestamp(timestamp) == moment
+
+
+@given(st.text("0123456789-:.,TWZ+ /P\u0662", max_size=30))
+def test_nothing_that_looks_like_a_timestamp_makes_an_error(timestamp: str) -> None:
+    moment = parse_event_timestamp(timestamp)
+    assert moment is None or datetime.fromisoformat(moment[:-1] + "+00:00").astimezone(timezone(timedelta(hours=14)))
+
+
+@given(st.text() | st.from_regex(r"[0-9]{4}-?[0-9W]{2}-?[0-9]{2}[T ]?[0-9:]{0,8}[.]?[0-9]{0,9}(Z|[+-][0-9:]{0,6})?"))
+def test_no_timestamp_makes_an_error(timestamp: str) -> None:
+    moment = parse_event_timestamp(timestamp)
+    assert moment is None or len(moment) == 27
+
+
+@given(st.datetimes(timezones=st.just(timezone.utc)), st.datetimes(timezones=st.just(timezone.utc)))
+def test_instants_sort_as_time_does(one: datetime, other: datetime) -> None:
+    assert (format_timestamp(one) < format_timestamp(other)) == (one < other)
+
+
+def test_rows_are_as_wide_as_their_tables() -> None:
+    event = Event("e", "t", "2026-01-01T00:00:00+01:00", "{}", None, 3)
+    page = Page(10, 20, False, (event,), (RejectedLine(4, b"\xff", "why"),))
+    (row,) = event_rows("acme", page, NOW)
+    names = [column.name for column in EVENTS.columns]
+    assert dict(zip(names, row, strict=True)) == {
+        "account": "acme",
+        "event_id": "e",
+        "type": "t",
+        "timestamp": "2026-01-01T00:00:00+01:00",
+        "occurred_at": "2025-12-31T23:00:00.000000Z",
+        "data": "{}",
+        "extra_fields": None,
+        "raw": None,
+        "cursor_from": 10,
+        "line_number": 3,
+        "loaded_at": "2026-01-02T03:04:05.000678Z",
+    }
+    (row,) = rejected_rows("acme", 10, page.rejected, NOW.astimezone(timezone(timedelta(hours=2))))
+    assert len(row) == len(REJECTED_LINES.columns)
+    assert row == ("acme", 10, 4, b"\xff", "why", "2026-01-02T03:04:05.000678Z")
+
+
+@pytest.mark.parametrize(
+    ("base_url", "feed"),
+    [
+        ("https://Acme.Example.com/", "acme.example.com"),
+        ("https://acme.example.com:443", "acme.example.com"),
+        ("http://acme.example.com:80/", "acme.example.com"),
+        ("http://127.0.0.1:8085/", "127.0.0.1:8085"),
+        ("https://proxy.example.com/acme/", "proxy.example.com/acme"),
+        ("http://[::1]:8085/", "[::1]:8085"),
+    ],
+)
+def test_a_feed_is_named_by_its_account(base_url: str, feed: str) -> None:
+    assert Settings(base_url, "key").account == feed
+
+
+def _page(cursor: int, types: list[str], *, has_more: bool = True) -> Page:
+    events = tuple(Event(str(i), kind, None, None, None, i) for i, kind in enumerate(types, 1))
+    return Page(cursor, cursor + 10, has_more, events, (RejectedLine(9, b"x", "y"),))
+
+
+def test_progress_counts_and_survives_a_deferral() -> None:
+    first = IngestProgress().after(_page(7, ["a", "b", "a"]), new_events=2)
+    second = progress_from_event(first.as_kwargs()["progress"]).after(_page(17, ["a"], has_more=False), new_events=1)
+    assert second.summary() == {
+        "pages": 2,
+        "events": 4,
+        "new_events": 3,
+        "rejected": 2,
+        "cursor_from": 7,
+        "cursor_to": 27,
+        "has_more": False,
+        "types": {"a": 3, "b": 1},
+    }
+    assert str(second) == ("Loaded 4 events (3 new) and 2 rejected lines of 2 pages; cursor 7 to 27, caught up")
+
+
+def test_types_cannot_swell_the_counts() -> None:
+    counts = IngestProgress().after(_page(0, [f"{i}{'x' * 1_000}" for i in range(200)]), 200).types
+    assert len(counts) == MAX_TYPES + 1
+    assert counts[OTHER_TYPES] == 200 - MAX_TYPES
+    assert max(map(len, counts)) == MAX_TYPE_LENGTH
+
+
+@pytest.mark.parametrize(
+    "brought", [None, [], {"pages": -1}, {"pages": "1"}, {"cursor": 5}, {"types": {"a": -1}}, {"waited": -1}]
+)
+def test_what_a_deferral_brings_back_is_checked(brought: object) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        progress_from_event(brought)
+
+
+class _Hook:
+    placeholder = "?"
+
+    def __init__(self, dialect_name: str) -> None:
+        self.dialect_name = dialect_name
+
+
+def test_a_database_that_is_not_known_gets_portable_sql_in_its_own_spelling() -> None:
+    assert [dialect_of(_Hook(name)).name for name in ("sqlite", "postgresql", "duckdb")] == [
+        "sqlite",
+        "postgresql",
+        "duckdb",
+    ]
+    assert "VARCHAR(27)" in _definition("never heard of")
+
+
+@pytest.mark.parametrize(
+    "name", ["mysql", "mariadb", "mysql+mysqlconnector", "mysql.mysqlconnector", "mariadb+mysqlconnector"]
+)
+def test_mysql_is_spelled_alike_whichever_its_driver_and_name(name: str) -> None:
+    mysql = _definition(name)
+    assert "CREATE TABLE `events` (" in mysql
+    assert "`account` VARCHAR(250) NOT NULL" in mysql
+    assert "`event_id` VARCHAR(500) NOT NULL" in mysql
+    assert "`data` LONGTEXT COMMENT" in mysql
+
+
+def _definition(name: str) -> str:
+    (statement,) = dialect_of(_Hook(name)).create_statements(with_names(EVENTS, "", None))
+    return statement
