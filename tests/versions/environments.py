@@ -1,0 +1,88 @@
+"""An environment for each version of Airflow, with the package and what its constraints pin.
+
+``python -m versions.environments VERSION`` makes it where it is missing, and prints its interpreter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from support.pythons import NoPython, python_of
+from support.repository import REPOSITORY, TESTS
+
+FOLDER: Final = REPOSITORY / ".venvs"
+UV: Final = Path(sys.executable).with_name("uv")
+
+#: The newest version is the one that the repository's own constraints pin.
+NEWEST_CONSTRAINTS: Final = REPOSITORY / "constraints.txt"
+
+EXTRAS: Final = "sandbox,sqlite,postgres,duckdb,openlineage,s3"
+TOOLS: Final = TESTS / "versions/tools.txt"
+
+#: The Python of every environment; managed services run it, and all these versions of Airflow support it.
+PYTHON: Final = "3.12"
+
+
+class InstallFailed(Exception):
+    """The package cannot be installed with a version of Airflow; the text is what uv says."""
+
+
+def all_versions() -> list[str]:
+    """Return every version to test, oldest first."""
+    older = [file.stem.removeprefix("airflow-") for file in (REPOSITORY / "constraints").glob("airflow-*.txt")]
+    found = re.search(r"^apache-airflow==(\S+)", NEWEST_CONSTRAINTS.read_text(), re.MULTILINE)
+    assert found, "constraints.txt pins no Airflow"
+    return sorted({*older, found[1]}, key=lambda version: [int(part) for part in version.split(".")])
+
+
+def constraints_of(version: str) -> Path:
+    """Return the file that pins the dependencies of ``version``."""
+    own = REPOSITORY / f"constraints/airflow-{version}.txt"
+    return own if own.exists() else NEWEST_CONSTRAINTS
+
+
+def environment_of(version: str, python: Path) -> Path:
+    """Return the interpreter of the environment of ``version``, which is made if what it follows from has changed.
+
+    :raises InstallFailed: the package and its extras do not fit the constraints.
+    """
+    folder = FOLDER / version
+    interpreter, stamp = folder / "bin/python", folder / "complete"
+    constraints = constraints_of(version)
+    inputs = (REPOSITORY / "pyproject.toml", constraints, TOOLS, Path(__file__))
+    state = hashlib.sha256(b"\0".join(file.read_bytes() for file in inputs)).hexdigest()
+    if not stamp.exists() or stamp.read_text() != state:
+        _uv("venv", "--clear", "--python", python, folder)
+        install = ("pip", "install", "--python", interpreter, "--link-mode", "hardlink")
+        build = ("--build-constraint", NEWEST_CONSTRAINTS)
+        package = ("--editable", f"{REPOSITORY}[{EXTRAS}]", f"apache-airflow=={version}")
+        _uv(*install, "--constraint", constraints, *build, *package)
+        _uv("pip", "check", "--python", interpreter)
+        _uv(*install, "--requirement", TOOLS)
+        stamp.write_text(state)
+    return interpreter
+
+
+def _uv(*command: str | Path) -> None:
+    done = subprocess.run([UV, *command], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InstallFailed(f"uv {' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+
+
+def main() -> None:
+    (version,) = sys.argv[1:]
+    if version not in all_versions():
+        sys.exit(f"There is no environment for Airflow {version}, but for {', '.join(all_versions())}")
+    try:
+        print(environment_of(version, python_of(PYTHON, UV)))
+    except (NoPython, InstallFailed) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""A delivery, a wait and an ingestion as DAG runs of this version of Airflow, with each store of a task's state."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
+from outbound_transfer.airflow_compat.variables import KEY_PREFIX
+from outbound_transfer_sandbox.testing import Sandbox
+from support.dag_runs import Run
+
+pytestmark = pytest.mark.e2e
+
+HAS_TASK_STATE_STORE = NEVER_EXPIRE is not None
+
+DELIVERY = """
+    from airflow.sdk import DAG
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+    with DAG("deliver", schedule=None):
+        DeliverFilesOperator(
+            task_id="deliver", files={files!r}, subject="Report", recipients=["ann@example.com"],
+            wait=True, deferrable=True, poke_interval=1, timeout=120,
+        )
+"""
+
+INGESTION = """
+    from airflow.sdk import DAG
+    from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+
+    with DAG("ingest", schedule=None):
+        EventFeedToSqlOperator(task_id="ingest", sql_conn_id="warehouse", deferrable=True)
+"""
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a SQLite database, to which the connection ``warehouse`` leads."""
+    file = tmp_path / "warehouse.db"
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(file)}))
+    return file
+
+
+def rows(warehouse: Path, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(warehouse)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def count_variables() -> int:
+    from airflow.models.variable import Variable
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return session.query(Variable).filter(Variable.key.startswith(KEY_PREFIX)).count()
+
+
+@pytest.fixture
+def deliver(
+    run_dag: Callable[..., Run], connection: str, sandbox: Sandbox, recipients_pick_up: None, tmp_path: Path
+) -> Callable[[], None]:
+    """Run the delivery, and check that it is sent and billed once, and picked up."""
+
+    def deliver() -> None:
+        report = tmp_path / "report.csv"
+        report.write_bytes(b"a,b\n1,2\n")
+        run = run_dag(DELIVERY.format(files=str(report)))
+        assert run.states() == {"deliver": "success"}
+        transfer_id = sandbox.assert_sent_once()
+        sandbox.assert_delivered(transfer_id, {"report.csv": report}, "ann@example.com")
+        assert run.xcom("deliver")["id"] == transfer_id
+        assert sandbox.transfer(transfer_id)["status"] == "complete"
+
+    return deliver
+
+
+def test_a_delivery_with_its_state_in_a_table(
+    deliver: Callable[[], None], warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "warehouse")
+    deliver()
+    assert rows(warehouse, "SELECT dag_id, task_id, try_number FROM outbound_transfer_task_state") == [
+        ("deliver", "deliver", 1)
+    ]
+
+
+def test_a_delivery_with_its_state_where_airflow_can_keep_it(deliver: Callable[[], None]) -> None:
+    """In the task state store, which Airflow has from 3.3 on, or else in Variables."""
+    deliver()
+    assert count_variables() == (0 if HAS_TASK_STATE_STORE else 1)
+
+
+def test_an_ingestion_lands_every_event_once(
+    run_dag: Callable[..., Run], connection: str, sandbox: Sandbox, warehouse: Path
+) -> None:
+    sandbox.add_events(700)
+    run = run_dag(INGESTION)
+    assert run.states() == {"ingest": "success"}
+    found = Counter(event_id for (event_id,) in rows(warehouse, "SELECT event_id FROM outbound_transfer_events"))
+    assert len(found) == found.total() == 700

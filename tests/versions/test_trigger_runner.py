@@ -1,0 +1,139 @@
+"""The shared poll under the trigger runner of this version of Airflow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from airflow.executors.workloads import RunTrigger
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.models.trigger import Trigger
+
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.polling import poller
+from outbound_transfer.protocol.messages import Upload
+from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.triggers.transfer import TransferTrigger
+from outbound_transfer_sandbox.testing import Sandbox
+
+pytestmark = pytest.mark.e2e
+
+TRIGGERS = 50
+#: Airflow prints each error with all variables, which takes seconds.
+FAILING_TRIGGERS = 4
+TIMEOUT_SECONDS = 30.0
+
+
+class Polls:
+    """Counts the polls that are opened and that run. With ``error``, the running ones end with it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = self.running = 0
+        self.error: Exception | None = None
+        original = poller.SharedPoller.updates
+        monkeypatch.setattr(poller.SharedPoller, "updates", lambda shared: self._count(original(shared)))
+
+    async def _count(self, updates: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        self.opened += 1
+        self.running += 1
+        try:
+            async for update in updates:
+                if self.error:
+                    raise self.error
+                yield update
+        finally:
+            self.running -= 1
+
+
+class Triggerer:
+    """Airflow's trigger runner, without the supervisor that a triggerer connects it to."""
+
+    def __init__(self) -> None:
+        self.runner = TriggerRunner()
+
+    async def start(self, numbers: range, transfer_id: str) -> None:
+        deadline = datetime.now(timezone.utc) + timedelta(hours=1)
+        classpath, arguments = TransferTrigger(
+            transfer_id, "outbound_transfer_default", 0.2, deadline.isoformat()
+        ).serialize()
+        kwargs = Trigger.encrypt_kwargs(arguments)
+        self.runner.to_create.extend(
+            RunTrigger(id=number, ti=None, classpath=classpath, encrypted_kwargs=kwargs) for number in numbers
+        )
+        await self.runner.create_triggers()
+
+    async def cancel(self, numbers: range) -> None:
+        self.runner.to_cancel.extend(numbers)
+        await self.runner.cancel_triggers()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline
+            await self.runner.cleanup_finished_triggers()
+            await asyncio.sleep(0.05)
+
+    async def stop(self) -> None:
+        await self.cancel(range(2 * TRIGGERS))
+        await self.until(lambda: not self.runner.triggers)
+
+
+@pytest.fixture
+def polls(monkeypatch: pytest.MonkeyPatch) -> Polls:
+    monkeypatch.setattr(poller, "COALESCE_SECONDS", 0.05)
+    return Polls(monkeypatch)
+
+
+@pytest.fixture
+def transfer_id(hook: OutboundTransferHook) -> str:
+    draft = hook.create_transfer(build_new_transfer(subject="Report", recipients=["ann@example.com"]))
+    hook.attach_file(draft.id, Upload("a.csv", 1, lambda: iter([b"a"])))
+    return hook.send_transfer(draft.id).id
+
+
+def test_triggers_share_one_poll_and_all_fire(sandbox: Sandbox, polls: Polls, transfer_id: str) -> None:
+    async def play() -> None:
+        triggerer = Triggerer()
+        await triggerer.start(range(TRIGGERS), transfer_id)
+        await triggerer.until(lambda: polls.running == 1)
+        await triggerer.cancel(range(TRIGGERS // 2))
+        await triggerer.until(lambda: len(triggerer.runner.triggers) == TRIGGERS // 2)
+        assert (polls.opened, polls.running) == (1, 1)
+
+        await asyncio.to_thread(sandbox.pickup, transfer_id, "ann@example.com")
+        await triggerer.until(lambda: not triggerer.runner.triggers)
+        assert len(triggerer.runner.events) == TRIGGERS - TRIGGERS // 2
+        assert not triggerer.runner.failed_triggers
+        await triggerer.until(lambda: polls.running == 0)
+        assert polls.opened == 1
+
+        await triggerer.start(range(TRIGGERS, TRIGGERS + 1), transfer_id)
+        await triggerer.until(lambda: not triggerer.runner.triggers)
+        assert polls.opened == 2
+
+    asyncio.run(play())
+
+
+def test_an_error_of_the_poll_fails_every_trigger_and_the_next_one_starts_a_new_poll(
+    sandbox: Sandbox, polls: Polls, transfer_id: str
+) -> None:
+    async def play() -> None:
+        triggerer = Triggerer()
+        await triggerer.start(range(FAILING_TRIGGERS), transfer_id)
+        await triggerer.until(lambda: polls.running == 1)
+        polls.error = RuntimeError("the poll broke")
+        await triggerer.until(lambda: not triggerer.runner.triggers)
+        assert {number for number, _ in triggerer.runner.failed_triggers} == set(range(FAILING_TRIGGERS))
+        assert not triggerer.runner.events
+
+        polls.error = None
+        await triggerer.start(range(TRIGGERS, TRIGGERS + 1), transfer_id)
+        await triggerer.until(lambda: polls.running == 1)
+        assert polls.opened == 2
+        await triggerer.stop()
+
+    asyncio.run(play())
