@@ -1,0 +1,104 @@
+"""Random schedules of a DAG run's tasks against the ledger, in small; 2,000 of them: ``make test-stateful``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.delivery.history import DeliveryHistory
+from outbound_transfer.delivery.task_run import TaskRun
+from outbound_transfer.protocol.endpoints import get_transfer
+from resilience.fault_matrix.matrix import Harness
+from resilience.fault_matrix.mutants import storing_the_id_after_the_send
+from resilience.stateful.state_machine import DeliveryStateMachine, schedules
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = 25
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    with Harness(tmp_path) as harness:
+        yield harness
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_no_schedule_breaks_a_promise(harness: Harness, number: int) -> None:
+    counts = schedules(harness, EXAMPLES, number)
+    for happened in ("deliver succeeded", "send succeeded"):
+        assert counts[happened], happened
+
+
+# Tests of the tests: a task run meets what is planned for it, and with a safeguard taken out, the machine's judge must find it.
+
+
+@pytest.fixture
+def begun(harness: Harness) -> Callable[..., DeliveryStateMachine]:
+    def begin() -> DeliveryStateMachine:
+        machine: DeliveryStateMachine = type("DeliveryStateMachine", (DeliveryStateMachine,), {"harness": harness})()
+        machine.begin(deferrable=False, late=False)
+        return machine
+
+    return begin
+
+
+def test_a_planned_fault_is_met_and_a_planned_death_happens(begun: Callable[..., DeliveryStateMachine]) -> None:
+    machine = begun()
+    machine.counts.clear()
+    machine.plan_fault("503", skip=1, times=2)
+    machine.plan_death(at=4, after=False)
+    machine.deliver(resend=False)
+    assert machine.counts == {"deliver succeeded": 1, "faults met": 2, "deaths": 1}
+
+
+def test_the_machine_finds_an_id_that_is_stored_after_the_send(begun: Any, monkeypatch: Any) -> None:
+    def die_after_the_send() -> None:
+        machine = begun()
+        machine.plan_death(at=4, after=True)
+        machine.deliver(resend=False)
+
+    die_after_the_send()
+    storing_the_id_after_the_send(monkeypatch)
+    with pytest.raises(AssertionError, match="billed too often"):
+        die_after_the_send()
+
+
+def test_the_machine_finds_a_second_delivery_after_a_clear(begun: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(DeliveryHistory, "find_previous_attempt", lambda *_, **__: None)
+    monkeypatch.setattr(DeliveryHistory, "_fail_if_sent", lambda *_: None)
+    machine = begun()
+    machine.deliver(resend=False)
+    with pytest.raises(AssertionError, match="billed too often"):
+        machine.deliver(resend=False)
+
+
+def test_the_machine_finds_old_bytes(begun: Any, monkeypatch: Any) -> None:
+    """A source that changed after a refused send, taken for what the draft holds of it."""
+    machine = begun()
+    machine.plan_fault("401", skip=4, times=1)
+    machine.deliver(resend=False)
+    machine.change_source(0, "rewritten")
+    monkeypatch.setattr("outbound_transfer.delivery.file_attacher.stale_files", lambda *_, **__: [])
+    with pytest.raises(AssertionError, match=r"a\.csv was sent with bytes"):
+        machine.deliver(resend=False)
+
+
+def test_the_machine_finds_a_success_that_sent_nothing(begun: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Delivery, "send", lambda self, state, *_: self.client.perform(get_transfer(state.transfer_id)))
+    with pytest.raises(AssertionError, match="was not sent"):
+        begun().deliver(resend=False)
+
+
+def test_the_machine_finds_a_false_alarm(begun: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(TaskRun, "is_of_another_run", lambda *_: False)
+    machine = begun()
+    machine.deliver(resend=False, trouble="no file")
+    machine.deliver_in_another_run()
+    machine.want_other_files([1, 0])
+    with pytest.raises(AssertionError, match="refused although nothing is wrong"):
+        machine.deliver_in_order()
