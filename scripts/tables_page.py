@@ -1,0 +1,54 @@
+"""Bring docs/tables.md up to date: everything below its introduction comes from the table definitions."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Column, Table
+
+from outbound_transfer.warehouse import tables
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+
+DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
+PAGE: Final = DOCS / "tables.md"
+TYPES: Final = {
+    tables.INTEGER: "integer",
+    tables.BOOLEAN: "boolean",
+    tables.TIME: "timestamp",
+    tables.JSON: "JSON",
+    tables.BYTES: "bytes",
+}
+
+
+def updated(page: str) -> str:
+    """Return ``page`` with a section for each table, in place of the sections that it has."""
+    introduction = page.partition("\n## ")[0].rstrip()
+    return "\n\n".join([introduction, *map(_section, tables.TABLES)]) + "\n"
+
+
+def _section(table: Table) -> str:
+    heading = f"## `{DEFAULT_PREFIX}{table.name}`"
+    rows = ["| column | type | | description |", "|---|---|---|---|", *map(_row, table.columns)]
+    comment = textwrap.fill(_linked(table.comment or ""), 120, break_long_words=False, break_on_hyphens=False)
+    return f"{heading}\n\n{comment}\n\n" + "\n".join(rows)
+
+
+def _row(column: Column) -> str:
+    remark = "key" if column.primary_key else "NULL allowed" if column.nullable else ""
+    return f"| `{column.name}` | {TYPES.get(column.type, 'text')} | {remark} | {column.comment} |"
+
+
+def _linked(comment: str) -> str:
+    """Return a comment with a link in the place of a citation, such as ``service-api.md, R46``."""
+    headings = re.findall(r"^#+ (R(\d+)\b.*)$", (DOCS / "service-api.md").read_text(), re.MULTILINE)
+    anchors = {f"R{number}": re.sub(r"[^\w -]", "", text).lower().replace(" ", "-") for text, number in headings}
+    return re.sub(
+        r"service-api\.md, (R\d+)", lambda found: f"[{found[1]}](service-api.md#{anchors[found[1]]})", comment
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(updated(PAGE.read_text()))
