@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outbound_transfer.airflow_compat.task_attempt import TaskAttempt
-from outbound_transfer.airflow_compat.variables import VariableState
 from outbound_transfer.warehouse.config import get_option, open_states, state_conn_id
 
 if TYPE_CHECKING:
@@ -32,5 +31,7 @@ def state_store(context: Context) -> StateStore:
         return TaskState(open_states(conn_id), attempt)
 
     from airflow.sdk.execution_time import task_runner
+
+    from outbound_transfer.airflow_compat.variables import VariableState
 
     return VariableState(attempt, context["ti"].id, lambda message: task_runner.SUPERVISOR_COMMS.send(message))

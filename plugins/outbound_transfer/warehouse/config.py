@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from outbound_transfer.airflow_compat.names import conf
-from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
@@ -45,4 +44,7 @@ def open_states(conn_id: str, connection: Connection | None = None) -> Warehouse
 
     :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
     """
+    # Imports SQLAlchemy, which a DAG file that only names an operator does not need.
+    from outbound_transfer.warehouse.connection import open_warehouse
+
     return open_warehouse(conn_id, **table_naming(), connection=connection)
