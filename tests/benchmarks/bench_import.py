@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-LIMIT_MS = 150
+LIMIT_MS = 60
 
 MEASURE = """
 import time

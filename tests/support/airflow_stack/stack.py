@@ -36,7 +36,7 @@ class Airflow:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._http = httpx.Client(base_url=url, timeout=30, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=120, trust_env=False)
 
     def close(self) -> None:
         self._http.close()
