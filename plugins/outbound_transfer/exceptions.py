@@ -52,6 +52,7 @@ from outbound_transfer.warehouse.errors import (
     SchemaTooNew,
     TooManyRejectedLines,
     UnknownFeed,
+    UnreliableTable,
     WarehouseBusy,
     WarehouseError,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "TooManyRejectedLines",
     "TransferLimitReached",
     "UnknownFeed",
+    "UnreliableTable",
     "VariablesUnavailable",
     "WarehouseBusy",
     "WarehouseError",

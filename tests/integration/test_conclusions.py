@@ -16,6 +16,7 @@ import pytest
 from airflow.sdk import DAG
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSensorTimeout
+from outbound_transfer.client import client
 from outbound_transfer.delivery.state import StateLost
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -29,7 +30,7 @@ from outbound_transfer.protocol.errors import CallError, InvalidDelivery, Malfor
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
-from support.tasks import FakeTaskInstance, InMemoryStateStore, SimulatedClock
+from support.tasks import FakeTaskInstance, InMemoryStateStore, ProcessCrashed, SimulatedClock
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 DELIVERY: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
@@ -754,6 +755,39 @@ def test_each_error_of_a_later_try_says_that_an_earlier_one_may_have_sent(delive
 
     with pytest.raises(SourceError, match=f"Transfer {ti.xcoms['transfer_id']} may nevertheless have been sent"):
         ti.run()
+
+
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, SendTransferOperator])
+@pytest.mark.parametrize("wrong", ["input", "store"])
+def test_an_error_at_the_beginning_of_a_try_names_what_was_sent(
+    task, sandbox, files, operator, wrong, monkeypatch
+) -> None:
+    """The first try sent, and died before it knew."""
+    if operator is DeliverFilesOperator:
+        ti = task(operator, files=files, **DELIVERY)
+    else:
+        draft = task(CreateTransferOperator, **DELIVERY).run()
+        task(AttachFilesOperator, transfer_id=draft, files=files).run()
+        ti = task(operator, transfer_id=draft)
+    send = client.send
+
+    def send_and_die(*arguments: Any) -> Any:
+        received = send(*arguments)
+        if arguments[2].operation.value == "send":
+            raise ProcessCrashed
+        return received
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "send", send_and_die)
+        with pytest.raises(ProcessCrashed):
+            ti.run()
+    changes: dict[str, Any] = {}
+    if wrong == "store":
+        monkeypatch.setattr(ti.store, "set", lambda *_, **__: None)
+    else:
+        changes = {"recipients": ["ann@"]} if operator is DeliverFilesOperator else {"transfer_id": "no id"}
+    with pytest.raises(Exception, match=sandbox.sent()[0]):
+        again(ti, **changes)
 
 
 def test_a_wait_that_fails_says_that_the_transfer_was_sent(deliver, sandbox) -> None:

@@ -38,7 +38,8 @@ def test_a_run_knows_what_its_task_made_in_another(run_dag, connection, sandbox,
             def execute(self, context):
                 if not (asked := context["params"]["asked"]):
                     return super().execute(context)
-                return {{one: TaskRun(context).is_of_another_run(one) for one in asked}}
+                is_of_another_run = TaskRun(context).lookup_in_other_runs(self.hook().get_account())
+                return {{one: is_of_another_run(one) for one in asked}}
 
         @dag(schedule=None, params={{"asked": []}})
         def under_test():

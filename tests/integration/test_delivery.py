@@ -94,10 +94,9 @@ def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, 
     wanted = {
         "transfer_id": transfer_id,
         "_link_TransferLink": f"{sandbox.base_url}/transfers/{transfer_id}",
-        "outbound_transfer_draft_account": {
-            "transfer_id": transfer_id,
-            "account": sandbox.base_url.removeprefix("http://"),
-        },
+        "outbound_transfer_draft_account": [
+            {"transfer_id": transfer_id, "account": sandbox.base_url.removeprefix("http://")}
+        ],
     }
     assert ti.xcoms == wanted
 

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.client import client
+from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
     DeliverFilesOperator,
     SendTransferOperator,
 )
-from outbound_transfer_sandbox.testing import Sandbox
-from support.tasks import FakeTaskInstance, SimulatedClock
+from outbound_transfer_sandbox.service import transfers
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.connections import connection_json
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock
 
 ARGUMENTS: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
 #: Seconds from one run to the next: less than the clocks may differ.
@@ -228,3 +232,179 @@ def test_a_mapped_task_that_is_expanded_between_two_counts_is_no_other_task(dag,
 
     task.run()
     assert all(row["method"] == "POST" for row in dag.sandbox.requests())
+
+
+# A task with a draft of its own, where something else has sent the like.
+
+
+def refused(dag: Dag, task: FakeTaskInstance) -> FakeTaskInstance:
+    """The task, which has made a draft that was not sent."""
+    dag.sandbox.plan_faults(NO_CREDIT)
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        task.run()
+    return task
+
+
+@pytest.mark.parametrize("is_mapped", [True, False], ids=["an index", "a task that has another name"])
+@pytest.mark.parametrize("is_advised", [True, False])
+def test_a_task_with_a_draft_is_cleared_to_send_again(dag, is_mapped, is_advised) -> None:
+    other = dag.run()
+    other.run()
+    task = refused(dag, FakeTaskInstance(other.make, other.time, map_index=1 if is_mapped else -1))
+    task.other_tasks = 0 if is_mapped else 1
+    if is_advised:
+        with pytest.raises(AirflowFailException, match="set resend=True and clear the task"):
+            clear(task)
+    clear(task, resend=True)
+    assert dag.billed() == 2
+
+
+@pytest.mark.parametrize("trouble", ["the send", "a file"])
+def test_its_retry_does_not_ask_again(dag, sandbox, trouble) -> None:
+    other = dag.run()
+    other.run()
+    task = refused(dag, FakeTaskInstance(other.make, other.time, map_index=1))
+    task.retries = 1
+    file, aside = (Path(other.make().files[0]).with_name(name) for name in ("report.csv", "aside"))
+    if trouble == "a file":
+        file.rename(aside)
+        task.before_retry = lambda: aside.rename(file)
+    else:
+        sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 30)
+        task.before_retry = sandbox.clear_faults
+    clear(task, resend=True)
+    assert dag.billed() == 2
+
+
+# What another run's XComs say, and when.
+
+
+def test_runs_that_are_cleared_together_do_not_refuse_each_other(dag, monkeypatch) -> None:
+    dag.run().run()
+    one, two = dag.run(recipients=["ann@"]), dag.run(recipients=["ann@"])
+    for task in (one, two):
+        with pytest.raises(AirflowFailException, match="ann@"):
+            task.run()
+    create = Delivery.create
+
+    def create_after_the_other_run_has_sent(self: Delivery, *arguments: Any) -> Any:
+        monkeypatch.setattr(Delivery, "create", create)
+        clear(two, **ARGUMENTS)
+        return create(self, *arguments)
+
+    monkeypatch.setattr(Delivery, "create", create_after_the_other_run_has_sent)
+    clear(one, **ARGUMENTS)
+    assert dag.billed() == 3
+
+
+def test_a_run_is_corrected_after_a_hundred_others(dag) -> None:
+    first = dag.run(recipients=["ann@"])
+    with pytest.raises(AirflowFailException, match="ann@"):
+        first.run()
+    second = dag.run()
+    second.run()
+    for number in range(2, 130):
+        due = second.start_date + timedelta(seconds=PERIOD * (number - 1))
+        later = FakeTaskInstance(second.make, second.time, run_id=f"run {number}", start_date=due)
+        first.of_other_runs.append(later)
+    clear(first, **ARGUMENTS, files=dag.file(b"corrected"))
+    assert dag.billed() == 2
+
+
+@pytest.mark.parametrize("was_resent", [True, False])
+def test_another_run_was_cleared_since(dag, was_resent) -> None:
+    other = dag.run()
+    other.run()
+    if was_resent:
+        clear(other, resend=True)
+    else:
+        with pytest.raises(AirflowFailException, match="already delivered"):
+            clear(other, subject="Another")
+    task = dag.run()
+    task.other_tasks = 1
+    task.run()
+    assert dag.billed() == 2 + was_resent
+
+
+def test_the_send_of_another_run_died_after_it(dag, sandbox, monkeypatch) -> None:
+    def draft() -> str:
+        made: str = dag.task(CreateTransferOperator, **ARGUMENTS).run()
+        dag.task(AttachFilesOperator, transfer_id=made, files=dag.file(b"x")).run()
+        return made
+
+    send = client.send
+
+    def send_and_die(*arguments: Any) -> Any:
+        received = send(*arguments)
+        if arguments[2].operation.value == "send":
+            raise ProcessCrashed
+        return received
+
+    other = dag.task(SendTransferOperator, transfer_id=draft())
+    other.run_id = "other"
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "send", send_and_die)
+        with pytest.raises(ProcessCrashed):
+            other.run()
+    sandbox.advance_clock(PERIOD)
+    task = dag.task(SendTransferOperator, transfer_id=draft())
+    task.start_date = other.start_date + timedelta(seconds=PERIOD)
+    task.of_other_runs, task.try_number, task.max_tries = [other], 1, 2
+    task.run()
+    assert dag.billed() == 2
+
+
+def test_an_equal_id_in_the_account_of_another_run_is_no_evidence(dag, sandbox, monkeypatch) -> None:
+    """An id says nothing without its account: the transfer here is this run's own, whose state is lost."""
+    with running_sandbox() as elsewhere, monkeypatch.context() as patch:
+        patch.setattr(transfers, "new_id", lambda prefix: f"{prefix}_1")
+        patch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", connection_json(elsewhere))
+        other = dag.run().run()
+        patch.undo()
+        patch.setattr(transfers, "new_id", lambda prefix: f"{prefix}_1")
+        task = dag.run()
+        assert task.run()["id"] == other["id"]
+    task.store.values.clear()
+    with pytest.raises(AirflowFailException, match=other["id"]):
+        clear(task)
+    assert dag.billed() == 1
+
+
+def test_an_old_result_of_the_task_cannot_be_deserialized(dag, monkeypatch) -> None:
+    dag.run().run()
+    task = dag.run()
+    task.other_tasks = 1
+    pull = FakeTaskInstance.xcom_pull
+
+    def fail_for_results(self: FakeTaskInstance, *, key: str, **where: Any) -> Any:
+        if key == "return_value":
+            raise ImportError("reports.Summary was not found in allow list for deserialization imports")
+        return pull(self, key=key, **where)
+
+    monkeypatch.setattr(FakeTaskInstance, "xcom_pull", fail_for_results)
+    task.run()
+    assert dag.billed() == 2
+
+
+def test_what_an_index_found_was_another_runs(dag) -> None:
+    """Its XComs were gone for a moment. A delivery of this run with other files of these names is no alarm."""
+    short, long = dag.file(b"short"), dag.file(b"a longer one")
+    other = dag.run(files=long)
+    other.map_index = 0
+    other.run()
+
+    def index(number: int, files: list[str]) -> FakeTaskInstance:
+        task = dag.task(DeliverFilesOperator, **ARGUMENTS, files=files)
+        task.run_id, task.map_index, task.of_other_runs = "this", number, [other]
+        task.start_date = other.start_date
+        return task
+
+    index(0, short).run()
+    task = refused(dag, index(1, long))
+    xcoms = dict(other.xcoms)
+    other.xcoms.clear()
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
+        clear(task)
+    other.xcoms.update(xcoms)
+    clear(task)
+    assert dag.billed() == 3

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,8 @@ from outbound_transfer.airflow_compat.task_attempt import StaleAttempt, TaskAtte
 from outbound_transfer.airflow_compat.variables import VariableState, VariablesUnavailable
 from outbound_transfer.delivery.state_store import state_store
 from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.errors import SchemaTooNew, UnreliableTable
+from outbound_transfer.warehouse.schema import STATE, ensure_schema
 from outbound_transfer.warehouse.task_state import TaskState, clean_task_states
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.tasks import InMemoryStateStore
@@ -33,6 +37,7 @@ class Supervisor:
         self.running: Any = None
         self.fail_with: ErrorType | None = None
         self.loses_writes = False
+        self.absent = 0
 
     def __call__(self, message: Any) -> Any:
         if self.fail_with is not None:
@@ -44,7 +49,8 @@ class Supervisor:
                 self.variables[message.key] = message.value
             return None
         if isinstance(message, GetVariable):
-            if message.key not in self.variables:
+            self.absent -= 1
+            if self.absent >= 0 or message.key not in self.variables:
                 return ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND)
             return type("VariableResult", (), {"value": self.variables[message.key], "key": message.key})()
         assert isinstance(message, ValidateInletsAndOutlets)
@@ -183,6 +189,18 @@ def test_a_variable_that_somebody_changed_is_an_error_and_never_a_first_try(cont
         VariableState(task_attempt, None, supervisor).get("a")
 
 
+@pytest.mark.parametrize("key", ["a", "b"])
+def test_one_false_absence_does_not_erase_what_this_try_has_stored(key: str) -> None:
+    """An API server whose database fails for a moment responds that there is no such Variable."""
+    supervisor = Supervisor()
+    supervisor.running = uuid4()
+    state = VariableState(TaskAttempt("d", "r", "t", -1, 1, T0, True), supervisor.running, supervisor)
+    state.set("a", 1)
+    supervisor.absent = 1
+    state.set(key, 2)
+    assert state.get("a") == (2 if key == "a" else 1)
+
+
 # The table
 
 
@@ -193,6 +211,55 @@ def test_a_state_that_is_gone_is_an_error_for_its_try(hook_of: Callable[[str], H
     hook.run("DELETE FROM outbound_transfer_task_state")
     with pytest.raises(StaleAttempt, match="gone"):
         state.set("a", 2)
+
+
+def test_a_replica_that_is_behind_is_not_believed(hook_of: Callable[[str], Hook], tmp_path: Path) -> None:
+    """A proxy leads what only reads to a replica, which has not got what this try has written."""
+    hook = hook_of("sqlite")
+    first = TaskState(Warehouse(hook), TaskAttempt("d", "r", "t", -1, 1, T0, True))
+    first.set("a", "begun")
+    replica = sqlite3.connect(tmp_path / "replica.db")
+    with closing(hook.get_conn()) as source:
+        source.backup(replica)
+    first.set("a", "sent")
+    warehouse = Warehouse(hook)
+    second = TaskState(warehouse, TaskAttempt("d", "r", "t", -1, 2, T0, False))
+    warehouse.read = lambda: closing(replica.cursor())  # type: ignore[method-assign]
+    with pytest.raises(UnreliableTable, match="primary"):
+        second.get("a")
+    replica.close()
+
+
+def test_a_database_that_takes_two_names_for_one_is_refused(hook_of: Callable[[str], Hook]) -> None:
+    """As MySQL, MariaDB and SQL Server do, unless a column says otherwise."""
+    hook = hook_of("sqlite")
+    warehouse = Warehouse(hook)
+    ensure_schema(warehouse, STATE, utc_now())
+    with closing(hook.get_conn()) as connection, connection:
+        query = "SELECT sql FROM sqlite_master WHERE name = 'outbound_transfer_task_state'"
+        (created,) = connection.execute(query).fetchone()
+        connection.execute("DROP TABLE outbound_transfer_task_state")
+        connection.execute(created.replace("TEXT NOT NULL", "TEXT COLLATE NOCASE NOT NULL"))
+    TaskState(warehouse, TaskAttempt("d", "r", "report", -1, 1, T0, True)).set("a", 1)
+    with pytest.raises(UnreliableTable, match="collation"):
+        TaskState(warehouse, TaskAttempt("d", "r", "Report", -1, 1, T0, True)).get("a")
+
+
+def test_the_states_of_a_newer_version_are_not_said_to_be_cleaned(hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of("sqlite")
+    ensure_schema(Warehouse(hook), STATE, utc_now())
+    hook.run("UPDATE outbound_transfer_schema_version SET version = 99")
+    with pytest.raises(SchemaTooNew):
+        clean_task_states(Warehouse(hook), utc_now())
+
+
+def test_a_task_instance_that_is_made_anew_in_a_cleared_run_remembers() -> None:
+    """It was deleted, so it is a first try again; a run that was made anew was never cleared."""
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(start_date=utc_now(), clear_number=1)}
+    assert not TaskAttempt.of(context).is_fresh
+    context["dag_run"].clear_number = 0
+    assert TaskAttempt.of(context).is_fresh
 
 
 def test_old_states_are_cleaned(hook_of: Callable[[str], Hook]) -> None:

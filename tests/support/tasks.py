@@ -172,7 +172,8 @@ class FakeTaskInstance:
         """Tries until success, or until no retry is left; the result, or the last try's error raised."""
         while True:
             self.try_number += 1
-            self.xcoms.clear()  # as Airflow does at the start of each try
+            self.result = None
+            self.xcoms.clear()  # both, as Airflow does at the start of each try
             try:
                 self.result = self.run_once()
                 return self.result

@@ -20,7 +20,7 @@ class TaskAttempt(NamedTuple):
 
     :ivar map_index: -1 if the task is not mapped.
     :ivar run_started_at: when the run was started, ISO 8601 in UTC: a run may be deleted and made anew under its id.
-    :ivar is_fresh: the task's first try, which has not been deferred: it has nothing to remember.
+    :ivar is_fresh: the task's first try, not deferred, in a run that was not cleared: it has nothing to remember.
     """
 
     dag_id: str
@@ -44,7 +44,8 @@ class TaskAttempt(NamedTuple):
             index,
             int(ti.try_number),
             started.astimezone(timezone.utc).isoformat(timespec="microseconds") if started else "",
-            ti.try_number == 1 and not was_deferred,
+            # In a run that was cleared, a task instance that was deleted is made anew as a first try.
+            ti.try_number == 1 and not was_deferred and not getattr(context["dag_run"], "clear_number", 0),
         )
 
     def remembers(self, run_started_at: str) -> bool:
@@ -56,5 +57,8 @@ class TaskAttempt(NamedTuple):
         :raises StaleAttempt: the run was started again since this try began.
         """
         if run_started_at > self.run_started_at:
-            raise StaleAttempt("This task's run was started again since: this try does nothing more, and sends nothing")
+            raise StaleAttempt(
+                "This task's run was started again since, so this try does nothing more, and sends nothing. If it is "
+                "the newest try, the schedulers' clocks differ: clear the task again"
+            )
         return run_started_at == self.run_started_at or not self.is_fresh

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,9 @@ from outbound_transfer.protocol.errors import OutboundTransferError
 KEY_PREFIX: Final = "outbound_transfer_state__"
 
 _DESCRIPTION: Final = "A delivery of {dag_id}.{task_id}, run {run_id}: deleting it forgets what was sent."
+
+#: Seconds after which a Variable that is not there is requested once more.
+_REPEAT_SECONDS: Final = 0.5
 
 #: Sends a message to the task's supervisor and returns the response.
 Send = Callable[[Any], Any]
@@ -62,7 +66,7 @@ class VariableState:
         """
         from airflow.sdk.execution_time.comms import PutVariable
 
-        values = self._read(self._attempt.try_number) | {key: value}
+        values = self._read_own() | {key: value}
         now = datetime.now(timezone.utc).isoformat()
         content = json.dumps({"run_started_at": self._attempt.run_started_at, "values": values, "written_at": now})
         description = _DESCRIPTION.format(**self._attempt._asdict())
@@ -70,6 +74,14 @@ class VariableState:
         if self._read(self._attempt.try_number) != json.loads(json.dumps(values)):
             raise VariablesUnavailable("Airflow does not return the Variable that was just stored")
         self._check_still_running()
+
+    def _read_own(self) -> dict[str, Any]:
+        """Return what this try has stored, which the next write must not lose."""
+        if found := self._read(self._attempt.try_number):
+            return found
+        # An API server whose database fails for a moment responds that there is no such Variable.
+        time.sleep(_REPEAT_SECONDS)
+        return self._read(self._attempt.try_number)
 
     def _read(self, try_number: int) -> dict[str, Any]:
         """Return what a try of this run stored; nothing of a run that was deleted and made anew under its id."""

@@ -151,15 +151,25 @@ class Delivery:
         check_sent(state, transfer)
         return transfer
 
-    def send_draft(self, transfer_id: str, *, resumed: bool, resend: bool = False) -> Transfer:
+    def send_draft(
+        self,
+        transfer_id: str,
+        *,
+        resumed: bool,
+        resend: bool = False,
+        announce: Callable[[], None] = lambda: None,
+    ) -> Transfer:
         """Send a draft that another task made.
 
         :param resumed: see :meth:`.OutboundTransferOperator.run_task`.
         :param resend: send another transfer than this task has sent in its run, if it was cleared.
+        :param announce: called where this task sends the draft, or has sent it, before it does.
         :raises AlreadyDelivered: this task has sent another transfer in this run.
         """
         self.observer.set_current(transfer_id)
         state, sent = self.history.load_for_send(transfer_id, resend=resend)
+        if state.send_started:
+            announce()
         if sent:
             return sent
         self.check_account(transfer_id, state.account, is_sending=state.send_started)
@@ -172,6 +182,7 @@ class Delivery:
                 self.observer.record_transfer(draft)
                 return draft
         self.history.reject_unwanted_resend(state, resend=resend)
+        announce()
         return self.send(state, draft if resumed else None)
 
     def check_account(self, transfer_id: str, account: str, *, is_sending: bool = False) -> None:

@@ -21,7 +21,7 @@ from outbound_transfer.delivery.comparison import (
 from outbound_transfer.delivery.state import DeliveryState, Match, PossibleSend
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.models import DRAFT, File, Transfer
+from outbound_transfer.protocol.models import DRAFT, File, Transfer, UnreadableRow, to_epoch
 
 if TYPE_CHECKING:
     from outbound_transfer.delivery.session import DeliverySession
@@ -63,6 +63,7 @@ class DeliveryHistory:
         """
         session, run = self._session, self._session.run
         at, self._record = states.load_latest(session.store, run.try_number)
+        self.latest = self._record  # an error from now on names what it may have sent
         self._is_complete = self._record is not None and run.is_newest_record(at)
         self._has_gap = run.expects_record and not self._is_complete
         if not self._has_gap:
@@ -121,13 +122,18 @@ class DeliveryHistory:
     def _possible_send(self, *, is_same_request: bool, resend: bool) -> PossibleSend | None:
         record = self._record if self._is_complete else None
         possible = self._session.run.possible_send(record, is_same_request=is_same_request)
-        if record is not None and record.found and is_same_request:
+        if record is not None and record.found and is_same_request and (possible is None or possible.exactly):
             # Whatever has become of its files since, and wherever the connection leads now.
-            possible = PossibleSend(f"an earlier attempt found that transfer {record.found} is this delivery")
+            reason = f"an earlier attempt found that transfer {record.found} is this delivery"
+            possible = PossibleSend(reason, exactly=True, found=record.found)
         if not resend:
             return possible or (self._record.overruled if self._record else None)
         # What a try overruled after a clear, the tries that follow it do not ask about either.
-        is_overruled = record is not None and record.overruled and self._session.was_cleared(record) is False
+        is_overruled = (
+            record is not None
+            and record.overruled
+            and (record.overruled_in == self._session.run.clear_counters or self._session.was_cleared(record) is False)
+        )
         return None if is_overruled else possible
 
     def _give_up_resend(self, state: DeliveryState, sent: DeliveryState) -> DeliveryState:
@@ -223,6 +229,10 @@ class DeliveryHistory:
         session.observer.record_transfer(transfer, recipients=len(new.recipients))
         return DraftState(state, transfer, attached)
 
+    def made_before(self) -> list[dict[str, str]]:
+        """Return what earlier tries of the task made in this run: the transfers and their accounts."""
+        return [{"transfer_id": one.transfer_id, "account": one.account} for one in _chain(self._record)]
+
     # Where the store does not rule a send out, the service is asked.
 
     @property
@@ -239,6 +249,12 @@ class DeliveryHistory:
         """
         if resend and self._session.run.is_first_after_clear():
             self.overruled, self.possible_send = self.overruled or self.possible_send, None
+            if self.latest:  # a draft that is resumed carries the question to the send
+                self.latest.possible_send = None
+            if self._record and self._is_complete:  # for a retry, should the create not be reached
+                self._record.overruled, self._record.overruled_in = self.overruled, self._session.run.clear_counters
+                self._record.possible_send = None
+                states.save(self._session.store, self._record, self._session.run.try_number)
         if self.possible_send:
             sizes = None if sources is None else {source.name: source.size for source in sources}
             self._fail_if_sent(new, sizes, self.possible_send, self.replaced)
@@ -263,7 +279,7 @@ class DeliveryHistory:
         replaced: DeliveryState | None,
     ) -> None:
         session, record = self._session, self._record
-        if self.has_moved and not possible.exactly:
+        if self.has_moved and (possible.found or not possible.exactly):
             raise AlreadyDelivered(
                 f"The connection led to another account or user before ({record.account if record else ''}), which "
                 f"cannot be asked what was sent there, and {possible.reason}. If nothing was, set resend=True and "
@@ -274,10 +290,15 @@ class DeliveryHistory:
         known = {state.transfer_id for state in _chain(replaced)}
         since = session.run.started_at(possible)
 
-        def is_other(transfer_id: str) -> bool:
-            return transfer_id in known or session.run.is_of_another_run(transfer_id)
+        is_of_another_run = session.run.lookup_in_other_runs(session.account)
 
-        sent = session.client.run(flows.find_sent(identity_of(wanted), files, since, sizes=sizes, is_other=is_other))
+        def is_other(row: Transfer | UnreadableRow) -> bool:
+            return row.id in known or is_of_another_run(row.id, to_epoch(row.sent_at))
+
+        find = flows.find_sent(
+            identity_of(wanted), files, since, sizes=sizes, found_before=possible.found, is_other=is_other
+        )
+        sent = session.client.run(find)
         if sent is not None:
             if possible.exactly and self._record is not None:
                 self._record.found = sent.id

@@ -69,10 +69,12 @@ class PossibleSend(msgspec.Struct, frozen=True):
 
     :ivar reason: why.
     :ivar exactly: whether only a transfer with exactly the same files may be it.
+    :ivar found: the id of one that is it, whatever its files are.
     """
 
     reason: str
     exactly: bool = False
+    found: str = ""
 
 
 class Match(Enum):
@@ -102,6 +104,7 @@ class DeliveryState(msgspec.Struct):
     :ivar send_started: a send was started and is not known to have failed.
     :ivar possible_send: why the service must be asked before this draft is sent; None if the tries rule a send out.
     :ivar overruled: a possible send that was not asked about, as the task was cleared to send again (``resend``).
+    :ivar overruled_in: the clear counters of the try that overruled it before it created anything.
     :ivar found: the id of a transfer that another index or task of the run has sent, and that is this delivery.
     :ivar replaced: what the task had sent before, if this draft is made to send once more (``resend``).
     """
@@ -122,6 +125,7 @@ class DeliveryState(msgspec.Struct):
     send_started: bool = False
     possible_send: PossibleSend | None = None
     overruled: PossibleSend | None = None
+    overruled_in: tuple[int, int] = (0, 0)
     found: str = ""
     replaced: DeliveryState | None = None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.delivery.clears import read_clear_counters
 from outbound_transfer.delivery.state import PossibleSend
@@ -27,6 +27,9 @@ _FUTURE: Final = timedelta(days=3_650)
 #: How many other runs of the DAG are asked for their results.
 _MAX_OTHER_RUNS: Final = 100
 
+#: The XCom of a task with the transfers that it made or sends in its run, and the account of each.
+MADE_KEY: Final = "outbound_transfer_draft_account"
+
 #: How many task ids a request to Airflow names: they are in its URL.
 _MAX_TASK_IDS: Final = 100
 
@@ -46,9 +49,8 @@ class TaskRun:
         self._context, self._resumed = context, resumed
         self.clear_counters = read_clear_counters(context)
         self.try_number = int(context["ti"].try_number)
-        #: Other runs that are not asked yet, and the transfers that the others have made.
-        self._other_runs = self._find_other_runs()
-        self._made_elsewhere: set[str] = set()
+        #: The transfers that other runs have made, each with its account.
+        self._made_elsewhere: set[tuple[str, str]] = set()
 
     @property
     def expects_record(self) -> bool:
@@ -116,21 +118,40 @@ class TaskRun:
         parts = [task_ids[at : at + _MAX_TASK_IDS] for at in range(0, len(task_ids), _MAX_TASK_IDS)]
         return sum(int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=part)) for part in parts)
 
-    def is_of_another_run(self, transfer_id: str) -> bool:
-        """Return whether this task made the transfer in another run of the DAG, as that run's XComs say.
+    def lookup_in_other_runs(self, account: str) -> Callable[..., bool]:
+        """Return what tells whether this task made a transfer of the account in another run, as its XComs say.
 
+        It is for one question to the service: meanwhile, another run may make what it had not made when it was asked.
         False if it is not known: before Airflow 3.2, of a run without a logical date, or if the XComs were removed.
         """
-        while transfer_id not in self._made_elsewhere:
-            run_id = next(self._other_runs, None)
-            if run_id is None:
-                return False
-            self._made_elsewhere |= self._made_in(run_id)
-        return True
+        asked: set[str] = set()
 
-    def _find_other_runs(self) -> Iterator[str]:
-        """Yield the newest other runs in which the task was there, the newest first."""
-        ti, before = self._context["ti"], datetime.now(timezone.utc) + _FUTURE
+        def is_of_another_run(transfer_id: str, sent_at: float | None = None) -> bool:
+            runs = self._find_other_runs(sent_at)
+            while (account, transfer_id) not in self._made_elsewhere:
+                run_id = next(runs, None)
+                if run_id is None:
+                    return False
+                if run_id not in asked:
+                    asked.add(run_id)
+                    self._made_elsewhere |= self._made_in(run_id)
+            return True
+
+        return is_of_another_run
+
+    def _find_other_runs(self, sent_at: float | None) -> Iterator[str]:
+        """Yield other runs in which the task was there: first those that were due when a transfer was sent."""
+        now = datetime.now(timezone.utc)
+        sent = now if sent_at is None else datetime.fromtimestamp(min(sent_at, now.timestamp()), timezone.utc)
+        seen: set[str] = set()
+        for before in (sent + timedelta(seconds=CLOCK_MARGIN), now + _FUTURE):
+            for run_id in self._find_runs_before(before):
+                if run_id not in seen:
+                    seen.add(run_id)
+                    yield run_id
+
+    def _find_runs_before(self, before: datetime) -> Iterator[str]:
+        ti = self._context["ti"]
         if not hasattr(ti, "get_previous_ti"):  # before Airflow 3.2
             return
         for _ in range(_MAX_OTHER_RUNS):
@@ -141,13 +162,11 @@ class TaskRun:
             if found.run_id != ti.run_id:
                 yield found.run_id
 
-    def _made_in(self, run_id: str) -> set[str]:
-        """Return the ids of the transfers that this task, at any index, made or sent in a run."""
+    def _made_in(self, run_id: str) -> set[tuple[str, str]]:
+        """Return the transfers that this task, at any index, made or sent in a run, each with its account."""
         ti = self._context["ti"]
-        found = (ti.xcom_pull(task_ids=ti.task_id, run_id=run_id, key=key) for key in ("transfer_id", "return_value"))
-        values = [value for pulled in found for value in (pulled if isinstance(pulled, list) else [pulled])]
-        ids = (value.get("id") if isinstance(value, dict) else value for value in values)
-        return {one for one in ids if isinstance(one, str)}
+        made = iter_mappings(ti.xcom_pull(task_ids=ti.task_id, run_id=run_id, key=MADE_KEY))
+        return {(str(one.get("account")), str(one.get("transfer_id"))) for one in made}
 
     def started_at(self, possible: PossibleSend) -> float:
         """Return a time before which this run sent nothing, in seconds since the epoch by the service's clock."""
@@ -169,3 +188,12 @@ class TaskRun:
             raise TaskNotRunning(
                 f"Airflow has given this try up (the task is {now or 'not known to it'}): nothing is sent"
             )
+
+
+def iter_mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings in the XComs of several tasks, some of them mapped or without an XCom."""
+    if isinstance(pulled, Mapping):
+        yield pulled
+    elif isinstance(pulled, Iterable) and not isinstance(pulled, str):
+        for each in pulled:
+            yield from iter_mappings(each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +12,7 @@ from outbound_transfer.airflow_compat.names import AirflowFailException, Airflow
 from outbound_transfer.airflow_compat.version import HAS_TABS
 from outbound_transfer.delivery.progress import delivery_summary, log_sources
 from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.delivery.task_run import MADE_KEY, iter_mappings
 from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
@@ -53,8 +54,8 @@ class _TransferOperator(OutboundTransferOperator):
 
         :raises WrongTransfer: it was made in another account; here the id may belong to another transfer.
         """
-        pulled = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=_DRAFT_ACCOUNT) or ()
-        for made in _iter_mappings(pulled):
+        pulled = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=MADE_KEY) or ()
+        for made in iter_mappings(pulled):
             if made.get("transfer_id") == transfer_id:
                 delivery.check_account(transfer_id, str(made.get("account")))
 
@@ -67,22 +68,13 @@ class _TransferOperator(OutboundTransferOperator):
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
 
-#: The XCom with the account that a draft was made in.
-_DRAFT_ACCOUNT: Final = "outbound_transfer_draft_account"
+def _push_account(context: Context, settings: Settings, transfer_id: str, before: Sequence[Any] = ()) -> None:
+    """Store the account that a draft was made in, for the tasks downstream and for other runs.
 
-
-def _push_account(context: Context, settings: Settings, transfer_id: str) -> None:
-    """Store the account that a draft was made in, for the tasks downstream."""
-    context["ti"].xcom_push(_DRAFT_ACCOUNT, {"transfer_id": transfer_id, "account": settings.account})
-
-
-def _iter_mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the mappings in the XComs of several tasks, some of them mapped or without an XCom."""
-    if isinstance(pulled, Mapping):
-        yield pulled
-    elif isinstance(pulled, Iterable) and not isinstance(pulled, str):
-        for each in pulled:
-            yield from _iter_mappings(each)
+    :param before: what this task made earlier in its run: Airflow has removed the XComs of earlier tries.
+    """
+    made = {"transfer_id": transfer_id, "account": settings.account}
+    context["ti"].xcom_push(MADE_KEY, [*(one for one in before if one != made and one["transfer_id"]), made])
 
 
 @contextmanager
@@ -286,7 +278,14 @@ class SendTransferOperator(_TransferOperator):
         push_link(context, delivery.client.settings, transfer_id)
         self.check_account(delivery, context, transfer_id)
         with delivery.annotate_in_doubt_errors():
-            transfer = delivery.send_draft(transfer_id, resumed=resumed, resend=self.resend)
+            transfer = delivery.send_draft(
+                transfer_id,
+                resumed=resumed,
+                resend=self.resend,
+                announce=lambda: _push_account(
+                    context, delivery.client.settings, transfer_id, delivery.history.made_before()
+                ),
+            )
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], delivery.client.settings))
         result: dict[str, Any] = to_builtins(transfer)
         return result
@@ -397,6 +396,8 @@ class DeliverFilesOperator(DeferrableWaitMixin, _NewTransferOperator):
         from outbound_transfer.delivery.sources import normalize_files, resolve_files
 
         delivery.history.begin()
+        if made := [one for one in delivery.history.made_before() if one["transfer_id"]]:
+            context["ti"].xcom_push(MADE_KEY, made)  # also if this try fails
         new, files = self.new_transfer(), normalize_files(self.files)
         draft = delivery.history.resume_deferred(new) if resumed else None
         draft = draft or delivery.history.find_previous_attempt(new, files, resend=self.resend)
@@ -427,7 +428,7 @@ class DeliverFilesOperator(DeferrableWaitMixin, _NewTransferOperator):
     @staticmethod
     def _push_transfer_id(context: Context, delivery: Delivery, draft: DraftState) -> None:
         context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
-        _push_account(context, delivery.client.settings, draft.state.transfer_id)
+        _push_account(context, delivery.client.settings, draft.state.transfer_id, delivery.history.made_before())
         push_link(context, delivery.client.settings, draft.state.transfer_id)
 
     def _wait_until_finished(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> dict[str, Any]:

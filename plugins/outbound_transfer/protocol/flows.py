@@ -235,7 +235,8 @@ def find_sent(
     since: float,
     *,
     sizes: Mapping[str, int] | None = None,
-    is_other: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
+    found_before: str = "",
+    is_other: Callable[[Transfer | UnreadableRow], bool] = lambda row: False,  # noqa: ARG005
 ) -> Flow[Transfer | None]:
     """Find a sent transfer by its subject, recipients and file names.
 
@@ -250,7 +251,8 @@ def find_sent(
     :param since: seconds since the epoch; transfers sent earlier are ignored.
     :param sizes: sizes in bytes by name. If given, only a transfer with exactly these files matches, and ``names``
         does not count.
-    :param is_other: whether the transfer of an id is known to be another one. It is asked only about those that may be
+    :param found_before: the id of a transfer that matches whatever its files are.
+    :param is_other: whether the transfer of a row is known to be another one. It is asked only about those that may be
         equal.
     :return: the transfer; None if this key has sent none. A transfer whose files are unknown matches.
     :raises MalformedResponse: the listing does not end, or a row of it that cannot be read may be the transfer, so it
@@ -267,9 +269,9 @@ def find_sent(
             consecutive_old_rows = consecutive_old_rows + 1 if is_old else 0
             # Rows come newest first (service-api.md, R27), so an old time above a recent one is wrong.
             may_be_it = may_be_equal(known_identity_of(row), wanted) and (not is_old or position < last_recent)
-            if may_be_it and not is_other(row.id):
+            if may_be_it and not is_other(row):
                 found: Transfer | None = yield from _read_row(row, wanted, since)
-                if found is not None and _may_have_files(found, names, sizes):
+                if found is not None and (found.id == found_before or _may_have_files(found, names, sizes)):
                     return found
         if page.next_cursor is None or consecutive_old_rows >= _MIN_OLD_ROWS:
             return None

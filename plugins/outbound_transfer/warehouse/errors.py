@@ -65,3 +65,7 @@ class WarehouseBusy(WarehouseError):
 
 class SchemaTooNew(WarehouseError):
     """The tables were created by a newer version of this package."""
+
+
+class UnreliableTable(WarehouseError):
+    """The database does not return the row of a task's state as it was written."""

@@ -55,12 +55,7 @@ def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> Non
     :raises SchemaTooNew: they were created by a newer version of this package.
     """
     with warehouse.read() as tx:
-        found = _version(warehouse, tx, group)
-    if found is not None and found > group.version:
-        raise SchemaTooNew(
-            f"the tables have version {found}, and this provider knows {group.version}: install the provider that made "
-            "them, or a later one"
-        )
+        found = checked_version(warehouse, tx, group)
     if found != group.version:
         _upgrade(warehouse, group, now)
 
@@ -68,6 +63,20 @@ def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> Non
 def is_current(warehouse: Warehouse, tx: Any, group: TableGroup) -> bool:
     """Return whether the tables have the current version."""
     return _version(warehouse, tx, group) == group.version
+
+
+def checked_version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | None:
+    """Return the version of the tables; None if there are no tables yet.
+
+    :raises SchemaTooNew: they were created by a newer version of this package.
+    """
+    found = _version(warehouse, tx, group)
+    if found is not None and found > group.version:
+        raise SchemaTooNew(
+            f"the tables have version {found}, and this provider knows {group.version}: install the provider that made "
+            "them, or a later one"
+        )
+    return found
 
 
 def _version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | None:

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 from outbound_transfer.airflow_compat.task_attempt import StaleAttempt, TaskAttempt
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
-from outbound_transfer.warehouse.schema import STATE, ensure_schema, is_current
+from outbound_transfer.warehouse.errors import UnreliableTable
+from outbound_transfer.warehouse.schema import STATE, checked_version, ensure_schema
 from outbound_transfer.warehouse.tables import TASK_STATE
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 
@@ -95,6 +96,12 @@ class TaskState:
             raise StaleAttempt("The row of this task's state is gone, so what it may have sent is not known")
         self._attempt.remembers(row.run_started_at)
         self._check_not_stale(row)
+        if (row.run_started_at, row.try_number) != (self._attempt.run_started_at, self._attempt.try_number):
+            # A replica that is behind, or a database that was restored.
+            raise UnreliableTable(
+                "The database does not return the row of this task as this try has written it: the connection must "
+                "lead to the primary, not to a replica"
+            )
         return row
 
     def _lock_row(self, tx: Any) -> None:
@@ -102,9 +109,16 @@ class TaskState:
         self._warehouse.run(tx, f"UPDATE {{task_state}} SET [updated_at] = [updated_at] {_WHERE}", self._task)  # noqa: S608
 
     def _row(self, tx: Any) -> _Row | None:
-        query = f"SELECT [run_started_at], [try_number], [state] FROM {{task_state}} {_WHERE}"  # noqa: S608
+        columns = "[dag_id], [run_id], [task_id], [run_started_at], [try_number], [state]"
+        query = f"SELECT {columns} FROM {{task_state}} {_WHERE}"  # noqa: S608
         rows = fetch_all(self._warehouse.run(tx, query, self._task))
-        return _Row(*rows[0]) if rows else None
+        for *names, _, _, _ in rows:
+            if tuple(names) != self._task[:3]:
+                raise UnreliableTable(
+                    f"The database does not return the row of {self._task[:3]} but of {tuple(names)}: the table's "
+                    "columns need a collation that distinguishes case, accents and trailing spaces"
+                )
+        return _Row(*rows[0][3:]) if rows else None
 
     @staticmethod
     def _values(row: _Row) -> dict[str, Any]:
@@ -139,9 +153,11 @@ def clean_task_states(warehouse: Warehouse, older_than: datetime) -> int:
     """Delete the states that were last written before ``older_than``; return their number.
 
     Creates nothing: 0 if there is no table.
+
+    :raises SchemaTooNew: the table was created by a newer version of this package.
     """
     with warehouse.transaction() as tx:
-        if not is_current(warehouse, tx, STATE):
+        if checked_version(warehouse, tx, STATE) is None:
             return 0
         cutoff = format_timestamp(older_than)
         warehouse.run(tx, "DELETE FROM {task_state} WHERE [updated_at] < ?", (cutoff,))

@@ -34,6 +34,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from outbound_transfer.client import client
+from outbound_transfer.delivery.task_run import MADE_KEY
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -589,7 +590,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         create, discard = self.tasks["create"], self.tasks["discard"]
         discard.upstream = {"create": create}
         # To another account, if the task that made the draft has told which one it was made in.
-        move = move and any(getattr(of, "get", dict)("transfer_id") == self.draft for of in create.xcoms.values())
+        move = move and any(made["transfer_id"] == self.draft for made in create.xcoms.get(MADE_KEY, ()))
         self.clear("discard")
         here, self.run.connection = self.run.connection, self.connections[ELSEWHERE if move else HERE]
         gone, error = self.go("discard", discard)
