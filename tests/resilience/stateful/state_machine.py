@@ -148,6 +148,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.at, self.was_moved, self.has_forgotten = HERE, False, False
         #: Where the connection has led when the mapped task ran, and when the delivery in one task did.
         self.places = {True: {HERE}, False: {HERE}}
+        #: Where it has led when each task instance ran.
+        self.places_of: defaultdict[int, set[str]] = defaultdict(set)
         self.known = self.billed()
         self.death = CrashInjector()
         self.deferrable = deferrable
@@ -420,17 +422,22 @@ class DeliveryStateMachine(RuleBasedStateMachine):
 
     def where(self, *tis: FakeTaskInstance) -> str | None:
         """Where the connection leads now, if each task remembers where it led; if not, it was never moved: without any
-        state, another key is not known to be another. Nor is it for an item that comes back to its index. None: the
-        tasks cannot run, as one does not remember where others have sent.
+        state, another key is not known to be another. Nor is it for an item that comes back to its index, or for an
+        index that did not run where others have sent. None: the tasks cannot run, as one does not remember it.
         """
-        if all(ti.store.values and not self.comes_back(ti) for ti in tis):
+        if all(ti.store.values and not self.comes_back(ti) and self.knows_each_place(ti) for ti in tis):
             return self.at
         return HERE if self.places[tis[0].map_index >= 0] == {HERE} else None
+
+    def knows_each_place(self, ti: FakeTaskInstance) -> bool:
+        return ti.map_index < 0 or self.places_of[id(ti)] >= self.places[True]
 
     @contextmanager
     def connection_to(self, place: str, *tis: FakeTaskInstance) -> Iterator[None]:
         """The connection leads there while the tasks run."""
         self.places[tis[0].map_index >= 0].add(place)
+        for ti in tis:
+            self.places_of[id(ti)].add(place)
         here, self.run.connection = self.run.connection, self.connections[place]
         yield
         self.run.connection = here
@@ -496,7 +503,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             self.clears += bool(tis[two].try_number)
             results.append((self.items[two], *self.result_of_mapped(tis[two])))
 
-        with self.connection_to(place, tis[one]):
+        with self.connection_to(place, tis[one], tis[two]):
             self.clears += bool(tis[one].try_number)
             self.death.meanwhile = meanwhile
             self.go_mapped(one, tis[one])
