@@ -33,6 +33,13 @@ def _let_go_of_duckdb() -> None:
     gc.collect()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs a DAG."""
+    for item in items:
+        if "run_dag" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.e2e)
+
+
 @pytest.fixture
 def sandbox(transfer_sandbox: Sandbox) -> Sandbox:
     """An empty service on a free port."""

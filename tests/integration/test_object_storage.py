@@ -217,6 +217,7 @@ def test_an_object_may_be_renamed(bucket, deliver, sandbox, hook) -> None:
     assert stored(sandbox, hook, result["id"]) == {"report.csv": digest(b"rows")}
 
 
+@pytest.mark.slow
 def test_a_large_object_needs_little_memory(bucket, deliver) -> None:
     uri = bucket.put("large.bin", pattern(LARGE))
     deliver(bucket.put("small.bin", b"x")).run()  # imports, connections and buffers of the first delivery
@@ -229,6 +230,7 @@ def test_a_large_object_needs_little_memory(bucket, deliver) -> None:
     assert peak[0] < LARGE / 2
 
 
+@pytest.mark.slow
 def test_a_large_object_streams_without_a_temporary_copy(bucket, deliver, sandbox, hook, monkeypatch, tmp_path) -> None:
     content = pattern(LARGE)
     uri = bucket.put("large.bin", content)

@@ -156,6 +156,7 @@ def test_pickup_finishes_the_waiter_with_the_listed_transfer(scene: Scene) -> No
     assert scene.now - scene.began <= 200 + 60 + 5
 
 
+@pytest.mark.slow
 def test_requests_of_three_hundred_waiters(scene: Scene) -> None:
     sent = scene.send(300)
     waiters = [scene.waiter(one) for one in sent]
@@ -209,6 +210,7 @@ def test_expiry_is_seen_within_seconds(scene: Scene) -> None:
     assert DAY - 5 <= scene.now - scene.began <= DAY + 5
 
 
+@pytest.mark.slow
 def test_many_expired_transfers_are_found_by_status_page(scene: Scene) -> None:
     scene.sandbox.patch_account(delivery_window_days=1)
     waiters = [scene.waiter(one, interval=6 * 3_600.0, timeout=10 * DAY) for one in scene.send(150)]

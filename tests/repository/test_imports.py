@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.repository import REPOSITORY
+
+pytestmark = pytest.mark.slow
 
 ENTRANCES = [
     "outbound_transfer.operators.transfer",

@@ -26,7 +26,7 @@ from outbound_transfer_sandbox.store import blobs, logs
 from outbound_transfer_sandbox.store.database import Database
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 
-pytestmark = pytest.mark.control
+pytestmark = [pytest.mark.control, pytest.mark.slow]
 
 QUOTA = 1_048_576
 BLOCK = 4096

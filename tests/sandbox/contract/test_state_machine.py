@@ -20,7 +20,7 @@ from outbound_transfer_sandbox.service.transfers import TransferService
 from outbound_transfer_sandbox.store.transfers import TransferStore
 from outbound_transfer_sandbox.testing import Sandbox
 
-pytestmark = [pytest.mark.control, pytest.mark.rule("R18")]
+pytestmark = [pytest.mark.control, pytest.mark.rule("R18"), pytest.mark.slow]
 
 DRAFT_DAYS = 30
 LISTED = ("pending", "partial", "complete", "canceled", "expired")
