@@ -30,8 +30,8 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(RUN) scripts/demo.py --stop
 
-test: setup ## Run all tests but those of `make test-e2e` (about 6 minutes)
-	$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m "not e2e and not slow" $(ARGS)
+test: setup ## Run all tests but those of `make test-e2e` (under 5 minutes)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow" $(ARGS)
 
 test-e2e: setup .chromium ## Run the tests that start a whole Airflow or a browser, and other slow ones
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile -m "e2e or slow" $(ARGS)
