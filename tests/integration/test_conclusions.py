@@ -16,7 +16,6 @@ import pytest
 from airflow.sdk import DAG
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSensorTimeout
-from outbound_transfer.client import client
 from outbound_transfer.delivery.state import StateLost
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -30,7 +29,14 @@ from outbound_transfer.protocol.errors import CallError, InvalidDelivery, Malfor
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
-from support.tasks import FakeTaskInstance, InMemoryStateStore, ProcessCrashed, SimulatedClock
+from support.tasks import (
+    FakeTaskInstance,
+    InMemoryStateStore,
+    ProcessCrashed,
+    SimulatedClock,
+    again,
+    dying_after_the_send,
+)
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 DELIVERY: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
@@ -67,20 +73,6 @@ def billed(sandbox: Sandbox) -> list[str]:
 
 def names(client, transfer_id: str) -> list[str]:
     return sorted(file.name for file in client.list_files(transfer_id))
-
-
-def again(ti: FakeTaskInstance, **changes: Any) -> Any:
-    """Clear the task, with other arguments, and run it."""
-    make = ti.make
-    ti.make = lambda: _changed(make(), changes)
-    ti.clear()
-    return ti.run()
-
-
-def _changed(operator: Any, changes: dict[str, Any]) -> Any:
-    for name, value in changes.items():
-        setattr(operator, name, value)
-    return operator
 
 
 # What is not remembered.
@@ -769,18 +761,8 @@ def test_an_error_at_the_beginning_of_a_try_names_what_was_sent(
         draft = task(CreateTransferOperator, **DELIVERY).run()
         task(AttachFilesOperator, transfer_id=draft, files=files).run()
         ti = task(operator, transfer_id=draft)
-    send = client.send
-
-    def send_and_die(*arguments: Any) -> Any:
-        received = send(*arguments)
-        if arguments[2].operation.value == "send":
-            raise ProcessCrashed
-        return received
-
-    with monkeypatch.context() as patch:
-        patch.setattr(client, "send", send_and_die)
-        with pytest.raises(ProcessCrashed):
-            ti.run()
+    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+        ti.run()
     changes: dict[str, Any] = {}
     if wrong == "store":
         monkeypatch.setattr(ti.store, "set", lambda *_, **__: None)

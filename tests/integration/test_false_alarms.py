@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.client import client
 from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.delivery.task_run import TaskRun
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -20,7 +20,7 @@ from outbound_transfer.operators.transfer import (
 from outbound_transfer_sandbox.service import transfers
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after_the_send
 
 ARGUMENTS: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
 #: Seconds from one run to the next: less than the clocks may differ.
@@ -73,22 +73,6 @@ def dag(connection: str, sandbox: Sandbox, tmp_path: Path) -> Dag:
     return Dag(sandbox, tmp_path)
 
 
-def clear(task: FakeTaskInstance, **changes: Any) -> dict[str, Any]:
-    """Clear the task and run it with other arguments."""
-    make = task.make
-
-    def changed() -> Any:
-        operator = make()
-        for name, value in changes.items():
-            setattr(operator, name, value)
-        return operator
-
-    task.make = changed
-    task.clear()
-    result: dict[str, Any] = task.run()
-    return result
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -107,7 +91,7 @@ def test_input_is_corrected_after_the_next_run_has_delivered(dag, sandbox, wrong
     sandbox.clear_faults()
     second = dag.run().run()
 
-    sent = clear(first, **(ARGUMENTS | {"message": None, "files": dag.file(b"corrected")}))
+    sent = again(first, **(ARGUMENTS | {"message": None, "files": dag.file(b"corrected")}))
     assert sent["id"] != second["id"]
     assert dag.billed() == 2
 
@@ -150,7 +134,7 @@ def test_files_of_the_same_name_and_size_are_sent_each_time(dag, sandbox) -> Non
     second.map_index = 0
     second.run()
 
-    clear(first)
+    again(first)
     assert dag.billed() == 2
 
 
@@ -189,7 +173,7 @@ def test_a_read_before_the_send_is_refused_for_a_while(dag, sandbox) -> None:
         sends[1].run()
 
     sandbox.plan_faults(RATE_LIMITED)
-    clear(sends[1])
+    again(sends[1])
     assert sends[1].deferrals == 1
     assert dag.billed() == 2
 
@@ -203,7 +187,7 @@ def test_the_retry_of_a_resend_does_not_ask_again(dag, sandbox) -> None:
 
     sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 20)
     with pytest.raises(Exception, match="503"):
-        clear(task, resend=True)
+        again(task, resend=True)
     sandbox.clear_faults()
     task.try_number += 1
     task.run_once()
@@ -254,8 +238,8 @@ def test_a_task_with_a_draft_is_cleared_to_send_again(dag, is_mapped, is_advised
     task.other_tasks = 0 if is_mapped else 1
     if is_advised:
         with pytest.raises(AirflowFailException, match="set resend=True and clear the task"):
-            clear(task)
-    clear(task, resend=True)
+            again(task)
+    again(task, resend=True)
     assert dag.billed() == 2
 
 
@@ -272,7 +256,7 @@ def test_its_retry_does_not_ask_again(dag, sandbox, trouble) -> None:
     else:
         sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 30)
         task.before_retry = sandbox.clear_faults
-    clear(task, resend=True)
+    again(task, resend=True)
     assert dag.billed() == 2
 
 
@@ -289,11 +273,11 @@ def test_runs_that_are_cleared_together_do_not_refuse_each_other(dag, monkeypatc
 
     def create_after_the_other_run_has_sent(self: Delivery, *arguments: Any) -> Any:
         monkeypatch.setattr(Delivery, "create", create)
-        clear(two, **ARGUMENTS)
+        again(two, **ARGUMENTS)
         return create(self, *arguments)
 
     monkeypatch.setattr(Delivery, "create", create_after_the_other_run_has_sent)
-    clear(one, **ARGUMENTS)
+    again(one, **ARGUMENTS)
     assert dag.billed() == 3
 
 
@@ -307,7 +291,7 @@ def test_a_run_is_corrected_after_a_hundred_others(dag) -> None:
         due = second.start_date + timedelta(seconds=PERIOD * (number - 1))
         later = FakeTaskInstance(second.make, second.time, run_id=f"run {number}", start_date=due)
         first.of_other_runs.append(later)
-    clear(first, **ARGUMENTS, files=dag.file(b"corrected"))
+    again(first, **ARGUMENTS, files=dag.file(b"corrected"))
     assert dag.billed() == 2
 
 
@@ -316,36 +300,26 @@ def test_another_run_was_cleared_since(dag, was_resent) -> None:
     other = dag.run()
     other.run()
     if was_resent:
-        clear(other, resend=True)
+        again(other, resend=True)
     else:
         with pytest.raises(AirflowFailException, match="already delivered"):
-            clear(other, subject="Another")
+            again(other, subject="Another")
     task = dag.run()
     task.other_tasks = 1
     task.run()
     assert dag.billed() == 2 + was_resent
 
 
-def test_the_send_of_another_run_died_after_it(dag, sandbox, monkeypatch) -> None:
+def test_the_send_of_another_run_died_after_it(dag, sandbox) -> None:
     def draft() -> str:
         made: str = dag.task(CreateTransferOperator, **ARGUMENTS).run()
         dag.task(AttachFilesOperator, transfer_id=made, files=dag.file(b"x")).run()
         return made
 
-    send = client.send
-
-    def send_and_die(*arguments: Any) -> Any:
-        received = send(*arguments)
-        if arguments[2].operation.value == "send":
-            raise ProcessCrashed
-        return received
-
     other = dag.task(SendTransferOperator, transfer_id=draft())
     other.run_id = "other"
-    with monkeypatch.context() as patch:
-        patch.setattr(client, "send", send_and_die)
-        with pytest.raises(ProcessCrashed):
-            other.run()
+    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+        other.run()
     sandbox.advance_clock(PERIOD)
     task = dag.task(SendTransferOperator, transfer_id=draft())
     task.start_date = other.start_date + timedelta(seconds=PERIOD)
@@ -366,7 +340,7 @@ def test_an_equal_id_in_the_account_of_another_run_is_no_evidence(dag, sandbox, 
         assert task.run()["id"] == other["id"]
     task.store.values.clear()
     with pytest.raises(AirflowFailException, match=other["id"]):
-        clear(task)
+        again(task)
     assert dag.billed() == 1
 
 
@@ -384,6 +358,14 @@ def test_an_old_result_of_the_task_cannot_be_deserialized(dag, monkeypatch) -> N
     monkeypatch.setattr(FakeTaskInstance, "xcom_pull", fail_for_results)
     task.run()
     assert dag.billed() == 2
+
+
+def test_a_time_of_a_send_that_cannot_be_ends_nothing(dag) -> None:
+    """It comes from the service: the last second of the year 9999 has no hour after it."""
+    dag.run().run()
+    context: Any = dag.run().context()
+    last_second = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc).timestamp()
+    assert not TaskRun(context).lookup_in_other_runs("account")("tr_unknown", last_second)
 
 
 def test_what_an_index_found_was_another_runs(dag) -> None:
@@ -404,7 +386,7 @@ def test_what_an_index_found_was_another_runs(dag) -> None:
     xcoms = dict(other.xcoms)
     other.xcoms.clear()
     with pytest.raises(AirflowFailException, match="may be this very delivery"):
-        clear(task)
+        again(task)
     other.xcoms.update(xcoms)
-    clear(task)
+    again(task)
     assert dag.billed() == 3

@@ -22,7 +22,7 @@ from outbound_transfer.operators.transfer import (
 )
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support.tasks import FakeTaskInstance, SimulatedClock, again, changed
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 RECIPIENTS = ["ann@example.com"]
@@ -160,20 +160,6 @@ def deliver(connection, sandbox, file) -> Callable[..., FakeTaskInstance]:
         return FakeTaskInstance(lambda: DeliverFilesOperator(task_id="task", **arguments, **options), time)
 
     return make
-
-
-def again(task: FakeTaskInstance, **changes: Any) -> Any:
-    """Clear the task and run it, with arguments that stay changed."""
-    make = task.make
-    task.make = lambda: changed(make(), changes)
-    task.clear()
-    return task.run()
-
-
-def changed(operator: Any, changes: dict[str, Any]) -> Any:
-    for name, value in changes.items():
-        setattr(operator, name, value)
-    return operator
 
 
 @pytest.mark.parametrize("path", ["/v1/transfers", "*/send"], ids=["create", "send"])

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, TaskDeferred, timezone
+from outbound_transfer.client import client
+from outbound_transfer.protocol.messages import Operation
 from outbound_transfer_sandbox.testing import Sandbox
 
 
@@ -223,6 +226,35 @@ class FakeTaskInstance:
             self.time.sleep(max((trigger.moment - timezone.utcnow()).total_seconds(), 0.0))
             return trigger.moment
         return asyncio.run(_first_event(trigger)).payload
+
+
+def again(task: FakeTaskInstance, **changes: Any) -> Any:
+    """Clear the task and run it, with arguments that stay changed."""
+    make = task.make
+    task.make = lambda: changed(make(), changes)
+    task.clear()
+    return task.run()
+
+
+def changed(operator: Any, changes: dict[str, Any]) -> Any:
+    for name, value in changes.items():
+        setattr(operator, name, value)
+    return operator
+
+
+@contextmanager
+def dying_after_the_send() -> Iterator[None]:
+    """The task's process dies when its send has taken effect, before it knows that."""
+    send = client.send
+
+    def send_and_die(*arguments: Any) -> Any:
+        received = send(*arguments)
+        if arguments[2].operation is Operation.SEND:
+            raise ProcessCrashed
+        return received
+
+    with mock.patch.object(client, "send", send_and_die):
+        yield
 
 
 async def _first_event(trigger: Any) -> Any:
