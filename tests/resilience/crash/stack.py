@@ -18,6 +18,8 @@ class CrashStack(ManySandboxesStack):
 
     def settings(self) -> dict[str, str]:
         return super().settings() | {
+            # Airflow 3.0 takes a file that it parsed for a killed task's callback for one without DAGs.
+            "AIRFLOW__DAG_PROCESSOR__STALE_DAG_THRESHOLD": "3600",
             "CRASH_FILES": os.pathsep.join(map(str, self.files)),
             "CRASH_RECIPIENTS": " ".join(RECIPIENTS),
         }
