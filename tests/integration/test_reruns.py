@@ -53,7 +53,7 @@ class Run:
 
     def __init__(self, sandbox: Sandbox, file: Path, items: Sequence[str], *, steps: bool = False) -> None:
         self.items, self._time, self._file, self._steps = list(items), SimulatedClock(sandbox), file, steps
-        self.clear_number = 0
+        self.clear_number, self.resend = 0, False
         self._tasks: dict[tuple[int, str], FakeTaskInstance] = {}
 
     def deliver(self, index: int) -> str:
@@ -76,7 +76,8 @@ class Run:
         def make() -> Any:
             values = {name: value(index) if callable(value) else value for name, value in arguments.items()}
             recipients = {"recipients": RECIPIENTS} if "subject" in values else {}
-            return operator(task_id="task", **values, **recipients)
+            resend = {"resend": True} if self.resend else {}
+            return operator(task_id="task", **values, **recipients, **resend)
 
         task = self._tasks.setdefault((index, operator.__name__), FakeTaskInstance(make, self._time))
         task.make, task.map_index, task.clear_number = make, index, self.clear_number
@@ -112,6 +113,30 @@ def test_an_index_that_gets_the_item_of_another_for_its_retry_does_not_send_it_a
         run.deliver(1)
 
     assert billed(sandbox) == [sent]
+
+
+@pytest.mark.parametrize("trouble", ["a file", "the send"])
+def test_what_a_resend_overruled_is_asked_about_again_for_another_item(connection, sandbox, file, trouble) -> None:
+    run = Run(sandbox, file, ["X", "Y"])
+    before = [run.deliver(0), run.deliver(1)]
+    run.clear()
+    run.resend = True
+    sent = run.deliver(0)
+    if trouble == "the send":
+        with without_credit(sandbox):
+            run.deliver(1)
+    else:
+        content = file.read_bytes()
+        file.unlink()
+        with pytest.raises(Exception, match=r"report\.csv"):
+            run.deliver(1)
+        file.write_bytes(content)
+    run.items = ["Y", "X"]
+
+    with pytest.raises(AirflowFailException, match=f"{sent}|{before[0]}"):
+        run.deliver(1)
+
+    assert billed(sandbox) == [*before, sent]
 
 
 def test_alike_items_of_other_files_are_sent_after_a_failure(connection, sandbox, file) -> None:

@@ -52,6 +52,8 @@ class DeliveryHistory:
         self._record: DeliveryState | None = None
         self._is_complete = False
         self._lost_draft: AlreadyDelivered | None = None
+        #: Of what the task is asked to deliver, in terms of the newest record.
+        self._request_digest = ""
 
     def begin(self, transfer_id: str = "") -> None:
         """Load what the newest try stored, and store something for this one before anything else can fail.
@@ -108,6 +110,7 @@ class DeliveryHistory:
         """Return the state of the newest try, and note why a send is possible."""
         session, run, state = self._session, self._session.run, self._record
         is_same_request = state is not None and self._matches_request(state, new, files)
+        self._request_digest = state.digest_request(new, files) if state else ""
         self.possible_send = self._possible_send(is_same_request=is_same_request, resend=resend)
         if state is None and self.possible_send is None:
             states.save(session.store, session.state_from_inputs(new, files))
@@ -117,6 +120,8 @@ class DeliveryHistory:
         self.latest = state
         if state:
             self.replaced, self.overruled = state.replaced, state.overruled
+        if resend and self.possible_send and not run.is_first_after_clear():
+            self.overruled = None  # the task has other input since
         return state
 
     def _possible_send(self, *, is_same_request: bool, resend: bool) -> PossibleSend | None:
@@ -128,13 +133,16 @@ class DeliveryHistory:
             possible = PossibleSend(reason, exactly=True, found=record.found)
         if not resend:
             return possible or (self._record.overruled if self._record else None)
-        # What a try overruled after a clear, the tries that follow it do not ask about either.
-        is_overruled = (
-            record is not None
-            and record.overruled
-            and (record.overruled_in == self._session.run.clear_counters or self._session.was_cleared(record) is False)
-        )
-        return None if is_overruled else possible
+        return None if self._is_overruled(is_same_request=is_same_request) else possible
+
+    def _is_overruled(self, *, is_same_request: bool) -> bool:
+        """Return whether a try since the last clear was to send this again: those that follow it do not ask either."""
+        run, record = self._session.run, self._record
+        if record is None or not (self._is_complete and record.overruled):
+            return False
+        if record.overruled_for:
+            return record.overruled_in == run.clear_counters and record.overruled_for == self._request_digest
+        return is_same_request and self._session.was_cleared(record) is False
 
     def _give_up_resend(self, state: DeliveryState, sent: DeliveryState) -> DeliveryState:
         """Return the state of what the task delivers, now that it is no longer asked to send once more.
@@ -253,6 +261,7 @@ class DeliveryHistory:
                 self.latest.possible_send = None
             if self._record and self._is_complete:  # for a retry, should the create not be reached
                 self._record.overruled, self._record.overruled_in = self.overruled, self._session.run.clear_counters
+                self._record.overruled_for = self._request_digest
                 self._record.possible_send = None
                 states.save(self._session.store, self._record, self._session.run.try_number)
         if self.possible_send:

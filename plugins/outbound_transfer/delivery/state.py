@@ -105,6 +105,7 @@ class DeliveryState(msgspec.Struct):
     :ivar possible_send: why the service must be asked before this draft is sent; None if the tries rule a send out.
     :ivar overruled: a possible send that was not asked about, as the task was cleared to send again (``resend``).
     :ivar overruled_in: the clear counters of the try that overruled it before it created anything.
+    :ivar overruled_for: digest of what that try was asked to deliver; see :meth:`digest_request`.
     :ivar found: the id of a transfer that another index or task of the run has sent, and that is this delivery.
     :ivar replaced: what the task had sent before, if this draft is made to send once more (``resend``).
     """
@@ -126,6 +127,7 @@ class DeliveryState(msgspec.Struct):
     possible_send: PossibleSend | None = None
     overruled: PossibleSend | None = None
     overruled_in: tuple[int, int] = (0, 0)
+    overruled_for: str = ""
     found: str = ""
     replaced: DeliveryState | None = None
 
@@ -138,6 +140,13 @@ class DeliveryState(msgspec.Struct):
         if not self.is_of_key(key):
             return Match.UNKNOWN
         return Match.SAME if self.secrets_digest == _secrets_digest(new, self.salt, key) else Match.OTHER
+
+    def digest_request(self, new: NewTransfer, files: Any) -> str:
+        """Return a digest of what a task is asked to deliver, without its secrets.
+
+        :param files: the operator's argument, normalized.
+        """
+        return digest([_without_secrets(new), files], self.salt)
 
     def is_of_key(self, key: str) -> bool:
         """Return whether the connection's API key is still the same."""

@@ -420,6 +420,17 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         else:
             self.allowed[name] = int(not self.ever[name])
 
+    def permit_items(self, *tis: FakeTaskInstance, resend: bool = False) -> None:
+        """The same, of all items: whichever index has one, it is sent once."""
+        for item in self.items:
+            if resend and any(ti.try_number for ti in tis):
+                self.allowed[item], self.sent[item] = 1, []
+            else:
+                self.allowed[item] = int(not self.ever[item])
+        for ti in tis:
+            if resend and ti.try_number:
+                self.own[id(ti)] = []
+
     def where(self, *tis: FakeTaskInstance) -> str | None:
         """Where the connection leads now, if each task remembers where it led; if not, it was never moved: without any
         state, another key is not known to be another. Nor is it for an item that comes back to its index, or for an
@@ -442,8 +453,14 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         yield
         self.run.connection = here
 
-    @rule(in_the_way=st.tuples(troubles, troubles, troubles), order=st.permutations(range(4)))
-    def deliver_mapped(self, in_the_way: Sequence[str | None] = (), order: list[int] | None = None) -> None:
+    @rule(
+        in_the_way=st.tuples(troubles, troubles, troubles),
+        order=st.permutations(range(4)),
+        resend=st.sampled_from([False, False, False, True]),
+    )
+    def deliver_mapped(
+        self, in_the_way: Sequence[str | None] = (), order: list[int] | None = None, resend: bool = False
+    ) -> None:
         """Every index, for the first time or cleared, some in trouble.
 
         :param order: of the list at the first automatic retry.
@@ -452,11 +469,23 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         tis = self.indexes_of_items()
         if not (place := self.where(*tis)):
             return
-        self.order_at_retry = order
+        self.permit_items(*tis, resend=resend)
+        self.order_at_retry, self.resend = order, resend
         with self.connection_to(place, *tis):
             for index, (ti, trouble) in enumerate(itertools.zip_longest(tis, in_the_way[: len(tis)])):
                 self.go_mapped(index, ti, trouble)
-        self.order_at_retry = None
+        self.order_at_retry, self.resend = None, False
+
+    @precondition(lambda self: self.indexes and not (self.was_moved or self.has_lost_a_record or self.late))
+    @rule()
+    def resend_mapped_in_order(self) -> None:
+        """Nothing is in the way, and no index is new at the second clear: every item is sent again."""
+        self.harness.restore_files()
+        self.sandbox.clear_faults()
+        self.death.at, self.run.time.meanwhile = -1, None
+        self.deliver_mapped(resend=True)
+        self.deliver_mapped(resend=True)
+        assert all(self.sent[item] for item in self.items), "a resend is refused although nothing is wrong"
 
     @rule(
         runs=st.lists(
@@ -503,6 +532,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             self.clears += bool(tis[two].try_number)
             results.append((self.items[two], *self.result_of_mapped(tis[two])))
 
+        self.permit_items(tis[one], tis[two])
         with self.connection_to(place, tis[one], tis[two]):
             self.clears += bool(tis[one].try_number)
             self.death.meanwhile = meanwhile

@@ -77,6 +77,27 @@ def test_the_machine_finds_a_second_delivery_after_a_clear(begun: Any, monkeypat
         machine.deliver(resend=False)
 
 
+def test_the_machine_finds_a_resend_of_what_another_index_has_sent(begun: Any, monkeypatch: Any) -> None:
+    def resend_with_another_order_at_the_retry() -> None:
+        machine = begun()
+        machine.deliver_mapped()
+        machine.deliver_mapped([None, "away at the send"], order=[1, 0], resend=True)
+
+    resend_with_another_order_at_the_retry()
+    monkeypatch.setattr(DeliveryHistory, "_is_overruled", lambda history, **_: bool(history._record.overruled))
+    with pytest.raises(AssertionError, match="billed too often"):
+        resend_with_another_order_at_the_retry()
+
+
+def test_the_machine_finds_a_refused_resend(begun: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(TaskRun, "is_first_after_clear", lambda *_: False)
+    machine = begun()
+    machine.deliver_mapped()
+    machine.reorder([1, 0])
+    with pytest.raises(AssertionError, match="a resend is refused although nothing is wrong"):
+        machine.resend_mapped_in_order()
+
+
 def test_the_machine_finds_old_bytes(begun: Any, monkeypatch: Any) -> None:
     """A source that changed after a refused send, taken for what the draft holds of it."""
     machine = begun()
