@@ -228,11 +228,14 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             self.trouble = None
             for sandbox in (self.sandbox, self.elsewhere):
                 sandbox.clear_faults()
-        # Before its first try, an index of a run that was not cleared is not asked about: a limit.
-        order = self.order_at_retry
-        if order and all(ti.try_number for ti in self.indexes[: len(self.items)]):
-            self.order_at_retry = None
+        if self.order_at_retry and all(map(self.has_begun, self.indexes[: len(self.items)])):
+            order, self.order_at_retry = self.order_at_retry, None
             self.reorder(order)
+
+    def has_begun(self, ti: FakeTaskInstance) -> bool:
+        """Whether an index has had its first try, of which nothing is asked: of all, or since a clear to send again."""
+        _, clears = self.last_items.get(ti.map_index, ("", -1))
+        return ti.try_number > 0 and (not self.resend or clears == self.clears)
 
     # What happens around the tasks.
 
