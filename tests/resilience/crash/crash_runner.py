@@ -26,7 +26,8 @@ T = TypeVar("T")
 STEP_TIMEOUT = 180.0
 #: Seconds between two looks at everything.
 PAUSE = 0.5
-#: Whether Airflow retries a task whose process was killed: before 3.1 it fails for good, and a user clears it.
+#: Whether Airflow retries a task whose process was killed. Before 3.1 it fails for good, and one that is cleared while it
+#: runs stays "restarting": a user clears it, or clears it again.
 RETRIES_KILLED_TASKS = "_should_retry" in attrs.fields_dict(ActivitySubprocess)
 
 
@@ -185,12 +186,19 @@ class CaseRunner:
             if self._state() == "failed" and self._has_lost_retries:
                 self._has_lost_retries = False
                 self.harness.clear(self.case.dag, self.run_id, self.map_index)
+            elif self._is_stuck():
+                self.harness.clear(self.case.dag, self.run_id, self.map_index)
             elif self._state() in ("failed", "upstream_failed", "skipped"):
                 raise Broken(f"the task is {self._state()}, waiting for {what}")
             if time.monotonic() > deadline:
                 raise Broken(f"gave up waiting for {what}; the task is {self._state()}")
             yield
         return found
+
+
+    def _is_stuck(self) -> bool:
+        row = self._row()
+        return bool(row and row["state"] == "restarting" and not (RETRIES_KILLED_TASKS or is_running(row["pid"])))
 
 
 class CrashHarness:
