@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSensorTimeout
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSensorTimeout, TaskDeferred
+from outbound_transfer.client import client
 from outbound_transfer.delivery.state import StateLost
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -26,6 +30,7 @@ from outbound_transfer.operators.transfer import (
 )
 from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.errors import CallError, InvalidDelivery, MalformedResponse, SourceError
+from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
@@ -770,6 +775,80 @@ def test_an_error_at_the_beginning_of_a_try_names_what_was_sent(
         changes = {"recipients": ["ann@"]} if operator is DeliverFilesOperator else {"transfer_id": "no id"}
     with pytest.raises(Exception, match=sandbox.sent()[0]):
         again(ti, **changes)
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    """As the API server does that fails."""
+    raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 500}))
+
+
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, SendTransferOperator])
+@pytest.mark.parametrize("what", ["get_ti_count", "store", "xcom_push", "connection", "slot_timeout"])
+def test_an_error_of_another_origin_names_what_was_sent(
+    task, sandbox, files, operator, what, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's API server fails, the connection is broken, an argument is wrong."""
+    if operator is DeliverFilesOperator:
+        ti = task(operator, files=files, **DELIVERY)
+    else:
+        draft = task(CreateTransferOperator, **DELIVERY).run()
+        task(AttachFilesOperator, transfer_id=draft, files=files).run()
+        ti = task(operator, transfer_id=draft)
+    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+        ti.run()
+    changes = {"slot_timeout": "soon"} if what == "slot_timeout" else {}
+    if what == "store":
+        monkeypatch.setattr(ti.store, "set", refuse)
+    elif what == "connection":
+        monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", '{"conn_type": "outbound_transfer"}')
+    elif not changes:
+        monkeypatch.setattr(ti, what, refuse)
+    with pytest.raises(Exception, match=sandbox.sent()[0]):
+        again(ti, **changes)
+
+
+def test_a_wait_that_cannot_begin_names_what_was_sent(deliver, sandbox, monkeypatch) -> None:
+    ti = deliver(wait=True)
+    store = ti.store.set
+    monkeypatch.setattr(
+        ti.store, "set", lambda key, *value, **kept: (refuse if "deadline" in key else store)(key, *value, **kept)
+    )
+    with pytest.raises(Exception, match="API_SERVER_ERROR") as failed:
+        ti.run()
+    assert f"Transfer {sandbox.sent()[0]} was sent" in str(failed.value)
+
+
+def test_a_wait_whose_triggers_all_fail_names_what_was_sent(deliver, sandbox) -> None:
+    ti = deliver(wait=True, deferrable=True)
+    ti.try_number = 1
+    with pytest.raises(TaskDeferred):
+        ti._operator().execute(ti.context())
+
+    def fail() -> None:
+        ti._operator().resume_execution("__fail__", {"error": "Trigger failure"}, ti.context())
+
+    for _ in range(3):
+        with pytest.raises(TaskDeferred):
+            fail()
+    with pytest.raises(Exception, match=sandbox.sent()[0]):
+        fail()
+
+
+def test_a_send_that_answers_with_two_files_of_one_name_is_not_what_was_meant(deliver, sandbox, monkeypatch) -> None:
+    send = client.send
+
+    def bent(*arguments: Any) -> Any:
+        response = send(*arguments)
+        if arguments[2].operation is not Operation.SEND:
+            return response
+        body = json.loads(response.body)
+        body["files"] = [{**body["files"][0], "id": "fi_other", "size": 999}, *body["files"]]
+        return replace(response, body=json.dumps(body).encode())
+
+    monkeypatch.setattr(client, "send", bent)
+    with pytest.raises(AirflowFailException, match="the service says that it holds") as failed:
+        deliver().run()
+    assert sandbox.sent()[0] in str(failed.value)
 
 
 def test_a_wait_that_fails_says_that_the_transfer_was_sent(deliver, sandbox) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -360,12 +360,36 @@ def test_an_old_result_of_the_task_cannot_be_deserialized(dag, monkeypatch) -> N
     assert dag.billed() == 2
 
 
-def test_a_time_of_a_send_that_cannot_be_ends_nothing(dag) -> None:
+@pytest.mark.parametrize("sent_at", [253_402_300_799.0, -62_135_604_000.0], ids=["9999", "before the year 1 in UTC"])
+def test_a_time_of_a_send_that_cannot_be_ends_nothing(dag, sent_at) -> None:
     """It comes from the service: the last second of the year 9999 has no hour after it."""
     dag.run().run()
     context: Any = dag.run().context()
-    last_second = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc).timestamp()
-    assert not TaskRun(context).lookup_in_other_runs("account")("tr_unknown", last_second)
+    assert not TaskRun(context).lookup_in_other_runs("account")("tr_unknown", sent_at)
+
+
+@pytest.mark.parametrize("trouble", ["a file", "the listing"])
+def test_a_draft_in_doubt_that_the_task_has_discarded_was_not_sent(dag, sandbox, trouble) -> None:
+    """The service discards drafts only."""
+    task = dag.run()
+    sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 40)
+    with pytest.raises(Exception, match="may nevertheless have been sent"):
+        task.run()
+    sandbox.clear_faults()
+    file, aside = (Path(task.make().files[0]).with_name(name) for name in ("report.csv", "aside"))
+    if trouble == "a file":
+        file.rename(aside)
+    else:
+        sandbox.plan_faults(*[{"kind": "error", "method": "GET", "path": "/v1/transfers", "status": 503}] * 40)
+    with pytest.raises(Exception, match=r"report\.csv|503") as failed:
+        again(task, subject="Other")
+    assert "may nevertheless have been sent" not in str(failed.value)
+    sandbox.clear_faults()
+    if trouble == "a file":
+        aside.rename(file)
+
+    again(task)
+    assert dag.billed() == 1
 
 
 def test_what_an_index_found_was_another_runs(dag) -> None:

@@ -53,7 +53,7 @@ class Run:
 
     def __init__(self, sandbox: Sandbox, file: Path, items: Sequence[str], *, steps: bool = False) -> None:
         self.items, self._time, self._file, self._steps = list(items), SimulatedClock(sandbox), file, steps
-        self.clear_number, self.resend = 0, False
+        self.clear_number, self.resend, self.deferrable = 0, False, False
         self._tasks: dict[tuple[int, str], FakeTaskInstance] = {}
 
     def deliver(self, index: int) -> str:
@@ -77,7 +77,7 @@ class Run:
             values = {name: value(index) if callable(value) else value for name, value in arguments.items()}
             recipients = {"recipients": RECIPIENTS} if "subject" in values else {}
             resend = {"resend": True} if self.resend else {}
-            return operator(task_id="task", **values, **recipients, **resend)
+            return operator(task_id="task", deferrable=self.deferrable, **values, **recipients, **resend)
 
         task = self._tasks.setdefault((index, operator.__name__), FakeTaskInstance(make, self._time))
         task.make, task.map_index, task.clear_number = make, index, self.clear_number
@@ -139,6 +139,109 @@ def test_what_a_resend_overruled_is_asked_about_again_for_another_item(connectio
     assert billed(sandbox) == [*before, sent]
 
 
+# What a try knew before it was deferred.
+
+LATER = {"kind": "error", "status": 429, "code": "rate_limited", "headers": {"Retry-After": "30"}}
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["one task", "three tasks"])
+def test_a_first_try_of_a_cleared_run_asks_after_its_deferral_too(connection, sandbox, file, steps) -> None:
+    run = Run(sandbox, file, ["A"], steps=steps)
+    run.deferrable = True
+    sent = run.deliver(0)
+    run.clear()
+    run.items = ["new", "A"]
+    sandbox.plan_faults({**LATER, "method": "GET", "path": "/v1/transfers*", "skip": int(steps)})
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*the run was cleared"):
+        run.deliver(1)
+
+    assert billed(sandbox) == [sent]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files, of which the larger is attached first."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "large.csv").write_bytes(b"x" * 100)
+    return tmp_path / "files"
+
+
+def during_the_deferral(task: FakeTaskInstance, *changes: Callable[[], object]) -> None:
+    fire, left = task._fire, list(changes)
+
+    def fire_later(trigger: Any) -> Any:
+        while left:
+            left.pop(0)()
+        return fire(trigger)
+
+    task._fire = fire_later  # type: ignore[method-assign]
+
+
+def test_a_resend_whose_draft_is_replaced_after_a_deferral_is_not_made_up_for(deliver, sandbox, folder) -> None:
+    task = deliver(files=f"{folder}/*.csv", deferrable=True)
+    first = task.run()["id"]
+    (folder / "small.csv").write_bytes(b"y")
+    sandbox.plan_faults({**LATER, "method": "POST", "path": "*/files", "skip": 1})
+    during_the_deferral(task, (folder / "small.csv").unlink)
+    with without_credit(sandbox):
+        again(task, resend=True)
+
+    assert again(task, resend=False)["id"] == first
+    assert task.deferrals == 1
+
+
+def test_what_another_index_sends_during_a_deferral_is_not_sent_again(deliver, sandbox, folder) -> None:
+    one, other = (deliver(files=f"{folder}/*.csv", deferrable=True, subject=subject) for subject in "XA")
+    one.map_index, other.map_index = 0, 1
+    with without_credit(sandbox):
+        other.run()
+    (folder / "small.csv").write_bytes(b"y")
+    sandbox.plan_faults({**LATER, "method": "POST", "path": "*/files", "skip": 1})
+    during_the_deferral(other, (folder / "small.csv").unlink, one.run)
+
+    with pytest.raises(AirflowFailException, match="another index or task of it may have made this delivery"):
+        again(other, subject="X")
+
+    assert len(billed(sandbox)) == other.deferrals == 1
+
+
+def test_a_task_instance_that_is_made_anew_does_not_send_again(deliver, sandbox) -> None:
+    """Its first try left a record of its own, without a draft."""
+    task = deliver()
+    sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "/v1/transfers", "status": 503}] * 30)
+    with pytest.raises(Exception, match="503"):
+        task.run()
+    sandbox.clear_faults()
+    sent = again(task)["id"]
+    task.delete()
+
+    with pytest.raises(Exception, match=f"This is try 1 of the task, and try 2 has begun, and sent transfer {sent}"):
+        task.run()
+    assert again(task)["id"] == sent
+    assert billed(sandbox) == [sent]
+
+
+def test_a_task_instance_that_is_made_anew_attaches_nothing_to_what_another_has_attached(
+    connection, sandbox, file
+) -> None:
+    time = SimulatedClock(sandbox)
+    create = FakeTaskInstance(
+        lambda: CreateTransferOperator(task_id="create", subject="Report", recipients=RECIPIENTS), time
+    )
+    draft = create.run()
+    attach = FakeTaskInstance(
+        lambda: AttachFilesOperator(task_id="attach", transfer_id=draft, files=["/nowhere.csv"]), time
+    )
+    with pytest.raises(Exception, match="nowhere"):
+        attach.run()
+    again(attach, files=[str(file)])
+    attach.delete()
+
+    with pytest.raises(Exception, match="deleted and created again"):
+        attach.run()
+
+
 def test_alike_items_of_other_files_are_sent_after_a_failure(connection, sandbox, file) -> None:
     run = Run(sandbox, file, ["Report", "Report"])
     first = run.deliver(0)
@@ -182,7 +285,7 @@ def deliver(connection, sandbox, file) -> Callable[..., FakeTaskInstance]:
 
     def make(**options: Any) -> FakeTaskInstance:
         arguments = {"subject": "Report", "recipients": RECIPIENTS, "files": [str(file)]}
-        return FakeTaskInstance(lambda: DeliverFilesOperator(task_id="task", **arguments, **options), time)
+        return FakeTaskInstance(lambda: DeliverFilesOperator(task_id="task", **{**arguments, **options}), time)
 
     return make
 

@@ -90,7 +90,7 @@ class InMemoryStateStore:
         assert json.loads(self.values[key]) == value, "Airflow takes nothing but what JSON gives back"
 
 
-class ProcessCrashed(Exception):
+class ProcessCrashed(BaseException):
     """The process has ended."""
 
 
@@ -182,7 +182,7 @@ class FakeTaskInstance:
                 return self.result
             except (AirflowFailException, AirflowSkipException):
                 raise
-            except Exception:
+            except (Exception, ProcessCrashed):
                 if self.try_number > self.max_tries:
                     raise
             self.before_retry()
@@ -190,6 +190,11 @@ class FakeTaskInstance:
     def clear(self) -> None:
         """As a user clears the task: a new set of retries, the state store kept."""
         self.max_tries = self.try_number + self.retries
+        self.clear_number += 1
+
+    def delete(self) -> None:
+        """As a user deletes the task instance and clears its run: its state is kept, its tries count from 1."""
+        self.try_number, self.max_tries = 0, self.retries
         self.clear_number += 1
 
     def run_once(self) -> Any:

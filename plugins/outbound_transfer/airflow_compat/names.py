@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "NEVER_EXPIRE",
+    "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowRescheduleException",
@@ -40,6 +41,7 @@ except ImportError:  # before 3.2
 
 try:
     from airflow.sdk.exceptions import (
+        AirflowException,
         AirflowFailException,
         AirflowNotFoundException,
         AirflowRescheduleException,
@@ -51,6 +53,7 @@ try:
     )
 except ImportError:  # before 3.2
     from airflow.exceptions import (
+        AirflowException,
         AirflowFailException,
         AirflowNotFoundException,
         AirflowRescheduleException,

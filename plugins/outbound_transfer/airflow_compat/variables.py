@@ -50,9 +50,11 @@ class VariableState:
     def get(self, key: str, default: Any = None) -> Any:
         """Return what the newest try stored under ``key``.
 
+        The one after this try counts, too: there is one if this try is an old one, or if the task instance was deleted.
+
         :raises VariablesUnavailable: it is not known.
         """
-        for number in range(self._attempt.try_number, 0, -1):
+        for number in range(self._attempt.try_number + 1, 0, -1):
             values = self._read(number)
             if key in values:
                 return values[key]

@@ -199,6 +199,11 @@ class DeliveryHistory:
             raise already_delivered(transfer_id, why)
         session.observer.record_draft_removed(transfer_id)
         session.log.info("Discarded draft %s: %s", transfer_id, why)
+        for state in (self._record, self.latest):
+            if state and state.transfer_id == transfer_id and state.send_started:
+                state.send_started = False  # the service removes drafts only, so it was not sent
+                if not self._has_gap:
+                    states.save(session.store, state, session.run.try_number)
 
     def _may_resend(self, state: DeliveryState, *, resend: bool) -> bool:
         """Return whether the task was cleared in order to send again.
@@ -232,6 +237,8 @@ class DeliveryHistory:
         is_ours = state and state.try_number == run.try_number and state.account == session.account
         if state is None or not is_ours or not state.transfer_id or session.match(state, new) is not Match.SAME:
             return None
+        # Should the draft have to be replaced.
+        self.possible_send, self.overruled, self.replaced = state.possible_send, state.overruled, state.replaced
         attached = {name: File(file.file_id, name, file.size) for name, file in state.files.items() if file.file_id}
         transfer = Transfer(state.transfer_id, DRAFT, new.subject)
         session.observer.record_transfer(transfer, recipients=len(new.recipients))

@@ -224,6 +224,10 @@ def new_salt() -> str:
 _KEY: Final = "outbound_transfer_delivery"
 
 
+#: How many later tries are looked for, to say how many there are.
+_MAX_TRIES_SHOWN: Final = 100
+
+
 def _key(try_number: int) -> str:
     return f"{_KEY}_try_{try_number}"
 
@@ -240,7 +244,10 @@ def load_latest(store: StateStore, try_number: int) -> tuple[int, DeliveryState 
     """Return what the newest try up to ``try_number`` stored, and that try's number; (0, None) if none did.
 
     If the try before stored nothing, it may have attached another version of each file.
+
+    :raises StateLost: a later try has stored something, so this one cannot know what the newest is.
     """
+    _fail_if_superseded(store, try_number)
     for number in range(try_number, 0, -1):
         if (state := _read(store, number)) is not None:
             if number < try_number - 1:
@@ -248,6 +255,19 @@ def load_latest(store: StateStore, try_number: int) -> tuple[int, DeliveryState 
                     plan.earlier_sizes = plan.earlier_sizes or (plan.size,)
             return number, state
     return 0, None
+
+
+def _fail_if_superseded(store: StateStore, try_number: int) -> None:
+    later, newest = try_number, None
+    while later < try_number + _MAX_TRIES_SHOWN and (state := _read(store, later + 1)) is not None:
+        later, newest = later + 1, state
+    if newest is not None:
+        sent = f", and sent transfer {newest.transfer_id}, or may have" if newest.send_started else ""
+        raise StateLost(
+            f"This is try {try_number} of the task, and try {later} has begun{sent}: Airflow has given this try up, or "
+            "the task instance was deleted and created again. Nothing is sent. In the second case, clear the task "
+            f"until its try number is {later} or more."
+        )
 
 
 def _read(store: StateStore, try_number: int) -> DeliveryState | None:

@@ -74,12 +74,14 @@ class TaskRun:
         :param is_same_request: the record is about this very delivery.
         """
         _, clear_number = self.clear_counters
-        is_own = record is not None and is_same_request
-        was_cleared = clear_number and (record is None or record.clear_counters[1] != clear_number)
         if record is None and self.expects_record:
             return PossibleSend(
                 f"this is try {self.try_number} of the task, and the task's state store lacks the tries before"
             )
+        is_own, is_first = record is not None and is_same_request, self.try_number == 1
+        if is_first and not is_own:
+            record = None  # it says only that this try began, before it was deferred
+        was_cleared = clear_number and (record is None or is_first or record.clear_counters[1] != clear_number)
         # Items may be alike on purpose: if an index still has its own, only exactly the same transfer counts.
         if was_cleared and (self.is_mapped or (record is not None and not is_own)):
             return PossibleSend(
@@ -142,7 +144,8 @@ class TaskRun:
     def _find_other_runs(self, sent_at: float | None) -> Iterator[str]:
         """Yield other runs in which the task was there: first those that were due when a transfer was sent."""
         now = datetime.now(timezone.utc)
-        sent = now if sent_at is None else datetime.fromtimestamp(min(sent_at, now.timestamp()), timezone.utc)
+        at = now.timestamp() if sent_at is None else min(max(sent_at, 0), now.timestamp())
+        sent = datetime.fromtimestamp(at, timezone.utc)
         seen: set[str] = set()
         for before in (sent + timedelta(seconds=CLOCK_MARGIN), now + _FUTURE):
             for run_id in self._find_runs_before(before):

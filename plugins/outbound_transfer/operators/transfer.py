@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSensorTimeout
+from outbound_transfer.airflow_compat.names import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 from outbound_transfer.airflow_compat.version import HAS_TABS
 from outbound_transfer.delivery.progress import delivery_summary, log_sources
 from outbound_transfer.delivery.state_store import state_store
@@ -41,13 +47,17 @@ class _TransferOperator(OutboundTransferOperator):
 
     operator_extra_links = (TransferLink(),) if HAS_TABS else (TransferLink(), DeliveriesLink())
 
+    _delivery: Delivery | None = None
+
     def delivery(self, hook: OutboundTransferHook, context: Context) -> Delivery:
         """Return the delivery of this try of the task."""
         from outbound_transfer.delivery.delivery import Delivery
         from outbound_transfer.delivery.task_run import TaskRun
 
         run = TaskRun(context, resumed=self._was_deferred)
-        return Delivery(hook.get_conn(), state_store(context), hook.log, run=run, observer=self.recorder)
+        client, store = hook.get_conn(), state_store(context)
+        self._delivery = Delivery(client, store, hook.log, run=run, observer=self.recorder)
+        return self._delivery
 
     def check_account(self, delivery: Delivery, context: Context, transfer_id: str) -> None:
         """Check that an upstream task, if one made the draft, made it in the account that the connection leads to.
@@ -82,10 +92,52 @@ def _mention_sent_transfer(transfer_id: str) -> Iterator[None]:
     """Let an error of the wait say that the transfer was sent; "" if its id is not known."""
     try:
         yield
-    except (AirflowFailException, AirflowSensorTimeout) as error:
+    except (AirflowSkipException, AirflowRescheduleException):
+        raise
+    except Exception as error:
         if not transfer_id:
             raise
-        raise type(error)(f"Transfer {transfer_id} was sent. {error}") from error
+        raise _with_text(error, f"Transfer {transfer_id} was sent. {error}") from error
+
+
+def _with_text(error: Exception, text: str) -> Exception:
+    """Return an error with another text that Airflow treats in the same way."""
+    kinds = (AirflowFailException, AirflowSensorTimeout)
+    return next((kind(text) for kind in kinds if isinstance(error, kind)), AirflowException(text))
+
+
+class _SendingOperator(_TransferOperator):
+    """An operator whose errors, of whatever kind and origin, name what the task has sent or may have sent."""
+
+    def execute(self, context: Context) -> Any:
+        with self._mention_possible_send(context):
+            return super().execute(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        with self._mention_possible_send(context):
+            return super().resume_execution(next_method, next_kwargs, context)
+
+    @contextmanager
+    def _mention_possible_send(self, context: Context) -> Iterator[None]:
+        from outbound_transfer.delivery import state as states
+        from outbound_transfer.protocol.endpoints import send_in_doubt_warning
+
+        try:
+            yield
+        except (AirflowSkipException, AirflowRescheduleException):
+            raise
+        except Exception as error:
+            state = self._delivery.history.latest if self._delivery else None
+            if state is None:  # the error came before it was loaded; what is wrong may be the store
+                with suppress(Exception):
+                    state = states.load(state_store(context), int(context["ti"].try_number))
+            if state is None or not state.send_started or state.transfer_id in str(error):
+                raise
+            warning = send_in_doubt_warning(state.transfer_id)
+            if isinstance(error, OutboundTransferError):
+                error.in_doubt_warning = warning
+                raise
+            raise _with_text(error, f"{error} {warning}") from error
 
 
 #: Arguments that are a single text.
@@ -245,7 +297,7 @@ class AttachFilesOperator(_TransferOperator):
         return result
 
 
-class SendTransferOperator(_TransferOperator):
+class SendTransferOperator(_SendingOperator):
     """Send a draft once: bills the account, emails the recipients and starts the expiration (service-api.md, R36).
 
     :param transfer_id: the draft; a transfer that was sent already is returned as it is.
@@ -321,7 +373,7 @@ class DiscardTransferOperator(_TransferOperator):
         return is_gone
 
 
-class DeliverFilesOperator(DeferrableWaitMixin, _NewTransferOperator):
+class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOperator):
     """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
     A retry resumes where the earlier try stopped; a clear after the send returns the same transfer. Pushes the XCom
@@ -371,8 +423,6 @@ class DeliverFilesOperator(DeferrableWaitMixin, _NewTransferOperator):
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         delivery = self.delivery(hook, context)
-        if self.wait:
-            self.validate_wait()
         with delivery.annotate_in_doubt_errors():
             transfer = self._deliver(delivery, context, resumed=resumed)
         if self.wait:
@@ -398,6 +448,8 @@ class DeliverFilesOperator(DeferrableWaitMixin, _NewTransferOperator):
         delivery.history.begin()
         if made := [one for one in delivery.history.made_before() if one["transfer_id"]]:
             context["ti"].xcom_push(MADE_KEY, made)  # also if this try fails
+        if self.wait:
+            self.validate_wait()
         new, files = self.new_transfer(), normalize_files(self.files)
         draft = delivery.history.resume_deferred(new) if resumed else None
         draft = draft or delivery.history.find_previous_attempt(new, files, resend=self.resend)

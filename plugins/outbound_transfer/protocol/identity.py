@@ -47,4 +47,6 @@ def has_exactly_files(transfer: Transfer, files: Mapping[str, int]) -> bool:
     :param files: sizes in bytes, by name.
     :return: False also if the transfer does not include its files, as in a listing.
     """
-    return transfer.files is not None and {file.name: file.size for file in transfer.files} == dict(files)
+    return transfer.files is not None and sorted((file.name, file.size) for file in transfer.files) == sorted(
+        files.items()
+    )

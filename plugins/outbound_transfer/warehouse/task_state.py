@@ -87,7 +87,8 @@ class TaskState:
         if row.try_number > self._attempt.try_number:
             raise StaleAttempt(
                 f"Try {row.try_number} of this task has begun: try {self._attempt.try_number} does nothing more, and "
-                "sends nothing"
+                "sends nothing. If the task instance was deleted and created again, clear the task until its try "
+                f"number is {row.try_number} or more"
             )
 
     def _own_row(self, tx: Any) -> _Row:

@@ -24,7 +24,7 @@ from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
 from support.oracle import DeliveryOracle
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock
 from support.timeouts import eventually
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -283,7 +283,7 @@ class FaultedRun:
         with mock.patch.dict(os.environ, {CONNECTION: self.connection}):
             try:
                 return ti.run(), None
-            except Exception as error:
+            except (Exception, ProcessCrashed) as error:
                 return None, error
 
     def settle(self) -> None:

@@ -156,7 +156,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.resend = False
         #: The delivery in one task in other runs of the DAG, and whether this run's has lost a record.
         self.other_runs: list[FakeTaskInstance] = []
-        self.has_lost_a_record = False
+        self.has_lost_a_record = self.has_deleted_a_task = False
         #: Arguments of a delivery whose trigger fails.
         self.wait: dict[str, Any] = {}
         #: What is in the way of the task that runs; see :data:`troubles`.
@@ -302,6 +302,14 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             self.own[id(ti)] = []
             self.has_lost_a_record = True
 
+    @precondition(lambda self: not self.other_name.try_number)
+    @rule(which=st.integers(0, 4))
+    def delete_task_instance(self, which: int) -> None:
+        """Through Airflow's API, which keeps its state: its tries count from 1 again, in a run that is cleared."""
+        [self.tasks["deliver"], *self.indexes][: which + 1][-1].delete()
+        self.clears += 1
+        self.has_lost_a_record = self.has_deleted_a_task = True
+
     @precondition(lambda self: len(self.items) < 4)
     @rule(at=st.integers(0, 3), is_restored=st.booleans())
     def grow_list(self, at: int, is_restored: bool) -> None:
@@ -387,6 +395,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.deliver(resend=False)
         assert self.ever["deliver"] or self.other_name.try_number, "the delivery is refused although nothing is wrong"
 
+    @precondition(lambda self: not self.has_deleted_a_task)  # a task with a new name would not know of it: a limit
     @rule(is_queued_again=st.booleans(), trouble=troubles)
     def rename_and_deliver(self, is_queued_again: bool, trouble: str | None) -> None:
         """The delivery in one task gets its other name, with that one's state; it runs after a clear, or as the run's
