@@ -139,6 +139,15 @@ def test_what_a_resend_overruled_is_asked_about_again_for_another_item(connectio
     assert billed(sandbox) == [*before, sent]
 
 
+def test_a_resend_that_fails_before_it_creates_anything_does_not_doubt_what_was_sent(deliver, sandbox, file) -> None:
+    task = deliver()
+    sent = task.run()["id"]
+    file.unlink()
+    with pytest.raises(Exception, match=r"report\.csv is not there") as failed:
+        again(task, resend=True)
+    assert sent not in str(failed.value)
+
+
 # What a try knew before it was deferred.
 
 LATER = {"kind": "error", "status": 429, "code": "rate_limited", "headers": {"Retry-After": "30"}}

@@ -127,9 +127,10 @@ class _SendingOperator(_TransferOperator):
         except (AirflowSkipException, AirflowRescheduleException):
             raise
         except Exception as error:
-            state = self._delivery.history.latest if self._delivery else None
-            if state is None:  # the error came before it was loaded; what is wrong may be the store
-                with suppress(Exception):
+            history = self._delivery.history if self._delivery else None
+            state = history.latest if history else None
+            if state is None and not (history and history.replaced):
+                with suppress(Exception):  # what is wrong may be the store
                     state = states.load(state_store(context), int(context["ti"].try_number))
             if state is None or not state.send_started or state.transfer_id in str(error):
                 raise
