@@ -290,6 +290,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             self.connections[to] = json.dumps({**json.loads(self.run.connection), "password": key})
         self.at, self.was_moved = to, True
 
+    @precondition(lambda self: not self.has_deleted_a_task)
     @rule(which=st.integers(0, 4))
     def lose_newest_state(self, which: int) -> None:
         """What the newest try of a task stored is gone, and what those before it stored is there: also where the
@@ -302,7 +303,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             self.own[id(ti)] = []
             self.has_lost_a_record = True
 
-    @precondition(lambda self: not self.other_name.try_number)
+    # Without its state, it is a first try: a limit.
+    @precondition(lambda self: not (self.other_name.try_number or self.has_forgotten or self.has_lost_a_record))
     @rule(which=st.integers(0, 4))
     def delete_task_instance(self, which: int) -> None:
         """Through Airflow's API, which keeps its state: its tries count from 1 again, in a run that is cleared."""
