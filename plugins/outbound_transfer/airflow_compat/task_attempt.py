@@ -62,3 +62,10 @@ class TaskAttempt(NamedTuple):
                 "the newest try, the schedulers' clocks differ: clear the task again"
             )
         return run_started_at == self.run_started_at or not self.is_fresh
+
+    def superseded(self, newest: int) -> StaleAttempt:
+        """Return the error of this try if ``newest`` is the number of one that has begun since."""
+        return StaleAttempt(
+            f"Try {newest} of this task has begun: try {self.try_number} does nothing more, and sends nothing. If the "
+            f"task instance was deleted and created again, clear the task until its try number is {newest} or more"
+        )

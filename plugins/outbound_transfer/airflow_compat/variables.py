@@ -23,6 +23,9 @@ KEY_PREFIX: Final = "outbound_transfer_state__"
 
 _DESCRIPTION: Final = "A delivery of {dag_id}.{task_id}, run {run_id}: deleting it forgets what was sent."
 
+#: How many later tries are looked for, some of which may have stored nothing.
+_MAX_GAP: Final = 10
+
 #: Seconds after which a Variable that is not there is requested once more.
 _REPEAT_SECONDS: Final = 0.5
 
@@ -45,16 +48,17 @@ class VariableState:
     def __init__(self, attempt: TaskAttempt, ti_id: Any, send: Send) -> None:
         self._attempt, self._ti_id, self._send = attempt, ti_id, send
         path = json.dumps([attempt.dag_id, attempt.run_id, attempt.task_id, attempt.map_index])
+        self._is_checked = False
         self._prefix = f"{KEY_PREFIX}{hashlib.sha256(path.encode()).hexdigest()[:32]}__"
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return what the newest try stored under ``key``.
 
-        The one after this try counts, too: there is one if this try is an old one, or if the task instance was deleted.
-
+        :raises StaleAttempt: a later try has begun.
         :raises VariablesUnavailable: it is not known.
         """
-        for number in range(self._attempt.try_number + 1, 0, -1):
+        self._check_newest_once()
+        for number in range(self._attempt.try_number, 0, -1):
             values = self._read(number)
             if key in values:
                 return values[key]
@@ -68,6 +72,7 @@ class VariableState:
         """
         from airflow.sdk.execution_time.comms import PutVariable
 
+        self._check_newest_once()
         values = self._read_own() | {key: value}
         now = datetime.now(timezone.utc).isoformat()
         content = json.dumps({"run_started_at": self._attempt.run_started_at, "values": values, "written_at": now})
@@ -76,6 +81,14 @@ class VariableState:
         if self._read(self._attempt.try_number) != json.loads(json.dumps(values)):
             raise VariablesUnavailable("Airflow does not return the Variable that was just stored")
         self._check_still_running()
+
+    def _check_newest_once(self) -> None:
+        if self._is_checked:
+            return
+        number = self._attempt.try_number
+        if later := [each for each in range(number + 1, number + 1 + _MAX_GAP) if self._read(each)]:
+            raise self._attempt.superseded(later[-1])
+        self._is_checked = True
 
     def _read_own(self) -> dict[str, Any]:
         """Return what this try has stored, which the next write must not lose."""

@@ -14,7 +14,7 @@ gaps, the service is asked what it sent (:mod:`.history`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.delivery import state as states
@@ -31,7 +31,7 @@ from outbound_transfer.delivery.history import DeliveryHistory
 from outbound_transfer.delivery.session import DeliverySession
 from outbound_transfer.delivery.state import DeliveryState, StateStore
 from outbound_transfer.protocol import endpoints, flows
-from outbound_transfer.protocol.errors import NothingMatches, OutboundTransferError, ServiceError, SourceMissing
+from outbound_transfer.protocol.errors import CallError, NothingMatches, OutboundTransferError, SourceMissing
 from outbound_transfer.protocol.identity import identity_of
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Delivery:
         :raises WrongTransfer: the connection leads to another account than before, or the id to another transfer.
         """
         self.observer.set_current(transfer_id)
-        at, state = states.load_latest(self.store, self.run.try_number)
+        at, state = states.begin_attempt(self.store, self.run.try_number)
         is_record_missing = not self.run.is_newest_record(at)
         is_same = state is not None and state.transfer_id == transfer_id
         state = state if state is not None and is_same else self._session.empty_state(transfer_id)
@@ -135,21 +135,28 @@ class Delivery:
         send = endpoints.send_transfer(state.transfer_id)
         self.history.fail_if_sent_meanwhile(state, meant)
         was_in_doubt, state.send_started = state.send_started, True
-        # A try that Airflow has given up can no longer write its state, so it stops here and cannot send.
-        self._session.save(state)
-        self.run.check_still_running()
+        try:
+            # A try that Airflow has given up can no longer write its state, so it stops here and cannot send.
+            self._session.save(state)
+            self.run.check_still_running()
+        except Exception:
+            self._undo_send_started(state, was_in_doubt)
+            raise
         try:
             transfer = self.client.perform(send)
-        except ServiceError as error:
-            if not error.in_doubt_warning:
-                # Refused, so this send had no effect: the draft may be discarded and created again.
-                state.send_started = was_in_doubt
-                self._session.save(state)
+        except CallError as error:
+            if not error.in_doubt_warning:  # it had no effect: the draft may be discarded and created again
+                self._undo_send_started(state, was_in_doubt)
             raise
         self.observer.record_transfer(transfer)
         self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         check_sent(state, transfer)
         return transfer
+
+    def _undo_send_started(self, state: DeliveryState, was_in_doubt: bool) -> None:
+        state.send_started = was_in_doubt
+        with suppress(Exception):  # if it stays stored, the next try asks the service
+            self._session.save(state)
 
     def send_draft(
         self,

@@ -52,6 +52,8 @@ class DeliveryHistory:
         self._record: DeliveryState | None = None
         self._is_complete = False
         self._lost_draft: AlreadyDelivered | None = None
+        #: The draft of an earlier try, as the service has shown it to this one.
+        self._seen_draft = ""
         #: Of what the task is asked to deliver, in terms of the newest record.
         self._request_digest = ""
 
@@ -61,10 +63,10 @@ class DeliveryHistory:
         A record that is missing stays missing until the service is asked: of this try, nothing is stored then.
 
         :param transfer_id: the draft that another task made.
-        :raises StateLost: the state store does not keep what it is given.
+        :raises StateLost: the state store does not keep what it is given, or a later try has begun.
         """
         session, run = self._session, self._session.run
-        at, self._record = states.load_latest(session.store, run.try_number)
+        at, self._record = states.begin_attempt(session.store, run.try_number)
         self.latest = self._record  # an error from now on names what it may have sent
         self._is_complete = self._record is not None and run.is_newest_record(at)
         self._has_gap = run.expects_record and not self._is_complete
@@ -179,6 +181,7 @@ class DeliveryHistory:
             return None, "under its id is another transfer now, to other recipients or with another subject"
         require_file_list(transfer)
         session.observer.record_transfer(transfer)
+        self._seen_draft = transfer.id if transfer.is_draft else ""
         return transfer, ""
 
     def _resume_or_discard(self, state: DeliveryState, transfer: Transfer, new: NewTransfer) -> DraftState | None:
@@ -200,8 +203,8 @@ class DeliveryHistory:
         session.observer.record_draft_removed(transfer_id)
         session.log.info("Discarded draft %s: %s", transfer_id, why)
         for state in (self._record, self.latest):
-            if state and state.transfer_id == transfer_id and state.send_started:
-                state.send_started = False  # the service removes drafts only, so it was not sent
+            if state and state.transfer_id == transfer_id == self._seen_draft and state.send_started:
+                state.send_started = False  # it was a draft until the service removed it, so it was not sent
                 if not self._has_gap:
                     states.save(session.store, state, session.run.try_number)
 

@@ -152,6 +152,11 @@ class DeliveryState(msgspec.Struct):
         """Return whether the connection's API key is still the same."""
         return self.key_check == key_check(self.salt, key)
 
+    @property
+    def has_request(self) -> bool:
+        """Whether the state is about a delivery; otherwise it says only that a try began."""
+        return bool(self.transfer_id or self.fingerprint)
+
     def matches_identity(self, identity: Identity) -> bool:
         """Return whether the transfer under the id is still the same one; True if it was never read."""
         return not self.identity or self.identity == digest(identity, self.salt)
@@ -223,13 +228,33 @@ def new_salt() -> str:
 
 _KEY: Final = "outbound_transfer_delivery"
 
-
-#: How many later tries are looked for, to say how many there are.
-_MAX_TRIES_SHOWN: Final = 100
+#: Key of the number of the newest try that has begun.
+_NEWEST_KEY: Final = f"{_KEY}_newest"
 
 
 def _key(try_number: int) -> str:
     return f"{_KEY}_try_{try_number}"
+
+
+def begin_attempt(store: StateStore, try_number: int) -> tuple[int, DeliveryState | None]:
+    """Note that the try has begun, and return the same as :func:`load_latest`.
+
+    :raises StateLost: a later try has begun.
+    """
+    stored = store.get(_NEWEST_KEY, default=None)
+    newest = stored if isinstance(stored, int) else 0
+    if newest > try_number:
+        state = _read(store, newest)
+        sent = f", and sent transfer {state.transfer_id}, or may have" if state and state.send_started else ""
+        raise StateLost(
+            f"This is try {try_number} of the task, and try {newest} has begun{sent}: Airflow has given this try up, "
+            "or the task instance was deleted and created again. Nothing is sent. In the second case, clear the task "
+            f"until its try number is {newest} or more."
+        )
+    found = load_latest(store, try_number)
+    if newest < try_number:
+        store.set(_NEWEST_KEY, try_number, retention=_never_expire())
+    return found
 
 
 def load(store: StateStore, try_number: int) -> DeliveryState | None:
@@ -244,10 +269,7 @@ def load_latest(store: StateStore, try_number: int) -> tuple[int, DeliveryState 
     """Return what the newest try up to ``try_number`` stored, and that try's number; (0, None) if none did.
 
     If the try before stored nothing, it may have attached another version of each file.
-
-    :raises StateLost: a later try has stored something, so this one cannot know what the newest is.
     """
-    _fail_if_superseded(store, try_number)
     for number in range(try_number, 0, -1):
         if (state := _read(store, number)) is not None:
             if number < try_number - 1:
@@ -255,19 +277,6 @@ def load_latest(store: StateStore, try_number: int) -> tuple[int, DeliveryState 
                     plan.earlier_sizes = plan.earlier_sizes or (plan.size,)
             return number, state
     return 0, None
-
-
-def _fail_if_superseded(store: StateStore, try_number: int) -> None:
-    later, newest = try_number, None
-    while later < try_number + _MAX_TRIES_SHOWN and (state := _read(store, later + 1)) is not None:
-        later, newest = later + 1, state
-    if newest is not None:
-        sent = f", and sent transfer {newest.transfer_id}, or may have" if newest.send_started else ""
-        raise StateLost(
-            f"This is try {try_number} of the task, and try {later} has begun{sent}: Airflow has given this try up, or "
-            "the task instance was deleted and created again. Nothing is sent. In the second case, clear the task "
-            f"until its try number is {later} or more."
-        )
 
 
 def _read(store: StateStore, try_number: int) -> DeliveryState | None:
@@ -283,9 +292,13 @@ def save(store: StateStore, state: DeliveryState, try_number: int | None = None)
 
     :param try_number: the try that stores it, if that try has not compared it with the service.
     """
+    store.set(_key(try_number or state.try_number), to_builtins(state), retention=_never_expire())
+
+
+def _never_expire() -> Any:
     from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
 
-    store.set(_key(try_number or state.try_number), to_builtins(state), retention=NEVER_EXPIRE)
+    return NEVER_EXPIRE
 
 
 def save_verified(store: StateStore, state: DeliveryState, try_number: int | None = None) -> None:

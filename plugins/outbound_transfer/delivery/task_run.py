@@ -79,7 +79,7 @@ class TaskRun:
                 f"this is try {self.try_number} of the task, and the task's state store lacks the tries before"
             )
         is_own, is_first = record is not None and is_same_request, self.try_number == 1
-        if is_first and not is_own:
+        if is_first and record is not None and not record.has_request:
             record = None  # it says only that this try began, before it was deferred
         was_cleared = clear_number and (record is None or is_first or record.clear_counters[1] != clear_number)
         # Items may be alike on purpose: if an index still has its own, only exactly the same transfer counts.

@@ -12,8 +12,8 @@ from outbound_transfer.airflow_compat.names import (
     AirflowException,
     AirflowFailException,
     AirflowRescheduleException,
-    AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
 )
 from outbound_transfer.airflow_compat.version import HAS_TABS
 from outbound_transfer.delivery.progress import delivery_summary, log_sources
@@ -94,16 +94,21 @@ def _mention_sent_transfer(transfer_id: str) -> Iterator[None]:
         yield
     except (AirflowSkipException, AirflowRescheduleException):
         raise
-    except Exception as error:
-        if not transfer_id:
-            raise
-        raise _with_text(error, f"Transfer {transfer_id} was sent. {error}") from error
+    except (Exception, AirflowTaskTimeout) as error:
+        if transfer_id:
+            _change_text(error, f"Transfer {transfer_id} was sent. {error}")
+        raise
 
 
-def _with_text(error: Exception, text: str) -> Exception:
-    """Return an error with another text that Airflow treats in the same way."""
-    kinds = (AirflowFailException, AirflowSensorTimeout)
-    return next((kind(text) for kind in kinds if isinstance(error, kind)), AirflowException(text))
+def _change_text(error: BaseException, text: str) -> None:
+    """Give an error another text, and leave it what it is, which may decide whether the task is retried.
+
+    :raises AirflowException: instead of the error, if its class makes its own text.
+    """
+    arguments, error.args = error.args, (text,)
+    if text not in str(error):
+        error.args = arguments
+        raise AirflowException(text) from error
 
 
 class _SendingOperator(_TransferOperator):
@@ -119,26 +124,30 @@ class _SendingOperator(_TransferOperator):
 
     @contextmanager
     def _mention_possible_send(self, context: Context) -> Iterator[None]:
-        from outbound_transfer.delivery import state as states
         from outbound_transfer.protocol.endpoints import send_in_doubt_warning
 
         try:
             yield
         except (AirflowSkipException, AirflowRescheduleException):
             raise
-        except Exception as error:
-            history = self._delivery.history if self._delivery else None
-            state = history.latest if history else None
-            if state is None and not (history and history.replaced):
-                with suppress(Exception):  # what is wrong may be the store
-                    state = states.load(state_store(context), int(context["ti"].try_number))
-            if state is None or not state.send_started or state.transfer_id in str(error):
-                raise
-            warning = send_in_doubt_warning(state.transfer_id)
-            if isinstance(error, OutboundTransferError):
-                error.in_doubt_warning = warning
-                raise
-            raise _with_text(error, f"{error} {warning}") from error
+        except (Exception, AirflowTaskTimeout) as error:
+            text, transfer_id = str(error), self._find_possible_send(context)
+            if transfer_id and transfer_id not in text:
+                end = "" if text.endswith((".", "!", "?")) else "."
+                _change_text(error, f"{text}{end} {send_in_doubt_warning(transfer_id)}")
+            raise
+
+    def _find_possible_send(self, context: Context) -> str:
+        """Return the id of what this task has sent or may have sent; "" if it has not, or not more than it says."""
+        from outbound_transfer.delivery import state as states
+
+        history = self._delivery.history if self._delivery else None
+        state = history.latest if history else None
+        if state is None:
+            with suppress(Exception):  # what is wrong may be the store
+                state = states.load(state_store(context), int(context["ti"].try_number))
+        is_replaced = state and history and history.replaced and history.replaced.transfer_id == state.transfer_id
+        return state.transfer_id if state and state.send_started and not is_replaced else ""
 
 
 #: Arguments that are a single text.

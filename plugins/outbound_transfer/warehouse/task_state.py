@@ -85,11 +85,7 @@ class TaskState:
 
     def _check_not_stale(self, row: _Row) -> None:
         if row.try_number > self._attempt.try_number:
-            raise StaleAttempt(
-                f"Try {row.try_number} of this task has begun: try {self._attempt.try_number} does nothing more, and "
-                "sends nothing. If the task instance was deleted and created again, clear the task until its try "
-                f"number is {row.try_number} or more"
-            )
+            raise self._attempt.superseded(row.try_number)
 
     def _own_row(self, tx: Any) -> _Row:
         row = self._row(tx)

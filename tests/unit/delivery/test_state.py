@@ -18,6 +18,7 @@ from outbound_transfer.delivery.state import (
     Match,
     PlannedFile,
     StateLost,
+    begin_attempt,
     digest,
     load,
     new_salt,
@@ -162,8 +163,17 @@ def test_each_try_writes_its_own_key_and_reads_the_newest() -> None:
     # A try that was given up, and does not know it.
     save(store, DeliveryState("first", try_number=1, send_started=True))
     assert load(store, 4) == third
-    with pytest.raises(StateLost, match="This is try 2 of the task, and try 3 has begun: Airflow has given"):
-        load(store, 2)
+    assert load(store, 2) == DeliveryState("first", try_number=1, send_started=True)
+
+
+def test_a_try_does_not_begin_after_a_later_one() -> None:
+    store = Store()
+    assert begin_attempt(store, 1) == (0, None)
+    save(store, DeliveryState("third", try_number=3, send_started=True))
+    assert begin_attempt(store, 3)[0] == begin_attempt(store, 4)[0] == 3
+    save(store, DeliveryState("fourth", try_number=4, send_started=True))
+    with pytest.raises(StateLost, match="This is try 3 of the task, and try 4 has begun, and sent transfer fourth, or"):
+        begin_attempt(store, 3)
 
 
 def test_what_is_stored_holds_no_secret() -> None:
