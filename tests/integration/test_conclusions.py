@@ -18,7 +18,12 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSensorTimeout, TaskDeferred
+from outbound_transfer.airflow_compat.names import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
 from outbound_transfer.client import client
 from outbound_transfer.delivery.state import StateLost
 from outbound_transfer.operators.transfer import (
@@ -29,7 +34,7 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from outbound_transfer.protocol import endpoints
-from outbound_transfer.protocol.errors import CallError, InvalidDelivery, MalformedResponse, SourceError
+from outbound_transfer.protocol.errors import CallError, InvalidDelivery, MalformedResponse, NotConnected, SourceError
 from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
@@ -832,6 +837,67 @@ def test_a_wait_whose_triggers_all_fail_names_what_was_sent(deliver, sandbox) ->
             fail()
     with pytest.raises(Exception, match=sandbox.sent()[0]):
         fail()
+
+
+def test_an_error_keeps_its_class_which_may_decide_about_a_retry(deliver, sandbox, monkeypatch) -> None:
+    ti = deliver()
+    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+        ti.run()
+
+    def deny(**_: Any) -> Any:
+        raise PermissionError("denied")
+
+    monkeypatch.setattr(ti, "get_ti_count", deny)
+    with pytest.raises(
+        PermissionError, match=rf"^denied\. Transfer {sandbox.sent()[0]} may nevertheless have been sent"
+    ):
+        again(ti)
+
+
+def test_an_execution_timeout_in_a_wait_names_what_was_sent(deliver, sandbox, monkeypatch) -> None:
+    def time_out(*_: Any) -> Any:
+        raise AirflowTaskTimeout("Timeout, PID: 1")
+
+    monkeypatch.setattr(DeliverFilesOperator, "_wait_until_finished", time_out)
+    with pytest.raises(AirflowTaskTimeout, match=r"Transfer tr_\w+ was sent. Timeout, PID: 1"):
+        deliver(wait=True).run()
+
+
+@pytest.mark.parametrize("what", ["the try was given up", "Airflow does not say", "the service is not reached"])
+def test_a_send_that_was_not_made_is_not_in_doubt(task, sandbox, files, what, monkeypatch) -> None:
+    """The teardown discards the draft, and the run is cleared."""
+
+    def draft() -> str:
+        transfer_id = str(task(CreateTransferOperator, **DELIVERY).run())
+        task(AttachFilesOperator, transfer_id=transfer_id, files=files).run()
+        return transfer_id
+
+    first = draft()
+    ti = task(SendTransferOperator, transfer_id=first)
+    with monkeypatch.context() as patched:
+        if what == "the try was given up":
+            patched.setattr(ti, "state", "failed")
+        elif what == "Airflow does not say":
+            patched.setattr(ti, "get_task_states", refuse)
+        else:
+            patched.setattr(client, "send", _not_connected(client.send))
+        with pytest.raises(Exception, match=r"nothing is sent|API_SERVER_ERROR|refused") as failed:
+            ti.run()
+    assert first not in str(failed.value)
+    assert task(DiscardTransferOperator, transfer_id=first).run()
+
+    second = draft()
+    assert again(ti, transfer_id=second)["id"] == second
+    assert billed(sandbox) == [second]
+
+
+def _not_connected(send: Callable[..., Any]) -> Callable[..., Any]:
+    def send_or_not(*arguments: Any) -> Any:
+        if arguments[2].operation is Operation.SEND:
+            raise NotConnected("send: connection refused")
+        return send(*arguments)
+
+    return send_or_not
 
 
 def test_a_send_that_answers_with_two_files_of_one_name_is_not_what_was_meant(deliver, sandbox, monkeypatch) -> None:

@@ -215,19 +215,36 @@ def test_what_another_index_sends_during_a_deferral_is_not_sent_again(deliver, s
     assert len(billed(sandbox)) == other.deferrals == 1
 
 
-def test_a_task_instance_that_is_made_anew_does_not_send_again(deliver, sandbox) -> None:
+@pytest.mark.parametrize("lost", [0, 2], ids=["", "after tries that stored nothing"])
+def test_a_task_instance_that_is_made_anew_does_not_send_again(deliver, sandbox, lost) -> None:
     """Its first try left a record of its own, without a draft."""
-    task = deliver()
+    task, last = deliver(), 2 + lost
     sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "/v1/transfers", "status": 503}] * 30)
     with pytest.raises(Exception, match="503"):
         task.run()
     sandbox.clear_faults()
+    task.try_number += lost
     sent = again(task)["id"]
     task.delete()
 
-    with pytest.raises(Exception, match=f"This is try 1 of the task, and try 2 has begun, and sent transfer {sent}"):
-        task.run()
+    for number in range(1, last):
+        with pytest.raises(
+            Exception, match=f"This is try {number} of the task, and try {last} has begun, and sent transfer {sent}"
+        ):
+            again(task)
     assert again(task)["id"] == sent
+    assert billed(sandbox) == [sent]
+
+
+def test_a_task_instance_that_is_made_anew_with_the_input_of_another_asks(deliver, sandbox) -> None:
+    task, other = deliver(subject="X"), deliver(subject="Y")
+    with without_credit(sandbox):
+        task.run()
+    sent = other.run()["id"]
+    task.delete()
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*another index or task of it may have made this delivery"):
+        again(task, subject="Y")
     assert billed(sandbox) == [sent]
 
 

@@ -126,6 +126,16 @@ def test_a_try_that_was_given_up_stores_nothing_that_later_ones_read(keeper: Kee
     assert keeper(3).get("a") == 2
 
 
+def test_a_task_instance_that_is_made_anew_reads_nothing_until_it_meets_its_tries(keeper: Keeper) -> None:
+    """It was deleted. The tries between the first and the last stored nothing."""
+    keeper(1).set("a", 1)
+    keeper(4).set("a", 4)
+    for number in (1, 3):
+        with pytest.raises(StaleAttempt, match=f"Try 4 of this task has begun: try {number} does nothing more"):
+            keeper(number, fresh=False).get("a")
+    assert keeper(4, fresh=False).get("a") == 4
+
+
 def test_a_clear_remembers_whether_or_not_the_run_starts_anew(keeper: Keeper) -> None:
     keeper(1).set("a", 1)
     assert keeper(2, run=T0, fresh=False).get("a") == 1
