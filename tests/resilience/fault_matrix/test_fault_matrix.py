@@ -166,19 +166,19 @@ class Dying(SimulatedClock):
 
 
 class Late(InMemoryStateStore):
-    """The task's state, at whose second change in the second try, behind its look, the first one's upload lands."""
+    """The task's state, at the second record of whose second try, behind its look, the first one's upload lands."""
 
     def __init__(self, run: FaultedRun) -> None:
         super().__init__()
         self.run = run
         self.ti: FakeTaskInstance | None = None
-        self.changes = 0
+        self.records = 0
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
         super().set(key, value, retention=retention)
-        if self.ti and self.ti.try_number == 2:
-            self.changes += 1
-            if self.changes == 2:
+        if self.ti and self.ti.try_number == 2 and "_try_" in key:
+            self.records += 1
+            if self.records == 2:
                 self.run.settle()
 
 
