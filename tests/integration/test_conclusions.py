@@ -759,20 +759,29 @@ def test_each_error_of_a_later_try_says_that_an_earlier_one_may_have_sent(delive
         ti.run()
 
 
+def died_after_its_send(task: Make, operator: type, files: list[str]) -> FakeTaskInstance:
+    if operator is DeliverFilesOperator:
+        ti = task(operator, files=files, **DELIVERY)
+    else:
+        ti = task(operator, transfer_id=make_draft(task, files))
+    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+        ti.run()
+    return ti
+
+
+def make_draft(task: Make, files: list[str]) -> str:
+    transfer_id = str(task(CreateTransferOperator, **DELIVERY).run())
+    task(AttachFilesOperator, transfer_id=transfer_id, files=files).run()
+    return transfer_id
+
+
 @pytest.mark.parametrize("operator", [DeliverFilesOperator, SendTransferOperator])
 @pytest.mark.parametrize("wrong", ["input", "store"])
 def test_an_error_at_the_beginning_of_a_try_names_what_was_sent(
     task, sandbox, files, operator, wrong, monkeypatch
 ) -> None:
     """The first try sent, and died before it knew."""
-    if operator is DeliverFilesOperator:
-        ti = task(operator, files=files, **DELIVERY)
-    else:
-        draft = task(CreateTransferOperator, **DELIVERY).run()
-        task(AttachFilesOperator, transfer_id=draft, files=files).run()
-        ti = task(operator, transfer_id=draft)
-    with dying_after_the_send(), pytest.raises(ProcessCrashed):
-        ti.run()
+    ti = died_after_its_send(task, operator, files)
     changes: dict[str, Any] = {}
     if wrong == "store":
         monkeypatch.setattr(ti.store, "set", lambda *_, **__: None)
@@ -793,14 +802,7 @@ def test_an_error_of_another_origin_names_what_was_sent(
     task, sandbox, files, operator, what, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Airflow's API server fails, the connection is broken, an argument is wrong."""
-    if operator is DeliverFilesOperator:
-        ti = task(operator, files=files, **DELIVERY)
-    else:
-        draft = task(CreateTransferOperator, **DELIVERY).run()
-        task(AttachFilesOperator, transfer_id=draft, files=files).run()
-        ti = task(operator, transfer_id=draft)
-    with dying_after_the_send(), pytest.raises(ProcessCrashed):
-        ti.run()
+    ti = died_after_its_send(task, operator, files)
     changes = {"slot_timeout": "soon"} if what == "slot_timeout" else {}
     if what == "store":
         monkeypatch.setattr(ti.store, "set", refuse)
@@ -866,13 +868,7 @@ def test_an_execution_timeout_in_a_wait_names_what_was_sent(deliver, sandbox, mo
 @pytest.mark.parametrize("what", ["the try was given up", "Airflow does not say", "the service is not reached"])
 def test_a_send_that_was_not_made_is_not_in_doubt(task, sandbox, files, what, monkeypatch) -> None:
     """The teardown discards the draft, and the run is cleared."""
-
-    def draft() -> str:
-        transfer_id = str(task(CreateTransferOperator, **DELIVERY).run())
-        task(AttachFilesOperator, transfer_id=transfer_id, files=files).run()
-        return transfer_id
-
-    first = draft()
+    first = make_draft(task, files)
     ti = task(SendTransferOperator, transfer_id=first)
     with monkeypatch.context() as patched:
         if what == "the try was given up":
@@ -886,7 +882,7 @@ def test_a_send_that_was_not_made_is_not_in_doubt(task, sandbox, files, what, mo
     assert first not in str(failed.value)
     assert task(DiscardTransferOperator, transfer_id=first).run()
 
-    second = draft()
+    second = make_draft(task, files)
     assert again(ti, transfer_id=second)["id"] == second
     assert billed(sandbox) == [second]
 

@@ -391,9 +391,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     @rule()
     def deliver_in_order(self) -> None:
         """Nothing is in the way: what was not sent is sent."""
-        self.harness.restore_files()
-        self.sandbox.clear_faults()
-        self.death.at, self.run.time.meanwhile = -1, None
+        self.clear_the_way()
         self.deliver(resend=False)
         assert self.ever["deliver"] or self.other_name.try_number, "the delivery is refused although nothing is wrong"
 
@@ -426,6 +424,11 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.wait, ti.at_trigger_failure = {"wait": True, "deferrable": True}, fail
         self.deliver(resend=False)
         self.wait, ti.at_trigger_failure = {}, None
+
+    def clear_the_way(self) -> None:
+        self.harness.restore_files()
+        self.sandbox.clear_faults()
+        self.death.at, self.run.time.meanwhile = -1, None
 
     def permit(self, name: str, ti: FakeTaskInstance, *, resend: bool) -> None:
         """A delivery may be sent where it was not before, or once more in a run of a task that is cleared for that."""
@@ -494,9 +497,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     @rule()
     def resend_mapped_in_order(self) -> None:
         """Nothing is in the way, and no index is new at the second clear: every item is sent again."""
-        self.harness.restore_files()
-        self.sandbox.clear_faults()
-        self.death.at, self.run.time.meanwhile = -1, None
+        self.clear_the_way()
         self.deliver_mapped(resend=True)
         self.deliver_mapped(resend=True)
         assert all(self.sent[item] for item in self.items), "a resend is refused although nothing is wrong"
