@@ -23,8 +23,8 @@ KEY_PREFIX: Final = "outbound_transfer_state__"
 
 _DESCRIPTION: Final = "A delivery of {dag_id}.{task_id}, run {run_id}: deleting it forgets what was sent."
 
-#: How many later tries are looked for, some of which may have stored nothing.
-_LATER_TRIES: Final = 10
+#: How many numbers ahead later tries are looked for: some of those before them may have stored nothing.
+_MAX_GAP: Final = 10
 
 #: Seconds after which a Variable that is not there is requested once more.
 _REPEAT_SECONDS: Final = 0.5
@@ -86,7 +86,7 @@ class VariableState:
         if self._is_checked:
             return
         number = self._attempt.try_number
-        if later := [each for each in range(number + 1, number + 1 + _LATER_TRIES) if self._read(each)]:
+        if later := [each for each in range(number + 1, number + 1 + _MAX_GAP) if self._read(each)]:
             raise self._attempt.superseded(later[-1])
         self._is_checked = True
 
