@@ -43,6 +43,7 @@ def refused_for_rate(sandbox: Sandbox) -> int:
     return sum(call["status"] == 429 for call in sandbox.requests())
 
 
+@pytest.mark.slow
 def test_500_files_take_just_the_time_that_the_limit_allows(
     no_time_of_its_own, deliver, sandbox, time, tmp_path
 ) -> None:
@@ -62,6 +63,7 @@ def test_500_files_take_just_the_time_that_the_limit_allows(
     assert len(billed(sandbox)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("death", ["an error", "a kill"])
 def test_500_files_interrupted_are_uploaded_once(deliver, sandbox, time, stored, tmp_path, monkeypatch, death) -> None:
     ti = deliver(small_files(tmp_path / "in", 500), deferrable=True, retries=1)

@@ -21,6 +21,7 @@ def _drain(feed: EventStore, feed_pages: dict[int, Page]) -> None:
 
 #: In SQLite, at the statements that make the tables too; elsewhere they are there, which saves most of the time.
 #: DuckDB, the slowest, has its faults after a statement in `make test-crash-ingest`.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "after"),
     [(name, after) for name in ("sqlite", "psycopg", "psycopg2", "psycopg-autocommit") for after in (False, True)]

@@ -10,6 +10,7 @@ from outbound_transfer.protocol import flows
 from resilience.fault_matrix.sent_listings import bends, others_bends, run_bend
 
 
+@pytest.mark.slow
 def test_no_bent_listing_shows_that_nothing_was_sent() -> None:
     outcomes = [run_bend(bend) for bend in bends()]
     assert len(outcomes) > 10_000
