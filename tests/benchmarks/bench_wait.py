@@ -84,7 +84,9 @@ def main() -> None:
     parser.add_argument("--waits", type=int, default=1_000)
     parser.add_argument("--interval", type=float, default=60.0, help="seconds between two looks")
     parser.add_argument("--seconds", type=float, default=600.0, help="over which the transfers end")
-    parser.add_argument("--peer-seconds", type=float, default=300.0, help="after which HttpSensor is given up")
+    parser.add_argument(
+        "--peer-seconds", type=float, default=300.0, help="after which HttpSensor is given up; 0: left out"
+    )
     arguments = parser.parse_args()
     WaitStack.interval = arguments.interval
     reporter, found, lines = Reporter(), [], [*simulated(arguments.simulated), ""]
@@ -101,9 +103,11 @@ def main() -> None:
         lines.append(f"TransferSensor: {arguments.waits} waits, a look every {arguments.interval:.0f} s,")
         lines.append(f"ends spread over {arguments.seconds:.0f} s, 60 calls a minute allowed")
         lines += ours(stack, sent, arguments.seconds, reporter.say, lambda: None).lines()
-        lines += [stalls_of(stack, meter), "", f"HttpSensor: the same, given up after {arguments.peer_seconds:.0f} s"]
-        sent = prepare(stack, arguments.waits)
-        lines += peer(stack, sent, arguments.peer_seconds, reporter.say).lines()
+        lines.append(stalls_of(stack, meter))
+        if arguments.peer_seconds:
+            lines += ["", f"HttpSensor: the same, given up after {arguments.peer_seconds:.0f} s"]
+            sent = prepare(stack, arguments.waits)
+            lines += peer(stack, sent, arguments.peer_seconds, reporter.say).lines()
     print("\n".join(["", *lines]))
 
 

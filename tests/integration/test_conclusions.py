@@ -46,6 +46,7 @@ from support.tasks import (
     SimulatedClock,
     again,
     dying_after_the_send,
+    without_credit,
 )
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -856,35 +857,98 @@ def test_an_error_keeps_its_class_which_may_decide_about_a_retry(deliver, sandbo
         again(ti)
 
 
-def test_an_execution_timeout_in_a_wait_names_what_was_sent(deliver, sandbox, monkeypatch) -> None:
-    def time_out(*_: Any) -> Any:
-        raise AirflowTaskTimeout("Timeout, PID: 1")
+def time_out(*_: Any, **__: Any) -> Any:
+    raise AirflowTaskTimeout("Timeout, PID: 1")
 
+
+def test_an_execution_timeout_in_a_wait_names_what_was_sent(deliver, sandbox, monkeypatch) -> None:
     monkeypatch.setattr(DeliverFilesOperator, "_wait_until_finished", time_out)
     with pytest.raises(AirflowTaskTimeout, match=r"Transfer tr_\w+ was sent. Timeout, PID: 1"):
         deliver(wait=True).run()
 
 
-@pytest.mark.parametrize("what", ["the try was given up", "Airflow does not say", "the service is not reached"])
+NOT_MADE = ["the try was given up", "Airflow does not say", "it took too long", "the service is not reached", "no slot"]
+
+
+@pytest.mark.parametrize("what", NOT_MADE)
 def test_a_send_that_was_not_made_is_not_in_doubt(task, sandbox, files, what, monkeypatch) -> None:
     """The teardown discards the draft, and the run is cleared."""
     first = make_draft(task, files)
-    ti = task(SendTransferOperator, transfer_id=first)
+    ti = task(SendTransferOperator, transfer_id=first, deferrable=True, slot_timeout=300)
     with monkeypatch.context() as patched:
         if what == "the try was given up":
             patched.setattr(ti, "state", "failed")
         elif what == "Airflow does not say":
             patched.setattr(ti, "get_task_states", refuse)
+        elif what == "it took too long":
+            patched.setattr(ti, "get_task_states", time_out)
+        elif what == "no slot":
+            sandbox.patch_account(outstanding_transfer_limit=0)
         else:
             patched.setattr(client, "send", _not_connected(client.send))
-        with pytest.raises(Exception, match=r"nothing is sent|API_SERVER_ERROR|refused") as failed:
+        with pytest.raises(BaseException, match=r"nothing is sent|API_SERVER_ERROR|Timeout|refused|limit") as failed:
             ti.run()
+    sandbox.patch_account(outstanding_transfer_limit=100)
     assert first not in str(failed.value)
     assert task(DiscardTransferOperator, transfer_id=first).run()
 
     second = make_draft(task, files)
     assert again(ti, transfer_id=second)["id"] == second
     assert billed(sandbox) == [second]
+
+
+@pytest.mark.parametrize("before", ["", "a draft from other input", "a deferral", "a deferral, and a file vanishes"])
+def test_an_execution_timeout_at_the_send_names_the_draft_that_was_sent(
+    deliver, sandbox, files, before, monkeypatch
+) -> None:
+    ti = deliver(deferrable=True, files=[f"{Path(files[0]).parent}/*"])
+    subject = "Report"
+    if before == "a draft from other input":
+        with without_credit(sandbox):
+            ti.run()
+        subject = "Corrected"
+    elif before:
+        sandbox.plan_faults({**RATE_LIMITED, "path": "*/send" if "vanishes" in before else "*/files"})
+        fire = ti._fire
+        ti._fire = lambda trigger: (Path(files[0]).unlink() if "vanishes" in before else None, fire(trigger))[1]
+    monkeypatch.setattr(client, "send", _timing_out_after_the_send(client.send))
+    with pytest.raises(AirflowTaskTimeout) as failed:
+        again(ti, subject=subject)
+
+    (sent,) = billed(sandbox)
+    assert sent in str(failed.value)
+
+
+RATE_LIMITED = {
+    "kind": "error",
+    "method": "POST",
+    "status": 429,
+    "code": "rate_limited",
+    "headers": {"Retry-After": "30"},
+}
+
+
+def _timing_out_after_the_send(send: Callable[..., Any]) -> Callable[..., Any]:
+    def send_and_time_out(*arguments: Any) -> Any:
+        received = send(*arguments)
+        return time_out() if arguments[2].operation is Operation.SEND and received.status == 200 else received
+
+    return send_and_time_out
+
+
+def test_a_draft_that_was_not_sent_is_not_called_sent(deliver, sandbox, hook) -> None:
+    """Before its automatic retry, another task of the run is cleared, and the draft is removed."""
+    ti = deliver(resend=True)
+    ti.retries = ti.max_tries = 1
+
+    def change() -> None:
+        ti.clear_number += 1
+        hook.discard_transfer(ti.xcoms["transfer_id"])
+        sandbox.patch_account(outstanding_transfer_limit=100)
+
+    ti.before_retry = change
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    assert [ti.run()["id"]] == billed(sandbox)
 
 
 def _not_connected(send: Callable[..., Any]) -> Callable[..., Any]:
@@ -1034,17 +1098,33 @@ def test_a_draft_of_another_account_is_not_discarded_here(task, sandbox, files, 
     assert sandbox.transfer(draft)["status"] == "draft"
 
 
-def test_a_wait_of_which_nothing_is_known_names_no_empty_id(deliver, sandbox) -> None:
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_a_wait_whose_record_is_lost_names_what_it_waits_for_and_no_empty_id(deliver, sandbox, is_shown) -> None:
     ti = deliver(wait=True, deferrable=True, timeout=0)
     fire = ti._fire
 
     def lose(trigger: Any) -> Any:
         ti.store.values.clear()
+        return fire(trigger) if is_shown else {"status": "timeout", "transfer": None, "message": ""}
+
+    ti._fire = lose
+    with pytest.raises(AirflowSensorTimeout, match=r"^Transfer tr_\w+ was sent\. Timed" if is_shown else r"^Timed out"):
+        ti.run()
+
+
+def test_a_wait_whose_record_is_lost_believes_none_of_another_transfer(deliver, sandbox) -> None:
+    ti = deliver(wait=True, deferrable=True)
+    with without_credit(sandbox):
+        ti.run()
+    fire = ti._fire
+
+    def lose(trigger: Any) -> Any:
+        del ti.store.values["outbound_transfer_delivery_try_2"]
+        sandbox.pickup(trigger.transfer_id, "ann@example.com")
         return fire(trigger)
 
     ti._fire = lose
-    with pytest.raises(AirflowSensorTimeout, match=r"^Timed out waiting"):
-        ti.run()
+    assert again(ti, subject="Corrected")["status"] == "complete"
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -21,7 +21,7 @@ from outbound_transfer.client import RetryPolicy
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.protocol import endpoints, errors
-from outbound_transfer.protocol.flows import discard_draft
+from outbound_transfer.protocol.flows import DiscardOutcome, discard_draft
 from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.models import Transfer, build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
@@ -84,7 +84,7 @@ def test_removing_and_discarding(hook: OutboundTransferHook) -> None:
         hook.get_transfer(draft.id)
     with pytest.raises(errors.NotFound):
         hook.discard_transfer(draft.id)
-    assert hook.run(discard_draft(draft.id)) is True
+    assert hook.run(discard_draft(draft.id)) is DiscardOutcome.NOT_FOUND
 
 
 def test_sending_twice_sends_once(hook: OutboundTransferHook, sandbox: Sandbox) -> None:

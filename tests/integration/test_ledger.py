@@ -239,6 +239,14 @@ def test_a_discarded_draft_is_marked_discarded(task, fetch) -> None:
     assert (row_of(fetch)["status"], row_of(fetch)["error"]) == ("discarded", None)
 
 
+def test_a_draft_that_the_key_does_not_see_is_not_marked_discarded(task, fetch, sandbox, monkeypatch) -> None:
+    transfer_id = task(CreateTransferOperator, "create", subject="Report", recipients=RECIPIENTS).run()
+    of_another = json.loads(sandbox.airflow_connection()) | {"password": sandbox.new_key("bob@example.com")}
+    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", json.dumps(of_another))
+    assert task(DiscardTransferOperator, "discard", transfer_id=transfer_id).run() is True
+    assert row_of(fetch)["status"] == sandbox.transfer(transfer_id)["status"] == "draft"
+
+
 def test_the_row_is_there_while_the_upload_is_under_way(task, fetch, monkeypatch) -> None:
     """The file's second chunk is not read before the draft's row is in the database."""
     read, seen = sources.Source._read, []

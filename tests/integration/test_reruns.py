@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,23 +21,17 @@ from outbound_transfer.operators.transfer import (
 )
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
-from support.tasks import FakeTaskInstance, SimulatedClock, again, changed
+from support.tasks import FakeTaskInstance, SimulatedClock, again, changed, without_credit
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 RECIPIENTS = ["ann@example.com"]
 
 
+DOWN = {"kind": "error", "method": "GET", "path": "*", "status": 503}
+
+
 def billed(sandbox: Sandbox) -> list[str]:
     return [row["transfer_id"] for row in sandbox.ledger() if row["kind"] == "billed"]
-
-
-@contextmanager
-def without_credit(sandbox: Sandbox) -> Iterator[None]:
-    """A task fails before its send; afterwards there is credit."""
-    sandbox.patch_account(billing="per_transfer", credits=0)
-    with pytest.raises(AirflowFailException, match="no_credit"):
-        yield
-    sandbox.patch_account(credits=9)
 
 
 @pytest.fixture
@@ -49,11 +42,18 @@ def file(tmp_path: Path) -> Path:
 
 
 class Run:
-    """A run whose task is mapped over subjects; each index is delivered in one task, or in three."""
+    """A run whose task is mapped over subjects; each index is delivered in one task, or in three.
+
+    :ivar task: the one that ran last.
+    """
+
+    task: FakeTaskInstance
 
     def __init__(self, sandbox: Sandbox, file: Path, items: Sequence[str], *, steps: bool = False) -> None:
         self.items, self._time, self._file, self._steps = list(items), SimulatedClock(sandbox), file, steps
-        self.clear_number, self.resend, self.deferrable = 0, False, False
+        self.clear_number, self.retries, self.resend, self.deferrable = 0, 0, False, False
+        self.before_retry: Callable[[], object] = lambda: None
+        self.before_resume: Callable[[], object] | None = None
         self._tasks: dict[tuple[int, str], FakeTaskInstance] = {}
 
     def deliver(self, index: int) -> str:
@@ -79,8 +79,12 @@ class Run:
             resend = {"resend": True} if self.resend else {}
             return operator(task_id="task", deferrable=self.deferrable, **values, **recipients, **resend)
 
-        task = self._tasks.setdefault((index, operator.__name__), FakeTaskInstance(make, self._time))
+        task = self._tasks.setdefault((index, operator.__name__), FakeTaskInstance(make, self._time, self.retries))
         task.make, task.map_index, task.clear_number = make, index, self.clear_number
+        task.before_retry, self.task = self.before_retry, task
+        if self.before_resume:
+            during_the_deferral(task, self.before_resume)
+            self.before_resume = None
         return task
 
 
@@ -139,6 +143,27 @@ def test_what_a_resend_overruled_is_asked_about_again_for_another_item(connectio
     assert billed(sandbox) == [*before, sent]
 
 
+def test_an_automatic_retry_is_no_clear_though_the_retries_are_lowered(connection, sandbox, file) -> None:
+    """Index 0 is cleared with ``resend``, and its automatic retry has the item of index 1."""
+    run = Run(sandbox, file, ["X", "Y"])
+    run.retries = 2
+    before = [run.deliver(0), run.deliver(1)]
+    run.clear()
+    run.resend = True
+    sent = run.deliver(1)
+
+    def change() -> None:
+        sandbox.clear_faults()
+        run.items = ["Y", "X"]
+        run.task.retries = 1
+
+    sandbox.plan_faults({**DOWN, "method": "POST", "path": "*/send"}, *[DOWN] * 40)
+    run.before_retry = change
+    with pytest.raises(AirflowFailException, match=sent):
+        run.deliver(0)
+    assert billed(sandbox) == [*before, sent]
+
+
 def test_a_resend_that_fails_before_it_creates_anything_does_not_doubt_what_was_sent(deliver, sandbox, file) -> None:
     task = deliver()
     sent = task.run()["id"]
@@ -166,6 +191,25 @@ def test_a_first_try_of_a_cleared_run_asks_after_its_deferral_too(connection, sa
         run.deliver(1)
 
     assert billed(sandbox) == [sent]
+
+
+@pytest.mark.parametrize("path", ["/v1/transfers", "*/files"])
+def test_a_question_of_a_first_try_is_not_narrowed_by_its_deferral(connection, sandbox, file, path) -> None:
+    """Meanwhile another index sends the item, and then its file grows."""
+    run = Run(sandbox, file, ["new", "X"])
+    run.clear_number, run.deferrable = 1, True
+    sandbox.plan_faults({**LATER, "method": "POST", "path": path})
+    sent = []
+
+    def send_at_the_other() -> None:
+        run.items[0] = "X"
+        sent.append(run.deliver(0))
+        file.write_bytes(b"more content")
+
+    run.before_resume = send_at_the_other
+    with pytest.raises(AirflowFailException, match="another index or task of it may have made this delivery"):
+        run.deliver(1)
+    assert billed(sandbox) == sent
 
 
 @pytest.fixture
@@ -219,7 +263,7 @@ def test_what_another_index_sends_during_a_deferral_is_not_sent_again(deliver, s
 def test_a_task_instance_that_is_made_anew_does_not_send_again(deliver, sandbox, lost) -> None:
     """Its first try left a record of its own, without a draft."""
     task, last = deliver(), 2 + lost
-    sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "/v1/transfers", "status": 503}] * 30)
+    sandbox.plan_faults(*[{**DOWN, "method": "POST", "path": "/v1/transfers"}] * 30)
     with pytest.raises(Exception, match="503"):
         task.run()
     sandbox.clear_faults()
@@ -233,6 +277,27 @@ def test_a_task_instance_that_is_made_anew_does_not_send_again(deliver, sandbox,
         ):
             again(task)
     assert again(task)["id"] == sent
+    assert billed(sandbox) == [sent]
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_number_that_has_outlived_the_record_of_its_try_is_evidence(deliver, sandbox, tries) -> None:
+    """The newest try has sent; its record is lost, and then its task instance is made anew."""
+    task = deliver()
+    if tries == 2:
+        sandbox.plan_faults(*[{**DOWN, "method": "POST", "path": "/v1/transfers"}] * 30)
+        with pytest.raises(Exception, match="503"):
+            task.run()
+        sandbox.clear_faults()
+    sent = again(task)["id"] if tries == 2 else task.run()["id"]
+    del task.store.values[f"outbound_transfer_delivery_try_{tries}"]
+    task.delete()
+    for _ in range(tries - 1):
+        with pytest.raises(Exception, match="deleted and created again"):
+            again(task)
+
+    with pytest.raises(AirflowFailException, match=f"{sent}.*lacks what a try of it stored"):
+        again(task)
     assert billed(sandbox) == [sent]
 
 

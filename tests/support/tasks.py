@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, TaskDeferred, timezone
@@ -211,7 +212,8 @@ class FakeTaskInstance:
                     method, kwargs = "resume_execution", {"next_method": "__fail__", "next_kwargs": {"error": "lost"}}
                     continue
                 event = self._fire(deferred.trigger)
-                method, kwargs = deferred.method_name, {**(deferred.kwargs or {}), "event": event}
+                given = {**(deferred.kwargs or {}), "event": event}
+                method, kwargs = "resume_execution", {"next_method": deferred.method_name, "next_kwargs": given}
 
     def context(self) -> dict[str, Any]:
         began = self.start_date
@@ -245,6 +247,15 @@ def changed(operator: Any, changes: dict[str, Any]) -> Any:
     for name, value in changes.items():
         setattr(operator, name, value)
     return operator
+
+
+@contextmanager
+def without_credit(sandbox: Sandbox) -> Iterator[None]:
+    """A task fails before its send; afterwards there is credit."""
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        yield
+    sandbox.patch_account(credits=9)
 
 
 @contextmanager

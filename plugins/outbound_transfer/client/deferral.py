@@ -14,8 +14,17 @@ class DeferRequested(Exception):
     :ivar seconds: how long to wait.
     :ivar waited: seconds that the call will have waited in all when the wait is over, by the value of its operation.
     :ivar in_doubt: whether the call that failed may have been applied.
+    :ivar was_in_doubt: whether any attempt of the call was in doubt: its request may still be under way.
     """
 
-    def __init__(self, seconds: float, waited: dict[str, float] | None = None, *, in_doubt: bool = False) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        waited: dict[str, float] | None = None,
+        *,
+        in_doubt: bool = False,
+        was_in_doubt: bool = False,
+    ) -> None:
         super().__init__(f"waiting {seconds:.0f} s")
-        self.seconds, self.waited, self.in_doubt = seconds, waited or {}, in_doubt
+        self.seconds, self.waited = seconds, waited or {}
+        self.in_doubt, self.was_in_doubt = in_doubt, was_in_doubt

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from outbound_transfer.airflow_compat.names import AirflowTaskTimeout
+from outbound_transfer.client.deferral import DeferRequested
 from outbound_transfer.delivery import state as states
 from outbound_transfer.delivery.attachments import by_name, describe_differences
 from outbound_transfer.delivery.comparison import (
@@ -105,8 +107,8 @@ class Delivery:
         :raises WrongTransfer: the connection leads to another account than before, or the id to another transfer.
         """
         self.observer.set_current(transfer_id)
-        at, state = states.begin_attempt(self.store, self.run.try_number)
-        is_record_missing = not self.run.is_newest_record(at)
+        newest, at, state = states.begin_attempt(self.store, self.run.try_number)
+        is_record_missing = not self.run.is_newest_record(at, newest)
         is_same = state is not None and state.transfer_id == transfer_id
         state = state if state is not None and is_same else self._session.empty_state(transfer_id)
         self.check_account(transfer_id, state.account, is_sending=state.send_started)
@@ -134,18 +136,23 @@ class Delivery:
         """
         send = endpoints.send_transfer(state.transfer_id)
         self.history.fail_if_sent_meanwhile(state, meant)
+        self.history.latest = state  # an error from now on names what it may have sent
         was_in_doubt, state.send_started = state.send_started, True
         try:
             # A try that Airflow has given up can no longer write its state, so it stops here and cannot send.
             self._session.save(state)
             self.run.check_still_running()
-        except Exception:
+        except (Exception, AirflowTaskTimeout):
             self._undo_send_started(state, was_in_doubt)
             raise
         try:
             transfer = self.client.perform(send)
         except CallError as error:
             if not error.in_doubt_warning:  # it had no effect: the draft may be discarded and created again
+                self._undo_send_started(state, was_in_doubt)
+            raise
+        except DeferRequested as request:
+            if not request.was_in_doubt:
                 self._undo_send_started(state, was_in_doubt)
             raise
         self.observer.record_transfer(transfer)

@@ -20,6 +20,7 @@ from outbound_transfer.delivery.comparison import (
 )
 from outbound_transfer.delivery.state import DeliveryState, Match, PossibleSend
 from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import DRAFT, File, Transfer, UnreadableRow, to_epoch
 
@@ -66,14 +67,14 @@ class DeliveryHistory:
         :raises StateLost: the state store does not keep what it is given, or a later try has begun.
         """
         session, run = self._session, self._session.run
-        at, self._record = states.begin_attempt(session.store, run.try_number)
+        newest, at, self._record = states.begin_attempt(session.store, run.try_number)
         self.latest = self._record  # an error from now on names what it may have sent
-        self._is_complete = self._record is not None and run.is_newest_record(at)
-        self._has_gap = run.expects_record and not self._is_complete
+        self._is_complete = self._record is not None and run.is_newest_record(at, newest)
+        self._has_gap = (run.expects_record or newest > 0) and not self._is_complete
         if not self._has_gap:
             # Without the id if the first try in a cleared run has to ask: so must those that follow it.
-            begun = session.empty_state("" if run.clear_counters[1] else transfer_id)
-            states.save_verified(session.store, self._record or begun, run.try_number)
+            new_record = session.empty_state("" if run.clear_counters[1] else transfer_id)
+            states.save_verified(session.store, self._record or new_record, run.try_number)
 
     def find_previous_attempt(self, new: NewTransfer, files: Any = None, *, resend: bool = False) -> DraftState | None:
         """Find the draft or the sent transfer that an earlier try of this delivery made.
@@ -94,10 +95,10 @@ class DeliveryHistory:
         transfer, why_not = self._find_transfer(state)
         if transfer is not None and transfer.is_draft:
             return self._resume_or_discard(state, transfer, new)
-        if self._may_resend(state, resend=resend):
-            if transfer is not None or state.send_started:
-                session.log.warning("Resending (resend=True): this run has delivered transfer '%s'", state.transfer_id)
-                self.replaced, self.latest = state, None
+        may_be_sent = transfer is not None or state.send_started
+        if may_be_sent and self._may_resend(state, resend=resend):
+            session.log.warning("Resending (resend=True): this run has delivered transfer '%s'", state.transfer_id)
+            self.replaced, self.latest = state, None
             return None
         if transfer is None:
             self._fail_if_send_in_doubt(state, why_not)
@@ -122,13 +123,16 @@ class DeliveryHistory:
         self.latest = state
         if state:
             self.replaced, self.overruled = state.replaced, state.overruled
-        if resend and self.possible_send and not run.is_first_after_clear():
+        if resend and self.possible_send and not self._is_first_after_clear:
             self.overruled = None  # the task has other input since
         return state
 
     def _possible_send(self, *, is_same_request: bool, resend: bool) -> PossibleSend | None:
         record = self._record if self._is_complete else None
-        possible = self._session.run.possible_send(record, is_same_request=is_same_request)
+        run = self._session.run
+        possible = run.possible_send(record, is_same_request=is_same_request, has_gap=self._has_gap)
+        if record is not None and record.possible_send and is_same_request and record.try_number == run.try_number:
+            possible = record.possible_send  # what this very try asked before it was deferred
         if record is not None and record.found and is_same_request and (possible is None or possible.exactly):
             # Whatever has become of its files since, and wherever the connection leads now.
             reason = f"an earlier attempt found that transfer {record.found} is this delivery"
@@ -136,6 +140,13 @@ class DeliveryHistory:
         if not resend:
             return possible or (self._record.overruled if self._record else None)
         return None if self._is_overruled(is_same_request=is_same_request) else possible
+
+    @property
+    def _is_first_after_clear(self) -> bool:
+        """Whether this is the first try after a clear: none since has left a record, whatever the retries say."""
+        run, record = self._session.run, self._record
+        seen = (record.clear_counters, record.overruled_in) if record and self._is_complete else ()
+        return run.is_first_after_clear() and run.clear_counters not in seen
 
     def _is_overruled(self, *, is_same_request: bool) -> bool:
         """Return whether a try since the last clear was to send this again: those that follow it do not ask either."""
@@ -198,12 +209,14 @@ class DeliveryHistory:
         :raises AlreadyDelivered: it was sent.
         """
         session = self._session
-        if not session.client.run(flows.discard_draft(transfer_id)):
+        outcome = session.client.run(flows.discard_draft(transfer_id))
+        if outcome is DiscardOutcome.SENT:
             raise already_delivered(transfer_id, why)
         session.observer.record_draft_removed(transfer_id)
         session.log.info("Discarded draft %s: %s", transfer_id, why)
+        was_draft = outcome is DiscardOutcome.REMOVED or transfer_id == self._seen_draft
         for state in (self._record, self.latest):
-            if state and state.transfer_id == transfer_id == self._seen_draft and state.send_started:
+            if was_draft and state and state.transfer_id == transfer_id and state.send_started:
                 state.send_started = False  # it was a draft until the service removed it, so it was not sent
                 if not self._has_gap:
                     states.save(session.store, state, session.run.try_number)
@@ -265,7 +278,7 @@ class DeliveryHistory:
         :param sources: the files; None if they cannot be found, so that a transfer with any files counts.
         :raises AlreadyDelivered: the service has sent what may be this very delivery.
         """
-        if resend and self._session.run.is_first_after_clear():
+        if resend and self._is_first_after_clear:
             self.overruled, self.possible_send = self.overruled or self.possible_send, None
             if self.latest:  # a draft that is resumed carries the question to the send
                 self.latest.possible_send = None
@@ -337,8 +350,7 @@ class DeliveryHistory:
         :raises AlreadyDelivered: this task has sent another transfer in this run, or the service has sent its like.
         """
         self.begin(transfer_id)
-        run, state = self._session.run, self._record
-        self.latest = state
+        self.latest = state = self._record
         is_same = state is not None and state.transfer_id == transfer_id
         self._reject_other_transfer(state, transfer_id, resend=resend)
         possible_send = self._possible_send(is_same_request=is_same, resend=resend)
@@ -346,7 +358,7 @@ class DeliveryHistory:
             sent = None if state is None else state if state.send_started else state.replaced
             state = self._session.empty_state(transfer_id, replaced=sent, has_moved=self.has_moved)
             self.latest = None
-        if resend and run.is_first_after_clear():
+        if resend and self._is_first_after_clear:
             state.overruled = state.overruled or possible_send
             return state, None
         if possible_send is None or (state.send_started and self._is_complete):

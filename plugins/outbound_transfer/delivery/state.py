@@ -236,13 +236,13 @@ def _key(try_number: int) -> str:
     return f"{_KEY}_try_{try_number}"
 
 
-def begin_attempt(store: StateStore, try_number: int) -> tuple[int, DeliveryState | None]:
-    """Note that the try has begun, and return the same as :func:`load_latest`.
+def begin_attempt(store: StateStore, try_number: int) -> tuple[int, int, DeliveryState | None]:
+    """Note that the try has begun.
 
+    :return: the number of the newest try that had begun before, 0 if none had; and what :func:`load_latest` returns.
     :raises StateLost: a later try has begun.
     """
-    stored = store.get(_NEWEST_KEY, default=None)
-    newest = stored if isinstance(stored, int) else 0
+    newest = _newest_attempt(store)
     if newest > try_number:
         state = _read(store, newest)
         sent = f", and sent transfer {state.transfer_id}, or may have" if state and state.send_started else ""
@@ -251,18 +251,24 @@ def begin_attempt(store: StateStore, try_number: int) -> tuple[int, DeliveryStat
             "or the task instance was deleted and created again. Nothing is sent. In the second case, clear the task "
             f"until its try number is {newest} or more."
         )
-    found = load_latest(store, try_number)
+    at, latest = load_latest(store, try_number)
     if newest < try_number:
         store.set(_NEWEST_KEY, try_number, retention=_never_expire())
-    return found
+    return newest, at, latest
+
+
+def _newest_attempt(store: StateStore) -> int:
+    stored = store.get(_NEWEST_KEY, default=None)
+    return stored if isinstance(stored, int) else 0
 
 
 def load(store: StateStore, try_number: int) -> DeliveryState | None:
     """Return what the newest try stored, or None if no try stored anything or the store has lost it.
 
+    :param try_number: the try that asks. A task instance that was created again counts its tries from 1.
     :raises StateLost: the store returns what was never written to it.
     """
-    return load_latest(store, try_number)[1]
+    return load_latest(store, max(try_number, _newest_attempt(store)))[1]
 
 
 def load_latest(store: StateStore, try_number: int) -> tuple[int, DeliveryState | None]:

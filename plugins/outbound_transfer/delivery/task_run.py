@@ -57,9 +57,13 @@ class TaskRun:
         """Whether the try before, or this one before it was deferred, has stored something."""
         return self.try_number > 1 or self._resumed
 
-    def is_newest_record(self, at: int) -> bool:
-        """Return whether no record is missing after the one of try number ``at``; 0 if there is none."""
-        return at >= (self.try_number if self._resumed else self.try_number - 1)
+    def is_newest_record(self, at: int, newest: int) -> bool:
+        """Return whether no record is missing after the one of a try.
+
+        :param at: the number of that try; 0 if there is none.
+        :param newest: the number of the newest try that has begun; 0 if it is not known.
+        """
+        return at >= max(newest, self.try_number if self._resumed else self.try_number - 1)
 
     @property
     def is_mapped(self) -> bool:
@@ -67,16 +71,19 @@ class TaskRun:
         index = self._context["ti"].map_index
         return index is not None and index >= 0
 
-    def possible_send(self, record: DeliveryState | None, *, is_same_request: bool) -> PossibleSend | None:
+    def possible_send(
+        self, record: DeliveryState | None, *, is_same_request: bool, has_gap: bool
+    ) -> PossibleSend | None:
         """Return why this run may have sent this very delivery without a record of this task; None if it cannot have.
 
-        :param record: what the try before stored; None if it stored nothing, which is right for a first try only.
+        :param record: what the try before stored; None if it stored nothing.
         :param is_same_request: the record is about this very delivery.
+        :param has_gap: a try has begun whose record is missing.
         """
         _, clear_number = self.clear_counters
-        if record is None and self.expects_record:
+        if has_gap:
             return PossibleSend(
-                f"this is try {self.try_number} of the task, and the task's state store lacks the tries before"
+                f"this is try {self.try_number} of the task, and the task's state store lacks what a try of it stored"
             )
         is_own, is_first = record is not None and is_same_request, self.try_number == 1
         if is_first and record is not None and not record.has_request:

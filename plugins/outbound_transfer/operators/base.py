@@ -123,4 +123,9 @@ class OutboundTransferOperator(BaseOperator):
         log_retry(retry)
         if self.deferrable and retry.wait_for > MAX_BLOCKING_WAIT and retry.is_server_directed:
             waited = {retry.call.operation.value: retry.waited_so_far + retry.wait_for}
-            raise DeferRequested(retry.wait_for, waited, in_doubt=getattr(retry.caused_by, "in_doubt", True))
+            raise DeferRequested(
+                retry.wait_for,
+                waited,
+                in_doubt=getattr(retry.caused_by, "in_doubt", True),
+                was_in_doubt=bool(getattr(retry.caused_by, "in_doubt_warning", True)),
+            )

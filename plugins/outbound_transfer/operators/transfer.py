@@ -23,7 +23,7 @@ from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.protocol.errors import OutboundTransferError
-from outbound_transfer.protocol.flows import discard_draft
+from outbound_transfer.protocol.flows import DiscardOutcome, discard_draft
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import build_new_transfer, to_builtins
@@ -357,7 +357,7 @@ class DiscardTransferOperator(_TransferOperator):
     """Remove a draft that its run will not send; meant for a teardown task. A sent transfer is left alone.
 
     :param transfer_id: the draft; empty if its task created none, then nothing is done.
-    :return: whether the draft is gone; False if it was sent.
+    :return: False if the transfer was sent; True if the draft was removed, or the connection's key sees none.
     """
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
@@ -374,13 +374,11 @@ class DiscardTransferOperator(_TransferOperator):
             return True
         push_link(context, hook.get_conn().settings, self.transfer_id)
         self.check_account(self.delivery(hook, context), context, self.transfer_id)
-        is_gone = hook.run(discard_draft(self.transfer_id))
-        if is_gone:
+        outcome = hook.run(discard_draft(self.transfer_id))
+        if outcome is DiscardOutcome.REMOVED:
             self.recorder.record_draft_removed(self.transfer_id)
-        self.log.info(
-            "Transfer %s %s", self.transfer_id, "is discarded" if is_gone else "was sent, so it is left alone"
-        )
-        return is_gone
+        self.log.info("Discarding transfer %s: %s", self.transfer_id, outcome.value)
+        return outcome is not DiscardOutcome.SENT
 
 
 class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOperator):
@@ -446,8 +444,12 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         from outbound_transfer.delivery import state as states
 
         sent = states.load(state_store(context), int(context["ti"].try_number))
-        with _mention_sent_transfer(sent.transfer_id if sent else ""):
+        sent_id = sent.transfer_id if sent and sent.send_started else ""
+        with _mention_sent_transfer(sent_id):
             seen = transfer_from_event(event)
+        if seen and sent and sent.transfer_id != seen.id:
+            sent = None  # the record of an earlier try: that of this one is lost
+        with _mention_sent_transfer(seen.id if seen else sent_id):
             if seen and sent and not sent.matches_identity(identity_of(seen)):
                 raise AirflowFailException(OTHER_TRANSFER)
             return super().execute_complete(context, event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
+from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from outbound_transfer.protocol import endpoints
@@ -206,18 +207,23 @@ def _verify(
         raise
 
 
-def discard_draft(transfer_id: str) -> Flow[bool]:
-    """Discard a draft, if it still is one.
+class DiscardOutcome(Enum):
+    """What became of a draft that was to be discarded (service-api.md, R35)."""
 
-    :return: True if the draft does not exist any more, False if it was sent.
-    """
+    REMOVED = "it was a draft until it was removed"
+    NOT_FOUND = "the key sees no such transfer: it was removed before, or is another user's"
+    SENT = "it was sent"
+
+
+def discard_draft(transfer_id: str) -> Flow[DiscardOutcome]:
+    """Discard a draft, if it still is one."""
     try:
         yield endpoints.discard_transfer(transfer_id)
     except InvalidState:
-        return False
+        return DiscardOutcome.SENT
     except NotFound:
-        return True
-    return True
+        return DiscardOutcome.NOT_FOUND
+    return DiscardOutcome.REMOVED
 
 
 def find_transfer(transfer_id: str) -> Flow[Transfer | None]:

@@ -57,7 +57,7 @@ def test_the_machine_finds_absence_taken_for_a_first_try(harness: Harness, monke
 
 def test_the_machine_finds_tries_that_share_a_path(harness: Harness, monkeypatch: Any) -> None:
     monkeypatch.setattr(states, "_key", lambda _: "outbound_transfer_delivery")
-    monkeypatch.setattr(states, "begin_attempt", states.load_latest)
+    monkeypatch.setattr(states, "begin_attempt", lambda *given: (0, *states.load_latest(*given)))
     monkeypatch.setattr(states, "save_verified", states.save)
     monkeypatch.setattr(DeliveryHistory, "_fail_if_sent", lambda *_: None)
     assert "billed 2 times" in violations(harness, Trouble.GIVES_UP, "object storage", "500 after at send")

@@ -163,7 +163,7 @@ def ours(
     waits.running.clear()
     with ending(sandbox, sent, seconds, waits.ended):
         waits.until(lambda states: states["deferred"] == 0, seconds + 600, tell)
-    waits.until(lambda states: states["success"] + states["failed"] == count, 600, tell)
+    waits.until(lambda states: states["success"] + states["failed"] == count, 1_800, tell)
     made = sandbox.requests()[before_calls:]
     return Result(waits, count, time.time() - began, made, sorted(_delays(waits, sent)), memory)
 

@@ -168,9 +168,9 @@ def test_each_try_writes_its_own_key_and_reads_the_newest() -> None:
 
 def test_a_try_does_not_begin_after_a_later_one() -> None:
     store = Store()
-    assert begin_attempt(store, 1) == (0, None)
+    assert begin_attempt(store, 1) == (0, 0, None)
     save(store, DeliveryState("third", try_number=3, send_started=True))
-    assert begin_attempt(store, 3)[0] == begin_attempt(store, 4)[0] == 3
+    assert begin_attempt(store, 3)[1] == begin_attempt(store, 4)[1] == 3
     save(store, DeliveryState("fourth", try_number=4, send_started=True))
     with pytest.raises(StateLost, match="This is try 3 of the task, and try 4 has begun, and sent transfer fourth, or"):
         begin_attempt(store, 3)

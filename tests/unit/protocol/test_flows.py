@@ -11,7 +11,14 @@ from msgspec import structs
 from outbound_transfer.client.drivers import drive
 from outbound_transfer.protocol import errors
 from outbound_transfer.protocol.endpoints import AttachResult
-from outbound_transfer.protocol.flows import attach, create_draft, discard_draft, find_sent, find_transfer
+from outbound_transfer.protocol.flows import (
+    DiscardOutcome,
+    attach,
+    create_draft,
+    discard_draft,
+    find_sent,
+    find_transfer,
+)
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.messages import Call, Operation, Upload
 from outbound_transfer.protocol.models import File, Recipient, Transfer, TransferPage, UnreadableRow, build_new_transfer
@@ -168,9 +175,9 @@ def test_a_create_that_returns_another_transfer_is_rejected(change: dict[str, An
 # ------------------------------------------------------------------------------------------------ discard and find
 
 OUTCOMES: dict[str, tuple[Any, Any]] = {
-    "done": (None, True),
-    "gone": (errors.NotFound(404), True),
-    "sent": (errors.InvalidState(409), False),
+    "done": (None, DiscardOutcome.REMOVED),
+    "gone": (errors.NotFound(404), DiscardOutcome.NOT_FOUND),
+    "sent": (errors.InvalidState(409), DiscardOutcome.SENT),
     "forbidden": (errors.ApiNotPermitted(403), errors.ApiNotPermitted),
     "broken": (errors.ConnectionLost(), errors.ConnectionLost),
 }
@@ -188,7 +195,7 @@ def scripted(outcome: Any) -> Any:
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_discarding_a_draft(name: str) -> None:
     answer, expected = OUTCOMES[name]
-    if isinstance(expected, bool):
+    if isinstance(expected, DiscardOutcome):
         assert drive(discard_draft("t"), scripted(answer)) is expected
     else:
         with pytest.raises(expected):
