@@ -14,6 +14,7 @@ import pytest
 
 from outbound_transfer.client import Client, Settings
 from outbound_transfer.polling import poller
+from outbound_transfer.polling import watcher as watcher_module
 from outbound_transfer.polling.poller import COALESCE_SECONDS, MAX_RETRY_AFTER, MAX_SILENCE, PollUpdate, SharedPoller
 from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waiters import FINAL_POLL_GRACE, Waiter, WaiterRegistry
@@ -414,6 +415,52 @@ def test_watcher_reports_each_transfer_once_across_restarts(scene: Scene) -> Non
     scene.after(300, lambda: [scene.sandbox.pickup(one, ANN) for one in (early[2], late[1])])
     scene.until(drain, watchers=(watcher,))
     assert sorted(ended[4:]) == sorted([f"{early[2]} complete", f"{late[1]} complete"])
+
+
+def reported(scene: Scene, watcher: CompletionWatcher, count: int) -> list[str]:
+    """Run a poll until the watcher has reported so many transfers; return their ids."""
+    ended: list[str] = []
+
+    def is_done() -> bool:
+        ended.extend(one.id for one in watcher.drain()[0])
+        return len(ended) >= count
+
+    scene.until(is_done, watchers=(watcher,))
+    return ended
+
+
+def test_watcher_outlives_a_key_of_another_user(scene: Scene) -> None:
+    sent, alice = scene.send(30), scene.key
+    scene.after(200, lambda: setattr(scene, "key", scene.sandbox.new_key("bob@example.com")))
+    scene.after(500, lambda: setattr(scene, "key", alice))
+    scene.after(700, lambda: [scene.sandbox.pickup(one, ANN) for one in sent])
+    assert sorted(reported(scene, CompletionWatcher(60.0, scene.now), 30)) == sorted(sent)
+    assert scene.now - scene.began <= 700 + 2 * 60 + 5
+
+
+def test_watcher_outlives_a_404(scene: Scene) -> None:
+    (sent,) = scene.send()
+    fault = {"kind": "error", "method": "GET", "path": f"/v1/transfers/{sent}", "status": 404}
+    scene.after(200, lambda: scene.sandbox.plan_faults(fault))
+    scene.after(700, lambda: scene.sandbox.pickup(sent, ANN))
+    assert reported(scene, CompletionWatcher(60.0, scene.now), 1) == [sent]
+    assert [fault["state"] for fault in scene.sandbox.faults()] == ["triggered"]
+
+
+def test_deleted_transfers_cost_a_watcher_few_reads_and_are_forgotten(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher_module, "MAX_MISSING", 3 * 3_600.0)
+    gone = [f"gone{number}" for number in range(poller.MAX_MISSING_READS + 10)]
+    scene.sandbox.pickup(scene.send()[0], ANN)
+    watcher = CompletionWatcher(
+        300.0, scene.now, {"since": scene.now, "outstanding": dict.fromkeys(gone, 0.0), "recent": {}}
+    )
+    scene.until(lambda: watcher.drain() is not None and not watcher.outstanding, watchers=(watcher,))
+    assert 3 <= (scene.now - scene.began) / 3_600 <= 5
+    assert 5 * len(gone) <= scene.statuses()[404] <= 12 * len(gone)
+    polls = "".join("x" if call["status"] == 404 else " " for call in scene.calls()).split()
+    assert max(len(poll) for poll in polls[1:]) <= poller.MAX_MISSING_READS, "all at once only in the first poll"
 
 
 # ------------------------------------------------------------------------------ what comes from outside, and the clocks

@@ -13,7 +13,7 @@ from outbound_transfer.client.drivers import drive_async
 from outbound_transfer.client.retry import POLL_RETRY_POLICY, RetryDetails
 from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.polling.rate_limiter import RateLimiter
-from outbound_transfer.polling.read_backoff import ReadBackoff
+from outbound_transfer.polling.read_backoff import MAX_MISSING_BACKOFF, ReadBackoff
 from outbound_transfer.polling.schedule import MIN_INTERVAL, Now, now
 from outbound_transfer.polling.waiters import FINAL_POLL_GRACE, Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import CompletionWatcher
@@ -41,6 +41,9 @@ MAX_SILENCE: Final = 300.0
 
 #: Maximum number of unreadable rows that one poller logs.
 MAX_LOGGED_PROBLEMS: Final = 100
+
+#: Maximum number of a watcher's missing transfers that one poll reads again.
+MAX_MISSING_READS: Final = 20
 
 #: Errors that waiting does not resolve: the key or the connection is invalid.
 PERMANENT_ERRORS: Final = (InvalidApiKey, Forbidden, InvalidSettings)
@@ -89,6 +92,7 @@ class SharedPoller:
         self._listing_cost = status_scan.ListingCost()
         self._scan_result = status_scan.ScanResult()
         self._read_backoff = ReadBackoff()
+        self._missing_backoff = ReadBackoff(MAX_MISSING_BACKOFF)
         self._logged: set[str] = set()
         self._watcher_queue: dict[str, Transfer] = {}
         # Monotonic seconds.
@@ -179,7 +183,12 @@ class SharedPoller:
         """
         try:
             self._listing_cost = await self._run(
-                status_scan.scan_statuses(wanted, self._listing_cost, self._scan_result, self._read_backoff.failures)
+                status_scan.scan_statuses(
+                    wanted,
+                    self._listing_cost,
+                    self._scan_result,
+                    self._missing_backoff.failures | self._read_backoff.failures,
+                )
             )
         except (*PERMANENT_ERRORS, RateLimited):
             raise
@@ -195,20 +204,30 @@ class SharedPoller:
             if waiter.due_at(self._schedule_origin, poll_start) <= poll_start.monotonic
         ]
         outstanding = (watcher.outstanding for watcher in self._registry.watchers)
-        self._read_backoff.retain({waiter.transfer_id for waiter in self._registry}.union(*outstanding))
+        waited_for = {waiter.transfer_id for waiter in self._registry}.union(*outstanding)
+        self._read_backoff.retain(waited_for)
+        self._missing_backoff.retain(waited_for)
         wanted: dict[str, float] = {}
         for watcher in watchers:
-            wanted |= {
+            readable = {
                 transfer_id: sent_at
                 for transfer_id, sent_at in watcher.outstanding.items()
                 if not self._read_backoff.is_backed_off(transfer_id, poll_start.monotonic)
             }
+            again = self._missing_due(readable.keys() & watcher.missing, poll_start)
+            wanted |= {one: at for one, at in readable.items() if one not in watcher.missing or one in again}
         for waiter in due:
             if self._is_backed_off(waiter, poll_start):
                 waiter.polled_at = poll_start
             else:
                 wanted[waiter.transfer_id] = waiter.sent_at or wanted.get(waiter.transfer_id, 0.0)
         return wanted
+
+    def _missing_due(self, missing: Iterable[str], poll_start: Now) -> set[str]:
+        """Return the missing transfers to read again: those that were not read for longest."""
+        due = [one for one in missing if not self._missing_backoff.is_backed_off(one, poll_start.monotonic)]
+        due.sort(key=lambda one: (self._missing_backoff.last_failure_at(one), one))
+        return set(due[:MAX_MISSING_READS])
 
     def _is_backed_off(self, waiter: Waiter, poll_start: Now) -> bool:
         return poll_start.monotonic < waiter.overdue_since and self._read_backoff.is_backed_off(
@@ -269,10 +288,12 @@ class SharedPoller:
         found = self._scan_result.drain()
         self._registry.update(found.transfers.values(), poll_start)
         self._watcher_queue |= found.transfers
-        self._registry.mark_missing(found.missing)
+        self._registry.mark_missing(found.missing, poll_start)
         self._registry.record_read_errors(found.failed, poll_start)
         self._read_backoff.forget(found.transfers)
         self._read_backoff.record_failure(found.failed, self._monotonic())
+        self._missing_backoff.forget(found.transfers)
+        self._missing_backoff.record_failure(found.missing, self._monotonic())
         self._read_backoff.deprioritize(found.failed_alone, self._monotonic())
         self._log_unreadable_rows(found.unreadable)
 
@@ -330,6 +351,7 @@ class SharedPoller:
         settings = await self._settings()
         if self._client is None or self._client.settings != settings:
             await self._disconnect()
+            self._missing_backoff = ReadBackoff(MAX_MISSING_BACKOFF)  # a new key may see these transfers
             self._client = self._new_client(
                 settings,
                 policy=POLL_RETRY_POLICY,

@@ -199,14 +199,14 @@ class WaiterRegistry:
             if waiter.polled_at != poll_start:
                 waiter.record_failed_poll(poll_start)
 
-    def mark_missing(self, missing: Mapping[str, Exception]) -> None:
-        """Finish the waiters for transfers that the key cannot see."""
+    def mark_missing(self, missing: Mapping[str, Exception], poll_start: Now) -> None:
+        """Finish the waiters for transfers that the key cannot see, and notify the watchers."""
         for transfer_id, error in missing.items():
             for waiter in self._unfinished(transfer_id):
                 waiter.fail(str(error))
                 self._has_updates = True
         for watcher in self.watchers:
-            watcher.forget(missing)
+            watcher.record_missing(missing, poll_start.wall)
 
     def pop_has_updates(self) -> bool:
         """Return whether a waiter or watcher has changed since the last call."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from math import inf
 from typing import Any, Final
@@ -23,11 +23,15 @@ LISTING_OVERLAP: Final = 120.0
 #: Number of newest transfers that are remembered (two pages): a transfer above one of them in the listing is new.
 MAX_RECENT: Final = 200
 
+#: Seconds for which a transfer stays missing until it is regarded as deleted.
+MAX_MISSING: Final = 7 * 86_400.0
+
 
 class _State(msgspec.Struct):
     since: float
     outstanding: dict[str, float]
     recent: dict[str, float]
+    missing: dict[str, float] = {}
 
 
 class CompletionWatcher:
@@ -36,7 +40,11 @@ class CompletionWatcher:
     Transfers that finished before the first poll are not reported. A transfer is new if it is listed above a known
     one, whatever send time it has, or if it was sent after the newest known one.
 
+    An outstanding transfer that the key does not see (404) is missing. It may have been deleted, or the connection may
+    hold the key of another user for a while, so it stays outstanding until it was missing for :data:`MAX_MISSING`.
+
     :ivar outstanding: transfers that have not finished, each with its send time in epoch seconds; 0 if unknown.
+    :ivar missing: those of them that the key did not see at their last read, each with the time of the first such read.
     :ivar interval: seconds between two polls.
     :ivar polled_at: when the last poll started, in monotonic seconds.
     """
@@ -48,6 +56,7 @@ class CompletionWatcher:
         self.interval, self.polled_at = interval_or_default(interval), polled_at
         known = _parse_state(state)
         self.outstanding: dict[str, float] = known.outstanding if known else {}
+        self.missing: dict[str, float] = known.missing if known else {}
         self._recent: dict[str, float] = known.recent if known else {}
         self._since: float | None = known.since if known else None
         self._finished: list[Transfer] = []
@@ -78,14 +87,31 @@ class CompletionWatcher:
 
     def update(self, transfer: Transfer) -> None:
         """Apply a transfer as a poll has read it."""
+        if self.missing.pop(transfer.id, None) is not None:
+            self._is_changed = True
         if transfer.status in TERMINAL_STATUSES and self.outstanding.pop(transfer.id, None) is not None:
             self._record_finished(transfer)
 
-    def forget(self, transfer_ids: Iterable[str]) -> None:
-        """Remove transfers that the key can no longer see."""
-        for gone in self.outstanding.keys() & set(transfer_ids):
-            del self.outstanding[gone]
+    def record_missing(self, transfer_ids: Collection[str], now: float) -> None:
+        """Record that the key does not see these transfers. Remove those that were missing for long.
+
+        :param now: seconds since the epoch.
+        """
+        missing = self.outstanding.keys() & set(transfer_ids)
+        if new := missing - self.missing.keys():
+            self.missing |= dict.fromkeys(new, now)
             self._is_changed = True
+            log.warning(
+                "The key does not see %d outstanding transfers of a watcher, such as '%.100s'; they are read again, "
+                "less and less often, for %d days",
+                len(new),
+                min(new),
+                MAX_MISSING // 86_400,
+            )
+        for gone in missing:
+            if now - self.missing[gone] >= MAX_MISSING:
+                del self.outstanding[gone], self.missing[gone]
+                self._is_changed = True
 
     def initialize(self, newest: Sequence[Row], outstanding: Iterable[Row], now: float) -> None:
         """Apply the first listings, as :func:`.status_scan.list_outstanding` returns them.
@@ -146,7 +172,12 @@ class CompletionWatcher:
         The state is None if it has not changed.
         """
         finished, self._finished = self._finished, []
-        state = {"since": self._since, "outstanding": dict(self.outstanding), "recent": dict(self._recent)}
+        state = {
+            "since": self._since,
+            "outstanding": dict(self.outstanding),
+            "recent": dict(self._recent),
+            "missing": dict(self.missing),
+        }
         has_updates, self._is_changed = self.has_updates, False
         return finished, state if has_updates else None
 

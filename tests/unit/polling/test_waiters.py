@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from math import inf, nan
 from typing import Any
@@ -15,7 +16,7 @@ from outbound_transfer.polling.rate_limiter import BURST, REQUESTS_PER_MINUTE, R
 from outbound_transfer.polling.read_backoff import MAX_READ_BACKOFF, ReadBackoff
 from outbound_transfer.polling.schedule import DEFAULT_INTERVAL, Now, interval_or_default, next_poll_at
 from outbound_transfer.polling.waiters import EXPIRY_MARGIN, FINAL_POLL_GRACE, Waiter, WaiterRegistry
-from outbound_transfer.polling.watcher import LISTING_OVERLAP, MAX_RECENT, CompletionWatcher
+from outbound_transfer.polling.watcher import LISTING_OVERLAP, MAX_MISSING, MAX_RECENT, CompletionWatcher
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES, OutcomeRules
 from outbound_transfer.protocol.status_scan import Row
@@ -336,10 +337,26 @@ def test_watcher_state_is_bounded() -> None:
     _, state = watcher.drain()
     assert state
     assert set(state["recent"]) == {one.id for one in many[:MAX_RECENT]}
-    watcher.forget(["out", "unheard of"])
+    watcher.record_missing(["out", "unheard of"], NOW)
+    watcher.record_missing(["out"], NOW + MAX_MISSING)
     _, state = watcher.drain()
     assert state
-    assert state["outstanding"] == {}
+    assert state["outstanding"] == state["missing"] == {}
+
+
+def test_missing_transfer_is_forgotten_only_after_a_long_time_across_restarts() -> None:
+    watcher = initialized_watcher(transfer("pending", "out"))
+    watcher.record_missing(["out"], NOW)
+    watcher = CompletionWatcher(60.0, 0.0, json.loads(json.dumps(watcher.drain()[1])))
+    for seconds in (-MAX_MISSING, 60.0, MAX_MISSING - 1.0):
+        watcher.record_missing(["out"], NOW + seconds)
+        assert list(watcher.outstanding) == list(watcher.missing) == ["out"]
+    watcher.update(transfer("pending", "out"))
+    assert not watcher.missing
+    watcher.record_missing(["out"], NOW + MAX_MISSING)
+    assert list(watcher.outstanding) == ["out"], "it is missing for the first time again"
+    watcher.update(transfer("complete", "out"))
+    assert drained(watcher) == ["out"]
 
 
 def test_listing_that_omits_rows_repeats_no_report() -> None:
