@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
+import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.protocol.decoding import decode_page
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from outbound_transfer.warehouse.database import Warehouse
@@ -140,6 +145,73 @@ def test_one_that_has_left_the_listing_and_cannot_be_read_is_not_gone(listing: L
     del listing.rows[1:4]
     listing.alone = {"t1": b'{"id": 1}', "t2": b"<html>"}
     assert run()["outstanding"] == 4, "t3, which came after them, is known to be gone"
+
+
+def test_a_key_of_another_user_says_nothing_about_the_transfers_of_this_one(listing: Listing, run: Any) -> None:
+    alice = listing.rows = [row(number) for number in range(130)]
+    run()
+    alice += [row(number) for number in range(130, 280)]
+    for bob in ([], [row(number, id=f"bob{number}") for number in range(300, 303)]):
+        listing.rows = bob
+        with pytest.raises(AirflowFailException, match="another user's"):
+            run()
+    listing.rows = alice
+    assert run() == {"pages": 3, "transfers": 280, "new_transfers": 150, "outstanding": 280}
+
+
+def test_a_wrong_key_is_noticed_where_no_transfer_may_change(listing: Listing, run: Any) -> None:
+    alice = listing.rows = [row(number, status="complete") for number in range(3)]
+    run()
+    alice += [row(number) for number in range(3, 150)]
+    listing.rows = [row(200, id="bob")]
+    with pytest.raises(AirflowFailException, match="another user's"):
+        run()
+    listing.rows = alice
+    assert run()["new_transfers"] == 147
+
+
+def test_a_key_of_another_user_is_accepted_once_the_row_of_the_sync_is_deleted(
+    listing: Listing, run: Any, tmp_path: Path
+) -> None:
+    listing.rows = [row(number) for number in range(3)]
+    run()
+    with contextlib.closing(sqlite3.connect(tmp_path / "warehouse.db")) as database, database:
+        database.execute("DELETE FROM outbound_transfer_transfer_sync")
+    listing.rows = [row(number, id=f"bob{number}") for number in range(150)]
+    assert run() == {"pages": 2, "transfers": 150, "new_transfers": 150, "outstanding": 150}
+
+
+def test_many_new_transfers_are_no_sign_of_another_user(listing: Listing, run: Any) -> None:
+    listing.rows = [row(number, status="complete") for number in range(20)]
+    run()
+    del listing.rows[16:], listing.rows[2]
+    listing.rows += [row(number) for number in range(20, 320)]
+    listing.asked.clear()
+    assert run()["new_transfers"] == 300
+    assert [target for target in listing.asked if "?" not in target] == [
+        f"/v1/transfers/t{n}" for n in range(19, 14, -1)
+    ]
+
+
+def test_a_deleted_transfer_is_marked_and_a_shown_one_no_longer(listing: Listing, run: Any) -> None:
+    rows = listing.rows = [row(number) for number in range(5)]
+    run()
+    listing.rows = rows[:2] + rows[3:]
+    assert run()["outstanding"] == 4
+    listing.rows = rows
+    assert run()["outstanding"] == 5
+
+
+def test_two_connections_of_one_user_share_the_tables(
+    listing: Listing, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing.rows = [row(number, status="complete") for number in range(150)]
+    run()
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"])
+    for _ in range(3):
+        other = TransfersToSqlOperator(task_id="list", sql_conn_id="warehouse", outbound_transfer_conn_id="other")
+        assert other.execute({})["new_transfers"] == 0
+        assert run()["new_transfers"] == 0
 
 
 @pytest.mark.parametrize("claimed", ["2999-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "soon", None])

@@ -25,12 +25,18 @@ if TYPE_CHECKING:
 #: Number of pages in a row without a new transfer after which a listing is regarded as endless.
 MAX_REPEATED_PAGES: Final = 3
 
+#: Number of the newest known transfers that are read to find out whose key it is, if the newest page shows none.
+MAX_KEY_CHECKS: Final = 5
+
 
 class TransfersToSqlOperator(OutboundTransferOperator):
     """Store the listing of sent transfers, newest first, up to where no older transfer can have changed.
 
     A stored transfer that may still change and is no longer listed is read individually. Each page of up to 100
     transfers is one transaction; after a run that failed, the next one continues correctly.
+
+    A key that sees none of the transfers that the tables have for the connection is taken for another user's: the task
+    fails and stores nothing, as such a key says nothing about these transfers.
 
     :param sql_conn_id: connection of the warehouse: PostgreSQL, SQLite, DuckDB, or any other with a ``DbApiHook``.
     :param table_prefix: prefix of the names of the tables.
@@ -100,6 +106,8 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         while True:
             requested_at = tables.now()
             page = hook.list_transfers(cursor=cursor)
+            if pages == 0 and before.synced_until is not None:
+                self._check_key(hook, tables, before, {transfer.id for transfer in page.data})
             storable = [transfer for transfer in page.data if is_storable(transfer)]
             new_rows = tables.save(storable, requested_at)
             metrics.ROWS_LOADED.emit(new_rows, table="transfers")
@@ -120,6 +128,27 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         if newest and is_whole:
             tables.mark_listed(newest)
         return {"pages": pages, "transfers": len(seen), "new_transfers": new}
+
+    def _check_key(
+        self, hook: OutboundTransferHook, tables: TransferTables, before: SyncState, listed: Set[str]
+    ) -> None:
+        """Check that the key belongs to the user whose transfers the tables have: it sees at least one of them.
+
+        :raises KeyOfAnotherUser: it sees none of them.
+        """
+        from outbound_transfer.warehouse.errors import KeyOfAnotherUser
+
+        if listed & before.outstanding.keys():
+            return
+        known = tables.known_ids()
+        if not known or listed & set(known) or _sees_any(hook, known[:MAX_KEY_CHECKS]):
+            return
+        raise KeyOfAnotherUser(
+            f"the key of connection '{self.outbound_transfer_conn_id}' sees none of the transfers that the tables "
+            "have for it: it seems to be another user's. Nothing was stored. Restore the key, use a connection "
+            "with another id, or delete the connection's row in the table transfer_sync: the next run then reads "
+            "the whole listing, and marks outstanding transfers that this key does not see as deleted"
+        )
 
     def _log_unreadable(self, unreadable: Mapping[str, str]) -> None:
         if unreadable:
@@ -148,3 +177,22 @@ class TransfersToSqlOperator(OutboundTransferOperator):
             tables.mark_deleted(transfer_id, requested_at)
         elif transfer.id == transfer_id:
             tables.save([transfer], requested_at)
+
+
+def _sees_any(hook: OutboundTransferHook, transfer_ids: Sequence[str]) -> bool:
+    """Return whether the key sees one of these transfers.
+
+    :raises MalformedResponse: it is unknown, because a response could not be decoded and no other shows a transfer.
+    """
+    problem: MalformedResponse | None = None
+    for transfer_id in transfer_ids:
+        try:
+            if hook.run(find_transfer(transfer_id)) is not None:
+                return True
+        except InvalidDelivery:  # such an id cannot be requested
+            continue
+        except MalformedResponse as error:
+            problem = error
+    if problem is not None:
+        raise problem
+    return False

@@ -59,6 +59,10 @@ class DuplicateRow(Exception):
     """
 
 
+class KeyOfAnotherUser(WarehouseError):
+    """The connection's key sees none of the transfers that the tables have for it. Nothing was stored."""
+
+
 class WarehouseBusy(WarehouseError):
     """Other processes locked the database for too long; a retry may succeed."""
 

@@ -100,6 +100,17 @@ class TransferTables:
                 newest = None
             return SyncState(newest, {row[0]: _text(row[1]) or "" for row in fetch_all(tx)})
 
+    def known_ids(self) -> list[str]:
+        """Return the ids of the connection's transfers, newest first, without those that the service no longer has."""
+        with self._warehouse.read() as tx:
+            self._warehouse.run(
+                tx,
+                "SELECT [transfer_id] FROM {transfers} WHERE [account] = ? AND [conn_id] = ? AND [status] <> ?"
+                " ORDER BY [sent_at] DESC",
+                (self._account, self._conn_id, DELETED),
+            )
+            return [row[0] for row in fetch_all(tx)]
+
     def save(self, page: Sequence[Transfer], requested_at: datetime) -> int:
         """Store a page of the listing in one transaction; return the number of new transfers.
 
