@@ -186,6 +186,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         #: Clears of the mapped task's run, and an order that its list gets while an index is up for retry.
         self.clears = 0
         self.order_at_retry: list[int] | None = None
+        self.lowers_retries = False
         #: What ``create`` gave, and what of it ``attach`` has attached.
         self.draft = ""
         self.drafts: set[str] = set()
@@ -231,6 +232,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         if self.order_at_retry and all(map(self.has_begun, self.indexes[: len(self.items)])):
             order, self.order_at_retry = self.order_at_retry, None
             self.reorder(order)
+            for ti in self.indexes if self.lowers_retries else ():
+                ti.retries = RETRIES - 1
 
     def has_begun(self, ti: FakeTaskInstance) -> bool:
         """Whether an index has had its first try, of which nothing is asked: of all, or since a clear to send again."""
@@ -303,8 +306,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             self.own[id(ti)] = []
             self.has_lost_a_record = True
 
-    # Without its state, it is a first try: a limit.
-    @precondition(lambda self: not (self.other_name.try_number or self.has_forgotten or self.has_lost_a_record))
+    # Without any state, it is a first try: a limit.
+    @precondition(lambda self: not (self.other_name.try_number or self.has_forgotten))
     @rule(which=st.integers(0, 4))
     def delete_task_instance(self, which: int) -> None:
         """Through Airflow's API, which keeps its state: its tries count from 1 again, in a run that is cleared."""
@@ -474,13 +477,19 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         in_the_way=st.tuples(troubles, troubles, troubles),
         order=st.permutations(range(4)),
         resend=st.sampled_from([False, False, False, True]),
+        lowers_retries=st.booleans(),
     )
     def deliver_mapped(
-        self, in_the_way: Sequence[str | None] = (), order: list[int] | None = None, resend: bool = False
+        self,
+        in_the_way: Sequence[str | None] = (),
+        order: list[int] | None = None,
+        resend: bool = False,
+        lowers_retries: bool = False,
     ) -> None:
         """Every index, for the first time or cleared, some in trouble.
 
         :param order: of the list at the first automatic retry.
+        :param lowers_retries: whether the DAG has fewer retries from then on.
         """
         self.clears += bool(self.indexes)
         tis = self.indexes_of_items()
@@ -488,10 +497,13 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             return
         self.permit_items(*tis, resend=resend)
         self.order_at_retry, self.resend = order, resend
+        self.lowers_retries = lowers_retries and not self.has_lost_a_record  # a limit, where nothing shows a retry
         with self.connection_to(place, *tis):
             for index, (ti, trouble) in enumerate(itertools.zip_longest(tis, in_the_way[: len(tis)])):
                 self.go_mapped(index, ti, trouble)
         self.order_at_retry, self.resend = None, False
+        for ti in self.indexes:
+            ti.retries = RETRIES
 
     @precondition(lambda self: self.indexes and not (self.was_moved or self.has_lost_a_record or self.late))
     @rule()
@@ -744,7 +756,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             assert result["id"] in sent, f"{result['id']} is not what {name} has sent"
             assert (result["id"] in self.drafts) is (name == "send"), f"{result['id']} is the other delivery's"
             return
-        if own := self.own[id(ti)]:
+        own = self.own[id(ti)]
+        if own and not isinstance(error, ProcessCrashed):  # which says nothing
             # An index of the mapped task may find what another has sent, and name that.
             told = list(set().union(*self.ever.values())) if name.startswith("Item") else own[-1:]
             assert any(says_sent(error, each) for each in told), f"{name} sent {told}, and does not say so: {error!r}"

@@ -89,6 +89,36 @@ def test_the_machine_finds_a_resend_of_what_another_index_has_sent(begun: Any, m
         resend_with_another_order_at_the_retry()
 
 
+def test_the_machine_finds_a_retry_that_lowered_retries_pass_off_as_a_clear(begun: Any, monkeypatch: Any) -> None:
+    def resend_with_fewer_retries() -> None:
+        machine = begun()
+        machine.deliver_mapped()
+        machine.deliver_mapped([None, "away at the send"], order=[1, 0], resend=True, lowers_retries=True)
+
+    resend_with_fewer_retries()
+    of_the_run = property(lambda history: history._session.run.is_first_after_clear())
+    monkeypatch.setattr(DeliveryHistory, "_is_first_after_clear", of_the_run)
+    with pytest.raises(AssertionError, match="billed too often"):
+        resend_with_fewer_retries()
+
+
+def test_the_machine_finds_a_number_that_is_not_taken_for_evidence(begun: Any, monkeypatch: Any) -> None:
+    def lose_the_record_and_the_task_instance() -> None:
+        machine = begun()
+        machine.deliver(resend=False, trouble="no service")
+        machine.deliver(resend=False)
+        machine.lose_newest_state(0)
+        machine.delete_task_instance(0)
+        machine.deliver(resend=False)
+        machine.deliver(resend=False)
+
+    lose_the_record_and_the_task_instance()
+    is_newest = TaskRun.is_newest_record
+    monkeypatch.setattr(TaskRun, "is_newest_record", lambda run, at, _: is_newest(run, at, 0))
+    with pytest.raises(AssertionError, match="billed too often"):
+        lose_the_record_and_the_task_instance()
+
+
 def test_the_machine_finds_a_refused_resend(begun: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(TaskRun, "is_first_after_clear", lambda *_: False)
     machine = begun()
