@@ -96,7 +96,7 @@ class Waiter:
         self.sent_at = to_epoch(transfer.sent_at) or 0.0
         if self.rules.outcome_of(transfer) is not None:
             self._finish("finished")
-        elif poll_start.wall >= self.deadline:
+        elif poll_start.monotonic >= self.overdue_since:  # which a waiter that joined during the poll is not yet
             self._finish("timeout")
 
     def record_read_error(self, problem: str, poll_start: Now) -> None:

@@ -121,11 +121,18 @@ def test_terminal_status_finishes_a_waiter(status: str) -> None:
 
 def test_only_a_poll_after_the_deadline_times_a_waiter_out() -> None:
     waiter = make_waiter(deadline=100.0)
-    waiter.update(transfer(), at(99.9))
-    assert waiter.result is None
-    waiter.update(transfer(), at(100.0))
+    for now in (99.9, 100.0):
+        assert waiter.result is None
+        waiter.check_deadline(at(now))
+        waiter.update(transfer(), at(now))
     assert waiter.result
     assert waiter.result["status"] == "timeout"
+
+
+def test_poll_that_started_by_a_wrong_clock_times_out_no_waiter_that_joined_since() -> None:
+    waiter = make_waiter(deadline=200.0)
+    waiter.update(transfer(), Now(10.0, 86_400.0))
+    assert waiter.result is None
 
 
 def test_setting_the_clock_moves_the_deadline_but_no_regular_poll() -> None:
