@@ -377,7 +377,7 @@ class DiscardTransferOperator(_TransferOperator):
         outcome = hook.run(discard_draft(self.transfer_id))
         if outcome is DiscardOutcome.REMOVED:
             self.recorder.record_draft_removed(self.transfer_id)
-        self.log.info("Discarding transfer %s: %s", self.transfer_id, outcome.value)
+        self.log.info("Transfer %s: %s", self.transfer_id, outcome.value)
         return outcome is not DiscardOutcome.SENT
 
 

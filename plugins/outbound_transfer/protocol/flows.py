@@ -210,9 +210,9 @@ def _verify(
 class DiscardOutcome(Enum):
     """What became of a draft that was to be discarded (service-api.md, R35)."""
 
-    REMOVED = "it was a draft until it was removed"
-    NOT_FOUND = "the key sees no such transfer: it was removed before, or is another user's"
-    SENT = "it was sent"
+    REMOVED = "the draft is removed"
+    NOT_FOUND = "the connection's key sees no such transfer: it was removed before, or is another user's"
+    SENT = "it was sent, so it is left alone"
 
 
 def discard_draft(transfer_id: str) -> Flow[DiscardOutcome]:

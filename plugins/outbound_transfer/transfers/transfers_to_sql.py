@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, emit_asset_event, table_asset
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
+from outbound_transfer.protocol.endpoints import MAX_PAGE_SIZE
 from outbound_transfer.protocol.errors import InvalidDelivery, MalformedResponse
 from outbound_transfer.protocol.flows import find_transfer
 from outbound_transfer.protocol.messages import Operation
@@ -140,7 +141,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
 
         if listed & before.outstanding.keys():
             return
-        known = tables.known_ids()
+        known = tables.newest_ids(MAX_PAGE_SIZE)
         if not known or listed & set(known) or _sees_any(hook, known[:MAX_KEY_CHECKS]):
             return
         raise KeyOfAnotherUser(

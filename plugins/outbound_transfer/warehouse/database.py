@@ -229,6 +229,11 @@ def fetch_all(tx: Any) -> list[tuple[Any, ...]]:
     return [_row(row) for row in tx.fetchall()]
 
 
+def fetch_some(tx: Any, count: int) -> list[tuple[Any, ...]]:
+    """Return the first rows of the last query, as tuples."""
+    return [_row(row) for row in tx.fetchmany(count)]
+
+
 def _row(row: Any) -> tuple[Any, ...]:
     # Connections may be configured to return dictionaries.
     return tuple(row.values()) if isinstance(row, Mapping) else tuple(row)

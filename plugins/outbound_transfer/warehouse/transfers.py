@@ -11,7 +11,7 @@ import msgspec
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
-from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
+from outbound_transfer.warehouse.database import Warehouse, fetch_all, fetch_some, scalar
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LISTING, ensure_schema
 from outbound_transfer.warehouse.tables import RECIPIENTS, TRANSFER_SYNC, TRANSFERS
@@ -100,8 +100,8 @@ class TransferTables:
                 newest = None
             return SyncState(newest, {row[0]: _text(row[1]) or "" for row in fetch_all(tx)})
 
-    def known_ids(self) -> list[str]:
-        """Return the ids of the connection's transfers, newest first, without those that the service no longer has."""
+    def newest_ids(self, count: int) -> list[str]:
+        """Return the ids of the connection's newest transfers, without those that the service no longer has."""
         with self._warehouse.read() as tx:
             self._warehouse.run(
                 tx,
@@ -109,7 +109,7 @@ class TransferTables:
                 " ORDER BY [sent_at] DESC",
                 (self._account, self._conn_id, DELETED),
             )
-            return [row[0] for row in fetch_all(tx)]
+            return [row[0] for row in fetch_some(tx, count)]
 
     def save(self, page: Sequence[Transfer], requested_at: datetime) -> int:
         """Store a page of the listing in one transaction; return the number of new transfers.
