@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
 from functools import partial
@@ -38,8 +39,11 @@ class WatcherState(Protocol):
     async def load(self) -> Any:
         """Return what was saved last; None if there is nothing."""
 
-    def save(self, update: PollUpdate, state: Any) -> None:
-        """Save a state once the events that follow from ``update`` are stored."""
+    def save(self, update: PollUpdate, state: Any, *, has_event: bool) -> None:
+        """Save a state once the events that follow from ``update`` are stored.
+
+        :param has_event: whether there is one of this watcher.
+        """
 
     def close(self) -> None:
         """Drop what is not saved yet."""
@@ -61,7 +65,7 @@ class AssetState:
         """
         return await asset_state.read(self._store, WATCHER_STATE_KEY)
 
-    def save(self, update: PollUpdate, state: Any) -> None:
+    def save(self, update: PollUpdate, state: Any, *, has_event: bool) -> None:  # noqa: ARG002  # nothing is stored later
         update.on_stored.append(partial(asset_state.write, self._store, WATCHER_STATE_KEY, state))
 
     def close(self) -> None:
@@ -80,6 +84,9 @@ class TableState:
         digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()
         self._row = TaskAttempt(WATCHER_STATE_KEY, digest, "watcher", -1, 1, "", is_fresh=False)
         self._saves: set[asyncio.Task[None]] = set()
+        self._not_before = 0.0
+        self._numbers = itertools.count(1)
+        self._saved = 0
         self._lock = asyncio.Lock()
 
     async def load(self) -> Any:
@@ -96,8 +103,11 @@ class TableState:
                 )
             await asyncio.sleep(RETRY_SECONDS)
 
-    def save(self, update: PollUpdate, state: Any) -> None:  # noqa: ARG002  # nobody confirms that it is stored
-        task = asyncio.get_running_loop().create_task(self._save_later(state))
+    def save(self, update: PollUpdate, state: Any, *, has_event: bool) -> None:  # noqa: ARG002  # nobody confirms it
+        loop = asyncio.get_running_loop()
+        if has_event:
+            self._not_before = loop.time() + SAVE_DELAY_SECONDS
+        task = loop.create_task(self._save_later(next(self._numbers), state, self._not_before - loop.time()))
         self._saves.add(task)
         task.add_done_callback(self._saves.discard)
 
@@ -105,11 +115,14 @@ class TableState:
         for task in self._saves:
             task.cancel()
 
-    async def _save_later(self, state: Any) -> None:
-        await asyncio.sleep(SAVE_DELAY_SECONDS)
-        async with self._lock:  # in the order of the states
+    async def _save_later(self, number: int, state: Any, delay: float) -> None:
+        await asyncio.sleep(delay)
+        async with self._lock:
+            if number < self._saved:  # a later state includes this one
+                return
             try:
                 await call_airflow(lambda: self._open().set(WATCHER_STATE_KEY, state))
+                self._saved = number
             except Exception as error:  # a later state includes this one
                 log.warning("Could not save a watcher's state with connection '%s': %s", self._conn_id, error)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseEventTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
+from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.airflow_compat.polls import AdvanceItem, SharedStreamProducer, subscribe
 from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
 from outbound_transfer.delivery.state import digest
@@ -163,7 +164,7 @@ class TransferTrigger(_SharedPollTrigger):
             async for update in updates:
                 if update.warning:
                     self.log.warning("%s", update.warning)
-                finished = self._finish_event(waiter) if waiter.result else None
+                finished = await self._finish_event(waiter) if waiter.result else None
                 if waiter.result and not finished:
                     del waiter.log_messages[-1:]  # the worker logs it
                 while waiter.log_messages:
@@ -182,7 +183,7 @@ class TransferTrigger(_SharedPollTrigger):
             polled_at=schedule.now(),
         )
 
-    def _finish_event(self, waiter: Waiter) -> TriggerEvent | None:
+    async def _finish_event(self, waiter: Waiter) -> TriggerEvent | None:
         """Return the event that finishes the task without a worker, or None if a worker must finish it.
 
         A failure always goes to a worker: callbacks, retries and ``soft_fail`` work only there.
@@ -192,12 +193,14 @@ class TransferTrigger(_SharedPollTrigger):
             return None
         if outcome not in (Outcome.SKIP, Outcome.SUCCEED) or waiter.transfer is None:
             return None
+        if outcome is Outcome.SUCCEED and self.push_xcom:
+            try:
+                await call_airflow(partial(_push_return_value, self.task_instance, to_summary_dict(waiter.transfer)))
+            except Exception as error:  # an error of the trigger would start the wait again
+                self.log.warning("Could not store the result from the triggerer; a worker does: %s", error)
+                return None
         self._record_finished(waiter.transfer)
-        if outcome is Outcome.SKIP:
-            return TaskSkippedEvent()
-        if self.push_xcom:
-            _push_return_value(self.task_instance, to_summary_dict(waiter.transfer))
-        return TaskSuccessEvent()
+        return TaskSkippedEvent() if outcome is Outcome.SKIP else TaskSuccessEvent()
 
     def _is_meant(self, transfer: Transfer) -> bool:
         """Return whether the transfer has the subject and recipients of the one that was sent."""
@@ -270,7 +273,7 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
                     ]:
                         yield TriggerEvent({"transfers": transfers})
                     if store and state:
-                        store.save(update, state)
+                        store.save(update, state, has_event=bool(transfers))
         finally:
             if store:
                 store.close()
