@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
@@ -406,6 +407,24 @@ def test_a_failure_takes_a_worker(sandbox, sent, monkeypatch, end, choices, even
     assert pushed == ([end] if event is TaskSuccessEvent else [])
 
 
+def test_a_result_that_the_triggerer_cannot_store_takes_a_worker(sandbox, sent, monkeypatch) -> None:
+    threads = []
+
+    def push(*_: Any) -> None:
+        threads.append(threading.current_thread())
+        raise OSError("down")
+
+    monkeypatch.setattr(triggers, "_push_return_value", push)
+    for recipient in (ANN, BOB):
+        sandbox.pickup(sent, recipient)
+    trigger = trigger_of(
+        sensor(transfer_id=sent, finish_in_triggerer=True, poke_interval=1), context_of(InMemoryStateStore())
+    )
+    fired = asyncio.run(asyncio.wait_for(shared(trigger), 60))
+    assert fired.payload["status"] == "finished"
+    assert threads[0] is not threading.main_thread(), "Airflow 3.0 refuses what is called in the event loop"
+
+
 async def shared(trigger: Any) -> Any:
     """The trigger's event on the shared poll, as the triggerer runs it."""
     producer = type(trigger).create_shared_stream_producer(trigger.serialize()[1])
@@ -539,6 +558,28 @@ def test_a_watcher_before_airflow_3_3_goes_on_where_the_table_says(two_sent, bef
     sandbox.cancel(second)  # while nobody watches
     assert asyncio.run(asyncio.wait_for(scene(second, is_known=True), 60)) == [f"{second} canceled"]
     assert len(stored_watchers(before_3_3)) == 1
+
+
+def test_a_watcher_before_airflow_3_3_stores_at_once_what_precedes_its_event_only(
+    two_sent, before_3_3, sandbox, monkeypatch
+) -> None:
+    monkeypatch.setattr(watcher_state, "SAVE_DELAY_SECONDS", 1_000.0)
+    first, second = two_sent
+
+    async def scene(ended: str) -> list[str]:
+        """What one triggerer reports; it is killed after its first report."""
+        events = TransferOutcomeTrigger(poke_interval=1).run()
+        reporting = asyncio.ensure_future(anext(events))
+        await until(lambda: bool(stored_watchers(before_3_3)))
+        sandbox.cancel(ended)
+        event = await asyncio.wait_for(reporting, 60)
+        await events.aclose()
+        return [one["id"] for one in event.payload["transfers"]]
+
+    assert asyncio.run(scene(first)) == [first]
+    outstanding = [each["outstanding"].keys() for each in stored_watchers(before_3_3)]
+    assert outstanding == [{first, second}], "Airflow may not have stored the event yet"
+    assert set(asyncio.run(scene(second))) >= {first}
 
 
 def test_a_watcher_waits_for_the_database_of_its_state(before_3_3, monkeypatch, caplog) -> None:

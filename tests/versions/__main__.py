@@ -29,6 +29,7 @@ TESTS: Final = {
     "state stores": ("tests/integration/test_task_state.py",),
     "shared poll": ("tests/versions/test_trigger_runner.py",),
     "DAG runs": ("tests/versions/test_dag_runs.py",),
+    "waits": ("tests/e2e/airflow/test_many_waiters.py",),
     "deliveries": (
         *("tests/integration/test_delivery.py", "tests/integration/test_deliver_files.py"),
         *("tests/integration/test_conclusions.py", "tests/integration/test_reruns.py"),

@@ -22,7 +22,23 @@ class WatchingStack(WaitStack):
     interval = 4.0
 
     def settings(self) -> dict[str, str]:
-        return super().settings() | {"WATCH_INTERVAL": str(self.interval)}
+        # Before Airflow 3.3, a watcher needs a table.
+        return super().settings() | {
+            "WATCH_INTERVAL": str(self.interval),
+            "AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": "state",
+        }
+
+    def connections(self) -> dict[str, str]:
+        return super().connections() | {"AIRFLOW_CONN_STATE": self.database.airflow_connection}
+
+    def restart_triggerer_once_it_watches(self) -> None:
+        """Only the watcher's poll lists all statuses. Airflow starts it when it has parsed the DAG again."""
+        until = time.monotonic() + 90
+        while not any("status=all" in call["query"] for call in self.sandboxes[0].requests()):
+            assert time.monotonic() < until
+            time.sleep(0.5)
+        time.sleep(2 * self.interval)  # its state is stored
+        self.restart_triggerer()
 
     def told(self, count: int) -> list[str]:
         """The ends that the DAG's runs were woken by, as soon as there are so many."""
@@ -40,7 +56,7 @@ def test_waits_survive_a_killed_triggerer_at_next_to_no_cost(tmp_path) -> None:
     with running_stack(tmp_path / "waits", reporter, 1, kind=WatchingStack) as stack:
         stack.wait_for_dags(stack.airflow, "waits", "outcomes")
         sent = prepare(stack, COUNT)
-        result = ours(stack, sent, 12.0, reporter.say, stack.restart_triggerer)
+        result = ours(stack, sent, 12.0, reporter.say, stack.restart_triggerer_once_it_watches)
         rows = result.waits.rows()
         finals = [stack.airflow.xcom("waits", result.waits.run_id, "wait", index) for index in range(COUNT)]
 
