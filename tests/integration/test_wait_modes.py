@@ -582,6 +582,42 @@ def test_a_watcher_before_airflow_3_3_stores_at_once_what_precedes_its_event_onl
     assert set(asyncio.run(scene(second))) >= {first}
 
 
+def test_a_watcher_reports_what_finishes_soon_after_an_event_in_one_event(
+    two_sent, sent, before_3_3, sandbox, monkeypatch
+) -> None:
+    first, second = two_sent
+    monkeypatch.setattr(triggers, "MIN_EVENT_INTERVAL", 1_000.0)
+    sleep, sleeping, over = asyncio.sleep, asyncio.Event(), asyncio.Event()
+
+    async def watched_sleep(seconds: float) -> None:
+        if seconds > 500:
+            sleeping.set()
+            await over.wait()
+        else:
+            await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", watched_sleep)
+
+    async def scene() -> list[set[str]]:
+        events = TransferOutcomeTrigger(poke_interval=1).run()
+        reporting = asyncio.ensure_future(anext(events))
+        await until(lambda: bool(stored_watchers(before_3_3)))
+        sandbox.cancel(first)
+        reported = [await reporting]
+        sandbox.cancel(second)
+        reporting = asyncio.ensure_future(anext(events))
+        await sleeping.wait()
+        sandbox.cancel(sent)
+        calls = len(sandbox.requests())
+        await until(lambda: len(sandbox.requests()) >= calls + 6)
+        over.set()
+        reported.append(await reporting)
+        await events.aclose()
+        return [{one["id"] for one in event.payload["transfers"]} for event in reported]
+
+    assert asyncio.run(asyncio.wait_for(scene(), 60)) == [{first}, {second, sent}]
+
+
 def test_a_watcher_waits_for_the_database_of_its_state(before_3_3, monkeypatch, caplog) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": "/nowhere/states.db"}))
 

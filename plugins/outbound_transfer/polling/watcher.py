@@ -82,6 +82,11 @@ class CompletionWatcher:
         """Whether :meth:`drain` returns anything."""
         return self._is_changed and not self.is_new
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether :meth:`drain` returns any transfers."""
+        return bool(self._finished)
+
     def due_at(self, origin: float) -> float:
         return next_poll_at(self.polled_at, origin, self.interval)
 

@@ -5,6 +5,7 @@ All triggers of one connection in one triggerer share one poll.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from abc import abstractmethod
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseEventTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from outbound_transfer.polling.poller import PollUpdate, SharedPoller
 
 log = logging.getLogger(__name__)
+
+#: Minimum seconds between two events of a watcher. Airflow may start no run for an event that follows another at once.
+MIN_EVENT_INTERVAL: Final = 10.0
 
 #: Waiters and watchers in this process by connection. Never removed: a poll that is stopping may get a new subscriber.
 _registries: Final[dict[str, WaiterRegistry]] = {}
@@ -222,14 +227,14 @@ class TransferTrigger(_SharedPollTrigger):
 class TransferOutcomeTrigger(_SharedPollTrigger):
     """Emits an event when transfers visible to the connection's key reach a terminal status, for an ``AssetWatcher``.
 
-    Fires ``{"transfers": [mapping, …]}`` with all transfers that one poll has found: one event, as Airflow 3.3 does
-    not start a run for each of several events at the same time. Each transfer is reported once. The state is stored in
-    the asset's state store after the event is stored, so a killed triggerer loses no transfer. If it is killed in the
+    Fires ``{"transfers": [mapping, …]}`` with all transfers that one poll has found: one event, as Airflow does not
+    start a run for each of several events at the same time. Each transfer is reported once. The state is stored in the
+    asset's state store after the event is stored, so a killed triggerer loses no transfer. If it is killed in the
     second or two between the two, the next one reports the same transfers again; ``id`` and ``status`` identify them.
 
     Before Airflow 3.3, the state is stored in the table of ``[outbound_transfer] state_conn_id`` or ``ledger_conn_id``,
-    15 seconds after the event; one of them is required. A triggerer that is killed after it has been stuck for longer
-    than that loses the event.
+    at once or 15 seconds after an event that precedes it; one of them is required. A triggerer that is killed after it
+    has been stuck for longer than that loses the event.
 
     Transfers that finished before the first poll are not reported. Give each asset a trigger with arguments of its
     own: the state cannot be stored for several assets.
@@ -264,14 +269,18 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
             with registry.register_watcher(
                 CompletionWatcher(self.poke_interval, schedule.now().monotonic, state)
             ) as watcher:
+                next_event_at = -inf
                 async for update in updates:
                     if update.warning:
                         self.log.warning("%s", update.warning)
+                    if watcher.has_finished:
+                        await asyncio.sleep(next_event_at - schedule.now().monotonic)
                     finished, state = watcher.drain()
                     if transfers := [
                         to_summary_dict(transfer) for transfer in finished if transfer.status in self.outcomes
                     ]:
                         yield TriggerEvent({"transfers": transfers})
+                        next_event_at = schedule.now().monotonic + MIN_EVENT_INTERVAL
                     if store and state:
                         store.save(update, state, has_event=bool(transfers))
         finally:
