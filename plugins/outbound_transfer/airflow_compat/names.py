@@ -25,6 +25,7 @@ __all__ = [
     "conf",
     "get_hook_lineage_collector",
     "get_stats",
+    "mask_secret",
     "redact",
     "timezone",
 ]
@@ -71,6 +72,11 @@ try:
     from airflow.sdk.log import redact
 except ImportError:  # before 3.1
     from airflow.sdk.execution_time.secrets_masker import redact
+
+try:
+    from airflow.sdk.log import mask_secret
+except ImportError:  # before 3.0.6
+    from airflow.sdk.execution_time.secrets_masker import mask_secret
 
 try:
     from airflow.sdk import NEVER_EXPIRE

@@ -8,10 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow.sdk.log import mask_secret
-
 from outbound_transfer.airflow_compat.lookups import call_airflow
-from outbound_transfer.airflow_compat.names import AirflowNotFoundException, BaseHook, get_hook_lineage_collector
+from outbound_transfer.airflow_compat.names import (
+    AirflowNotFoundException,
+    BaseHook,
+    get_hook_lineage_collector,
+    mask_secret,
+)
 from outbound_transfer.assets.outbound_transfer import account_namespace
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.protocol import endpoints, flows

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import airflow.sdk.log as sdk_log
-
+from outbound_transfer.airflow_compat import names
 from outbound_transfer.protocol.recipients import is_safe_to_show, parse_text
 
 #: The fields of a recipient; a phone is never shown.
@@ -119,7 +118,7 @@ def _find_phones(value: Any) -> Iterator[str]:
 
 def _mask_in_log(secrets: Iterable[str]) -> None:
     for secret in secrets:
-        sdk_log.mask_secret(secret)
+        names.mask_secret(secret)
         digits = "".join(filter(str.isdigit, secret))
         if digits != secret and len(digits) >= _MIN_PHONE_DIGITS:
-            sdk_log.mask_secret(digits)
+            names.mask_secret(digits)

@@ -22,7 +22,7 @@ SECRET = "555-0199"
 def masked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What Airflow was told to mask."""
     told: list[str] = []
-    monkeypatch.setattr("airflow.sdk.log.mask_secret", told.append)
+    monkeypatch.setattr("outbound_transfer.airflow_compat.names.mask_secret", told.append)
     return told
 
 
