@@ -39,7 +39,7 @@ test-e2e: setup .chromium ## Run the tests that start a whole Airflow or a brows
 test-package: setup ## Build wheel and source archive, install and test them on Python 3.10 and 3.13 (about 6 minutes)
 	$(RUN) tests/packaging/run.py $(ARGS)
 
-test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.2.1" (about 20 minutes; ARGS=--short: 8)
+test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.2.1" (about 30 minutes; ARGS=--short: 20)
 	$(RUN) -m versions $(ARGS) $(VERSIONS)
 
 .chromium: # For the browser tests

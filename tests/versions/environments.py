@@ -33,17 +33,26 @@ class InstallFailed(Exception):
 
 
 def all_versions() -> list[str]:
-    """Return every version to test, oldest first."""
-    older = [file.stem.removeprefix("airflow-") for file in (REPOSITORY / "constraints").glob("airflow-*.txt")]
-    found = re.search(r"^apache-airflow==(\S+)", NEWEST_CONSTRAINTS.read_text(), re.MULTILINE)
-    assert found, "constraints.txt pins no Airflow"
-    return sorted({*older, found[1]}, key=lambda version: [int(part) for part in version.split(".")])
+    """Return every version to test, oldest first. The oldest is the one that the package allows."""
+    oldest = re.search(r'"apache-airflow>=([\d.]+)"', (REPOSITORY / "pyproject.toml").read_text())
+    newest = re.search(r"^apache-airflow==(\S+)", NEWEST_CONSTRAINTS.read_text(), re.MULTILINE)
+    assert oldest, "pyproject.toml allows any Airflow"
+    assert newest, "constraints.txt pins no Airflow"
+    return sorted({oldest[1], *_pinned_versions(), newest[1]}, key=_parts)
 
 
 def constraints_of(version: str) -> Path:
-    """Return the file that pins the dependencies of ``version``."""
-    own = REPOSITORY / f"constraints/airflow-{version}.txt"
-    return own if own.exists() else NEWEST_CONSTRAINTS
+    """Return the file that pins the dependencies of ``version``: its own, or that of the next version with a file."""
+    newer = [pinned for pinned in _pinned_versions() if _parts(pinned) >= _parts(version)]
+    return REPOSITORY / f"constraints/airflow-{min(newer, key=_parts)}.txt" if newer else NEWEST_CONSTRAINTS
+
+
+def _pinned_versions() -> list[str]:
+    return [file.stem.removeprefix("airflow-") for file in (REPOSITORY / "constraints").glob("airflow-*.txt")]
+
+
+def _parts(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
 
 
 def environment_of(version: str, python: Path) -> Path:
