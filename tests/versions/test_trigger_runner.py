@@ -22,10 +22,10 @@ from outbound_transfer_sandbox.testing import Sandbox
 
 pytestmark = pytest.mark.e2e
 
-TRIGGERS = 50
+TRIGGERS = 1_000
 #: Airflow prints each error with all variables, which takes seconds.
 FAILING_TRIGGERS = 4
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Polls:
