@@ -425,6 +425,18 @@ def test_a_result_that_the_triggerer_cannot_store_takes_a_worker(sandbox, sent, 
     assert threads[0] is not threading.main_thread(), "Airflow 3.0 refuses what is called in the event loop"
 
 
+def test_a_triggerer_that_cannot_store_results_leaves_them_to_a_worker(sandbox, sent, monkeypatch) -> None:
+    assert triggers.can_push_xcom()
+    monkeypatch.setattr(triggers, "can_push_xcom", lambda: False)
+    monkeypatch.setattr(triggers, "_push_return_value", None)
+    for recipient in (ANN, BOB):
+        sandbox.pickup(sent, recipient)
+    trigger = trigger_of(
+        sensor(transfer_id=sent, finish_in_triggerer=True, poke_interval=1), context_of(InMemoryStateStore())
+    )
+    assert asyncio.run(asyncio.wait_for(shared(trigger), 60)).payload["status"] == "finished"
+
+
 async def shared(trigger: Any) -> Any:
     """The trigger's event on the shared poll, as the triggerer runs it."""
     producer = type(trigger).create_shared_stream_producer(trigger.serialize()[1])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseEventTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
-from outbound_transfer.airflow_compat.lookups import call_airflow
+from outbound_transfer.airflow_compat.lookups import call_airflow, can_push_xcom
 from outbound_transfer.airflow_compat.polls import AdvanceItem, SharedStreamProducer, subscribe
 from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
 from outbound_transfer.delivery.state import digest
@@ -199,6 +199,8 @@ class TransferTrigger(_SharedPollTrigger):
         if outcome not in (Outcome.SKIP, Outcome.SUCCEED) or waiter.transfer is None:
             return None
         if outcome is Outcome.SUCCEED and self.push_xcom:
+            if not can_push_xcom():
+                return None
             try:
                 await call_airflow(partial(_push_return_value, self.task_instance, to_summary_dict(waiter.transfer)))
             except Exception as error:  # an error of the trigger would start the wait again
