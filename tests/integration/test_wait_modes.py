@@ -35,6 +35,7 @@ from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.tasks import waiting
 from outbound_transfer.triggers import transfer as triggers
 from outbound_transfer.triggers.transfer import TransferOutcomeTrigger, TransferTrigger, WatcherNeedsState
+from outbound_transfer_sandbox.testing import Sandbox
 from support.tasks import InMemoryStateStore
 
 ANN, BOB = "ann@example.com", "bob@example.com"
@@ -415,13 +416,7 @@ def test_a_result_that_the_triggerer_cannot_store_takes_a_worker(sandbox, sent, 
         raise OSError("down")
 
     monkeypatch.setattr(triggers, "_push_return_value", push)
-    for recipient in (ANN, BOB):
-        sandbox.pickup(sent, recipient)
-    trigger = trigger_of(
-        sensor(transfer_id=sent, finish_in_triggerer=True, poke_interval=1), context_of(InMemoryStateStore())
-    )
-    fired = asyncio.run(asyncio.wait_for(shared(trigger), 60))
-    assert fired.payload["status"] == "finished"
+    assert event_after_pickup(sandbox, sent).payload["status"] == "finished"
     assert threads[0] is not threading.main_thread(), "Airflow 3.0 refuses what is called in the event loop"
 
 
@@ -429,12 +424,17 @@ def test_a_triggerer_that_cannot_store_results_leaves_them_to_a_worker(sandbox, 
     assert triggers.can_push_xcom()
     monkeypatch.setattr(triggers, "can_push_xcom", lambda: False)
     monkeypatch.setattr(triggers, "_push_return_value", None)
+    assert event_after_pickup(sandbox, sent).payload["status"] == "finished"
+
+
+def event_after_pickup(sandbox: Sandbox, sent: str) -> Any:
+    """The event of a wait that finishes in the triggerer if it can."""
     for recipient in (ANN, BOB):
         sandbox.pickup(sent, recipient)
     trigger = trigger_of(
         sensor(transfer_id=sent, finish_in_triggerer=True, poke_interval=1), context_of(InMemoryStateStore())
     )
-    assert asyncio.run(asyncio.wait_for(shared(trigger), 60)).payload["status"] == "finished"
+    return asyncio.run(asyncio.wait_for(shared(trigger), 60))
 
 
 async def shared(trigger: Any) -> Any:

@@ -75,7 +75,7 @@ except ImportError:  # before 3.1
 
 try:
     from airflow.sdk.log import mask_secret
-except ImportError:  # before 3.0.6
+except ImportError:  # 3.0.3
     from airflow.sdk.execution_time.secrets_masker import mask_secret
 
 try:

@@ -133,10 +133,7 @@ class SharedPoller:
         try:
             while not fetching.done():
                 await asyncio.wait({fetching}, timeout=COALESCE_SECONDS)
-                self._dispatch_results(poll_start)
-                if fetching.done():  # what a poll shows is one event: Airflow may start one run for two
-                    self._update_watchers()
-                if self._registry.pop_has_updates():
+                if self._has_updates(poll_start):
                     yield PollUpdate()
                 if self._monotonic() >= self._silence_deadline:
                     break
@@ -315,6 +312,10 @@ class SharedPoller:
         if key not in self._logged and len(self._logged) < MAX_LOGGED_PROBLEMS:
             self._logged.add(key)
             log.warning("%.500s", message)
+
+    def _has_updates(self, poll_start: Now) -> bool:
+        self._dispatch_results(poll_start)
+        return self._registry.pop_has_updates()
 
     async def _run(self, flow: Flow[T]) -> T:
         return await drive_async(flow, self._perform)
