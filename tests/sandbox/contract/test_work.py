@@ -116,6 +116,7 @@ def check_head(machine: Any, where: tuple[str, str, str], atom: str) -> None:
 @example(where=HEADS[2], atom=";")
 @example(where=HEADS[0], atom=";filename*0=a")
 @example(where=HEADS[7], atom="\\")
+@example(where=("GET", "/static/{}", "X: 1"), atom="0/")
 def test_heads(machine: Any, where: tuple[str, str, str], atom: str) -> None:
     check_head(machine, where, atom)
 
