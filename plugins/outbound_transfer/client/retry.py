@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
+from tenacity import RetryCallState, retry_if_exception, wait_random, wait_random_exponential
 
 from outbound_transfer.protocol.errors import ServiceError
 from outbound_transfer.protocol.messages import Call, Operation
@@ -22,7 +22,11 @@ MIN_RETRY_DELAY: Final = 0.5
 MAX_RETRY_DELAY_FLOOR: Final = 4.0
 
 #: Seconds of random extra delay: clocks differ, and tasks that wait for the same rate limit window spread out.
-RETRY_AFTER_JITTER: Final = 0.25
+RETRY_AFTER_JITTER: Final = 1.0
+
+#: Random extra delay of a call that is refused again, as a part of the time that it has waited. The longer calls wait,
+#: the more of them there are, and the wider apart they must be to succeed.
+WAITED_JITTER: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class RetryPolicy:
     :ivar timeout: seconds that a call may take in all, including rate limits, excluding the wait for a slot.
     :ivar slot_timeout: seconds that a send may wait in all for a slot (409 transfer_limit_reached).
     :ivar slot_poll_interval: seconds between two attempts to get a slot.
+    :ivar max_jitter: maximum seconds of random extra delay of a call that is refused repeatedly because of the rate.
     """
 
     max_attempts: int = 8
@@ -80,6 +85,7 @@ class RetryPolicy:
     timeout: float = 3_600.0
     slot_timeout: float = 3_600.0
     slot_poll_interval: float = 60.0
+    max_jitter: float = 300.0
 
     def options(
         self, call: Call[Any], clock: Callable[[], float], on_retry: RetryHook = log_retry, waited: float = 0.0
@@ -100,8 +106,8 @@ class RetryPolicy:
         }
 
 
-#: For the calls of a poll: few attempts, because the next poll repeats them anyway.
-POLL_RETRY_POLICY: Final = RetryPolicy(max_attempts=3, max_backoff=10.0, timeout=300.0)
+#: For the calls of a poll: few attempts, because the next poll repeats them anyway. A poll paces its calls itself.
+POLL_RETRY_POLICY: Final = RetryPolicy(max_attempts=3, max_backoff=10.0, timeout=300.0, max_jitter=RETRY_AFTER_JITTER)
 
 
 class _RetryState:
@@ -122,10 +128,11 @@ class _RetryState:
         error, decision = _error(state), self._decision(state)
         retry_after = error.retry_after if isinstance(error, ServiceError) else None
         if decision is RetryDecision.WAIT_FOR_SLOT:
-            return max(self.policy.slot_poll_interval, retry_after or 0.0) + self._jitter(state)
+            return max(self.policy.slot_poll_interval, retry_after or 0.0) + self._jitter(state, RETRY_AFTER_JITTER)
         if retry_after is not None:
             floor = min(MIN_RETRY_DELAY * 2.0 ** min(state.attempt_number - 1, 10), MAX_RETRY_DELAY_FLOOR)
-            return max(retry_after, floor) + self._jitter(state)
+            delay = max(retry_after, floor)
+            return delay + self._jitter(state, self._max_jitter(delay, decision))
         return max(self.backoff(state), MIN_RETRY_DELAY)
 
     def should_stop(self, state: RetryCallState) -> bool:
@@ -149,9 +156,15 @@ class _RetryState:
     def _waited(self) -> float:
         return self.clock() - self.started
 
+    def _max_jitter(self, delay: float, decision: RetryDecision) -> float:
+        """Return the maximum random delay after ``delay``. It never makes the call exceed its timeout."""
+        waited = self._waited()
+        left = self._timeout(decision) - waited - delay
+        return max(RETRY_AFTER_JITTER, min(waited * WAITED_JITTER, self.policy.max_jitter, left))
+
     @staticmethod
-    def _jitter(state: RetryCallState) -> float:
-        return wait_random_exponential(multiplier=RETRY_AFTER_JITTER, max=RETRY_AFTER_JITTER)(state)
+    def _jitter(state: RetryCallState, max_jitter: float) -> float:
+        return wait_random(0.0, max_jitter)(state)
 
 
 def _error(state: RetryCallState) -> BaseException:

@@ -9,7 +9,7 @@ from http.server import ThreadingHTTPServer
 
 import pytest
 
-from outbound_transfer.client.retry import RetryPolicy
+from outbound_transfer.client.retry import RETRY_AFTER_JITTER, WAITED_JITTER, RetryPolicy
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer.protocol.errors import RateLimited, ServerFault
 from outbound_transfer_sandbox.testing import Sandbox
@@ -36,13 +36,13 @@ def proxy(sandbox: Sandbox, time: SimulatedClock, connection: str, monkeypatch: 
 
 #: Headers of a 429, and how long the client then waits, at least and at most; None for a backoff, which grows.
 RETRY_AFTER: dict[str, tuple[dict[str, str], float, float | None]] = {
-    "whole": ({"Retry-After": "30"}, 30, 30.25),
-    "one": ({"Retry-After": "1"}, 1, 1.25),
-    "padded": ({"Retry-After": "007"}, 7, 7.25),
-    "zero": ({"Retry-After": "0"}, 0.5, 0.75),
-    "future date": ({"Date": "@+0", "Retry-After": "@+30"}, 30, 30.25),
-    "future date by a clock that is wrong": ({"Date": "@-9999", "Retry-After": "@-9969"}, 30, 30.25),
-    "past date": ({"Date": "@+0", "Retry-After": "@-3600"}, 0.5, 0.75),
+    "whole": ({"Retry-After": "30"}, 30, 31),
+    "one": ({"Retry-After": "1"}, 1, 2),
+    "padded": ({"Retry-After": "007"}, 7, 8),
+    "zero": ({"Retry-After": "0"}, 0.5, 1.5),
+    "future date": ({"Date": "@+0", "Retry-After": "@+30"}, 30, 31),
+    "future date by a clock that is wrong": ({"Date": "@-9999", "Retry-After": "@-9969"}, 30, 31),
+    "past date": ({"Date": "@+0", "Retry-After": "@-3600"}, 0.5, 1.5),
     "date without Date": ({"Retry-After": "@+30"}, 0.5, None),
     "negative": ({"Retry-After": "-30"}, 0.5, None),
     "absent": ({}, 0.5, None),
@@ -67,10 +67,13 @@ def test_the_wait_is_what_retry_after_says(proxy, deliver, sandbox, tmp_path, ca
     assert sum(counts(sandbox).values()) == 3, "each call reached the service once"
     for call in CALLS:
         assert len(proxy.gaps(call)) == 3
+        so_far = 0.0
         for number, (waited, passed) in enumerate(proxy.gaps(call)):
             assert passed >= least - 0.001
-            # A wait that is too short each time is doubled, up to a bound.
-            assert waited <= (2**number if most is None else max(most, 0.5 * 2**number + 0.25))
+            # A wait that is too short each time is doubled, up to a bound. Repeated refusals spread.
+            spread = so_far * WAITED_JITTER
+            assert waited <= (2**number if most is None else max(most, 0.5 * 2**number + RETRY_AFTER_JITTER) + spread)
+            so_far += waited
 
 
 @BOTH_MODES
@@ -135,7 +138,7 @@ def test_attaching_alone_gives_a_429_without_end_up_in_time(proxy, time, tmp_pat
     with pytest.raises(RateLimited):
         task_instance(ImpatientAttach, time, transfer_id=transfer_id, **arguments).run()
 
-    assert len(proxy.tries["attach"]) == 6
+    assert 5 <= len(proxy.tries["attach"]) <= 6
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["held", "deferrable"])

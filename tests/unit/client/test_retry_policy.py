@@ -14,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client import AsyncClient, Client, RetryPolicy, Settings
-from outbound_transfer.client.retry import MAX_RETRY_DELAY_FLOOR, MIN_RETRY_DELAY, RETRY_AFTER_JITTER, RetryDetails
+from outbound_transfer.client.retry import (
+    MAX_RETRY_DELAY_FLOOR,
+    MIN_RETRY_DELAY,
+    RETRY_AFTER_JITTER,
+    WAITED_JITTER,
+    RetryDetails,
+)
 from outbound_transfer.protocol import endpoints, errors
 from outbound_transfer.protocol.messages import Call, Operation, Response
 
@@ -190,7 +196,16 @@ def test_rate_limits_are_waited_out_until_the_timeout(kind: type, retry_after: s
 def test_a_repeated_retry_after_of_zero_makes_no_busy_loop(kind: type) -> None:
     played = play(kind, always(limited("0")), policy=RetryPolicy(timeout=300))
     assert len(played.operations) <= 300 / MAX_RETRY_DELAY_FLOOR + 5
-    assert max(played.sleeps) <= MAX_RETRY_DELAY_FLOOR + RETRY_AFTER_JITTER
+    assert max(played.sleeps) <= MAX_RETRY_DELAY_FLOOR + 300 * WAITED_JITTER
+
+
+@both
+def test_repeated_refusals_spread_out_the_more_the_longer_they_last(kind: type) -> None:
+    sleeps = [play(kind, then(*[limited("60")] * 6, PENDING), policy=RetryPolicy()).sleeps for _ in range(20)]
+    first, last = [each[0] for each in sleeps], [each[-1] for each in sleeps]
+    assert max(first) - min(first) <= RETRY_AFTER_JITTER
+    assert max(last) - min(last) > 20
+    assert min(map(min, sleeps)) >= 60
 
 
 @both
