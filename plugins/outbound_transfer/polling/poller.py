@@ -17,7 +17,7 @@ from outbound_transfer.polling.read_backoff import MAX_MISSING_BACKOFF, ReadBack
 from outbound_transfer.polling.schedule import MIN_INTERVAL, Now, now
 from outbound_transfer.polling.waiters import FINAL_POLL_GRACE, Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import CompletionWatcher
-from outbound_transfer.protocol import status_scan
+from outbound_transfer.protocol import listings, status_scan
 from outbound_transfer.protocol.errors import CallError, Forbidden, InvalidApiKey, RateLimited, ServiceError, TimedOut
 from outbound_transfer.protocol.messages import Call, Flow
 from outbound_transfer.protocol.models import Transfer, UnreadableRow
@@ -89,8 +89,8 @@ class SharedPoller:
         self._new_client, self._on_poll = new_client, on_poll
         self._client: AsyncClient | None = None
         self._rate_limiter = RateLimiter()
-        self._listing_cost = status_scan.ListingCost()
-        self._scan_result = status_scan.ScanResult()
+        self._scan_progress = status_scan.ScanProgress()
+        self._scan_result = listings.ScanResult()
         self._read_backoff = ReadBackoff()
         self._missing_backoff = ReadBackoff(MAX_MISSING_BACKOFF)
         self._logged: set[str] = set()
@@ -156,8 +156,7 @@ class SharedPoller:
             for watcher in self._registry.watchers
             if watcher.due_at(self._schedule_origin) <= poll_start.monotonic
         ]
-        wanted = self._transfers_due(watchers, poll_start)
-        scan_error, failed_alone = await self._scan_statuses(wanted)
+        scan_error, failed_alone = await self._scan_statuses(self._wanted(watchers, poll_start), poll_start)
         self._dispatch_results(poll_start)
         try:
             await self._scan_for_watchers(watchers, poll_start)
@@ -175,19 +174,19 @@ class SharedPoller:
             raise scan_error
         self._scan_result.failed |= failed_alone  # the service responds, so these transfers caused the errors
 
-    async def _scan_statuses(self, wanted: Mapping[str, float]) -> tuple[CallError | None, Mapping[str, CallError]]:
+    async def _scan_statuses(
+        self, wanted: status_scan.Wanted, poll_start: Now
+    ) -> tuple[CallError | None, Mapping[str, CallError]]:
         """Request the wanted transfers.
 
         :return: the error if no transfer could be read at all, and the transfers whose reads failed with it: the cause
             may be the service or these transfers.
         """
+        failures = self._missing_backoff.failures | self._read_backoff.failures
         try:
-            self._listing_cost = await self._run(
+            await self._run(
                 status_scan.scan_statuses(
-                    wanted,
-                    self._listing_cost,
-                    self._scan_result,
-                    self._missing_backoff.failures | self._read_backoff.failures,
+                    wanted, self._scan_progress, self._scan_result, failures, poll_start.monotonic
                 )
             )
         except (*PERMANENT_ERRORS, RateLimited):
@@ -196,32 +195,40 @@ class SharedPoller:
             return error, self._scan_result.failed_alone
         return None, {}
 
-    def _transfers_due(self, watchers: Iterable[CompletionWatcher], poll_start: Now) -> dict[str, float]:
-        """Return the ids of the transfers that are due, each with its send time in epoch seconds; 0 if unknown."""
-        due = [
-            waiter
-            for waiter in self._registry
-            if waiter.due_at(self._schedule_origin, poll_start) <= poll_start.monotonic
-        ]
-        outstanding = (watcher.outstanding for watcher in self._registry.watchers)
-        waited_for = {waiter.transfer_id for waiter in self._registry}.union(*outstanding)
+    def _wanted(self, watchers: Iterable[CompletionWatcher], poll_start: Now) -> status_scan.Wanted:
+        """Return the transfers that are waited for, and which of them are due.
+
+        :param watchers: those that are due.
+        """
+        waited_for: dict[str, float] = {}
+        for watcher in self._registry.watchers:
+            waited_for |= watcher.outstanding
+        for waiter in self._registry:
+            waited_for[waiter.transfer_id] = waiter.sent_at or waited_for.get(waiter.transfer_id, 0.0)
         self._read_backoff.retain(waited_for)
         self._missing_backoff.retain(waited_for)
-        wanted: dict[str, float] = {}
+        watched, urgent = set[str](), set[str]()
         for watcher in watchers:
             readable = {
-                transfer_id: sent_at
-                for transfer_id, sent_at in watcher.outstanding.items()
-                if not self._read_backoff.is_backed_off(transfer_id, poll_start.monotonic)
+                one for one in watcher.outstanding if not self._read_backoff.is_backed_off(one, poll_start.monotonic)
             }
-            again = self._missing_due(readable.keys() & watcher.missing, poll_start)
-            wanted |= {one: at for one, at in readable.items() if one not in watcher.missing or one in again}
-        for waiter in due:
+            watched |= readable - watcher.missing.keys()
+            urgent |= self._missing_due(readable & watcher.missing.keys(), poll_start)
+        unread = {one for one in watched if not waited_for[one]}
+        awaited = set[str]()
+        for waiter in self._registry:
+            if waiter.due_at(self._schedule_origin, poll_start) > poll_start.monotonic:
+                continue
             if self._is_backed_off(waiter, poll_start):
                 waiter.polled_at = poll_start
-            else:
-                wanted[waiter.transfer_id] = waiter.sent_at or wanted.get(waiter.transfer_id, 0.0)
-        return wanted
+                continue
+            awaited.add(waiter.transfer_id)
+            if waiter.is_urgent(poll_start):
+                urgent.add(waiter.transfer_id)
+            elif waiter.transfer is None:
+                unread.add(waiter.transfer_id)
+        due = awaited | watched | urgent
+        return status_scan.Wanted(waited_for, due, urgent, unread, may_expire=bool(watched))
 
     def _missing_due(self, missing: Iterable[str], poll_start: Now) -> set[str]:
         """Return the missing transfers to read again: those that were not read for longest."""
@@ -237,13 +244,13 @@ class SharedPoller:
     async def _scan_for_watchers(self, watchers: list[CompletionWatcher], poll_start: Now) -> None:
         """List transfers for the watchers."""
         if uninitialized := [watcher for watcher in watchers if watcher.is_new]:
-            newest, outstanding = await self._run(status_scan.list_outstanding(self._scan_result))
+            newest, outstanding = await self._run(listings.list_outstanding(self._scan_result))
             for watcher in uninitialized:
                 watcher.initialize(newest, outstanding, poll_start.wall)
         if initialized := [watcher for watcher in watchers if watcher not in uninitialized]:
             known = frozenset.intersection(*(watcher.known for watcher in initialized))
             since = min(watcher.since for watcher in initialized)
-            newest = await self._run(status_scan.list_sent_since(since, known, self._scan_result))
+            newest = await self._run(listings.list_sent_since(since, known, self._scan_result))
             self._update_watchers()
             for watcher in initialized:
                 watcher.update_from_listing(newest, poll_start.wall)
@@ -287,6 +294,7 @@ class SharedPoller:
         """Update waiters with the results since the last call."""
         found = self._scan_result.drain()
         self._registry.update(found.transfers.values(), poll_start)
+        self._registry.presume_outstanding(found.presumed, poll_start)
         self._watcher_queue |= found.transfers
         self._registry.mark_missing(found.missing, poll_start)
         self._registry.record_read_errors(found.failed, poll_start)
@@ -333,6 +341,8 @@ class SharedPoller:
 
     def _on_retry(self, retry: RetryDetails) -> None:
         log.info("Retrying a request of the poll in %.0f s: %s", retry.wait_for, retry.caused_by)
+        if isinstance(retry.caused_by, RateLimited):
+            self._rate_limiter.record_refusal(self._monotonic())
         self._rate_limiter.reserve(self._monotonic())  # a retry is a request too
         self._extend_silence_deadline(retry.wait_for)
 

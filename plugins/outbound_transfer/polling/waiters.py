@@ -99,6 +99,17 @@ class Waiter:
         elif poll_start.monotonic >= self.overdue_since:  # which a waiter that joined during the poll is not yet
             self._finish("timeout")
 
+    def is_urgent(self, now: Now) -> bool:
+        """Return whether the transfer must be read: it does not suffice that no listing shows it as finished.
+
+        That is so for a final poll, after its expiry, which the service evaluates on read (service-api.md, R19), for a
+        transfer that is never listed, and if the wait finishes before the transfer does.
+        """
+        if self.overdue_since < inf:
+            return True
+        is_listed = self.sent_at and now.wall < self.expires_at
+        return self.transfer is not None and (self.rules.accept_partial or not is_listed)
+
     def record_read_error(self, problem: str, poll_start: Now) -> None:
         """Record that the transfer could not be read. The waiter continues."""
         if problem != self._last_problem:
@@ -179,6 +190,12 @@ class WaiterRegistry:
             for waiter in self._unfinished(transfer.id):
                 waiter.update(transfer, poll_start)
                 self._has_updates |= bool(waiter.log_messages or waiter.result)
+
+    def presume_outstanding(self, transfer_ids: Iterable[str], poll_start: Now) -> None:
+        """Apply that a poll has not found the transfers among the finished ones."""
+        for transfer_id in transfer_ids:
+            for waiter in self._unfinished(transfer_id):
+                waiter.polled_at = poll_start
 
     def update_watchers(self, transfers: Iterable[Transfer]) -> None:
         """Notify the watchers of all transfers that a poll has read, together: each reports them in one event."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from outbound_transfer.polling.schedule import interval_or_default, next_poll_at
+from outbound_transfer.protocol.listings import Row
 from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
-from outbound_transfer.protocol.status_scan import Row
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class CompletionWatcher:
                 self._is_changed = True
 
     def initialize(self, newest: Sequence[Row], outstanding: Iterable[Row], now: float) -> None:
-        """Apply the first listings, as :func:`.status_scan.list_outstanding` returns them.
+        """Apply the first listings, as :func:`.listings.list_outstanding` returns them.
 
         :param newest: the newest transfers, newest first.
         :param outstanding: the outstanding transfers.
@@ -134,7 +134,7 @@ class CompletionWatcher:
         self._is_changed = True
 
     def update_from_listing(self, newest: Sequence[Row], now: float) -> None:
-        """Apply a later listing, as :func:`.status_scan.list_sent_since` returns it.
+        """Apply a later listing, as :func:`.listings.list_sent_since` returns it.
 
         :param newest: the newest transfers, newest first.
         :param now: seconds since the epoch.

@@ -3,12 +3,17 @@
 A transfer is *outstanding* while it is listed as ``pending`` or ``partial``; pages of 100 show those. A transfer that
 is not listed has finished, was skipped because rows shifted while paging (service-api.md, R28), or is never listed (a
 draft, status ``unknown``). It is fetched by itself or, if many are missing, found on a page of a terminal status.
+
+Where many are outstanding, few of them have finished since the last scan, and the pages of the terminal statuses show
+these with fewer requests. What those pages do not show is presumed to be outstanding, and the listing of outstanding
+transfers is read in parts, a few pages in each scan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Final
 
 from msgspec import structs
@@ -19,19 +24,15 @@ from outbound_transfer.protocol.errors import (
     Forbidden,
     InvalidApiKey,
     InvalidDelivery,
-    MalformedResponse,
     NotFound,
     RateLimited,
-    ServerFault,
 )
+from outbound_transfer.protocol.listings import ScanResult, page_through
 from outbound_transfer.protocol.messages import Call, Flow
 from outbound_transfer.protocol.models import (
+    EXPIRED,
     PARTIAL,
     PENDING,
-    Transfer,
-    TransferPage,
-    UnreadableRow,
-    to_epoch,
 )
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
 
@@ -44,210 +45,250 @@ MIN_HITS_PER_STATUS_PAGE: Final = 2
 #: Single reads that may fail in a row before the service is considered down.
 MAX_CONSECUTIVE_ERRORS: Final = 3
 
-#: Pages without new rows in a row, and pages in all, from which on a listing is taken to be endless.
-MAX_FRUITLESS_PAGES: Final = 3
-MAX_PAGES: Final = 1_000
+#: Most requests for the listing of outstanding transfers in one scan. A longer listing is read in parts.
+MAX_WHOLE_LISTING: Final = 12
 
+#: Requests of one scan for the listing that is read in parts.
+SLOW_REQUESTS: Final = 1
 
-@dataclass
-class ScanResult:
-    """The result of a scan so far. It is filled during the scan, so that a late failure loses nothing.
-
-    :ivar transfers: by id. A terminal status is never replaced by a later response.
-    :ivar missing: errors by id: the key does not see the transfer (404), or the id is invalid.
-    :ivar failed: errors by id of transfers that could not be read. They say nothing about the transfer.
-    :ivar failed_alone: like ``failed``, while no other read succeeded: the service or these transfers may be the cause.
-    :ivar unreadable: rows of listings that are not valid transfers.
-    :ivar has_response: whether the service has returned anything usable.
-    :ivar is_incomplete: whether some transfers were not requested, because too many reads before them had failed.
-    """
-
-    transfers: dict[str, Transfer] = field(default_factory=dict)
-    missing: dict[str, Exception] = field(default_factory=dict)
-    failed: dict[str, CallError] = field(default_factory=dict)
-    failed_alone: dict[str, CallError] = field(default_factory=dict)
-    unreadable: list[UnreadableRow] = field(default_factory=list)
-    has_response: bool = False
-    is_incomplete: bool = False
-
-    def add(self, transfer: Transfer) -> None:
-        before = self.transfers.get(transfer.id)
-        if before is None or before.status not in TERMINAL_STATUSES:
-            self.transfers[transfer.id] = transfer
-
-    def add_page(self, page: TransferPage) -> None:
-        """Record that a page was received."""
-        self.has_response = True
-        self.unreadable += page.unreadable
-
-    def drain(self) -> ScanResult:
-        """Return what was found since the last call, and clear it."""
-        drained = replace(self)
-        self.transfers, self.missing, self.failed, self.failed_alone, self.unreadable = {}, {}, {}, {}, []
-        return drained
+#: Seconds from the end of such a listing to the next one. A transfer that the key no longer sees, or that has status
+#: ``unknown``, may be noticed only after this time.
+SLOW_LISTING_INTERVAL: Final = 3_600.0
 
 
 @dataclass(frozen=True)
 class ListingCost:
-    """The known cost of listing all outstanding transfers of the key.
+    """The known cost of a listing.
 
-    :ivar pages: requests that the last listing took, or spent before single reads turned out to be cheaper.
+    :ivar pages: requests that the last one took, or spent before another way turned out to be cheaper.
     :ivar age: scans since then. The listing is tried again after as many scans as it took requests.
     """
 
     pages: int = 1
     age: int = 0
 
-    def is_cheaper_than(self, reads: int) -> bool:
-        """Return whether to list, rather than make this many single reads."""
-        return self.pages < reads or (self.age >= self.pages and reads > 1)
+    def is_cheaper_than(self, requests: int) -> bool:
+        """Return whether to list, rather than make this many requests."""
+        return self.pages < requests or (self.age >= self.pages and requests > 1)
+
+    def grow_older(self) -> ListingCost:
+        """Return the cost after a scan without this listing."""
+        return replace(self, age=self.age + 1)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row of a listing; ``transfer`` is None if the row is unreadable."""
+class Wanted:
+    """The transfers that a scan is for.
 
-    id: str
-    transfer: Transfer | None
+    :ivar waited_for: all transfers that somebody waits for: time of sending in seconds since the epoch by id; 0 if
+        unknown.
+    :ivar due: those of them that are to be read now.
+    :ivar urgent: due ones for which it does not suffice that no listing shows them as finished.
+    :ivar unread: due ones that were never read.
+    :ivar may_expire: whether a due one that is not urgent may have expired.
+    """
+
+    waited_for: Mapping[str, float]
+    due: Set[str]
+    urgent: Set[str] = frozenset()
+    unread: Set[str] = frozenset()
+    may_expire: bool = True
+
+    def oldest(self, transfer_ids: Iterable[str]) -> float:
+        """Return when the oldest of the transfers was sent, in seconds since the epoch."""
+        return min((self.waited_for[one] for one in transfer_ids), default=0.0)
+
+
+@dataclass
+class SlowListing:
+    """A listing of all outstanding transfers that is read in parts, over several scans.
+
+    :ivar unseen: transfers that it has not shown. After its end, these are read one by one.
+    :ivar statuses: those that are not listed to their end; none if no listing is being read.
+    :ivar cursor: of the next page.
+    :ivar requests: that it has taken.
+    :ivar length: requests that the last one took.
+    :ivar due_at: when the next one begins, in monotonic seconds.
+    """
+
+    unseen: set[str] = field(default_factory=set)
+    statuses: tuple[str, ...] = ()
+    cursor: str | None = None
+    requests: int = 0
+    length: int = 0
+    due_at: float = 0.0
 
     @property
-    def sent_at(self) -> float | None:
-        """Time of sending in seconds since the epoch; None if unknown."""
-        return to_epoch(self.transfer.sent_at) if self.transfer else None
+    def is_needed(self) -> bool:
+        """Whether the listing is too long for one scan."""
+        return self.length > MAX_WHOLE_LISTING
+
+    def start(self, waited_for: Iterable[str]) -> None:
+        # A transfer moves from pending to partial (R18), so in this order it is seen at least once.
+        self.unseen, self.statuses, self.cursor, self.requests = set(waited_for), (PENDING, PARTIAL), None, 0
+
+    def finish(self, now: float) -> None:
+        leaves_many = len(self.unseen) > MAX_WHOLE_LISTING
+        self.length = max(self.requests, MAX_WHOLE_LISTING + 1) if leaves_many else self.requests
+        self.statuses, self.due_at = (), now + SLOW_LISTING_INTERVAL
+
+
+@dataclass
+class ScanProgress:
+    """What the scans of one poller have learned.
+
+    :ivar outstanding: the cost of listing the outstanding transfers that were wanted last.
+    :ivar finished: the cost of listing those finished ones that were sent since the oldest wanted transfer.
+    :ivar slow: the listing that is read in parts.
+    """
+
+    outstanding: ListingCost = ListingCost()
+    finished: ListingCost = ListingCost()
+    slow: SlowListing = field(default_factory=SlowListing)
 
 
 def scan_statuses(
-    wanted: Mapping[str, float],
-    cost: ListingCost,
+    wanted: Wanted,
+    progress: ScanProgress,
     found: ScanResult,
     failures: Mapping[str, tuple[int, float]] | None = None,
-) -> Flow[ListingCost]:
-    """Read the status of every wanted transfer.
+    now: float = 0.0,
+) -> Flow[None]:
+    """Read the statuses of the transfers that are due.
 
-    Takes as many requests as there are pages of outstanding transfers, or as wanted transfers if these are fewer, plus
-    one for each wanted transfer that is not listed. A scan that has to find out which is cheaper may take twice as
-    many.
+    If the outstanding transfers of the key fill at most :data:`MAX_WHOLE_LISTING` pages, each of them is read. It takes
+    as many requests as there are pages, or as transfers if these are fewer, plus one for each that is not listed. A
+    scan that has to find out which is cheaper may take twice as many.
 
-    :param wanted: time of sending in seconds since the epoch by id; 0 if unknown.
-    :param cost: the return value of the last scan.
+    Otherwise, the urgent ones are read so. Others are presumed to be outstanding if they are not listed as finished;
+    those that were never read may be left to the next scan.
+
+    :param progress: of the earlier scans; updated.
     :param found: receives the results.
     :param failures: number and time of the failed single reads, by id. These transfers are read last, so that they do
         not delay the others.
-    :return: the cost for the next scan.
+    :param now: monotonic seconds.
     :raises CallError: the service is unavailable or rejects the key.
     """
-    missing = set(wanted)
-    if not cost.is_cheaper_than(len(missing)):
-        yield from _fetch_each(missing, found, failures or {})
-        return replace(cost, age=cost.age + 1)
-    oldest = min(wanted.values())
-    spent = 0
+    failures = failures or {}
+    others = wanted.due - wanted.urgent
+    if len(others) > MAX_WHOLE_LISTING * endpoints.MAX_PAGE_SIZE:
+        progress.slow.length = max(progress.slow.length, MAX_WHOLE_LISTING + 1)
+    if len(others) <= MAX_WHOLE_LISTING:
+        yield from _read(set(wanted.due), wanted, progress, found, failures, len(wanted.due))
+    elif not progress.slow.is_needed:
+        max_requests = max(len(wanted.urgent), MAX_WHOLE_LISTING + 1)
+        yield from _read(set(wanted.due), wanted, progress, found, failures, max_requests)
+    else:
+        yield from _read(set(wanted.urgent), wanted, progress, found, failures, len(wanted.urgent))
+        left = yield from _list_finished(others, wanted, progress, found)
+        yield from _continue_slow_listing(left, wanted, progress.slow, found, failures, now)
+
+
+def _read(
+    missing: set[str],
+    wanted: Wanted,
+    progress: ScanProgress,
+    found: ScanResult,
+    failures: Mapping[str, tuple[int, float]],
+    max_requests: int,
+) -> Flow[None]:
+    """Read the missing transfers; but only the urgent ones if the listing is too long for one scan."""
+    if not progress.outstanding.is_cheaper_than(len(missing)):
+        yield from _fetch_each(missing, found, failures)
+        progress.outstanding = progress.outstanding.grow_older()
+        return
+    oldest = wanted.oldest(missing)
+    requests, is_whole = 0, True
+    max_requests = min(len(missing), max_requests)
     # A transfer moves from pending to partial (R18), so in this order it is seen at least once.
     for status in (PENDING, PARTIAL):
-        spent += yield from _page_through(status, missing, found, oldest, max_requests=len(wanted) - spent)
+        paging = yield from page_through(status, missing, found, oldest, max_requests=max_requests - requests)
+        requests += paging.requests
+        is_whole &= paging.is_whole
+    progress.outstanding = ListingCost(max(requests, 1))
+    if not is_whole and len(missing - wanted.urgent) > MAX_WHOLE_LISTING:
+        progress.slow.length = max(requests, MAX_WHOLE_LISTING + 1)
+        missing &= wanted.urgent
     for status in TERMINAL_STATUSES:
         if len(missing) >= MIN_MISSING_FOR_STATUS_PAGE:
-            yield from _page_through(status, missing, found, oldest, min_hits=MIN_HITS_PER_STATUS_PAGE)
-    yield from _fetch_each(missing, found, failures or {})
-    return ListingCost(max(spent, 1))
+            yield from page_through(status, missing, found, oldest, min_hits=MIN_HITS_PER_STATUS_PAGE)
+    yield from _fetch_each(missing, found, failures)
 
 
-def list_outstanding(found: ScanResult) -> Flow[tuple[list[Row], list[Row]]]:
-    """List the newest sent transfers and all outstanding ones.
+def _list_finished(
+    missing: Set[str], wanted: Wanted, progress: ScanProgress, found: ScanResult
+) -> Generator[Call[Any], Any, set[str]]:
+    """Page through the terminal statuses, whose rows do not shift: a transfer keeps a terminal status (R18).
 
-    :param found: receives unreadable rows.
-    :return: the first page of sent transfers, newest first; and every outstanding transfer.
-    :raises CallError: the service is unavailable or rejects the key, or a listing does not end.
+    :return: the missing transfers that are neither listed nor presumed to be outstanding.
     """
-    before = yield endpoints.list_transfers(status="all")
-    outstanding = []
-    for status in (PENDING, PARTIAL):
-        outstanding += yield from _list_rows(status, found)
-    # Requested last, so that it shows every transfer that was sent before the other requests.
-    newest = yield endpoints.list_transfers(status="all")
-    found.add_page(newest)
-    # An unreadable row that is new since the first page may be outstanding; older ones are in the other listings.
-    known = {row.id for row in _rows(before)}
-    outstanding += [row for row in _rows(newest) if row.transfer is None and row.id not in known]
-    return _rows(newest), outstanding
+    slow, missing = progress.slow, set(missing)
+    known = missing - wanted.unread
+    if not known:
+        return missing
+    if not progress.finished.is_cheaper_than(slow.length):
+        progress.finished = progress.finished.grow_older()
+        presumed = known - slow.unseen if slow.statuses else set()  # this slow listing has shown them
+        found.presumed |= presumed
+        return missing - presumed
+    oldest, requests, unreadable = wanted.oldest(known), 0, set[str]()
+    for status in TERMINAL_STATUSES:
+        if status == EXPIRED and not wanted.may_expire:
+            continue
+        # One that was never read may be older than the oldest that is known.
+        paging = yield from page_through(
+            status,
+            missing,
+            found,
+            oldest,
+            max_requests=slow.length - requests,
+            min_hits_before=MIN_HITS_PER_STATUS_PAGE,
+        )
+        requests += paging.requests
+        unreadable |= paging.unreadable
+        if not paging.is_whole:
+            progress.finished = ListingCost(slow.length)
+            return missing
+    progress.finished = ListingCost(max(requests, 1))
+    presumed = (known & missing) - unreadable
+    found.presumed |= presumed
+    return missing - presumed
 
 
-def list_sent_since(timestamp: float, known: Set[str], found: ScanResult) -> Flow[list[Row]]:
-    """List sent transfers, newest first, until most rows of a page are known or were sent before ``timestamp``.
-
-    Pages through ``status=all``, where no row is skipped while transfers change (service-api.md, R28).
-
-    :param timestamp: seconds since the epoch.
-    :param known: ids that need not be listed again.
-    :param found: receives unreadable rows.
-    :raises MalformedResponse: the listing does not end.
-    """
-    return (yield from _list_rows("all", found, timestamp, known))
-
-
-def _list_rows(
-    status: str, found: ScanResult, since: float = float("-inf"), known: Set[str] = frozenset()
-) -> Flow[list[Row]]:
-    """List a status to its end, or until most rows of a page are known or were sent before ``since``.
-
-    :raises MalformedResponse: the listing does not end, so it does not prove what is missing.
-    """
-    listed: dict[str, Row] = {}
-    cursor: str | None = None
-    fruitless = 0
-    for _ in range(MAX_PAGES):
-        page = yield endpoints.list_transfers(status=status, cursor=cursor)
-        found.add_page(page)
-        rows = _rows(page)
-        before = len(listed)
-        listed |= {row.id: row for row in rows}
-        fruitless = 0 if len(listed) > before else fruitless + 1
-        if page.next_cursor is None or _is_mostly_before(rows, since, known):
-            return list(listed.values())
-        if page.next_cursor == cursor or fruitless == MAX_FRUITLESS_PAGES:
-            break
-        cursor = page.next_cursor
-    raise MalformedResponse("list: the listing does not end")
-
-
-def _page_through(
-    status: str,
+def _continue_slow_listing(
     missing: set[str],
+    wanted: Wanted,
+    slow: SlowListing,
     found: ScanResult,
-    oldest: float,
-    *,
-    max_requests: int | None = None,
-    min_hits: int = 0,
-) -> Generator[Call[Any], Any, int]:
-    """Page through ``status`` and remove the transfers that it shows from ``missing``.
-
-    A page that is malformed, or that the service fails to return (500), ends the paging.
-
-    :param oldest: when the oldest wanted transfer was sent, in seconds since the epoch.
-    :param max_requests: maximum number of requests.
-    :param min_hits: a page that shows fewer missing transfers is the last.
-    :return: the number of requests.
-    """
-    cursor: str | None = None
-    spent = 0
-    while missing and (max_requests is None or spent < max_requests):
-        spent += 1
-        try:
-            page = yield endpoints.list_transfers(status=status, cursor=cursor)
-        except (MalformedResponse, ServerFault) as error:
-            if isinstance(error, ServerFault) and error.status != 500:
-                raise
-            break
-        found.add_page(page)
-        shown = {transfer.id: transfer for transfer in page.data if transfer.id in missing}
-        for transfer in shown.values():
-            found.add(transfer)
-        missing.difference_update(shown)
-        is_last = len(shown) < min_hits or _is_mostly_before(_rows(page), oldest)
-        if is_last or page.next_cursor in (None, cursor):
-            break
-        cursor = page.next_cursor
-    return spent
+    failures: Mapping[str, tuple[int, float]],
+    now: float,
+) -> Flow[None]:
+    """Read the next part of the listing of outstanding transfers, or some of those that it has not shown."""
+    slow.unseen &= wanted.waited_for.keys()
+    joined = missing - slow.unseen
+    if not slow.unseen and (now >= slow.due_at or len(joined) > slow.length):
+        slow.start(wanted.waited_for)
+    elif 0 < len(joined) <= slow.length:
+        yield from page_through(PENDING, joined, found, -inf, max_requests=1)  # the newest are on the first page
+        slow.unseen |= joined
+    left = SLOW_REQUESTS
+    oldest = wanted.oldest(slow.unseen)
+    while slow.statuses and left:
+        listed = slow.unseen | joined
+        paging = yield from page_through(slow.statuses[0], listed, found, oldest, max_requests=left, cursor=slow.cursor)
+        slow.unseen &= listed
+        joined &= listed
+        slow.cursor, left, slow.requests = paging.cursor, left - paging.requests, slow.requests + paging.requests
+        if slow.cursor is None:
+            slow.statuses = slow.statuses[1:]
+        if not slow.statuses or not slow.unseen or slow.requests >= len(wanted.waited_for):
+            slow.finish(now)
+    if slow.unseen and left:
+        unread_first = sorted(slow.unseen, key=lambda one: (failures.get(one, (0, 0.0)), one not in wanted.unread, one))
+        fetched = unread_first[:left]
+        yield from _fetch_each(fetched, found, failures)
+        slow.unseen.difference_update(fetched)
 
 
 def _fetch_each(missing: Iterable[str], found: ScanResult, failures: Mapping[str, tuple[int, float]]) -> Flow[None]:
@@ -281,14 +322,3 @@ def _fetch_each(missing: Iterable[str], found: ScanResult, failures: Mapping[str
         found.failed_alone |= failed
         raise next(reversed(failed.values()))
     found.failed |= failed
-
-
-def _rows(page: TransferPage) -> list[Row]:
-    """Return the rows of a page in their order, without those whose id is unreadable."""
-    return [Row(each.id, each if isinstance(each, Transfer) else None) for each in page.rows if each.id]
-
-
-def _is_mostly_before(rows: list[Row], timestamp: float, known: Set[str] = frozenset()) -> bool:
-    """Return whether the rows that follow were sent before ``timestamp``; a few absurd times do not matter."""
-    before = sum(row.id in known or ((sent_at := row.sent_at) is not None and sent_at < timestamp) for row in rows)
-    return bool(rows) and 2 * before >= len(rows)

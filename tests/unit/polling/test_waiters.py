@@ -12,14 +12,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from outbound_transfer.polling.rate_limiter import BURST, REQUESTS_PER_MINUTE, RateLimiter
+from outbound_transfer.polling.rate_limiter import MAX_RATE, MIN_RATE, RateLimiter
 from outbound_transfer.polling.read_backoff import MAX_READ_BACKOFF, ReadBackoff
 from outbound_transfer.polling.schedule import DEFAULT_INTERVAL, Now, interval_or_default, next_poll_at
 from outbound_transfer.polling.waiters import EXPIRY_MARGIN, FINAL_POLL_GRACE, Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import LISTING_OVERLAP, MAX_MISSING, MAX_RECENT, CompletionWatcher
+from outbound_transfer.protocol.listings import Row
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES, OutcomeRules
-from outbound_transfer.protocol.status_scan import Row
 
 #: After all that is sent here.
 NOW = datetime(2026, 3, 2, tzinfo=timezone.utc).timestamp()
@@ -224,14 +224,26 @@ def test_rate_limit_holds_in_any_minute(pauses: list[float]) -> None:
         asked.append(now)
     for first in range(len(asked)):
         in_a_minute = sum(asked[first] <= one < asked[first] + 60 for one in asked)
-        assert in_a_minute <= BURST + REQUESTS_PER_MINUTE + 1
+        assert in_a_minute <= 2 * MAX_RATE + 1
 
 
-def test_burst_is_available_after_an_idle_time() -> None:
+def test_requests_of_a_minute_are_available_after_an_idle_time() -> None:
     limiter = RateLimiter()
-    assert [limiter.reserve(0.0) for _ in range(BURST)] == [0.0] * BURST
-    assert limiter.reserve(0.0) == pytest.approx(60 / REQUESTS_PER_MINUTE)
+    assert [limiter.reserve(0.0) for _ in range(int(MAX_RATE))] == [0.0] * int(MAX_RATE)
+    assert limiter.reserve(0.0) == pytest.approx(60 / MAX_RATE)
     assert limiter.reserve(3_600.0) == 0.0
+
+
+def test_polls_give_way_to_others_and_come_back() -> None:
+    limiter = RateLimiter()
+    for _ in range(10):
+        limiter.record_refusal(100.0)
+    assert limiter.rate == MIN_RATE
+    assert limiter.reserve(100.0) == pytest.approx(60 / MIN_RATE), "nothing goes without delay after a refusal"
+    limiter.reserve(100.0 + 10 * 60)
+    assert limiter.rate == MIN_RATE + 10
+    limiter.reserve(100.0 + 1_000 * 60)
+    assert limiter.rate == MAX_RATE
 
 
 def rows(*newest_first: Transfer | str) -> list[Row]:
