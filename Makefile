@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-package test-versions test-cluster test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium \
-	bench-upload bench-ledger bench-import bench-wait bench-ingest bench-sandbox bench-page sandbox constraints docs clean
+	bench-upload bench-ledger bench-import bench-wait bench-cluster bench-ingest bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -102,6 +102,9 @@ bench-import: setup ## What importing the operators adds to importing Airflow
 
 bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSensor (about half an hour; AIRFLOW=3.0.6)
 	$(RUN_WITH) -m benchmarks.bench_wait $(ARGS)
+
+bench-cluster: setup ## Senders beside thousands of waits that share a key's real allowance (about 25 minutes)
+	$(RUN) -m benchmarks.bench_cluster $(ARGS)
 
 bench-page: setup ## The page of deliveries with 100,000 of them, in each warehouse (about 8 minutes)
 	$(RUN) -m benchmarks.bench_page $(ARGS)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,12 @@ def simulated(count: int) -> Iterator[str]:
 
 
 async def _wait(sandbox: Sandbox, sent: list[str]) -> list[str]:
-    manager = SharedStreamManager(log=_Silent()) if SharedStreamManager else None
-    triggers = {
-        number: TransferTrigger(one, "outbound_transfer_default", INTERVAL, "2100-01-01T00:00:00+00:00")
-        for number, one in enumerate(sent)
-    }
     # The first wait brings the client, its TLS and its modules into memory, once for all.
-    first = _start(manager, 0, triggers[0])
+    manager = _manager()
+    first = start_waiters(sent[:1], INTERVAL, manager=manager)
     await asyncio.sleep(5)
     before, calls_before = _memory(), len(sandbox.requests())
-    tasks = [first, *(_start(manager, number, trigger) for number, trigger in triggers.items() if number)]
+    tasks = [*first, *start_waiters(sent[1:], INTERVAL, manager=manager)]
     rounds = 2
     await asyncio.sleep(INTERVAL * rounds)
     made = sandbox.requests()[calls_before:]
@@ -67,22 +63,39 @@ async def _wait(sandbox: Sandbox, sent: list[str]) -> list[str]:
     ]
 
 
-def _start(manager: Any, number: int, trigger: TransferTrigger) -> asyncio.Task[None]:
-    key = trigger.shared_stream_key()
+def _manager() -> Any:
+    return SharedStreamManager(log=_Silent()) if SharedStreamManager else None
 
-    async def run() -> None:
+
+def start_waiters(
+    transfer_ids: list[str], interval: float, on_end: Callable[[str], object] = str, *, manager: Any = None
+) -> list[asyncio.Task[None]]:
+    """Start a trigger for each transfer, as one triggerer does.
+
+    :param on_end: called with the id of each transfer that ends.
+    """
+    manager = manager or _manager()
+
+    async def run(trigger: TransferTrigger) -> None:
         if manager is None:
-            async for _ in trigger.run():
-                pass
-            return
-        stream = manager.subscribe(trigger_id=number, trigger=trigger, key=key)
+            events = trigger.run()
+        else:
+            key = trigger.shared_stream_key()
+            stream = manager.subscribe(trigger_id=trigger.transfer_id, trigger=trigger, key=key)
+            events = trigger.filter_shared_stream(stream)
         try:
-            async for _ in trigger.filter_shared_stream(stream):
-                pass
+            async for _ in events:
+                on_end(trigger.transfer_id)
+                break
         finally:
-            await manager.unsubscribe(number, key)
+            if manager is not None:
+                await manager.unsubscribe(trigger.transfer_id, key)
 
-    return asyncio.create_task(run())
+    deadline = "2100-01-01T00:00:00+00:00"
+    return [
+        asyncio.create_task(run(TransferTrigger(one, "outbound_transfer_default", interval, deadline)))
+        for one in transfer_ids
+    ]
 
 
 class _Silent:
