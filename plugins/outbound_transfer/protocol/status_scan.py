@@ -45,7 +45,8 @@ MIN_HITS_PER_STATUS_PAGE: Final = 2
 #: Single reads that may fail in a row before the service is considered down.
 MAX_CONSECUTIVE_ERRORS: Final = 3
 
-#: Most requests for the listing of outstanding transfers in one scan. A longer listing is read in parts.
+#: Most requests for the listing of outstanding transfers in one scan. A longer listing is read in parts. Also the most
+#: single reads of transfers that such a listing has not shown.
 MAX_WHOLE_LISTING: Final = 12
 
 #: Requests of one scan for the listing that is read in parts.
@@ -181,7 +182,7 @@ def scan_statuses(
         yield from _read(set(wanted.due), wanted, progress, found, failures, max_requests)
     else:
         yield from _read(set(wanted.urgent), wanted, progress, found, failures, len(wanted.urgent))
-        left = yield from _list_finished(others, wanted, progress, found)
+        left = yield from _list_finished(others, wanted, progress, found, failures)
         yield from _continue_slow_listing(left, wanted, progress.slow, found, failures, now)
 
 
@@ -207,7 +208,7 @@ def _read(
         requests += paging.requests
         is_whole &= paging.is_whole
     progress.outstanding = ListingCost(max(requests, 1))
-    if not is_whole and len(missing - wanted.urgent) > MAX_WHOLE_LISTING:
+    if not is_whole and requests >= max_requests and len(missing - wanted.urgent) > MAX_WHOLE_LISTING:
         progress.slow.length = max(requests, MAX_WHOLE_LISTING + 1)
         missing &= wanted.urgent
     for status in TERMINAL_STATUSES:
@@ -217,7 +218,11 @@ def _read(
 
 
 def _list_finished(
-    missing: Set[str], wanted: Wanted, progress: ScanProgress, found: ScanResult
+    missing: Set[str],
+    wanted: Wanted,
+    progress: ScanProgress,
+    found: ScanResult,
+    failures: Mapping[str, tuple[int, float]],
 ) -> Generator[Call[Any], Any, set[str]]:
     """Page through the terminal statuses, whose rows do not shift: a transfer keeps a terminal status (R18).
 
@@ -253,7 +258,8 @@ def _list_finished(
     progress.finished = ListingCost(max(requests, 1))
     presumed = (known & missing) - unreadable
     found.presumed |= presumed
-    return missing - presumed
+    missing -= presumed
+    return missing - (yield from _fetch_some(missing & unreadable, found, failures))
 
 
 def _continue_slow_listing(
@@ -285,10 +291,20 @@ def _continue_slow_listing(
         if not slow.statuses or not slow.unseen or slow.requests >= len(wanted.waited_for):
             slow.finish(now)
     if slow.unseen and left:
-        unread_first = sorted(slow.unseen, key=lambda one: (failures.get(one, (0, 0.0)), one not in wanted.unread, one))
-        fetched = unread_first[:left]
-        yield from _fetch_each(fetched, found, failures)
-        slow.unseen.difference_update(fetched)
+        slow.unseen -= yield from _fetch_some(slow.unseen, found, failures, wanted.unread)
+
+
+def _fetch_some(
+    missing: Set[str], found: ScanResult, failures: Mapping[str, tuple[int, float]], unread: Set[str] = frozenset()
+) -> Generator[Call[Any], Any, set[str]]:
+    """Fetch the first few of the missing transfers; return which.
+
+    :param unread: these are fetched first.
+    """
+    in_order = sorted(missing, key=lambda one: (failures.get(one, (0, 0.0)), one not in unread, one))
+    fetched = in_order[:MAX_WHOLE_LISTING]
+    yield from _fetch_each(fetched, found, failures)
+    return set(fetched)
 
 
 def _fetch_each(missing: Iterable[str], found: ScanResult, failures: Mapping[str, tuple[int, float]]) -> Flow[None]:

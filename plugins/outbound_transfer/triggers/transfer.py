@@ -5,10 +5,10 @@ All triggers of one connection in one triggerer share one poll.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from abc import abstractmethod
+from asyncio import sleep
 from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -276,7 +276,7 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
                     if update.warning:
                         self.log.warning("%s", update.warning)
                     if watcher.has_finished:
-                        await asyncio.sleep(next_event_at - schedule.now().monotonic)
+                        await sleep(next_event_at - schedule.now().monotonic)
                     finished, state = watcher.drain()
                     if transfers := [
                         to_summary_dict(transfer) for transfer in finished if transfer.status in self.outcomes

@@ -31,6 +31,7 @@ from outbound_transfer.polling import schedule
 from outbound_transfer.polling.poller import PollUpdate, SharedPoller
 from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waiters import WaiterRegistry
+from outbound_transfer.triggers import transfer
 from outbound_transfer.triggers.transfer import TransferOutcomeTrigger, TransferTrigger
 from support.quiet import be_quiet
 
@@ -171,6 +172,12 @@ class World:
             self.stopped.set()
             await asyncio.Event().wait()  # the triggerer is stopped from outside
         await asyncio.sleep(0)
+
+    async def wait(self, seconds: float) -> None:
+        """Sleep while others make the time pass."""
+        passed = asyncio.Event()
+        self.plans.append((self.now + seconds, passed.set))
+        await passed.wait()
 
     # ----------------------------------------------------------------------------------------------------- the service
 
@@ -369,8 +376,16 @@ class Triggerer:
                 queue.put_nowait(update)
             for _ in range(5):
                 await asyncio.sleep(0)
-            for store in update.on_stored:  # as Airflow confirms stored events
-                await store()
+            confirmed = asyncio.ensure_future(self._confirm(update, list(self.listeners.values())))
+            self.tasks[id(confirmed)] = confirmed
+            await asyncio.sleep(0)
+
+    async def _confirm(self, update: PollUpdate, queues: list[asyncio.Queue[PollUpdate]]) -> None:
+        """As Airflow confirms that the events of an update are stored."""
+        for queue in queues:
+            await queue.join()
+        for store in update.on_stored:
+            await store()
 
     async def live(self) -> None:
         """Until it is to stop."""
@@ -592,7 +607,10 @@ def play(seed: int) -> PollScenario:
     """One scenario, judged."""
     scenario = PollScenario(seed)
     random.seed(seed)  # of the backoffs
-    with mock.patch.object(schedule, "now", scenario.world.clock):
+    with (
+        mock.patch.object(schedule, "now", scenario.world.clock),
+        mock.patch.object(transfer, "sleep", scenario.world.wait),
+    ):
         asyncio.run(asyncio.wait_for(scenario.play(), 300))
     scenario.judge()
     return scenario
