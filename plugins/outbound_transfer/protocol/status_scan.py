@@ -49,7 +49,8 @@ MAX_CONSECUTIVE_ERRORS: Final = 3
 #: single reads of transfers that such a listing has not shown.
 MAX_WHOLE_LISTING: Final = 12
 
-#: Requests of one scan for the listing that is read in parts.
+#: Requests of one scan for the listing that is read in parts, if the finished transfers are listed, too. Otherwise it
+#: is what shows that a transfer has finished, and has :data:`MAX_WHOLE_LISTING` requests.
 SLOW_REQUESTS: Final = 1
 
 #: Seconds from the end of such a listing to the next one. A transfer that the key no longer sees, or that has status
@@ -182,8 +183,9 @@ def scan_statuses(
         yield from _read(set(wanted.due), wanted, progress, found, failures, max_requests)
     else:
         yield from _read(set(wanted.urgent), wanted, progress, found, failures, len(wanted.urgent))
-        left = yield from _list_finished(others, wanted, progress, found, failures)
-        yield from _continue_slow_listing(left, wanted, progress.slow, found, failures, now)
+        left, is_whole = yield from _list_finished(others, wanted, progress, found, failures)
+        max_requests = SLOW_REQUESTS if is_whole else MAX_WHOLE_LISTING
+        yield from _continue_slow_listing(left, wanted, progress.slow, found, failures, now, max_requests)
 
 
 def _read(
@@ -223,20 +225,21 @@ def _list_finished(
     progress: ScanProgress,
     found: ScanResult,
     failures: Mapping[str, tuple[int, float]],
-) -> Generator[Call[Any], Any, set[str]]:
+) -> Generator[Call[Any], Any, tuple[set[str], bool]]:
     """Page through the terminal statuses, whose rows do not shift: a transfer keeps a terminal status (R18).
 
-    :return: the missing transfers that are neither listed nor presumed to be outstanding.
+    :return: the missing transfers that are neither listed nor presumed to be outstanding; and whether the pages show
+        all others that have finished.
     """
     slow, missing = progress.slow, set(missing)
     known = missing - wanted.unread
     if not known:
-        return missing
+        return missing, False
     if not progress.finished.is_cheaper_than(slow.length):
         progress.finished = progress.finished.grow_older()
         presumed = known - slow.unseen if slow.statuses else set()  # this slow listing has shown them
         found.presumed |= presumed
-        return missing - presumed
+        return missing - presumed, False
     oldest, requests, unreadable = wanted.oldest(known), 0, set[str]()
     for status in TERMINAL_STATUSES:
         if status == EXPIRED and not wanted.may_expire:
@@ -254,12 +257,12 @@ def _list_finished(
         unreadable |= paging.unreadable
         if not paging.is_whole:
             progress.finished = ListingCost(slow.length)
-            return missing
+            return missing, False
     progress.finished = ListingCost(max(requests, 1))
     presumed = (known & missing) - unreadable
     found.presumed |= presumed
     missing -= presumed
-    return missing - (yield from _fetch_some(missing & unreadable, found, failures))
+    return missing - (yield from _fetch_some(missing & unreadable, found, failures)), True
 
 
 def _continue_slow_listing(
@@ -269,6 +272,7 @@ def _continue_slow_listing(
     found: ScanResult,
     failures: Mapping[str, tuple[int, float]],
     now: float,
+    max_requests: int,
 ) -> Flow[None]:
     """Read the next part of the listing of outstanding transfers, or some of those that it has not shown."""
     slow.unseen &= wanted.waited_for.keys()
@@ -278,7 +282,7 @@ def _continue_slow_listing(
     elif 0 < len(joined) <= slow.length:
         yield from page_through(PENDING, joined, found, -inf, max_requests=1)  # the newest are on the first page
         slow.unseen |= joined
-    left = SLOW_REQUESTS
+    left = max_requests
     oldest = wanted.oldest(slow.unseen)
     while slow.statuses and left:
         listed = slow.unseen | joined

@@ -414,7 +414,8 @@ def test_many_finished_cost_no_more_than_what_is_outstanding() -> None:
     for _ in range(60):
         polls.again()
         asked.append(len(busy.asked))
-    assert max(asked) <= 16 + 4
+    assert max(asked) <= 16 + status_scan.MAX_WHOLE_LISTING
+    assert sum(asked) / len(asked) <= 16
     assert sum(asked) <= 60 * 16
 
 
