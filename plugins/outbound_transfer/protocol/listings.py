@@ -75,20 +75,19 @@ def list_outstanding(found: ScanResult) -> Flow[tuple[list[Row], list[Row]]]:
     """List the newest sent transfers and all outstanding ones.
 
     :param found: receives unreadable rows.
-    :return: the first page of sent transfers, newest first; and every outstanding transfer.
+    :return: the newest sent transfers, newest first, with all that were sent meanwhile; and every outstanding transfer.
     :raises CallError: the service is unavailable or rejects the key, or a listing does not end.
     """
     before = yield endpoints.list_transfers(status="all")
     outstanding = []
     for status in (PENDING, PARTIAL):
         outstanding += yield from _list_rows(status, found)
-    # Requested last, so that it shows every transfer that was sent before the other requests.
-    newest = yield endpoints.list_transfers(status="all")
-    found.add_page(newest)
-    # An unreadable row that is new since the first page may be outstanding; older ones are in the other listings.
+    # Listed last, down to what the first page has shown: the other listings may not show what was sent meanwhile.
     known = {row.id for row in _rows(before)}
-    outstanding += [row for row in _rows(newest) if row.transfer is None and row.id not in known]
-    return _rows(newest), outstanding
+    newest = yield from _list_rows("all", found, known=known)
+    # An unreadable row that is new since the first page may be outstanding; older ones are in the other listings.
+    outstanding += [row for row in newest if row.transfer is None and row.id not in known]
+    return newest, outstanding
 
 
 def list_sent_since(timestamp: float, known: Set[str], found: ScanResult) -> Flow[list[Row]]:

@@ -223,6 +223,19 @@ def test_a_page_that_cannot_be_had_keeps_nobody_waiting(error: CallError) -> Non
     assert set(found.transfers) == set(some.statuses)
 
 
+def test_all_that_is_sent_while_a_watch_begins_is_listed() -> None:
+    history = account(complete=3, pending=1)
+    late = {f"late-{number}": "pending" for number in range(3 * PAGE)}
+
+    def respond(call: Call[Any]) -> Any:
+        if call.params.get("status") == "partial":
+            history.statuses |= late
+        return history.respond(call)
+
+    newest, _ = drive(listings.list_outstanding(ScanResult()), respond)
+    assert late.keys() <= {row.id for row in newest}
+
+
 def test_unreadable_rows_are_fetched_and_reported() -> None:
     some = account(pending=300)
     some.poisoned = {"pending-7", "pending-8"}
@@ -406,7 +419,7 @@ def test_few_finished_among_many_outstanding_cost_the_pages_of_the_finished() ->
 
 
 def test_many_finished_cost_no_more_than_what_is_outstanding() -> None:
-    busy = account(complete=8_000, pending=1_500)
+    busy = account(complete=3_000, pending=1_500)
     busy.claimed = dict.fromkeys(busy.statuses, _sent(0))
     polls = Polls(busy, [one for one in busy.statuses if one.startswith("pending")])
     polls.until_all_are_read(60)
