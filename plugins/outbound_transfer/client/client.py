@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
@@ -16,9 +18,13 @@ from outbound_transfer.client.retry import RetryDetails, RetryHook, RetryPolicy,
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, send, send_async
 from outbound_transfer.protocol.flows import SafeCall
-from outbound_transfer.protocol.messages import Call, Flow, Response
+from outbound_transfer.protocol.messages import Call, Flow, Response, Upload
 
 T = TypeVar("T")
+
+
+class CallsStopped(Exception):
+    """Control flow, not an error: another thread has stopped the calls of the client."""
 
 
 class _BaseClient:
@@ -60,11 +66,15 @@ class _BaseClient:
 
 
 class Client(_BaseClient):
-    """Synchronous client, for workers. Use it as a context manager, or call :meth:`close`."""
+    """Synchronous client, for workers. Use it as a context manager, or call :meth:`close`.
 
-    def __init__(self, settings: Settings, *, sleep: Callable[[float], None] = time.sleep, **options: Any) -> None:
+    Several threads may use it. Its retry hook and its observer are then called by each of them.
+    """
+
+    def __init__(self, settings: Settings, *, sleep: Callable[[float], object] | None = None, **options: Any) -> None:
         super().__init__(settings, **options)
-        self._sleep = sleep
+        self._stopped = threading.Event()
+        self._sleep = sleep or self._stopped.wait
         self._http = httpx.Client(**client_options(settings))
 
     def perform(self, call: Call[T]) -> T:
@@ -74,18 +84,40 @@ class Client(_BaseClient):
         :raises CallError: the error of the last attempt.
         """
         safe_call = SafeCall(call)
-        retrying = Retrying(sleep=self._sleep, **self._retry_options(call))
+        retrying = Retrying(sleep=self._wait_to_retry, **self._retry_options(call))
         return retrying(lambda: drive(safe_call(), self._send))
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow; each of its calls is performed under the policy."""
         return drive(flow, self.perform)
 
+    def stop(self) -> None:
+        """Make the calls of other threads end soon, for good: uploads break off, and no call waits for a retry.
+
+        They raise :class:`CallsStopped`. A request that is sent to its last byte is not broken off.
+        """
+        self._stopped.set()
+
     def _send(self, call: Call[Any]) -> Response:
+        if upload := call.upload:
+            call = replace(call, upload=replace(upload, chunks=lambda: self._until_stopped(upload)))
         with observe_attempt(self._observer, call) as attempt:
             response = send(self._http, self.settings, call, self._secrets)
             attempt.status = response.status
         return response
+
+    def _until_stopped(self, upload: Upload) -> Iterator[bytes]:
+        for chunk in upload.chunks():
+            self._check_not_stopped()
+            yield chunk
+
+    def _wait_to_retry(self, seconds: float) -> None:
+        self._sleep(seconds)
+        self._check_not_stopped()
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise CallsStopped
 
     def close(self) -> None:
         self._http.close()

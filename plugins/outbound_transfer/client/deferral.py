@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 #: Seconds; a longer wait frees the worker slot.
@@ -28,3 +29,21 @@ class DeferRequested(Exception):
         super().__init__(f"waiting {seconds:.0f} s")
         self.seconds, self.waited = seconds, waited or {}
         self.in_doubt, self.was_in_doubt = in_doubt, was_in_doubt
+
+
+def combine_requests(requests: Sequence[DeferRequested]) -> DeferRequested:
+    """Return one request for those of several calls: it waits until the last of them may be repeated.
+
+    It is in doubt if any of them is. Each call will have waited as long, so that no timeout is exceeded unnoticed.
+    """
+    seconds = max(request.seconds for request in requests)
+    waited: dict[str, float] = {}
+    for request in requests:
+        for operation, own in request.waited.items():
+            waited[operation] = max(waited.get(operation, 0.0), own + seconds - request.seconds)
+    return DeferRequested(
+        seconds,
+        waited,
+        in_doubt=any(request.in_doubt for request in requests),
+        was_in_doubt=any(request.was_in_doubt for request in requests),
+    )

@@ -120,9 +120,21 @@ class Delivery:
         self.observer.record_transfer(transfer)
         return DraftState(state, transfer, by_name(transfer.files), is_record_missing)
 
-    def attach(self, draft: DraftState, sources: Sequence[Source], *, files: Any = None, exclusive: bool) -> list[File]:
-        """Make the draft hold exactly ``sources``; see :meth:`.FileAttacher.attach`."""
-        return FileAttacher(self._session).attach(draft, sources, files=files, exclusive=exclusive)
+    def attach(
+        self,
+        draft: DraftState,
+        sources: Sequence[Source],
+        *,
+        files: Any = None,
+        exclusive: bool,
+        max_parallel_uploads: int = 1,
+    ) -> list[File]:
+        """Make the draft hold exactly ``sources``; see :meth:`.FileAttacher.attach`.
+
+        :param max_parallel_uploads: how many files to upload at once, after the largest.
+        """
+        attacher = FileAttacher(self._session, max_parallel_uploads)
+        return attacher.attach(draft, sources, files=files, exclusive=exclusive)
 
     reason_to_replace = staticmethod(reason_to_replace)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.delivery import state as states
@@ -14,6 +16,7 @@ from outbound_transfer.delivery.attachments import (
     unwanted_uploads,
 )
 from outbound_transfer.delivery.checksum import HashingUpload, sha256_of
+from outbound_transfer.delivery.parallel import run_uploads
 from outbound_transfer.delivery.progress import UploadProgress
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import FileConflict
@@ -22,8 +25,23 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.comparison import DraftState
     from outbound_transfer.delivery.session import DeliverySession
     from outbound_transfer.delivery.sources import Source
-    from outbound_transfer.delivery.state import DeliveryState
+    from outbound_transfer.delivery.state import DeliveryState, PlannedFile
     from outbound_transfer.protocol.models import File
+
+
+@dataclass(frozen=True)
+class FinishedUpload:
+    """A source that is attached.
+
+    :ivar file: the service's record of it.
+    :ivar sha256: of its bytes, in hexadecimal.
+    :ivar is_still_in_flight: a request of an earlier attempt may still arrive.
+    """
+
+    source: Source
+    file: File
+    sha256: str
+    is_still_in_flight: bool
 
 
 def reason_to_replace(draft: DraftState, sources: Sequence[Source]) -> str:
@@ -43,17 +61,20 @@ def reason_to_replace(draft: DraftState, sources: Sequence[Source]) -> str:
 
 
 class FileAttacher:
-    """Attaches the files of one delivery, in this order: stale files go, the plan is stored, the bytes are sent."""
+    """Attaches the files of one delivery, in this order: stale files go, the plan is stored, the bytes are sent.
 
-    def __init__(self, session: DeliverySession) -> None:
-        self._session = session
+    :param max_parallel_uploads: how many files to upload at once; 1 starts no thread.
+    """
+
+    def __init__(self, session: DeliverySession, max_parallel_uploads: int) -> None:
+        self._session, self._max_parallel = session, max_parallel_uploads
 
     def attach(self, draft: DraftState, sources: Sequence[Source], *, files: Any, exclusive: bool) -> list[File]:
         """Make the draft hold exactly ``sources``; what it already holds is not uploaded again.
 
-        The largest is attached first. The service checks a file's declared length before it reads a byte (413
-        ``file_too_large``), so a delivery over the account's limit is refused before any of it is uploaded, in each
-        try: the limit may have been raised since.
+        The largest is attached first, and alone. The service checks a file's declared length before it reads a byte
+        (413 ``file_too_large``), so a delivery over the account's limit is refused before any of it is uploaded, in
+        each try: the limit may have been raised since. The others follow in parallel.
 
         :param files: the operator's argument, normalized.
         :param exclusive: refuse files on the draft that this delivery did not plan.
@@ -75,13 +96,7 @@ class FileAttacher:
         state.files_digest = states.digest(files, state.salt)
         self._session.save(state)
         self._record_attached(draft, sources)
-        missing = [source for source in sources if source.name not in attached]
-        try:
-            for source in sorted(missing, key=lambda source: source.size, reverse=True):
-                attached[source.name] = self._attach_one(state, source, may_be_in_flight=source.name in before)
-        finally:
-            # A try that defers in between resumes from this state, without reading the draft again.
-            self._session.save(state)
+        self._upload_missing(draft, [source for source in sources if source.name not in attached], before)
         return [attached[source.name] for source in sources]
 
     def _remove_stale(self, draft: DraftState, sources: Sequence[Source], *, exclusive: bool) -> None:
@@ -100,22 +115,45 @@ class FileAttacher:
                 plan.sha256 = plan.sha256 or sha256_of(source)  # the try that attached it did not store it
                 self._record(draft.state, source)
 
-    def _attach_one(self, state: DeliveryState, source: Source, *, may_be_in_flight: bool) -> File:
-        progress, plan = UploadProgress(source.name, source.size, self._session.log), state.files[source.name]
+    def _upload_missing(self, draft: DraftState, missing: Sequence[Source], before: Mapping[str, PlannedFile]) -> None:
+        uploads = [
+            partial(self._upload, draft.state, source, may_be_in_flight=source.name in before)
+            for source in sorted(missing, key=lambda source: source.size, reverse=True)
+        ]
+        alone = 1 if self._max_parallel > 1 else len(uploads)
+        for upload in uploads[:alone]:
+            self._finish(draft, upload())
+        run_uploads(
+            uploads[alone:],
+            self._max_parallel,
+            on_finished=partial(self._finish, draft),
+            stop=self._session.client.stop,
+            log=self._session.log,
+        )
+
+    def _upload(self, state: DeliveryState, source: Source, *, may_be_in_flight: bool) -> FinishedUpload:
+        """Upload one file, perhaps in a thread of its own: the shared state is only read."""
+        progress = UploadProgress(source.name, source.size, self._session.log)
         hashing = HashingUpload(source.upload(progress))
         flow = flows.attach(
             state.transfer_id,
             hashing.upload,
             check_unchanged=source.check_unchanged,
             may_be_in_flight=may_be_in_flight,
-            earlier_sizes=plan.earlier_sizes,
+            earlier_sizes=state.files[source.name].earlier_sizes,
         )
         file, is_still_in_flight = self._session.client.run(flow)
-        plan.file_id, plan.sha256 = file.id, hashing.sha256
-        plan.may_be_in_flight = is_still_in_flight or may_be_in_flight
-        self._record(state, source)
         progress.done()
-        return file
+        return FinishedUpload(source, file, hashing.sha256, is_still_in_flight or may_be_in_flight)
+
+    def _finish(self, draft: DraftState, upload: FinishedUpload) -> None:
+        """Store what became of an upload, so that a try that ends before the next one does not lose it."""
+        state, name = draft.state, upload.source.name
+        plan = state.files[name]
+        plan.file_id, plan.sha256, plan.may_be_in_flight = upload.file.id, upload.sha256, upload.is_still_in_flight
+        draft.attached[name] = upload.file
+        self._session.save(state)
+        self._record(state, upload.source)
 
     def _record(self, state: DeliveryState, source: Source) -> None:
         plan = state.files[source.name]

@@ -28,6 +28,7 @@ from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import build_new_transfer, to_builtins
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
+from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
 
@@ -277,20 +278,29 @@ class AttachFilesOperator(_TransferOperator):
 
     :param transfer_id: the draft.
     :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file.
-    :return: the service's file records: ``id``, ``name`` and ``size`` in bytes.
+    :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
+        it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.
+    :return: the service's file records: ``id``, ``name`` and ``size`` in bytes, in the order of ``files``.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "files")
+    template_fields: Sequence[str] = (
+        *OutboundTransferOperator.template_fields,
+        "transfer_id",
+        "files",
+        "max_parallel_uploads",
+    )
 
-    def __init__(self, *, transfer_id: str, files: Any, **kwargs: Any) -> None:
+    def __init__(self, *, transfer_id: str, files: Any, max_parallel_uploads: int | str = 4, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
         self.files = files
+        self.max_parallel_uploads = max_parallel_uploads
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> list[dict[str, Any]]:  # noqa: ARG002
         from outbound_transfer.delivery.sources import normalize_files, resolve_files
 
         delivery, files = self.delivery(hook, context), normalize_files(self.files)
+        max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         transfer_id = resolve_transfer_id(self.transfer_id)
         push_link(context, delivery.client.settings, transfer_id)
         self.check_account(delivery, context, transfer_id)
@@ -302,7 +312,9 @@ class AttachFilesOperator(_TransferOperator):
             records = [draft.attached[name] for name in planned]
         else:
             sources = log_sources(resolve_files(files), self.log)
-            records = delivery.attach(draft, sources, files=files, exclusive=False)
+            records = delivery.attach(
+                draft, sources, files=files, exclusive=False, max_parallel_uploads=max_parallel_uploads
+            )
         result: list[dict[str, Any]] = to_builtins(records)
         return result
 
@@ -388,6 +400,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
     ``transfer_id`` as soon as the draft exists. See :class:`CreateTransferOperator` for the draft's arguments.
 
     :param files: see :class:`AttachFilesOperator`.
+    :param max_parallel_uploads: see :class:`AttachFilesOperator`.
     :param slot_timeout: see :class:`SendTransferOperator`.
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
     :param str on_expired: outcome of the task when the transfer expires: ``fail``, ``succeed`` or ``skip``.
@@ -402,6 +415,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
     template_fields: Sequence[str] = (
         *_NewTransferOperator.template_fields,
         "files",
+        "max_parallel_uploads",
         "slot_timeout",
         "on_expired",
         "on_canceled",
@@ -413,6 +427,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         self,
         *,
         files: Any,
+        max_parallel_uploads: int | str = 4,
         slot_timeout: float | timedelta = timedelta(hours=1),
         wait: bool = False,
         poke_interval: float | timedelta = 60,
@@ -421,6 +436,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
     ) -> None:
         super().__init__(**kwargs)
         self.files = files
+        self.max_parallel_uploads = max_parallel_uploads
         self.slot_timeout = slot_timeout
         self.wait = wait
         self.poke_interval = poke_interval
@@ -463,6 +479,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         if self.wait:
             self.validate_wait()
         new, files = self.new_transfer(), normalize_files(self.files)
+        max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         draft = delivery.history.resume_deferred(new) if resumed else None
         draft = draft or delivery.history.find_previous_attempt(new, files, resend=self.resend)
         if draft:
@@ -484,7 +501,9 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         if not draft:
             draft = delivery.create(new, files)
             self._push_transfer_id(context, delivery, draft)
-        records = delivery.attach(draft, sources, files=files, exclusive=True)
+        records = delivery.attach(
+            draft, sources, files=files, exclusive=True, max_parallel_uploads=max_parallel_uploads
+        )
         transfer = delivery.send(draft.state, new)
         self.log.info("%s", delivery_summary(transfer, records, context["ti"], delivery.client.settings))
         return transfer

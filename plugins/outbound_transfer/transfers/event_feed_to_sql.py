@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, emit_asset_event, table_asset
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.protocol.errors import MalformedResponse
 from outbound_transfer.protocol.models import to_epoch
+from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.transfers.progress import IngestProgress, progress_from_event
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
@@ -196,10 +196,4 @@ def _emit_page_metrics(account: str, page: Page, new_events: int, now: float) ->
 def _limit(name: str, value: int | str | None, minimum: int) -> int | None:
     if value is None or str(value).strip() in ("", "None"):  # what a template makes of None
         return None
-    try:
-        limit = int(value)
-    except ValueError:
-        limit = minimum - 1
-    if limit < minimum:
-        raise AirflowFailException(f"{name} must be a whole number from {minimum} on, or None, not {value!r}")
-    return limit
+    return to_whole_number(value, name, minimum, expected=", or None")
