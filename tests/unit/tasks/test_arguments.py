@@ -1,0 +1,31 @@
+"""Numbers among the arguments of operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFilesOperator
+from outbound_transfer.tasks.arguments import to_whole_number
+
+
+@pytest.mark.parametrize("value", [1, "1", " 7 ", 1_000_000])
+def test_a_whole_number_may_be_text(value: Any) -> None:
+    assert to_whole_number(value, "argument") == int(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, "0", "", "None", None, "four", "4.5", float("nan"), float("inf"), [4]])
+def test_another_value_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(AirflowFailException, match="max_parallel_uploads must be a whole number from 1 on, not "):
+        to_whole_number(value, "max_parallel_uploads")
+
+
+def test_four_uploads_are_the_default_and_a_template_may_set_another() -> None:
+    attach = AttachFilesOperator(task_id="attach", transfer_id="t", files="f")
+    deliver = DeliverFilesOperator(task_id="deliver", subject="S", recipients="a@example.com", files="f")
+
+    assert (attach.max_parallel_uploads, deliver.max_parallel_uploads) == (4, 4)
+    assert "max_parallel_uploads" in attach.template_fields
+    assert "max_parallel_uploads" in deliver.template_fields
