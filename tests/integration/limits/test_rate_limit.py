@@ -111,7 +111,8 @@ def test_twenty_deliveries_share_one_key(no_time_of_its_own, connection, sandbox
     files = [small_files(tmp_path / str(number), FILES) for number in range(DELIVERIES)]
 
     def deliver(number: int) -> tuple[str, float]:
-        arguments = DELIVERY | {"files": files[number], "deferrable": deferrable}
+        # The clock knows one thread of each delivery.
+        arguments = DELIVERY | {"files": files[number], "deferrable": deferrable, "max_parallel_uploads": 1}
         with time.thread():
             return task_instance(DeliverFilesOperator, time, **arguments).run()["id"], time.now
 

@@ -1,4 +1,4 @@
-"""Runs the fault matrix: ``python -m resilience.fault_matrix [--pairs | --stores | …] [--sample N] [--workers N]``.
+"""Runs the fault matrix: ``python -m resilience.fault_matrix [--pairs | --uploads | …] [--sample N] [--workers N]``.
 
 Prints how many schedules there were, how they ended by kind of fault, and the worst case of leaked drafts.
 Exits with 1 where any schedule broke a promise, and prints the schedule.
@@ -31,13 +31,14 @@ from resilience.fault_matrix.matrix import (
 )
 from resilience.fault_matrix.sent_listings import Bend, bends, others_bends, run_bend
 from resilience.fault_matrix.stores import StoreSchedule, attach_schedules, run_store_schedule, store_schedules
+from resilience.fault_matrix.uploads import UploadSchedule, run_upload_schedule, upload_schedules
 from support.quiet import be_quiet
 
 #: Broken promises are printed up to this many; the count is of all.
 SHOWN = 100
 RESULTS = ("sent", "failed, not sent", "failed, but sent")
 
-Scheduled: TypeAlias = "Schedule | StoreSchedule | ListingFault | Bend"
+Scheduled: TypeAlias = "Schedule | UploadSchedule | StoreSchedule | ListingFault | Bend"
 
 _harness: Harness
 _listings: Listings
@@ -64,6 +65,7 @@ def _arguments() -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--singles", action="store_true", help="one fault each; both where neither is given")
     which.add_argument("--pairs", action="store_true", help="two faults each")
+    which.add_argument("--uploads", action="store_true", help="faults of uploads that run at once")
     which.add_argument("--stores", action="store_true", help="troubles of the task state store")
     which.add_argument("--listings", action="store_true", help="folders and prefixes that cannot be listed")
     which.add_argument("--sent-listings", action="store_true", help="bent listings of what was sent")
@@ -77,13 +79,15 @@ def _arguments() -> argparse.Namespace:
 def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Scheduled]:
     """Those of the chosen kind, or of every kind; only the larger kinds are sampled."""
     chosen: list[Scheduled] = []
-    kinds = (arguments.singles, arguments.pairs, arguments.stores, arguments.listings, arguments.sent_listings)
-    every = not any(kinds)
+    names = ("singles", "pairs", "uploads", "stores", "listings", "sent_listings")
+    every = not any(getattr(arguments, name) for name in names)
     if every or arguments.singles:
         chosen += workers.apply(_singles)
     if every or arguments.pairs:
         pairs = [pair for found in workers.map(_pairs, workers.apply(_first_faults)) for pair in found]
         chosen += _sample("pairs", pairs, arguments)
+    if every or arguments.uploads:
+        chosen += _sample("faults of uploads", upload_schedules(), arguments)
     if every or arguments.stores:
         chosen += _sample("troubles of the state store", [*store_schedules(), *attach_schedules()], arguments)
     if every or arguments.listings:
@@ -131,6 +135,8 @@ def _begin() -> None:
 
 
 def _run(schedule: Scheduled) -> Outcome:
+    if isinstance(schedule, UploadSchedule):
+        return run_upload_schedule(_harness, schedule)
     if isinstance(schedule, StoreSchedule):
         return run_store_schedule(_harness, schedule)
     if isinstance(schedule, ListingFault):

@@ -20,6 +20,7 @@ import functools
 import hashlib
 import itertools
 import json
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -82,8 +83,9 @@ class ClockWithCallback(SimulatedClock):
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
         self.elsewhere.advance_clock(seconds)
-        if meanwhile := self.meanwhile:
-            self.meanwhile = None
+        # In one step: uploads that run at once may wait at once.
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile:
             meanwhile()
 
 
@@ -103,14 +105,19 @@ class CrashInjector:
         self.meanwhile: Callable[[], object] | None = None
         self.store: CrashableStateStore | None = None
         self._send = client.send
+        self._lock = threading.Lock()
 
     def send(self, *arguments: Any) -> Any:
-        if self.meanwhile and arguments[2].operation.value in ("create", "attach"):
-            meanwhile, self.meanwhile, store = self.meanwhile, None, self.store
-            meanwhile()
-            self.store = store
-        self.at -= 1
-        if self.at != -1:
+        if arguments[2].operation.value in ("create", "attach"):
+            with self._lock:  # of uploads that run at once, one goes on with it
+                meanwhile, self.meanwhile, store = self.meanwhile, None, self.store
+            if meanwhile:
+                meanwhile()
+                self.store = store
+        with self._lock:
+            self.at -= 1
+            is_now = self.at == -1
+        if not is_now:
             return self._send(*arguments)
         if self.after:
             self._send(*arguments)
