@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-package test-versions test-cluster test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium \
-	bench-upload bench-ledger bench-import bench-wait bench-cluster bench-ingest bench-sandbox bench-page sandbox constraints docs clean
+	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-ingest bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -90,6 +90,9 @@ lint: setup ## Check style, types and imports
 
 bench-upload: setup ## Upload 1 GiB: speed beside curl's and with a digest, and memory
 	$(RUN) -m benchmarks.bench_upload
+
+bench-uploads: setup ## 20 files of 50 MB one and several at once, over a simulated line and loopback (about 2 minutes)
+	$(RUN) -m benchmarks.bench_uploads
 
 bench-ledger: setup ## What the ledger adds to a delivery of three small files
 	$(RUN) -m benchmarks.bench_ledger $(ARGS)

@@ -22,7 +22,7 @@ from support.airflow_stack.console import DemoFailed, Reporter
 from support.airflow_stack.many_sandboxes import running_stack
 from support.airflow_stack.processes import Interrupted, Signals
 
-DAGS: tuple[Dag, ...] = ("plain", "poking", "deferring", "mapped", "mapped_deferring")
+DAGS: tuple[Dag, ...] = ("plain", "parallel", "poking", "deferring", "mapped", "mapped_deferring")
 
 
 def main() -> int:

@@ -17,12 +17,16 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "attach 3": {"method": "POST", "path": "*/files", "skip": 2},
     "send": {"method": "POST", "path": "*/send"},
     "read": {"method": "GET", "path": "/v1/transfers/*"},
+    "attach 2 and 3": {"method": "POST", "path": "*/files", "skip": 1},
 }
+#: Those that are held together, of uploads that run at once.
+AT_ONCE = {"attach 2 and 3": 2}
 WRITES = tuple(REQUESTS)[:5]
 
 RequestFate: TypeAlias = Literal["never", "at once", "last", "together"]
 Victim: TypeAlias = Literal["task", "supervisor", "both"]
-Dag: TypeAlias = Literal["plain", "poking", "deferring", "mapped", "mapped_deferring", "mutant"]
+VICTIMS: tuple[Victim, ...] = ("both", "supervisor", "task")
+Dag: TypeAlias = Literal["plain", "parallel", "poking", "deferring", "mapped", "mapped_deferring", "mutant"]
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,17 @@ class Kill:
         """Whether a draft is made whose id cannot be stored."""
         return self.request == "create" and not (self.effect == "before" and self.request_fate == "never")
 
+    @property
+    def held_at_once(self) -> int:
+        """How many requests are held when the process is killed."""
+        return AT_ONCE.get(self.request, 1)
+
     def plans(self) -> list[dict[str, Any]]:
         then = "reset" if self.request_fate == "never" else "proceed"
         plan = {"kind": "hold", "effect": self.effect, "then": then, **REQUESTS[self.request]}
         # What the next try has to do is the first of its kind.
-        return [plan, {**plan, "skip": 0}] if self.request_fate == "together" else [plan]
+        count = self.held_at_once + (self.request_fate == "together")
+        return [plan, *[{**plan, "skip": 0}] * (count - 1)]
 
 
 @dataclass(frozen=True)
@@ -159,6 +169,7 @@ def orphans(requests: tuple[str, ...]) -> Iterator[Kill]:
 def matrix() -> Iterator[Group]:
     """All of it; what takes Airflow longest to notice comes first."""
     yield from ((Case("plain", (kill,)),) for kill in (*around(WRITES, "both"), *orphans(WRITES)))
+    yield from ((Case("parallel", (kill,)),) for victim in VICTIMS for kill in around(tuple(AT_ONCE), victim))
     yield from ((Case("poking", (kill,)),) for kill in orphans(("read",)))
     yield from reads("both")
     yield from of_tasks()

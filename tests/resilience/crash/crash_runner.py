@@ -125,7 +125,8 @@ class CaseRunner:
             yield f"succeeded with {returned['id']}, billed are {billed}"
 
     def _kill(self, kill: Kill) -> Iterator[None]:
-        yield from self._held(kill.request)
+        for _ in range(kill.held_at_once):
+            yield from self._held(kill.request)
         pid = yield from self._until("the task's process", self._pid)
         supervisor = psutil.Process(pid).ppid()
         self.harness.stack.kill({"task": [pid], "supervisor": [supervisor], "both": [supervisor, pid]}[kill.victim])

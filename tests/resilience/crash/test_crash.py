@@ -15,11 +15,13 @@ from support.airflow_stack.many_sandboxes import running_stack
 
 SEND_TAKES_EFFECT = Kill("send", "after", "at once", "task")
 CREATED = Kill("create", "after", "at once", "task")
+AT_ONCE = Kill("attach 2 and 3", "before", "last", "both")
 IN_MIDST = Kill("attach 2", "before", "never", "task")
 SUPERVISOR = Kill("send", "before", "together", "supervisor")
 
 SOUND: tuple[Group, ...] = (
     (Case("plain", (SUPERVISOR,)),),
+    (Case("parallel", (AT_ONCE,)),),
     (
         Case("mapped", (SEND_TAKES_EFFECT,)),
         Case("mapped", (CREATED,)),
@@ -38,7 +40,7 @@ UNSOUND: dict[Case, str] = {
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[CrashHarness]:
     with running_stack(tmp_path / "stack", Reporter(), 8, kind=CrashStack) as stack:
-        stack.wait_for_dags(stack.airflow, "plain", "mapped", "mutant")
+        stack.wait_for_dags(stack.airflow, "plain", "parallel", "mapped", "mutant")
         yield CrashHarness(stack)
 
 

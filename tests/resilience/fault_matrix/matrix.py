@@ -267,10 +267,11 @@ class FaultedRun:
             self.sandbox.plan_faults(*faults)
 
     def task(self, *, deferrable: bool = False) -> FakeTaskInstance:
-        files = [str(path) for path in self.files]
+        # A schedule means the calls in their order; :mod:`.uploads` is about those that run at once.
+        arguments = {**DELIVERY, "files": [str(path) for path in self.files], "max_parallel_uploads": 1}
 
         def make() -> DeliverFilesOperator:
-            return DeliverFilesOperator(task_id="deliver", files=files, deferrable=deferrable, **DELIVERY)
+            return DeliverFilesOperator(task_id="deliver", deferrable=deferrable, **arguments)
 
         return FakeTaskInstance(make, self.time, RETRIES)
 

@@ -36,7 +36,7 @@ from resilience.fault_matrix.matrix import (
 from support.tasks import FakeTaskInstance, InMemoryStateStore
 
 #: Reads and writes of the store that a delivery with a retry and two clears makes at most.
-MOMENTS = range(24)
+MOMENTS = range(26)
 
 #: What ends the first try, or does not.
 FAULTS: dict[str, tuple[dict[str, Any], ...]] = {

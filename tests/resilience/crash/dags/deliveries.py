@@ -18,6 +18,7 @@ ARGUMENTS: dict[str, Any] = {
     "files": os.environ["CRASH_FILES"].split(os.pathsep),
     "subject": "Report of {{ run_id }}",  # runs share sandboxes, and what one has sent is not another's
     "recipients": os.environ["CRASH_RECIPIENTS"].split(),
+    "max_parallel_uploads": 1,  # the cases mean the first upload, the second and the third
     "poke_interval": 1,
     # More than a case has kills: Airflow may take a task for dead by itself on a busy machine.
     "retries": 5,
@@ -47,6 +48,11 @@ class StoringAfterTheSend(DeliverFilesOperator):
 @dag(**DAG)
 def plain() -> None:
     DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
+
+
+@dag(**DAG)
+def parallel() -> None:
+    DeliverFilesOperator(**{**ARGUMENTS, "max_parallel_uploads": 4}, outbound_transfer_conn_id=FIRST)
 
 
 @dag(**DAG)
@@ -80,4 +86,4 @@ def mutant() -> None:
     StoringAfterTheSend(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
 
 
-plain(), poking(), deferring(), mapped(), mapped_deferring(), mutant()
+plain(), parallel(), poking(), deferring(), mapped(), mapped_deferring(), mutant()
