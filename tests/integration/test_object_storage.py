@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 import tempfile
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import pytest
 from airflow.sdk.io import store
 from s3fs import S3FileSystem
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHook
 from outbound_transfer.delivery.sources import CHUNK_BYTES, Source
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.errors import SourceChanged, SourceUnreadable
@@ -111,6 +112,27 @@ def test_objects_are_delivered_under_their_very_names(bucket, deliver, sandbox, 
     result = deliver(*uris).run()
 
     assert stored(sandbox, hook, result["id"]) == {name: digest(content) for name, content in contents.items()}
+
+
+def test_uploads_at_once_read_objects_and_no_connection(bucket, deliver, sandbox, hook, monkeypatch) -> None:
+    """Before Airflow 3.2, a thread that reads a connection may take a response that the task's own waits for."""
+    contents = {f"{number}.bin": pattern(9 * MB + number) for number in range(6)}
+    uris = [bucket.put(f"in/{name}", content) for name, content in contents.items()]
+    get_connection, read, chunked = BaseHook.get_connection, set[int](), set[int]()
+
+    def connection(conn_id: str) -> Any:
+        read.add(threading.get_ident())
+        return get_connection(conn_id)
+
+    monkeypatch.setattr(BaseHook, "get_connection", staticmethod(connection))
+    for name in contents:
+        at_chunk(monkeypatch, name, 1, lambda: chunked.add(threading.get_ident()))
+
+    result = deliver(*uris).run()
+
+    assert stored(sandbox, hook, result["id"]) == {name: digest(content) for name, content in contents.items()}
+    assert len(chunked) > 1, "or nothing was read at once"
+    assert read == {threading.get_ident()}
 
 
 #: moto takes no key with a line break.
