@@ -18,6 +18,8 @@ from support.deliveries import BOTH_MODES, DELIVERY, billed, counts, digest, sma
 from support.tasks import CrashableStateStore, ProcessCrashed, SharedSimulatedClock
 
 WINDOW, ALLOWED = 60, 60
+#: Uploads at once, where nothing else is said.
+AT_ONCE = 4
 
 
 def least_seconds(calls: int) -> int:
@@ -60,7 +62,7 @@ def test_500_files_take_just_the_time_that_the_limit_allows(
     assert least_seconds(502) == 480
     assert span(sandbox) >= 480, "or the sandbox does not limit"
     assert span(sandbox) <= 480 * 1.02
-    assert refused_for_rate(sandbox) == 8, "one for each window"
+    assert 8 <= refused_for_rate(sandbox) <= 8 * AT_ONCE, "one for each window and each upload at once"
     assert len(billed(sandbox)) == 1
 
 
@@ -95,9 +97,9 @@ def test_500_files_interrupted_are_uploaded_once(deliver, sandbox, time, stored,
     done = counts(sandbox)
     assert done["POST", "files", 201] == 500
     assert done["POST", "files", 200] == 0
-    assert done["POST", "files", 500] <= 1, "the one that was cut off"
+    assert done["POST", "files", 500] <= AT_ONCE, "those that were cut off"
     assert done["GET", "", 200] == 1, "one read tells what the draft holds"
-    assert sum(done.values()) - refused_for_rate(sandbox) <= 502 + 2
+    assert sum(done.values()) - refused_for_rate(sandbox) <= 502 + 1 + AT_ONCE
     assert stored(result["id"]) == {f"{number:04}.txt": digest(f"{number:0100}".encode()) for number in range(500)}
     assert billed(sandbox) == {result["id"]: 1}
 
