@@ -127,7 +127,7 @@ class Delivery:
         *,
         files: Any = None,
         exclusive: bool,
-        max_parallel_uploads: int = 1,
+        max_parallel_uploads: int,
     ) -> list[File]:
         """Make the draft hold exactly ``sources``; see :meth:`.FileAttacher.attach`.
 
