@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Table
 
@@ -18,6 +20,12 @@ from outbound_transfer.warehouse.tables import TABLES, with_names
 _COLUMN: Final = re.compile(r"\[(\w+)\]")
 
 _MAX_SUFFIX_LENGTH: Final = len("rejected_lines")
+
+T = TypeVar("T")
+
+#: Number of retries after a conflict over a row or over creating the tables: about two seconds in all, as the other
+#: session may be slow on a busy machine.
+_CONFLICT_RETRIES: Final = 40
 
 
 class Warehouse:
@@ -79,6 +87,31 @@ class Warehouse:
             yield tx
             # Not reached on an exception; closing the connection then rolls the transaction back.
             self.dialect.commit(connection, tx)
+
+    def retry_on_conflict(self, change: Callable[[], T]) -> T:
+        """Run a transaction again if another session creates the same row or the tables at the same time.
+
+        :return: the result of ``change``.
+        """
+        left = _CONFLICT_RETRIES
+        while True:
+            try:
+                return change()
+            except Exception as error:
+                if not left or not self._is_conflict(error):
+                    raise
+            left -= 1
+            # Random, so that two retries do not stay in step.
+            time.sleep(random.uniform(0.01, 0.1))  # noqa: S311
+
+    def _is_conflict(self, error: Exception) -> bool:
+        # The name that every driver gives its error for a duplicate key (PEP 249); the classes differ.
+        is_duplicate = any(base.__name__ == "IntegrityError" for base in type(error).__mro__)
+        return is_duplicate or self.dialect.is_conflict(error)
+
+    def epoch_time(self, tx: Any) -> float:
+        """Return the database's time in seconds since the epoch; this machine's if the dialect has no query for it."""
+        return float(scalar(tx, self.dialect.clock, ())) if self.dialect.clock else time.time()
 
     @contextmanager
     def reuse_connection(self) -> Iterator[None]:

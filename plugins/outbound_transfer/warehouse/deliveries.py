@@ -7,8 +7,6 @@ combines the stored row with everything that one task knows.
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -28,10 +26,6 @@ DISCARDED: Final = "discarded"
 
 #: Maximum number of characters of an error.
 MAX_ERROR: Final = 500
-
-#: Number of retries after a conflict over a row or over creating the tables: about two seconds in all, as the other
-#: session may be slow on a busy machine.
-_CONFLICT_RETRIES: Final = 40
 
 _COLUMNS: Final = tuple(column.name for column in DELIVERIES.columns)
 _TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at", "updated_at")
@@ -155,33 +149,19 @@ class DeliveryTables:
 
     def save(self, update: DeliveryUpdate) -> None:
         """Create or update the row of a delivery."""
-        self._retry_on_conflict(lambda: self._save(update))
+        self._warehouse.retry_on_conflict(lambda: self._save(update))
 
     def add_call_counts(self, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows of :data:`.tables.CALLS`."""
-        self._retry_on_conflict(lambda: self._add(rows))
+        self._warehouse.retry_on_conflict(lambda: self._add(rows))
 
-    def _retry_on_conflict(self, write: Callable[[], None]) -> None:
-        # If two sessions create one row or the tables at the same time, one of them gets an error and retries.
-        for left in range(_CONFLICT_RETRIES, -1, -1):
-            try:
-                if not self._is_ready:
-                    ensure_schema(self._warehouse, LEDGER, self._now())
-                    self._is_ready = True
-                write()
-                return
-            except Exception as error:
-                if not left or not self._is_conflict(error):
-                    raise
-            # Random, so that two retries do not stay in step.
-            time.sleep(random.uniform(0.01, 0.1))  # noqa: S311
-
-    def _is_conflict(self, error: Exception) -> bool:
-        # The name that every driver gives its error for a duplicate key (PEP 249); the classes differ.
-        is_duplicate = any(base.__name__ == "IntegrityError" for base in type(error).__mro__)
-        return is_duplicate or self._warehouse.dialect.is_conflict(error)
+    def _ensure_schema(self) -> None:
+        if not self._is_ready:
+            ensure_schema(self._warehouse, LEDGER, self._now())
+            self._is_ready = True
 
     def _save(self, update: DeliveryUpdate) -> None:
+        self._ensure_schema()
         key = (update.account, update.transfer_id)
         with self._warehouse.transaction() as tx:
             # Locks the row, so that no other session changes it between the read and the write.

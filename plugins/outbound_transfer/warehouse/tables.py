@@ -277,6 +277,20 @@ SCHEMA_VERSION: Final = Table(
     comment="The version of each group of tables, so that a later release can upgrade them.",
 )
 
+KEY_ALLOWANCE: Final = Table(
+    "key_allowance",
+    _METADATA,
+    _account(),
+    _column("key_digest", _key_text(32), "a digest of the key, from which nobody can tell the key", key=True),
+    _column("conn_id", TEXT, "the Airflow connection that has used the key last"),
+    _column("calls_per_minute", INTEGER, "calls that the service grants the key within any 60 seconds"),
+    _column("schedule", TEXT, "when calls were made and will be: JSON, epoch seconds; for the provider only"),
+    _column("reserved_until", TIME, "when the last reserved call is made"),
+    _column("refused_at", TIME, "when the service last refused a call because of the rate limit", null=True),
+    _column("updated_at", TIME, "when this row was last written"),
+    comment="The calls of each key that the processes of a cluster have reserved (service-api.md, R53).",
+)
+
 #: In the order of docs/tables.md.
 TABLES: Final = tuple(_METADATA.tables.values())
 

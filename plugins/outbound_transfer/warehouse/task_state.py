@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from outbound_transfer.airflow_compat.task_attempt import StaleAttempt, TaskAttempt
-from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.errors import UnreliableTable
 from outbound_transfer.warehouse.schema import STATE, checked_version, ensure_schema
 from outbound_transfer.warehouse.tables import TASK_STATE
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
-
-#: Number of retries if another try creates the row, or another task the tables, at the same time.
-_CONFLICT_RETRIES: Final = 40
 
 _WHERE: Final = "WHERE [dag_id] = ? AND [run_id] = ? AND [task_id] = ? AND [map_index] = ?"
 
@@ -55,7 +49,7 @@ class TaskState:
         :raises StaleAttempt: a later try has begun.
         """
         self._claim_once()
-        self._retry_on_conflict(lambda: self._set(key, value))
+        self._warehouse.retry_on_conflict(lambda: self._set(key, value))
 
     def _set(self, key: str, value: Any) -> None:
         with self._warehouse.transaction() as tx:
@@ -66,7 +60,7 @@ class TaskState:
     def _claim_once(self) -> None:
         if not self._is_claimed:
             ensure_schema(self._warehouse, STATE, self._now())
-            self._retry_on_conflict(self._claim)
+            self._warehouse.retry_on_conflict(self._claim)
             self._is_claimed = True
 
     def _claim(self) -> None:
@@ -130,20 +124,6 @@ class TaskState:
             format_timestamp(self._now()),
         )
         self._warehouse.run(tx, f"UPDATE {{task_state}} SET {changed} {_WHERE}", (*row, *self._task))  # noqa: S608
-
-    def _retry_on_conflict(self, change: Callable[[], None]) -> None:
-        for left in range(_CONFLICT_RETRIES, -1, -1):
-            try:
-                change()
-                return
-            except Exception as error:
-                if isinstance(error, OutboundTransferError) or not left or not self._is_conflict(error):
-                    raise
-            time.sleep(random.uniform(0.01, 0.1))  # noqa: S311  # so that two retries do not stay in step
-
-    def _is_conflict(self, error: Exception) -> bool:
-        is_duplicate = any(base.__name__ == "IntegrityError" for base in type(error).__mro__)
-        return is_duplicate or self._warehouse.dialect.is_conflict(error)
 
 
 def clean_task_states(warehouse: Warehouse, older_than: datetime) -> int:

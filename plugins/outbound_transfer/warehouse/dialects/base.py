@@ -63,6 +63,7 @@ class WarehouseDialect(ABC):
     :cvar supports_idle_connections: whether a connection may stay open between transactions without blocking other
         clients.
     :cvar supports_array_parameters: whether a list can be one parameter, as in ``= ANY(?)``.
+    :cvar clock: query for the database's time in seconds since the epoch; None if there is no such query here.
     :ivar timeout: seconds to wait for locks of other sessions; None for the dialect's default.
     """
 
@@ -77,6 +78,7 @@ class WarehouseDialect(ABC):
     supports_append: ClassVar[bool] = False
     supports_idle_connections: ClassVar[bool] = True
     supports_array_parameters: ClassVar[bool] = False
+    clock: str | None = None
     timeout: float | None = None
 
     def with_timeout(self: DialectT, seconds: float) -> DialectT:

@@ -147,6 +147,7 @@ class DuckDbDialect(WarehouseDialect):
     name = "duckdb"
     max_identifier_length = 1_000
     begin = ("BEGIN TRANSACTION",)
+    clock = "SELECT epoch(get_current_timestamp())"
     exists = (
         "SELECT count(*) > 0 FROM information_schema.tables"
         " WHERE table_name = $plain AND table_schema = coalesce($schema, current_schema())"

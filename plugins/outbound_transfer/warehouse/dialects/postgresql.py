@@ -27,6 +27,7 @@ class PostgresDialect(WarehouseDialect):
     begin = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
     # Two sessions that create one table at the same time collide in the catalog.
     lock = ("SELECT pg_advisory_xact_lock(8029759185026510692)",)
+    clock = "SELECT extract(epoch FROM clock_timestamp())"
     exists = "SELECT to_regclass(%(quoted)s) IS NOT NULL"
     uses_indexes = True
     sets_comments = True

@@ -28,6 +28,7 @@ class SqliteDialect(WarehouseDialect):
     # A transaction that reads first and writes later can deadlock with another of its kind.
     uses_indexes = True
     begin = ("BEGIN IMMEDIATE",)
+    clock = "SELECT (julianday('now') - 2440587.5) * 86400.0"
     exists = "SELECT count(*) > 0 FROM pragma_table_info(:plain, :schema)"
 
     def configure_connection(self, connection: Any) -> None:

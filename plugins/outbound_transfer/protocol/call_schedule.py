@@ -1,0 +1,110 @@
+"""When the calls of one key are made, so that the service refuses none of them (service-api.md, R53)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from math import floor
+from typing import Final
+
+import msgspec
+
+#: Seconds in which a key has a number of calls: any such period, not the minutes of a clock (service-api.md, R53).
+WINDOW: Final = 60.0
+
+#: Seconds by which a call may reach the service earlier or later than scheduled.
+MARGIN: Final = 1.0
+
+#: Maximum number of calls in a window that are set aside for polls, so that waits finish while deliveries use the key.
+MAX_POLL_CALLS: Final = 3
+
+#: Seconds after the last call of a poll for which calls are set aside for the next one.
+POLL_TIMEOUT: Final = 120.0
+
+#: Polls leave a third of a key's calls to deliveries, which may start at any time.
+DELIVERY_PART: Final = 3
+
+#: Minimum number of calls in a window, however many are refused.
+MIN_CALLS: Final = 6
+
+
+class CallSchedule(msgspec.Struct):
+    """The calls of one key, made and to be made. All times are seconds since the epoch by one clock.
+
+    Deliveries come first, in the order in which they reserve. A poll gets what they leave, and at least
+    :data:`MAX_POLL_CALLS` in a window.
+
+    :ivar calls: when calls of the last window were made, or will be; sorted.
+    :ivar poll_calls: the same for the calls that are set aside for polls.
+    :ivar polled_at: when a poll last reserved a call.
+    :ivar refused_at: when the service last refused a call.
+    :ivar not_before: the service accepts no call before.
+    :ivar used_by_others: calls in a window that programs outside this schedule make with the key.
+    :ivar others_seen_at: when that number was last changed.
+    """
+
+    calls: list[float] = []
+    poll_calls: list[float] = []
+    polled_at: float = 0.0
+    refused_at: float = 0.0
+    not_before: float = 0.0
+    used_by_others: int = 0
+    others_seen_at: float = 0.0
+
+    @property
+    def reserved_until(self) -> float:
+        """When the last scheduled call is made; 0 if there is none."""
+        return max(self.calls[-1:] + self.poll_calls[-1:], default=0.0)
+
+    def reserve(self, now: float, allowance: int, *, is_poll: bool) -> float:
+        """Reserve one call.
+
+        :param allowance: calls in a window that the service grants the key.
+        :param is_poll: whether the call is one of a poll, for which a delivery does not wait.
+        :return: when the call is to be made.
+        """
+        self._forget(now, allowance)
+        limit = self._limit(allowance)
+        set_aside = min(MAX_POLL_CALLS, max(limit // 8, 1)) if is_poll or now < self.polled_at + POLL_TIMEOUT else 0
+        calls, limit_of_calls = self.calls, max(limit - set_aside, 1)
+        if is_poll:
+            self.polled_at = now
+            if len(self.calls) + len(self.poll_calls) >= limit - limit // DELIVERY_PART:
+                calls, limit_of_calls = self.poll_calls, set_aside
+        at = max(now, self.not_before, *calls[-1:])
+        if len(calls) >= limit_of_calls:
+            at = max(at, calls[-limit_of_calls] + WINDOW + MARGIN)
+        insort(calls, floor(at * 1_000) / 1_000)
+        return at
+
+    def record_refusal(self, now: float, retry_after: float, allowance: int) -> None:
+        """Record that the service has refused a call because of the rate limit.
+
+        If the calls of this schedule do not account for it, the rest was used by others, and is left to them for a
+        while.
+
+        :param retry_after: seconds for which the service accepts no call; not believed beyond one window.
+        """
+        self._forget(now, allowance)
+        self.refused_at = now
+        self.not_before = max(self.not_before, now + min(retry_after, WINDOW))
+        made = sum(_count(calls, now) - _count(calls, now - WINDOW) for calls in (self.calls, self.poll_calls))
+        limit = self._limit(allowance)
+        if made < limit - MAX_POLL_CALLS:
+            self.used_by_others = allowance - max(made, limit // 2, min(MIN_CALLS, allowance))
+            self.others_seen_at = now
+
+    def _limit(self, allowance: int) -> int:
+        return max(allowance - self.used_by_others, 1)
+
+    def _forget(self, now: float, allowance: int) -> None:
+        """Drop the calls of earlier windows, and, minute by minute, what others used."""
+        self.calls = self.calls[_count(self.calls, now - WINDOW - MARGIN) :]
+        self.poll_calls = self.poll_calls[_count(self.poll_calls, now - WINDOW - MARGIN) :]
+        if windows := int((now - self.others_seen_at) // WINDOW) if self.used_by_others else 0:
+            self.used_by_others = max(self.used_by_others - windows * max(allowance // 10, 1), 0)
+            self.others_seen_at += windows * WINDOW
+
+
+def _count(calls: list[float], time: float) -> int:
+    """Return the number of calls up to a time."""
+    return bisect_right(calls, time)

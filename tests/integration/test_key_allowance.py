@@ -1,0 +1,70 @@
+"""The allowance of a key in each database: sessions reserve one after the other, by the database's clock."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from outbound_transfer.protocol.call_schedule import MARGIN, WINDOW
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.key_allowance import Key, KeyAllowance
+from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
+from outbound_transfer.warehouse.timestamps import utc_now
+from support.warehouses import Hook
+
+KEY = Key("account.example.com", "digest", "outbound_transfer_default", 60)
+
+
+@pytest.fixture
+def warehouse(warehouse_hook: Hook) -> Warehouse:
+    warehouse = Warehouse(warehouse_hook)
+    ensure_schema(warehouse, CLUSTER, utc_now())
+    return warehouse
+
+
+def test_the_databases_clock(warehouse: Warehouse) -> None:
+    with warehouse.read() as tx:
+        assert abs(warehouse.epoch_time(tx) - time.time()) < 60
+
+
+def test_sessions_at_once_share_one_allowance(warehouse: Warehouse) -> None:
+    def reserve(_: int) -> float:
+        return KeyAllowance(warehouse, KEY).reserve(is_poll=False)
+
+    with ThreadPoolExecutor(4) as pool:
+        delays = sorted(pool.map(reserve, range(70)))
+    assert delays[59] <= 0 < WINDOW + MARGIN - 30 < delays[60]
+
+
+def test_keys_do_not_share(warehouse: Warehouse) -> None:
+    for key in (KEY, KEY._replace(digest="other"), KEY._replace(account="other")):
+        allowance = KeyAllowance(warehouse, key)
+        assert [allowance.reserve(is_poll=False) for _ in range(10)] == [0.0] * 10
+
+
+def test_a_refusal_holds_up_every_session(warehouse: Warehouse) -> None:
+    assert KeyAllowance(warehouse, KEY).reserve(is_poll=False) == 0.0
+    KeyAllowance(warehouse, KEY).record_refusal(30.0)
+    assert 0 < KeyAllowance(warehouse, KEY).reserve(is_poll=False) <= 30
+
+
+def test_what_operations_can_see(warehouse: Warehouse, warehouse_hook: Hook) -> None:
+    allowance = KeyAllowance(warehouse, KEY)
+    for _ in range(61):
+        allowance.reserve(is_poll=False)
+    allowance.record_refusal(5.0)
+    ((conn_id, calls, is_refused, is_ahead),) = warehouse_hook.fetch(
+        "SELECT conn_id, calls_per_minute, refused_at IS NOT NULL, reserved_until > updated_at "
+        "FROM outbound_transfer_key_allowance"
+    )
+    assert (conn_id, calls, bool(is_refused), bool(is_ahead)) == ("outbound_transfer_default", 60, True, True)
+
+
+@pytest.mark.parametrize("stored", ["", "[]", "{", '{"calls": ["x"]}'])
+def test_a_schedule_that_cannot_be_read_is_begun_anew(warehouse: Warehouse, warehouse_hook: Hook, stored: str) -> None:
+    allowance = KeyAllowance(warehouse, KEY)
+    allowance.reserve(is_poll=False)
+    warehouse_hook.run(f"UPDATE outbound_transfer_key_allowance SET schedule = '{stored}'")
+    assert allowance.reserve(is_poll=False) == 0.0

@@ -1,0 +1,110 @@
+"""The schedule of one key's calls: the service refuses none, and neither deliveries nor polls wait for the others."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outbound_transfer.protocol.call_schedule import MARGIN, MAX_POLL_CALLS, MIN_CALLS, WINDOW, CallSchedule
+
+NOW = 1_790_000_000.0
+
+
+def max_in_window(calls: list[float]) -> int:
+    """The maximum number of calls in any period of the window's length."""
+    return max((sum(start <= at < start + WINDOW for at in calls) for start in calls), default=0)
+
+
+def test_an_unused_key_makes_all_its_calls_at_once() -> None:
+    schedule = CallSchedule()
+    assert {schedule.reserve(NOW, 60, is_poll=False) for _ in range(60)} == {NOW}
+
+
+def test_the_next_call_is_made_a_window_after_the_first() -> None:
+    schedule = CallSchedule()
+    for number in range(60):
+        schedule.reserve(NOW + number / 10, 60, is_poll=False)
+    assert schedule.reserve(NOW + 6, 60, is_poll=False) == NOW + WINDOW + MARGIN
+    assert schedule.reserve(NOW + 6, 60, is_poll=False) == pytest.approx(NOW + 0.1 + WINDOW + MARGIN)
+
+
+def test_a_call_that_nobody_makes_costs_only_itself() -> None:
+    schedule = CallSchedule()
+    for _ in range(61):
+        schedule.reserve(NOW, 60, is_poll=False)
+    assert schedule.reserve(NOW + WINDOW + MARGIN + 1, 60, is_poll=False) == NOW + WINDOW + MARGIN + 1
+
+
+gaps = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.0, 0.1, 1.0, 7.0, 70.0]) | st.floats(0, 200), st.booleans()), max_size=300
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(gaps=gaps, allowance=st.integers(8, 80))
+def test_the_service_refuses_no_call(gaps: list[tuple[float, bool]], allowance: int) -> None:
+    """Where polls are made all the time: when they start beside reserved calls, a few may be refused."""
+    schedule, now, made = CallSchedule(), NOW, []
+    for gap, is_poll in gaps:
+        now += gap
+        schedule.polled_at = now
+        made.append(schedule.reserve(now, allowance, is_poll=is_poll))
+        assert made[-1] >= now
+        schedule = msgspec.json.decode(msgspec.json.encode(schedule), type=CallSchedule)
+    assert max_in_window(made) <= allowance
+
+
+@settings(max_examples=100, deadline=None)
+@given(gaps=gaps, allowance=st.integers(1, 80))
+def test_deliveries_are_made_in_the_order_in_which_they_reserve(gaps: list[tuple[float, bool]], allowance: int) -> None:
+    schedule, now, made = CallSchedule(), NOW, [0.0]
+    for gap, is_poll in gaps:
+        now += gap
+        at = schedule.reserve(now, allowance, is_poll=is_poll)
+        if not is_poll:
+            assert at >= made[-1] - 0.001
+            made.append(at)
+
+
+def test_a_poll_does_not_wait_behind_a_thousand_deliveries() -> None:
+    schedule = CallSchedule()
+    for _ in range(1_000):
+        schedule.reserve(NOW, 60, is_poll=False)
+    polls = [schedule.reserve(NOW, 60, is_poll=True) for _ in range(2 * MAX_POLL_CALLS)]
+    assert polls == [NOW] * MAX_POLL_CALLS + [NOW + WINDOW + MARGIN] * MAX_POLL_CALLS
+
+
+def test_polls_leave_a_third_of_the_key_to_deliveries() -> None:
+    schedule = CallSchedule()
+    at_once = sum(schedule.reserve(NOW, 60, is_poll=True) == NOW for _ in range(100))
+    assert at_once == 40 + MAX_POLL_CALLS
+    assert [schedule.reserve(NOW, 60, is_poll=False) for _ in range(17)] == [NOW] * 17
+
+
+def test_what_others_use_of_the_key_is_left_to_them_for_a_while() -> None:
+    schedule = CallSchedule()
+    for number in range(40):
+        schedule.reserve(NOW + number, 60, is_poll=False)
+    schedule.record_refusal(NOW + 40, 20, 60)
+    assert schedule.used_by_others == 20
+    assert schedule.reserve(NOW + 40, 60, is_poll=False) >= NOW + 60
+    later = NOW + 40 + 4 * WINDOW
+    assert [schedule.reserve(later, 60, is_poll=False) for _ in range(60)].count(later) == 60
+
+
+def test_a_call_that_is_a_little_late_leaves_nothing_to_others() -> None:
+    schedule = CallSchedule()
+    for _ in range(60):
+        schedule.reserve(NOW, 60, is_poll=False)
+    schedule.record_refusal(NOW + 59, 1, 60)
+    assert schedule.used_by_others == 0
+
+
+def test_some_calls_are_left_however_many_are_refused() -> None:
+    schedule = CallSchedule()
+    for number in range(20):
+        schedule.record_refusal(NOW + number, 10_000, 60)
+    assert schedule.used_by_others == 60 - MIN_CALLS
+    assert schedule.reserve(NOW + 20, 60, is_poll=False) <= NOW + 20 + WINDOW
