@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from outbound_transfer.ui.cache import ResultCache
 from outbound_transfer.ui.filters import Filter, Position, bar_starts
 from outbound_transfer.ui.formatting import parse_timestamp
 from outbound_transfer.ui.rows import (
+    AllowanceRow,
     CallRow,
     CursorRow,
     DeliveryRow,
@@ -32,6 +33,7 @@ from outbound_transfer.warehouse.tables import (
     DELIVERIES,
     FEED_CURSOR,
     FEED_POLLS,
+    KEY_ALLOWANCE,
     RECIPIENTS,
     REJECTED_LINES,
     TRANSFERS,
@@ -40,7 +42,7 @@ from outbound_transfer.warehouse.timestamps import format_timestamp
 
 PAGE_SIZE: Final = 25
 
-_TABLES: Final = (DELIVERIES, CALLS, TRANSFERS, RECIPIENTS, FEED_CURSOR, FEED_POLLS, REJECTED_LINES)
+_TABLES: Final = (DELIVERIES, CALLS, KEY_ALLOWANCE, TRANSFERS, RECIPIENTS, FEED_CURSOR, FEED_POLLS, REJECTED_LINES)
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Overview:
     pickups: list[PickupRow] = field(default_factory=list)
     feeds: list[FeedRow] = field(default_factory=list)
     calls: list[CallRow] = field(default_factory=list)
+    allowances: list[AllowanceRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,9 @@ def overview(
     with warehouse.read() as tx:
         queries = _Queries(warehouse, tx)
         tables = queries.tables
+        shared = Overview(tables, feeds=queries.feeds(), calls=queries.calls(now), allowances=queries.allowances())
         if DELIVERIES not in tables:
-            return Overview(tables, feeds=queries.feeds(), calls=queries.calls(now))
+            return shared
         starts = bar_starts(wanted.days, now)
         dags = queries.dags(starts[0], readable)
         rows, has_newer, has_older = queries.page(wanted, starts[0], dags)
@@ -96,7 +100,9 @@ def overview(
             (tables, warehouse.qualified(DELIVERIES), *starts, *dags),
             lambda: (queries.outcomes(starts, dags), queries.pickups(starts[0], dags)),
         )
-        return Overview(tables, outcomes, rows, has_newer, has_older, pickups, queries.feeds(), queries.calls(now))
+        return replace(
+            shared, outcomes=outcomes, deliveries=rows, has_newer=has_newer, has_older=has_older, pickups=pickups
+        )
 
 
 def task_deliveries(warehouse: Warehouse, dag_id: str, run_id: str, task_id: str, map_index: int) -> TaskDeliveries:
@@ -219,6 +225,11 @@ class _Queries:
         if CALLS not in self.tables:
             return []
         return statements.calls(self._schema).fetch(self._tx, since=format_timestamp(now - timedelta(hours=1)))
+
+    def allowances(self) -> list[AllowanceRow]:
+        if KEY_ALLOWANCE not in self.tables:
+            return []
+        return statements.allowances(self._schema).fetch(self._tx)
 
 
 def _pattern(search: str) -> str:

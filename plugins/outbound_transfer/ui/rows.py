@@ -84,6 +84,14 @@ class CallRow(NamedTuple):
     failed: Any
 
 
+class AllowanceRow(NamedTuple):
+    """What a key is granted, and until when its calls are reserved."""
+
+    conn_id: str
+    calls_per_minute: Any
+    reserved_until: Any
+
+
 class DagRow(NamedTuple):
     """A DAG that has deliveries."""
 

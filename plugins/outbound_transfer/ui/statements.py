@@ -16,6 +16,7 @@ from sqlalchemy.sql.selectable import FromClause
 from outbound_transfer.protocol.models import DRAFT
 from outbound_transfer.ui.filters import FAILED, IN_FLIGHT, LEDGER_TERMINAL_STATUSES
 from outbound_transfer.ui.rows import (
+    AllowanceRow,
     CallRow,
     CursorRow,
     DagRow,
@@ -32,6 +33,7 @@ from outbound_transfer.warehouse.tables import (
     DELIVERIES,
     FEED_CURSOR,
     FEED_POLLS,
+    KEY_ALLOWANCE,
     RECIPIENTS,
     REJECTED_LINES,
     TRANSFERS,
@@ -247,6 +249,14 @@ def rejected(schema: Schema) -> Query[RejectedRow]:
     account = schema.table(REJECTED_LINES, "l").c.account
     statement = select(account, func.count().label("rejected_count")).group_by(account)
     return schema.prepare(statement, RejectedRow)
+
+
+@_cached
+def allowances(schema: Schema) -> Query[AllowanceRow]:
+    """The allowance of each key; that of a connection's present key last."""
+    c = schema.table(KEY_ALLOWANCE, "a").c
+    statement = select(*(c[name] for name in AllowanceRow._fields)).order_by(c.updated_at)
+    return schema.prepare(statement, AllowanceRow)
 
 
 @_cached

@@ -10,15 +10,13 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
+from outbound_transfer.client.settings import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.client.web_links import transfer_url
 from outbound_transfer.delivery.progress import format_bytes
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.ui.filters import DELETED, DISCARDED, LEDGER_TERMINAL_STATUSES
 from outbound_transfer.ui.formatting import DASH, clean, format_duration, parse_timestamp
-from outbound_transfer.ui.rows import CallRow, DeliveryRow, FeedRow, OutcomeRow, RecipientRow
-
-#: Calls per minute that the service allows a key (service-api.md, R53).
-MAX_CALLS_PER_MINUTE: Final = 60
+from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, OutcomeRow, RecipientRow
 
 #: Seconds after which a feed that is not read is shown as behind. The service recommends a poll every 90 seconds.
 MAX_FEED_LAG: Final = 600
@@ -232,6 +230,8 @@ class ConnectionCalls:
     """The calls of one connection in the last hour.
 
     :ivar minutes: calls of each minute, oldest first.
+    :ivar limit: calls that the service grants the key within a minute.
+    :ivar reserved_ahead: seconds until the last reserved call; None if the key's allowance is not shared.
     """
 
     conn_id: str
@@ -239,19 +239,31 @@ class ConnectionCalls:
     limited: int
     failed: int
     minutes: tuple[int, ...]
+    limit: int = DEFAULT_CALLS_PER_MINUTE
+    reserved_ahead: float | None = None
 
     @property
     def busiest(self) -> int:
         return max(self.minutes)
 
 
-def calls_by_connection(rows: Iterable[CallRow], now: datetime) -> list[ConnectionCalls]:
-    """Return the calls of each connection. ``rows`` are ordered by connection."""
+def calls_by_connection(
+    rows: Iterable[CallRow], allowances: Iterable[AllowanceRow], now: datetime
+) -> list[ConnectionCalls]:
+    """Return the calls of each connection.
+
+    :param rows: ordered by connection.
+    :param allowances: the last of a connection counts.
+    """
     grouped = groupby(rows, key=lambda row: str(row.conn_id))
-    return [_connection_calls(conn_id, list(own), now) for conn_id, own in grouped]
+    by_conn_id = {str(row.conn_id): row for row in allowances}
+    return [_connection_calls(conn_id, list(own), by_conn_id.get(conn_id), now) for conn_id, own in grouped]
 
 
-def _connection_calls(conn_id: str, rows: list[CallRow], now: datetime) -> ConnectionCalls:
+def _connection_calls(
+    conn_id: str, rows: list[CallRow], allowance: AllowanceRow | None, now: datetime
+) -> ConnectionCalls:
+    reserved_until = parse_timestamp(allowance.reserved_until) if allowance else None
     minutes = [0] * 60
     this_minute = now.replace(second=0, microsecond=0)
     for row in rows:
@@ -265,6 +277,8 @@ def _connection_calls(conn_id: str, rows: list[CallRow], now: datetime) -> Conne
         limited=sum(to_int(row.limited) for row in rows),
         failed=sum(to_int(row.failed) for row in rows),
         minutes=tuple(minutes),
+        limit=(to_int(allowance.calls_per_minute) if allowance else 0) or DEFAULT_CALLS_PER_MINUTE,
+        reserved_ahead=max((reserved_until - now).total_seconds(), 0.0) if reserved_until else None,
     )
 
 

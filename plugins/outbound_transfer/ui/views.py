@@ -37,10 +37,9 @@ def deliveries_page(result: QueryResult, wanted: Filter, now: datetime) -> Respo
         pickup_times=charts.pickup_histogram(rows.pickups),
         feeds=[view_models.feed_from_row(row, now) for row in rows.feeds],
         connections=[
-            (each, charts.calls_sparkline(each.minutes, view_models.MAX_CALLS_PER_MINUTE))
-            for each in view_models.calls_by_connection(rows.calls, now)
+            (each, charts.calls_sparkline(each.minutes, each.limit))
+            for each in view_models.calls_by_connection(rows.calls, rows.allowances, now)
         ],
-        limit=view_models.MAX_CALLS_PER_MINUTE,
     )
 
 

@@ -15,7 +15,8 @@ from outbound_transfer.ui import charts, view_models
 from outbound_transfer.ui.filters import DAYS_PER_BAR, Filter, Position, bar_starts, parse_filter
 from outbound_transfer.ui.formatting import clean, format_duration, parse_timestamp
 from outbound_transfer.ui.queries import row_position
-from outbound_transfer.ui.rows import CallRow, DeliveryRow, FeedRow, OutcomeRow, PickupRow
+from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, OutcomeRow, PickupRow
+from outbound_transfer.warehouse.timestamps import format_timestamp
 
 NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=timezone.utc)
 
@@ -178,9 +179,11 @@ def test_the_calls_of_an_hour() -> None:
         CallRow("a", "2026-03-10T11:30:00.000000Z", 100, 0, 0),
         CallRow("b", "junk", 1, 0, 0),
     ]
-    a, b = view_models.calls_by_connection(rows, NOW)
+    allowances = [AllowanceRow("b", 60, None), AllowanceRow("b", 300, format_timestamp(NOW + timedelta(seconds=90)))]
+    a, b = view_models.calls_by_connection(rows, allowances, NOW)
     assert (a.minutes[-1], a.minutes[0], sum(a.minutes), a.limited, a.failed, a.busiest) == (5, 7, 12, 1, 2, 7)
     assert (b.conn_id, b.calls, b.busiest) == ("b", 1, 0)
+    assert [(one.limit, one.reserved_ahead) for one in (a, b)] == [(60, None), (300, 90.0)]
 
 
 def test_totals_by_outcome_lose_nothing() -> None:
