@@ -55,6 +55,11 @@ def get_provider_info() -> dict[str, Any]:
                         ),
                         "schema": _TEXT,
                     },
+                    "calls_per_minute": {
+                        "label": "Calls per minute",
+                        "description": "How many calls the service grants the key within any 60 seconds.",
+                        "schema": {"type": ["integer", "null"], "default": 60, "minimum": 1},
+                    },
                 },
             }
         ],

@@ -34,7 +34,7 @@ def compare(stack: ExitStack, folder: Path, rounds: int) -> None:
 
     sandbox = stack.enter_context(running_sandbox())
     sandbox.patch_account(requests_per_window=1_000_000, outstanding_transfer_limit=1_000_000)
-    os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"] = sandbox.airflow_connection()
+    os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"] = sandbox.airflow_connection(calls_per_minute=10**6)
     server = stack.enter_context(running_server())
     ledgers = {
         "none": None,

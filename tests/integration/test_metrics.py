@@ -88,6 +88,7 @@ def test_every_metric_is_emitted_by_tasks_with_the_tags_that_the_table_names(
     statsd, run_dag, connection, sandbox, recipients_pick_up, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "warehouse")
     file = tmp_path / "a.csv"
     file.write_bytes(b"x" * 300_000)
     sandbox.plan_faults(

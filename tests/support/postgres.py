@@ -7,10 +7,12 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from psutil import NoSuchProcess
 
 
 @dataclass(frozen=True)
@@ -56,5 +58,6 @@ def running_server() -> Iterator[Database]:
         yield main
     finally:
         if server is not None:
-            server.cleanup()
+            with suppress(NoSuchProcess):  # a test has killed it
+                server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)

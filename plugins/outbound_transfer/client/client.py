@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,13 +13,15 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying, Retrying
 
+from outbound_transfer.client.allowance import Allowance, ReservationHook, log_reservation
 from outbound_transfer.client.drivers import drive, drive_async
 from outbound_transfer.client.observer import Observer, notify, observe_attempt
 from outbound_transfer.client.retry import RetryDetails, RetryHook, RetryPolicy, log_retry
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, send, send_async
+from outbound_transfer.protocol.errors import RateLimited
 from outbound_transfer.protocol.flows import SafeCall
-from outbound_transfer.protocol.messages import Call, Flow, Response, Upload
+from outbound_transfer.protocol.messages import Api, Call, Flow, Response, Upload
 
 T = TypeVar("T")
 
@@ -38,6 +41,9 @@ class _BaseClient:
         clock: Callable[[], float] = time.monotonic,
         on_retry: RetryHook = log_retry,
         waited: Mapping[str, float] | None = None,
+        allowance: Allowance | None = None,
+        on_reservation: ReservationHook = log_reservation,
+        reserved_delays: Iterable[float] = (),
         observer: Observer | None = None,
         secrets: Iterable[str] = (),
     ) -> None:
@@ -48,11 +54,16 @@ class _BaseClient:
         :param clock: returns monotonic seconds.
         :param on_retry: called before each retry delay; may raise, for example :class:`~.deferral.DeferRequested`.
         :param waited: seconds that the first call of an operation has already waited, by the operation's value.
+        :param allowance: the key's calls, which other processes use too; None if they are not shared.
+        :param on_reservation: called before a call waits for its reserved time; may raise.
+        :param reserved_delays: seconds until the first calls are to be made, which are reserved already.
         :param observer: notified of every attempt and every retry.
         :param secrets: texts that no error or log may quote, besides the keys and the secrets of the call itself.
         """
         self.settings, self.policy = settings, policy or RetryPolicy()
         self._clock, self._on_retry, self._waited = clock, on_retry, dict(waited or {})
+        self._allowance, self._on_reservation = allowance, on_reservation
+        self._reserved_times = deque(sorted(clock() + delay for delay in reserved_delays))
         self._observer = observer or Observer()
         self._secrets = tuple(secrets)
 
@@ -62,7 +73,25 @@ class _BaseClient:
 
     def _before_retry(self, retry: RetryDetails) -> None:
         notify(self._observer.on_retry, retry)  # first, because the hook may raise
+        allowance = self._allowance if retry.call.api is Api.TRANSFER else None
+        if allowance and isinstance(retry.caused_by, RateLimited):
+            allowance.record_refusal(retry.caused_by.retry_after or 0.0)
         self._on_retry(retry)
+        if allowance:
+            allowance.record_repeat()
+
+    def _reserve(self, call: Call[Any]) -> float:
+        """Reserve the first attempt of a call; return the seconds until then."""
+        if self._allowance is None or call.api is Api.FEED:
+            return 0.0
+        try:  # one step, as several threads may reserve
+            delay = self._reserved_times.popleft() - self._clock()
+        except IndexError:
+            delay = self._allowance.reserve()
+            notify(self._observer.on_reservation, delay)
+        if delay > 0:
+            self._on_reservation(call, delay)
+        return max(delay, 0.0)
 
 
 class Client(_BaseClient):
@@ -83,8 +112,10 @@ class Client(_BaseClient):
         :return: the decoded response.
         :raises CallError: the error of the last attempt.
         """
+        if delay := self._reserve(call):
+            self._wait(delay)
         safe_call = SafeCall(call)
-        retrying = Retrying(sleep=self._wait_to_retry, **self._retry_options(call))
+        retrying = Retrying(sleep=self._wait, **self._retry_options(call))
         return retrying(lambda: drive(safe_call(), self._send))
 
     def run(self, flow: Flow[T]) -> T:
@@ -111,7 +142,7 @@ class Client(_BaseClient):
             self._check_not_stopped()
             yield chunk
 
-    def _wait_to_retry(self, seconds: float) -> None:
+    def _wait(self, seconds: float) -> None:
         self._sleep(seconds)
         self._check_not_stopped()
 
@@ -145,6 +176,8 @@ class AsyncClient(_BaseClient):
         :return: the decoded response.
         :raises CallError: the error of the last attempt.
         """
+        if self._allowance and (delay := await asyncio.to_thread(self._reserve, call)):
+            await self._sleep(delay)
         safe_call = SafeCall(call)
         retrying = AsyncRetrying(sleep=self._sleep, **self._retry_options(call))
 

@@ -14,6 +14,7 @@ class DeferRequested(Exception):
 
     :ivar seconds: how long to wait.
     :ivar waited: seconds that the call will have waited in all when the wait is over, by the value of its operation.
+    :ivar reserved_at: when calls are to be made that are reserved in the key's allowance, in seconds since the epoch.
     :ivar in_doubt: whether the call that failed may have been applied.
     :ivar was_in_doubt: whether any attempt of the call was in doubt: its request may still be under way.
     """
@@ -23,20 +24,24 @@ class DeferRequested(Exception):
         seconds: float,
         waited: dict[str, float] | None = None,
         *,
+        reserved_at: Sequence[float] = (),
         in_doubt: bool = False,
         was_in_doubt: bool = False,
     ) -> None:
         super().__init__(f"waiting {seconds:.0f} s")
         self.seconds, self.waited = seconds, waited or {}
+        self.reserved_at = list(reserved_at)
         self.in_doubt, self.was_in_doubt = in_doubt, was_in_doubt
 
 
 def combine_requests(requests: Sequence[DeferRequested]) -> DeferRequested:
     """Return one request for those of several calls: it waits until the last of them may be repeated.
 
-    It is in doubt if any of them is. Each call will have waited as long, so that no timeout is exceeded unnoticed.
+    If all are reserved, it waits for the first. It is in doubt if any of them is. Each call will have waited as long,
+    so that no timeout is exceeded unnoticed.
     """
-    seconds = max(request.seconds for request in requests)
+    refused = [request.seconds for request in requests if not request.reserved_at]
+    seconds = max(refused, default=min(request.seconds for request in requests))
     waited: dict[str, float] = {}
     for request in requests:
         for operation, own in request.waited.items():
@@ -44,6 +49,7 @@ def combine_requests(requests: Sequence[DeferRequested]) -> DeferRequested:
     return DeferRequested(
         seconds,
         waited,
+        reserved_at=[at for request in requests for at in request.reserved_at],
         in_doubt=any(request.in_doubt for request in requests),
         was_in_doubt=any(request.was_in_doubt for request in requests),
     )

@@ -39,6 +39,9 @@ class Observer:
     def on_retry(self, retry: RetryDetails) -> None:
         """Handle a retry, before its delay begins."""
 
+    def on_reservation(self, delay: float) -> None:
+        """Handle that a call was reserved, to be made in ``delay`` seconds."""
+
 
 @contextmanager
 def observe_attempt(observer: Observer, call: Call[Any]) -> Iterator[CallAttempt]:

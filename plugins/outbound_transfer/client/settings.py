@@ -14,6 +14,9 @@ from outbound_transfer.protocol.messages import Api
 
 DEFAULT_TIMEOUT: Final = 60.0
 
+#: Calls of a key within any 60 seconds (service-api.md, R53).
+DEFAULT_CALLS_PER_MINUTE: Final = 60
+
 #: Seconds; the connection form has the same limit, and sockets refuse much longer timeouts.
 MAX_TIMEOUT: Final = 3_600.0
 
@@ -32,7 +35,8 @@ class Settings:
     :ivar timeout: seconds for each step of a call (connect, one read, one write).
     :ivar verify: whether to check the service's TLS certificate.
     :ivar web_url: address of the account's web application, for links; "" for the base URL.
-    :raises InvalidSettings: the address or the timeout is unusable.
+    :ivar calls_per_minute: calls that the service grants the key within any 60 seconds (service-api.md, R53).
+    :raises InvalidSettings: the address, the timeout or the number of calls is unusable.
     """
 
     base_url: str
@@ -41,6 +45,7 @@ class Settings:
     timeout: float = DEFAULT_TIMEOUT
     verify: bool = True
     web_url: str = ""
+    calls_per_minute: int = DEFAULT_CALLS_PER_MINUTE
 
     def __post_init__(self) -> None:
         url = _split(self.base_url)
@@ -50,6 +55,8 @@ class Settings:
             raise InvalidSettings("the host must hold no user, password, query or fragment")
         if not 0 < self.timeout <= MAX_TIMEOUT:
             raise InvalidSettings(f"timeout must be over 0 and at most {MAX_TIMEOUT:g} seconds, not {self.timeout}")
+        if self.calls_per_minute < 1:
+            raise InvalidSettings(f"calls_per_minute must be at least 1, not {self.calls_per_minute}")
 
     @cached_property
     def account(self) -> str:

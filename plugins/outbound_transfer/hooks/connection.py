@@ -17,12 +17,14 @@ class ConnectionExtra(msgspec.Struct):
     """The extra fields of a connection. A connection from the environment has numbers and booleans as text.
 
     :ivar timeout: seconds; 0 means the default.
+    :ivar calls_per_minute: 0 means the default.
     """
 
     event_api_key: str | int = ""
     timeout: float = 0.0
     verify: bool = True
     web_url: str = ""
+    calls_per_minute: int = 0
 
 
 #: What the error about an extra field asks for.
@@ -31,6 +33,7 @@ _EXPECTED: Final = {
     "timeout": "a number of seconds",
     "verify": "true or false",
     "web_url": "a text",
+    "calls_per_minute": "a whole number",
 }
 
 
@@ -39,7 +42,7 @@ def settings_from_connection(connection: Connection) -> Settings:
 
     :raises InvalidSettings: naming the field to correct.
     """
-    from outbound_transfer.client.settings import DEFAULT_TIMEOUT, InvalidSettings, Settings
+    from outbound_transfer.client.settings import DEFAULT_CALLS_PER_MINUTE, DEFAULT_TIMEOUT, InvalidSettings, Settings
 
     # The form leaves empty what is not filled in: false and 0 are values, "", null and [] are not.
     given = {name: value for name, value in connection.extra_dejson.items() if value or value in (False, 0)}
@@ -55,6 +58,7 @@ def settings_from_connection(connection: Connection) -> Settings:
         timeout=extra.timeout or DEFAULT_TIMEOUT,
         verify=extra.verify,
         web_url=extra.web_url,
+        calls_per_minute=extra.calls_per_minute or DEFAULT_CALLS_PER_MINUTE,
     )
 
 

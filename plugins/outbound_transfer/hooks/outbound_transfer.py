@@ -22,6 +22,7 @@ from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferEr
 
 if TYPE_CHECKING:
     from outbound_transfer.client import AsyncClient, Client, Settings
+    from outbound_transfer.client.allowance import Allowance
     from outbound_transfer.protocol.events import Page
     from outbound_transfer.protocol.messages import Call, Flow, Upload
     from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage
@@ -38,6 +39,7 @@ class OutboundTransferHook(BaseHook):
 
     :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
         extra fields ``event_api_key``, ``timeout`` (seconds), ``verify`` (TLS) and ``web_url`` are optional.
+    :param is_poll: whether the calls are those of a poll, which give way to deliveries.
     :param client_options: further arguments of :class:`outbound_transfer.client.Client`: the retry policy, the retry
         hook, the clock and the sleep.
     """
@@ -64,12 +66,16 @@ class OutboundTransferHook(BaseHook):
     def __init__(
         self,
         outbound_transfer_conn_id: str = default_conn_name,
+        *,
+        is_poll: bool = False,
         **client_options: Any,
     ) -> None:
         super().__init__()
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
+        self._is_poll = is_poll
         self._options = client_options
         self._client: Client | None = None
+        self._allowance: Allowance | None = None
 
     def get_conn(self) -> Client:
         """Return the client, created once; :meth:`close` it, or use the hook as a context manager.
@@ -104,7 +110,8 @@ class OutboundTransferHook(BaseHook):
     def _client_options(self, settings: Settings) -> dict[str, Any]:
         from outbound_transfer.observability.call_observer import CallMetricsObserver
 
-        return {"observer": CallMetricsObserver(self.outbound_transfer_conn_id, settings.account), **self._options}
+        observer = CallMetricsObserver(self.outbound_transfer_conn_id, settings.account)
+        return {"observer": observer, "allowance": self._allowance, **self._options}
 
     async def get_async_settings(self) -> Settings:
         """Read the connection and return its settings.
@@ -121,6 +128,9 @@ class OutboundTransferHook(BaseHook):
     def _read_settings(self) -> Settings:
         settings = settings_from_connection(self.get_connection(self.outbound_transfer_conn_id))
         mask_secret(settings.event_api_key)  # Airflow masks the password, but the extra only as a whole text
+        from outbound_transfer.cluster.allowance import find_allowance  # loads the warehouse
+
+        self._allowance = find_allowance(settings, self.outbound_transfer_conn_id, is_poll=self._is_poll)
         return settings
 
     def sleep(self, seconds: float) -> None:

@@ -34,6 +34,9 @@ class CallMetricsObserver(Observer):
         if operation is Operation.ATTACH and attempt.status == 201 and attempt.call.upload:
             metrics.BYTES_UPLOADED.emit(attempt.call.upload.size, conn_id=conn_id)
 
+    def on_reservation(self, delay: float) -> None:
+        metrics.RESERVED_AHEAD.emit(max(delay, 0.0), conn_id=self._conn_id)
+
     def on_retry(self, retry: RetryDetails) -> None:
         tags: dict[str, Any] = {"operation": retry.call.operation.value, "conn_id": self._conn_id}
         metrics.RETRIES.emit(**tags)

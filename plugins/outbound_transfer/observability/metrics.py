@@ -100,6 +100,13 @@ RATE_LIMIT_WAIT: Final = Metric(
     ("operation", "conn_id"),
     "a delay for the service's rate limit (429) starts: its length",
 )
+RESERVED_AHEAD: Final = Metric(
+    "reserved_ahead_seconds",
+    MetricType.GAUGE,
+    "seconds",
+    ("conn_id",),
+    "a call is reserved in the key's shared allowance: the time until it is made",
+)
 BYTES_UPLOADED: Final = Metric(
     "bytes_uploaded", MetricType.COUNTER, "bytes", ("conn_id",), "a file is attached (201): its size"
 )
@@ -144,6 +151,7 @@ METRICS: Final = (
     REQUEST_DURATION,
     RETRIES,
     RATE_LIMIT_WAIT,
+    RESERVED_AHEAD,
     BYTES_UPLOADED,
     DEFERRED_WAITERS,
     POLL_DURATION,

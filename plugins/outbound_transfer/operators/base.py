@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from outbound_transfer.client.deferral import DeferRequested
     from outbound_transfer.client.retry import RetryDetails, RetryPolicy
     from outbound_transfer.ledger.recorder import DeliveryRecorder
+    from outbound_transfer.protocol.messages import Call
+
+
+#: Seconds by which a deferred task may make its call later than reserved.
+MAX_LATENESS: Final = 60.0
 
 
 def deferral_trigger(seconds: float) -> DateTimeTrigger:
@@ -27,6 +32,12 @@ def deferral_trigger(seconds: float) -> DateTimeTrigger:
     from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
     return DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=seconds))
+
+
+def _seconds_until(reserved_at: Sequence[float]) -> list[float]:
+    """Return the seconds until the times of reserved calls; without those that have long passed."""
+    now = timezone.utcnow().timestamp()
+    return [at - now for at in reserved_at if at > now - MAX_LATENESS]
 
 
 class OutboundTransferOperator(BaseOperator):
@@ -83,21 +94,30 @@ class OutboundTransferOperator(BaseOperator):
         event: Any = None,  # noqa: ARG002
         *,
         waited: dict[str, float] | None = None,
+        reserved_at: Sequence[float] = (),
         in_doubt: bool = True,
     ) -> Any:
         """Resume after a deferred retry delay.
 
-        ``waited`` and ``in_doubt`` come from the ``DeferRequested`` that started it. They have defaults because
-        ``dag.test()`` of Airflow 3.3 passes the event only.
+        The other arguments come from the ``DeferRequested`` that started it. They have defaults because ``dag.test()``
+        of Airflow 3.3 passes the event only.
         """
         self._was_deferred = True
-        return self._run(context, waited=waited or {}, resumed=not in_doubt)
+        return self._run(context, waited=waited or {}, reserved_at=reserved_at, resumed=not in_doubt)
 
-    def _run(self, context: Context, *, waited: dict[str, float], resumed: bool) -> Any:
+    def _run(
+        self, context: Context, *, waited: dict[str, float], reserved_at: Sequence[float] = (), resumed: bool
+    ) -> Any:
         from outbound_transfer.client.deferral import DeferRequested
         from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
 
-        options = {"policy": self.call_retry_policy(), "on_retry": self._on_retry, "waited": waited}
+        options = {
+            "policy": self.call_retry_policy(),
+            "on_retry": self._on_retry,
+            "waited": waited,
+            "on_reservation": self._on_reservation,
+            "reserved_delays": _seconds_until(reserved_at),
+        }
         try:
             with (
                 fail_without_retry(),
@@ -114,7 +134,17 @@ class OutboundTransferOperator(BaseOperator):
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
         """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""
-        return {"waited": request.waited, "in_doubt": request.in_doubt}
+        return {"waited": request.waited, "reserved_at": request.reserved_at, "in_doubt": request.in_doubt}
+
+    def _on_reservation(self, call: Call[Any], delay: float) -> None:
+        from outbound_transfer.client.allowance import log_reservation
+        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, DeferRequested
+
+        if delay > 1.0:
+            log_reservation(call, delay)
+        if self.deferrable and delay > MAX_BLOCKING_WAIT:
+            # A worker takes seconds to start, too.
+            raise DeferRequested(delay - MAX_BLOCKING_WAIT, reserved_at=[timezone.utcnow().timestamp() + delay])
 
     def _on_retry(self, retry: RetryDetails) -> None:
         from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, DeferRequested

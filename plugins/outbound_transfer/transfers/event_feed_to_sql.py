@@ -96,18 +96,18 @@ class EventFeedToSqlOperator(OutboundTransferOperator):
         context: Context,
         event: Any = None,
         *,
-        waited: dict[str, float] | None = None,
-        in_doubt: bool = True,
         progress: Any = None,
+        **deferral: Any,
     ) -> Any:
         """Continue after a deferral. The warehouse has the cursor; ``progress`` only has the counts.
 
         ``dag.test()`` of Airflow 3.3 brings the event back alone: there, counts start again after a deferral.
 
+        :param deferral: the other arguments of the base class.
         :raises msgspec.ValidationError: ``progress`` is invalid.
         """
         self._progress = progress_from_event({} if progress is None else progress)
-        return super().resume(context, event, waited=waited, in_doubt=in_doubt)
+        return super().resume(context, event, **deferral)
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:  # noqa: ARG002
         before, self._progress = self._progress, IngestProgress()

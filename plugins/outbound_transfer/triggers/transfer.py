@@ -352,7 +352,7 @@ def _registry_for(conn_id: str) -> WaiterRegistry:
 def _build_poller(conn_id: str, registry: WaiterRegistry) -> SharedPoller:
     from outbound_transfer.polling.poller import SharedPoller
 
-    hook = OutboundTransferHook(conn_id)
+    hook = OutboundTransferHook(conn_id, is_poll=True)
     return SharedPoller(
         registry, hook.get_async_settings, new_client=hook.new_async_client, on_poll=partial(_on_poll, conn_id)
     )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outbound_transfer.airflow_compat.names import timezone
 from outbound_transfer.client.retry import WAITED_JITTER
+from outbound_transfer.cluster import database
 from outbound_transfer.delivery.sources import Source
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, DELIVERY, billed, counts, digest, small_files, task_instance
-from support.tasks import CrashableStateStore, ProcessCrashed, SharedSimulatedClock
+from support.tasks import CrashableStateStore, ProcessCrashed, SharedSimulatedClock, SimulatedClock
 
 WINDOW, ALLOWED = 60, 60
 #: Uploads at once, where nothing else is said.
@@ -105,6 +110,58 @@ def test_500_files_interrupted_are_uploaded_once(deliver, sandbox, time, stored,
 
 
 DELIVERIES, FILES = 20, 5
+
+
+@pytest.fixture
+def allowance(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[SimulatedClock], None]:
+    """Let tasks share the key's allowance in a database whose time is simulated."""
+
+    def share(time: SimulatedClock) -> None:
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_LEDGER", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "ledger.db")})
+        )
+        monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "ledger")
+        monkeypatch.setattr(database, "_databases", {})
+        began = timezone.utcnow()
+        monkeypatch.setattr(Warehouse, "epoch_time", lambda self, tx: began.timestamp() + time.now)
+        monkeypatch.setattr(timezone, "utcnow", lambda: began + timedelta(seconds=time.now))
+
+    return share
+
+
+@BOTH_MODES
+def test_twenty_deliveries_reserve_their_calls(
+    no_time_of_its_own, allowance, connection, sandbox, stored, tmp_path, deferrable
+) -> None:
+    time = SharedSimulatedClock(sandbox, DELIVERIES)
+    allowance(time)
+    files = [small_files(tmp_path / str(number), FILES) for number in range(DELIVERIES)]
+
+    def deliver(number: int) -> tuple[str, float]:
+        task = task_instance(
+            DeliverFilesOperator,
+            time,
+            **DELIVERY | {"files": files[number], "deferrable": deferrable, "max_parallel_uploads": 1},
+        )
+        task.run_id = f"run {number}"
+        with time.thread():
+            transfer_id = task.run()["id"]
+            starts.append(1 + task.deferrals)
+            return transfer_id, time.now
+
+    starts: list[int] = []
+    with ThreadPoolExecutor(DELIVERIES) as pool:
+        ends = dict(pool.map(deliver, range(DELIVERIES)))
+
+    calls = DELIVERIES * (FILES + 2)
+    report("20 deliveries with an allowance", sandbox, time.now)
+    print(f"finished after {min(ends.values()):.1f} to {max(ends.values()):.1f} s; {sum(starts)} starts")
+    assert billed(sandbox) == dict.fromkeys(ends, 1)
+    assert counts(sandbox)["POST", "transfers", 201] == len(ends) == DELIVERIES
+    assert refused_for_rate(sandbox) == 0
+    assert span(sandbox) >= least_seconds(calls), "or the sandbox does not limit"
+    assert max(ends.values()) <= least_seconds(calls) + 5
+    assert sum(starts) <= 1.5 * calls
 
 
 @BOTH_MODES

@@ -94,3 +94,10 @@ def test_a_deferral_of_several_calls_is_in_doubt_if_one_is(doubt: str) -> None:
     combined = combine_requests([DeferRequested(1), DeferRequested(1, **{doubt: True}), DeferRequested(1)])
 
     assert getattr(combined, doubt)
+
+
+def test_reserved_calls_are_made_from_the_first_on_unless_one_was_refused() -> None:
+    reserved = [DeferRequested(seconds, reserved_at=[100.0 + seconds]) for seconds in (9, 7, 8)]
+    combined = combine_requests(reserved)
+    assert (combined.seconds, combined.reserved_at) == (7, [109.0, 107.0, 108.0])
+    assert combine_requests([*reserved, DeferRequested(30)]).seconds == 30

@@ -1,0 +1,57 @@
+"""A key's allowance, shared by all processes that use the key and the same database."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from outbound_transfer.cluster.database import DatabaseUnavailable, SharedDatabase, find_database
+from outbound_transfer.warehouse.key_allowance import Key, KeyAllowance
+
+if TYPE_CHECKING:
+    from outbound_transfer.client import Settings
+    from outbound_transfer.warehouse.database import Warehouse
+
+
+class SharedAllowance:
+    """Reserves calls in the shared database. While that is unavailable, every call is made at once.
+
+    :param is_poll: whether the calls are those of polls, which give way to deliveries.
+    """
+
+    def __init__(self, database: SharedDatabase, key: Key, *, is_poll: bool) -> None:
+        self._database, self._key, self._is_poll = database, key, is_poll
+        self._row: KeyAllowance | None = None
+
+    def reserve(self) -> float:
+        try:
+            return self._database.run(self._reserve)
+        except DatabaseUnavailable:
+            return 0.0
+
+    def record_refusal(self, retry_after: float) -> None:
+        self._database.submit(lambda warehouse: self._row_in(warehouse).record_refusal(retry_after))
+
+    def record_repeat(self) -> None:
+        self._database.submit(self._reserve)
+
+    def _reserve(self, warehouse: Warehouse) -> float:
+        return self._row_in(warehouse).reserve(is_poll=self._is_poll)
+
+    def _row_in(self, warehouse: Warehouse) -> KeyAllowance:
+        if self._row is None or self._row.warehouse is not warehouse:
+            self._row = KeyAllowance(warehouse, self._key)
+        return self._row
+
+
+def find_allowance(settings: Settings, conn_id: str, *, is_poll: bool) -> SharedAllowance | None:
+    """Return the allowance of a connection's key; None if no database is shared.
+
+    Asks Airflow for the database's connection, so call it where this is allowed.
+    """
+    database = find_database()
+    if database is None:
+        return None
+
+    digest = hashlib.sha256(f"{settings.base_url}\0{settings.transfer_api_key}".encode()).hexdigest()[:32]
+    return SharedAllowance(database, Key(settings.account, digest, conn_id, settings.calls_per_minute), is_poll=is_poll)
