@@ -322,7 +322,13 @@ def test_airflow_shows_the_connection_type_with_its_fields() -> None:
     (shown,) = [meta for meta in HookMetaService.hook_meta_data() if meta.connection_type == "outbound_transfer"]
     assert shown.hook_name == OutboundTransferHook.hook_name
     assert shown.hook_class_name == f"{OutboundTransferHook.__module__}.{OutboundTransferHook.__qualname__}"
-    assert set(shown.extra_fields or {}) == {"event_api_key", "timeout", "verify", "web_url"}
+    assert set(shown.extra_fields or {}) == {
+        "event_api_key",
+        "timeout",
+        "verify",
+        "web_url",
+        "calls_per_minute",
+    }
 
 
 def test_the_provider_info_names_what_exists() -> None:

@@ -608,7 +608,7 @@ def test_a_watcher_reports_what_finishes_soon_after_an_event_in_one_event(
         else:
             await sleep(seconds)
 
-    monkeypatch.setattr(asyncio, "sleep", watched_sleep)
+    monkeypatch.setattr(triggers, "sleep", watched_sleep)
 
     async def scene() -> list[set[str]]:
         events = TransferOutcomeTrigger(poke_interval=1).run()

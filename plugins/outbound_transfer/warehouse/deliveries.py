@@ -200,6 +200,7 @@ class DeliveryTables:
         return None
 
     def _add(self, rows: Sequence[Sequence[Any]]) -> None:
+        self._ensure_schema()
         with self._warehouse.transaction() as tx:
             self._warehouse.insert(tx, CALLS, rows)
 
