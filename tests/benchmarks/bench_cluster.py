@@ -1,6 +1,7 @@
 """One key, shared by a cluster in real time: processes that send, beside triggerers that wait for thousands.
 
-The service has its real limit of 60 calls a minute, of which a transfer of one file takes three: 20 are possible.
+The service has its real limit of 60 calls a minute, of which a transfer of one file takes three: 20 are possible. With
+``--database``, the processes share a PostgreSQL, and through it the key's calls and the poll.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.simulated_waiters import sandbox_process
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.waiters import RECIPIENT, send
 from support.connections import connection_json
+from support.postgres import running_server
 
 
 @contextmanager
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=420.0, help="seconds before anything is measured")
     parser.add_argument("--seconds", type=float, default=600.0, help="that are measured")
     parser.add_argument("--ends", type=int, default=400, help="transfers that end in this time")
+    parser.add_argument("--database", action="store_true", help="the processes share a database")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="bench-cluster-") as folder,
@@ -86,14 +89,17 @@ def main() -> None:
     ):
         sent = send(sandbox, arguments.waits)
         print(f"Sent {len(sent)} transfers", flush=True)
+        connections = {"AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": connection_json(sandbox)}
+        if arguments.database:
+            connections["AIRFLOW_CONN_CLUSTER_STATE"] = stack.enter_context(running_server()).airflow_connection
+            connections["AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID"] = "cluster_state"
         files = [Path(folder, f"noticed-{number}") for number in range(arguments.triggerers)]
         for number, file in enumerate(files):
             transfers = Path(folder, f"transfers-{number}")
             transfers.write_text("\n".join(sent[number :: arguments.triggerers]))
-            connection = {"AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": connection_json(sandbox)}
-            stack.enter_context(process("cluster_waiter", transfers, file, arguments.interval, **connection))
+            stack.enter_context(process("cluster_waiter", transfers, file, arguments.interval, **connections))
         for _ in range(arguments.senders):
-            stack.enter_context(process("cluster_sender", f"{sandbox.base_url}/", sandbox.transfer_api_key))
+            stack.enter_context(process("cluster_sender", **connections))
         time.sleep(arguments.settle)
         print("Measuring", flush=True)
         billed = len(sandbox.sent())

@@ -53,5 +53,10 @@ def find_allowance(settings: Settings, conn_id: str, *, is_poll: bool) -> Shared
     if database is None:
         return None
 
+    return SharedAllowance(database, key_of(settings, conn_id), is_poll=is_poll)
+
+
+def key_of(settings: Settings, conn_id: str) -> Key:
+    """Return the key that a connection has; the database gets only a digest of it."""
     digest = hashlib.sha256(f"{settings.base_url}\0{settings.transfer_api_key}".encode()).hexdigest()[:32]
-    return SharedAllowance(database, Key(settings.account, digest, conn_id, settings.calls_per_minute), is_poll=is_poll)
+    return Key(settings.account, digest, conn_id, settings.calls_per_minute)

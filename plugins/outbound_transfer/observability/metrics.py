@@ -124,6 +124,13 @@ POLL_DURATION: Final = Metric(
     ("conn_id",),
     "a triggerer's shared poll finishes: its duration, delays included",
 )
+POLL_LEASE: Final = Metric(
+    "poll_lease",
+    MetricType.GAUGE,
+    "1 or 0",
+    ("conn_id", "triggerer"),
+    "a triggerer gives the others that share a key a sign of life (every 5 seconds): whether it polls for all of them",
+)
 FEED_LAG: Final = Metric(
     "feed_lag_seconds",
     MetricType.GAUGE,
@@ -155,6 +162,7 @@ METRICS: Final = (
     BYTES_UPLOADED,
     DEFERRED_WAITERS,
     POLL_DURATION,
+    POLL_LEASE,
     FEED_LAG,
     ROWS_LOADED,
     REJECTED_LINES,

@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, TypeVar
 
 from outbound_transfer.client import AsyncClient, Settings
 from outbound_transfer.client.drivers import drive_async
 from outbound_transfer.client.retry import POLL_RETRY_POLICY, RetryDetails
 from outbound_transfer.client.settings import InvalidSettings
+from outbound_transfer.polling.cluster import ClusterMember, ClusterPoll
 from outbound_transfer.polling.rate_limiter import RateLimiter
 from outbound_transfer.polling.read_backoff import MAX_MISSING_BACKOFF, ReadBackoff
 from outbound_transfer.polling.schedule import MIN_INTERVAL, Now, now
@@ -21,6 +23,7 @@ from outbound_transfer.protocol import listings, status_scan
 from outbound_transfer.protocol.errors import CallError, Forbidden, InvalidApiKey, RateLimited, ServiceError, TimedOut
 from outbound_transfer.protocol.messages import Call, Flow
 from outbound_transfer.protocol.models import Transfer, UnreadableRow
+from outbound_transfer.protocol.poll_lease import RENEWAL_INTERVAL
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,9 @@ class PollUpdate:
 class SharedPoller:
     """Polls the transfers of all waiters and watchers of one connection, as few requests as possible.
 
+    Processes that share a database share the poll for their waiters, too: one of them polls for all
+    (:class:`~.cluster.ClusterMember`). Watchers are polled by their own process: Airflow runs each in one triggerer.
+
     No response of the service and no failure to reach it raises an exception: waiters are updated, and polling
     continues.
 
@@ -73,6 +79,7 @@ class SharedPoller:
     :param sleep: replaces ``asyncio.sleep`` in tests.
     :param new_client: creates a client from settings and the options of :class:`~outbound_transfer.client.AsyncClient`.
     :param on_poll: called with the duration of each poll in seconds; must not raise.
+    :param find_cluster: returns what connects this process with the others that share the key; None if nothing does.
     """
 
     def __init__(
@@ -84,9 +91,11 @@ class SharedPoller:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         new_client: Callable[..., AsyncClient] = AsyncClient,
         on_poll: Callable[[float], object] | None = None,
+        find_cluster: Callable[[Settings], Awaitable[ClusterPoll | None]] | None = None,
     ) -> None:
         self._registry, self._settings, self._clock, self._sleep = registry, settings, clock, sleep
-        self._new_client, self._on_poll = new_client, on_poll
+        self._new_client, self._on_poll, self._find_cluster = new_client, on_poll, find_cluster
+        self._member: ClusterMember | None = None
         self._client: AsyncClient | None = None
         self._rate_limiter = RateLimiter()
         self._scan_progress = status_scan.ScanProgress()
@@ -103,6 +112,7 @@ class SharedPoller:
 
     async def updates(self) -> AsyncIterator[PollUpdate]:
         """Poll until the generator is closed; yield an update whenever a waiter or watcher may have changed."""
+        syncing = asyncio.ensure_future(self._keep_syncing()) if self._find_cluster else None
         try:
             while True:
                 if (left := self._next_poll_at() - self._monotonic()) > 0:
@@ -111,9 +121,16 @@ class SharedPoller:
                 else:
                     async for update in self._poll_once():
                         yield update
-                if self._registry.expire_overdue(self._clock()):
+                has_late = self._registry.expire_overdue(self._clock())
+                if (self._member and self._registry.pop_has_updates()) or has_late:
                     yield PollUpdate()
         finally:
+            if syncing:
+                syncing.cancel()
+                await asyncio.gather(syncing, return_exceptions=True)
+            if self._member:
+                self._member.leave()
+                self._member = None
             await self._disconnect()
 
     def _next_poll_at(self) -> float:
@@ -122,7 +139,10 @@ class SharedPoller:
         not_before = self._not_before
         if self._registry.check_deadlines(now):  # our own backoff does not delay a final poll
             not_before = min(not_before, self._poll_started + FINAL_POLL_GRACE)
-        return max(self._registry.next_due_at(self._schedule_origin, now), not_before, self._retry_after_until)
+        due = self._registry.next_due_at(self._schedule_origin, now)
+        if self._member:
+            due = min(due, self._member.next_due_at(self._schedule_origin, now))
+        return max(due, not_before, self._retry_after_until)
 
     async def _poll_once(self) -> AsyncIterator[PollUpdate]:
         poll_start = self._clock()
@@ -203,7 +223,8 @@ class SharedPoller:
         waited_for: dict[str, float] = {}
         for watcher in self._registry.watchers:
             waited_for |= watcher.outstanding
-        for waiter in self._registry:
+        others = self._member.pollable(self._schedule_origin, poll_start) if self._member else []
+        for waiter in chain(others, self._registry):
             waited_for[waiter.transfer_id] = waiter.sent_at or waited_for.get(waiter.transfer_id, 0.0)
         self._read_backoff.retain(waited_for)
         self._missing_backoff.retain(waited_for)
@@ -216,7 +237,7 @@ class SharedPoller:
             urgent |= self._missing_due(readable & watcher.missing.keys(), poll_start)
         unread = {one for one in watched if not waited_for[one]}
         awaited = set[str]()
-        for waiter in self._registry:
+        for waiter in chain(others, self._registry):
             if waiter.due_at(self._schedule_origin, poll_start) > poll_start.monotonic:
                 continue
             if self._is_backed_off(waiter, poll_start):
@@ -225,7 +246,7 @@ class SharedPoller:
             awaited.add(waiter.transfer_id)
             if waiter.is_urgent(poll_start):
                 urgent.add(waiter.transfer_id)
-            elif waiter.transfer is None:
+            elif not waiter.sent_at:
                 unread.add(waiter.transfer_id)
         due = awaited | watched | urgent
         return status_scan.Wanted(waited_for, due, urgent, unread, may_expire=bool(watched))
@@ -283,6 +304,8 @@ class SharedPoller:
         else:
             if self._scan_result.has_response:  # otherwise no request was due
                 self._failures = 0
+                if self._member:
+                    self._member.record_poll()
         return ""
 
     def _back_off(self, min_delay: float = 0.0) -> None:
@@ -293,6 +316,8 @@ class SharedPoller:
     def _dispatch_results(self, poll_start: Now) -> None:
         """Update waiters with the results since the last call."""
         found = self._scan_result.drain()
+        if self._member:
+            self._member.record(found, poll_start)
         self._registry.update(found.transfers.values(), poll_start)
         self._registry.presume_outstanding(found.presumed, poll_start)
         self._watcher_queue |= found.transfers
@@ -369,6 +394,28 @@ class SharedPoller:
                 clock=self._monotonic,
                 on_retry=self._on_retry,
             )
+
+            if self._member:
+                self._member.leave()
+                self._member = None
+        if self._find_cluster and not self._member and (cluster := await self._find_cluster(settings)):
+            member = ClusterMember(cluster, self._registry)
+            await self._sync(member)  # another process may poll what is due
+            self._member = member
+
+    async def _keep_syncing(self) -> None:
+        while True:
+            await self._sleep(RENEWAL_INTERVAL)
+            if self._member:
+                await self._sync(self._member)
+
+    async def _sync(self, member: ClusterMember) -> None:
+        try:
+            # A process that does not reach the service leaves the lease to the others.
+            await member.sync(self._clock(), self._schedule_origin, can_poll=not self._failures)
+        except Exception:  # each process polls for itself where they cannot share
+            member.expire(self._clock())
+            log.exception("Could not share the poll with other processes; this one goes on alone")
 
     async def _is_outdated(self) -> bool:
         """Return whether the connection's settings have changed since the poll started: its key may be a new one."""

@@ -14,7 +14,13 @@ from outbound_transfer.polling.schedule import Now, interval_or_default, next_po
 from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import Transfer, to_epoch, to_summary_dict
-from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, UNKNOWN_STATUS_HINT, OutcomeRules, describe
+from outbound_transfer.protocol.outcomes import (
+    KNOWN_STATUSES,
+    TERMINAL_STATUSES,
+    UNKNOWN_STATUS_HINT,
+    OutcomeRules,
+    describe,
+)
 
 #: Seconds from a transfer's expiry to the poll that checks for it: the service evaluates expiry on read
 #: (service-api.md, R19).
@@ -25,6 +31,10 @@ FINAL_POLL_GRACE: Final = 30.0
 
 #: Seconds between repeats of the final poll.
 FINAL_POLL_INTERVAL: Final = 10.0
+
+#: Seconds between two polls of a transfer that another process polls, too, and from joining it to the first one.
+TRUST_INTERVAL: Final = 900.0
+MIN_TRUST: Final = 60.0
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +53,7 @@ class Waiter:
     :ivar log_messages: lines for the task's log that are not logged yet.
     :ivar overdue_since: when the deadline was first seen to have passed, in monotonic seconds.
     :ivar final_poll_failed: whether a poll that started after that could not read the transfer.
+    :ivar polled_elsewhere_until: until when another process polls the transfer at the interval, in monotonic seconds.
     :raises ValueError: the transfer id or the deadline is invalid.
     """
 
@@ -58,6 +69,7 @@ class Waiter:
     log_messages: list[str] = field(default_factory=list)
     overdue_since: float = inf
     final_poll_failed: bool = False
+    polled_elsewhere_until: float = -inf
     _last_problem: str = ""
 
     def __post_init__(self) -> None:
@@ -76,10 +88,28 @@ class Waiter:
             if self.final_poll_failed
             else self.deadline + wall_to_monotonic
         )
-        candidates = [next_poll_at(self.polled_at.monotonic, origin, self.interval), last]
+        candidates = [self._next_poll_at(origin, now), last]
         if (expired := self.expires_at + EXPIRY_MARGIN) > self.polled_at.wall:
             candidates.append(expired + wall_to_monotonic)
         return min(candidates)
+
+    def _next_poll_at(self, origin: float, now: Now) -> float:
+        polled_at = self.polled_at.monotonic
+        if now.monotonic < self.polled_elsewhere_until:
+            return next_poll_at(polled_at + MIN_TRUST, origin, max(self.interval, TRUST_INTERVAL))
+        return next_poll_at(polled_at, origin, self.interval)
+
+    def apply_reading(self, transfer: Transfer, now: Now) -> None:
+        """Apply what another process has read at an unknown time in the past.
+
+        It concludes nothing but what no later read can contradict: a transfer keeps a terminal status (service-api.md,
+        R18). It does not count as a poll.
+        """
+        if self.rules.accept_partial or self.is_urgent(now):
+            return
+        is_behind = self.transfer is not None and transfer.picked_up_count < self.transfer.picked_up_count
+        if transfer.status in TERMINAL_STATUSES or not is_behind:
+            self.update(transfer, self.polled_at)
 
     def update(self, transfer: Transfer, poll_start: Now) -> None:
         """Apply the result of a poll that started at ``poll_start``."""
@@ -189,6 +219,13 @@ class WaiterRegistry:
         for transfer in transfers:
             for waiter in self._unfinished(transfer.id):
                 waiter.update(transfer, poll_start)
+                self._has_updates |= bool(waiter.log_messages or waiter.result)
+
+    def apply_readings(self, transfers: Iterable[Transfer], now: Now) -> None:
+        """Apply the transfers that another process has read."""
+        for transfer in transfers:
+            for waiter in self._unfinished(transfer.id):
+                waiter.apply_reading(transfer, now)
                 self._has_updates |= bool(waiter.log_messages or waiter.result)
 
     def presume_outstanding(self, transfer_ids: Iterable[str], poll_start: Now) -> None:

@@ -36,6 +36,8 @@ from outbound_transfer.protocol.models import Transfer, to_summary_dict
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, TERMINAL_STATUSES, Outcome, OutcomeRules
 
 if TYPE_CHECKING:
+    from outbound_transfer.client import Settings
+    from outbound_transfer.polling.cluster import ClusterPoll
     from outbound_transfer.polling.poller import PollUpdate, SharedPoller
 
 log = logging.getLogger(__name__)
@@ -354,8 +356,18 @@ def _build_poller(conn_id: str, registry: WaiterRegistry) -> SharedPoller:
 
     hook = OutboundTransferHook(conn_id, is_poll=True)
     return SharedPoller(
-        registry, hook.get_async_settings, new_client=hook.new_async_client, on_poll=partial(_on_poll, conn_id)
+        registry,
+        hook.get_async_settings,
+        new_client=hook.new_async_client,
+        on_poll=partial(_on_poll, conn_id),
+        find_cluster=partial(_find_cluster, conn_id),
     )
+
+
+async def _find_cluster(conn_id: str, settings: Settings) -> ClusterPoll | None:
+    from outbound_transfer.cluster.poll import find_cluster_poll  # loads the warehouse
+
+    return await call_airflow(partial(find_cluster_poll, settings, conn_id))
 
 
 def _on_poll(conn_id: str, seconds: float) -> None:

@@ -18,6 +18,9 @@ from outbound_transfer.warehouse.tables import (
     FEED_CURSOR,
     FEED_POLLS,
     KEY_ALLOWANCE,
+    POLL_LEASES,
+    POLL_READINGS,
+    POLL_WAITERS,
     RECIPIENTS,
     REJECTED_LINES,
     SCHEMA_VERSION,
@@ -48,7 +51,7 @@ FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_P
 LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
 LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, CALLS))
 STATE: Final = TableGroup("state", 1, (TASK_STATE,))
-CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE,))
+CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_LEASES, POLL_WAITERS, POLL_READINGS))
 
 
 def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:

@@ -1,8 +1,9 @@
 """The real poll, its triggers and its client against a hostile service, in virtual time.
 
-``python -m resilience.fuzz.poll_fuzz [--seconds N] [--seed S]`` plays random scenarios until the time is up. In each,
-for a while, the service, what is in front of it, its data, the machine's clock, the triggerer and those who wait
-misbehave in ways that the seed draws; then all is calm. Exits with 1 where a promise was broken, naming the seeds.
+``python -m resilience.fuzz.poll_fuzz [--seconds N] [--seed S] [--cluster]`` plays random scenarios until the time is
+up. In each, for a while, the service, what is in front of it, its data, the machine's clock, the triggerer and those
+who wait misbehave in ways that the seed draws; then all is calm. With ``--cluster``, several triggerers share a
+database, and die, freeze and lose it. Exits with 1 where a promise was broken, naming the seeds.
 
 Promised is: a transfer's end is told to each that waits for it within :data:`BOUND` seconds of it, or of the calm; no
 wait ends by what is not about it, nor by its deadline without a look since; a watcher is told of each end once; and the
@@ -289,6 +290,7 @@ class Waiter:
 
     :ivar joins, leaves: when; it leaves as a task that is cleared.
     :ivar overdue: since when its deadline has passed by the machine's clock, in this triggerer.
+    :ivar off: seconds by which the clock of its machine is off, besides that of the world.
     """
 
     kwargs: dict[str, Any]
@@ -301,6 +303,7 @@ class Waiter:
     at: float = 0.0
     overdue: float | None = None
     ever_overdue: bool = False
+    off: float = 0.0
 
     async def follow(self, world: World, registry: WaiterRegistry, updates: AsyncIterator[PollUpdate]) -> None:
         trigger = TransferTrigger(**self.kwargs)
@@ -337,8 +340,10 @@ class Watcher:
 class Triggerer:
     """One process: a poll, and its updates to the subscribers."""
 
-    def __init__(self, world: World, url: str) -> None:
-        self.world, self.registry = world, WaiterRegistry()
+    def __init__(
+        self, world: World, url: str, registry: WaiterRegistry | None = None, poller: SharedPoller | None = None
+    ) -> None:
+        self.world, self.registry = world, registry or WaiterRegistry()
         self.listeners: dict[Any, asyncio.Queue[PollUpdate]] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.failures: list[str] = []
@@ -347,7 +352,7 @@ class Triggerer:
         async def settings() -> Settings:
             return Settings(url, "key", timeout=5.0)
 
-        self.poller = SharedPoller(self.registry, settings, clock=world.clock, sleep=world.sleep)
+        self.poller = poller or SharedPoller(self.registry, settings, clock=world.clock, sleep=world.sleep)
 
     def join(self, who: Waiter | Watcher) -> None:
         queue: asyncio.Queue[PollUpdate] = asyncio.Queue()
@@ -532,7 +537,9 @@ class PollScenario:
     def _note_overdue(self) -> None:
         for waiter in self.waiters:
             is_there = waiter.payload is None and waiter.joins <= self.world.now
-            if is_there and self.world.now + self.world.off >= waiter.deadline - 0.001:  # which has microseconds
+            if (
+                is_there and self.world.now + self.world.off + waiter.off >= waiter.deadline - 0.001
+            ):  # which has microseconds
                 waiter.ever_overdue = True
                 if waiter.overdue is None:
                     waiter.overdue = self.world.now
@@ -564,7 +571,7 @@ class PollScenario:
         elif ending == "waiting" and waiter.leaves > END:
             can_be_told = one.can_be_told() and max(one.ends, CALM, waiter.joins) + BOUND < END
             self._expect(not can_be_told, f"{who} was not told")
-            deadline = waiter.deadline - self.world.off
+            deadline = waiter.deadline - self.world.off - waiter.off
             self._expect(max(deadline, CALM, waiter.joins) + BOUND > END, f"{who} was not given up")
         elif ending == "finished":
             is_true = seen["id"] == one.id and seen["status"] == one.final and waiter.at >= one.ends
@@ -605,9 +612,9 @@ class PollScenario:
             self.broken.append(f"a watcher was told of {wrong}, which have not ended")
 
 
-def play(seed: int) -> PollScenario:
+def play(seed: int, kind: type[PollScenario] = PollScenario) -> PollScenario:
     """One scenario, judged."""
-    scenario = PollScenario(seed)
+    scenario = kind(seed)
     random.seed(seed)  # of the backoffs
     with (
         mock.patch.object(schedule, "now", scenario.world.clock),
@@ -619,12 +626,16 @@ def play(seed: int) -> PollScenario:
 
 
 def fuzz_poll(
-    seed: int, *, seconds: float = float("inf"), examples: float = float("inf")
+    seed: int,
+    *,
+    seconds: float = float("inf"),
+    examples: float = float("inf"),
+    kind: type[PollScenario] = PollScenario,
 ) -> Iterator[tuple[int, PollScenario]]:
     """Stories of one seed after the other, until the time is up or there were so many."""
     until = time.monotonic() + seconds
     while examples > 0 and time.monotonic() < until:
-        yield seed, play(seed)
+        yield seed, play(seed, kind)
         seed, examples = seed + 1, examples - 1
 
 
@@ -632,10 +643,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1, help="the first of the seeds")
+    parser.add_argument("--cluster", action="store_true", help="several triggerers that share a database")
     arguments = parser.parse_args()
     be_quiet()
+    from resilience.fuzz.poll_fuzz_cluster import ClusterScenario
+
+    kind = ClusterScenario if arguments.cluster else PollScenario
     played, broken, counts = 0, 0, Counter[str]()
-    for seed, scenario in fuzz_poll(arguments.seed, seconds=arguments.seconds):
+    for seed, scenario in fuzz_poll(arguments.seed, seconds=arguments.seconds, kind=kind):
         played, counts = played + 1, counts + scenario.counts
         if scenario.broken:
             broken += 1

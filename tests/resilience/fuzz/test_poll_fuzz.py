@@ -11,15 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbound_transfer.polling import poller, waiters
+from outbound_transfer.polling import cluster, poller, waiters
 from outbound_transfer.polling.poller import SharedPoller
 from outbound_transfer.polling.read_backoff import ReadBackoff
 from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waiters import WaiterRegistry
 from outbound_transfer.polling.watcher import CompletionWatcher
-from outbound_transfer.protocol import decoding, endpoints
+from outbound_transfer.protocol import decoding, endpoints, poll_lease
 from outbound_transfer.protocol.models import TransferPage
 from resilience.fuzz.poll_fuzz import World, fuzz_poll, play
+from resilience.fuzz.poll_fuzz_cluster import ClusterScenario
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +30,13 @@ SEEDS = (1, 10, 14)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_promise_is_broken(seed: int) -> None:
     for _, scenario in fuzz_poll(seed, examples=2):
+        assert scenario.broken == []
+        assert scenario.counts["requests"]
+
+
+@pytest.mark.parametrize("seed", [1, 5, 11])
+def test_no_promise_is_broken_in_a_cluster(seed: int) -> None:
+    for _, scenario in fuzz_poll(seed, examples=2, kind=ClusterScenario):
         assert scenario.broken == []
         assert scenario.counts["requests"]
 
@@ -116,3 +124,26 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
 def test_a_mend_that_is_taken_out_is_found(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     assert play(MUTANTS[mutant]).broken
+
+
+def lost_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the holder has read is lost, and no process reads for itself what it has left to the holder."""
+    monkeypatch.setattr(waiters, "TRUST_INTERVAL", 1e9)
+    monkeypatch.setattr(WaiterRegistry, "apply_readings", lambda *_: None)
+
+
+def believed_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease does not expire, and no process reads for itself what it has left to the holder."""
+    monkeypatch.setattr(waiters, "TRUST_INTERVAL", 1e9)
+    monkeypatch.setattr(cluster, "LEASE_SECONDS", 1e9)
+    monkeypatch.setattr(poll_lease, "LEASE_SECONDS", 1e9)
+
+
+#: The same for a cluster.
+CLUSTER_MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {lost_readings: 3, believed_lease: 3}
+
+
+@pytest.mark.parametrize("mutant", CLUSTER_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_mend_of_a_cluster_that_is_taken_out_is_found(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    assert play(CLUSTER_MUTANTS[mutant], ClusterScenario).broken

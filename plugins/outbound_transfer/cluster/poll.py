@@ -1,0 +1,77 @@
+"""The poll of a key, shared by all triggerers that use the key and the same database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from outbound_transfer.cluster.allowance import key_of
+from outbound_transfer.cluster.database import DatabaseUnavailable, SharedDatabase, find_database
+from outbound_transfer.observability import metrics
+from outbound_transfer.warehouse.poll_tables import PollTables
+
+if TYPE_CHECKING:
+    from outbound_transfer.client import Settings
+    from outbound_transfer.protocol.models import Transfer
+    from outbound_transfer.protocol.poll_lease import ClusterState, SharedWaiter
+    from outbound_transfer.warehouse.database import Warehouse
+    from outbound_transfer.warehouse.key_allowance import Key
+
+
+class DatabasePoll:
+    """Connects this process with the others by tables of the shared database (:class:`.polling.cluster.ClusterPoll`).
+
+    :param process: the process's id, of at most 100 characters.
+    """
+
+    def __init__(self, database: SharedDatabase, key: Key, process: str) -> None:
+        self._database, self._key, self._process = database, key, process
+        self._tables: PollTables | None = None
+
+    async def sync(
+        self,
+        waiters: Mapping[str, SharedWaiter],
+        readings: Mapping[str, Transfer | None],
+        *,
+        can_poll: bool,
+        has_polled: bool,
+    ) -> ClusterState | None:
+        """Share in one transaction; None if the database is unavailable."""
+
+        def sync(warehouse: Warehouse) -> ClusterState:
+            tables = self._tables_in(warehouse)
+            return tables.sync(waiters, readings, can_poll=can_poll, has_polled=has_polled)
+
+        try:
+            state = await asyncio.to_thread(self._database.run, sync)
+        except DatabaseUnavailable:
+            self._tables = None  # the transaction may be applied later: what it returns is lost, so all is written anew
+            return None
+        metrics.POLL_LEASE.emit(int(state.is_holder), conn_id=self._key.conn_id, triggerer=socket.gethostname())
+        return state
+
+    def leave(self) -> None:
+        """Give up the lease, and what this process waits for; does not wait."""
+        self._database.submit(lambda warehouse: PollTables(warehouse, self._key, self._process).leave())
+        metrics.POLL_LEASE.emit(0, conn_id=self._key.conn_id, triggerer=socket.gethostname())
+
+    def _tables_in(self, warehouse: Warehouse) -> PollTables:
+        if self._tables is None or self._tables.warehouse is not warehouse:
+            self._tables = PollTables(warehouse, self._key, self._process)
+        return self._tables
+
+
+def find_cluster_poll(settings: Settings, conn_id: str) -> DatabasePoll | None:
+    """Return what connects this process with the others that use the connection's key; None if no database is shared.
+
+    Asks Airflow for the database's connection, so call it where this is allowed. Never raises.
+    """
+    database = find_database()
+    if database is None:
+        return None
+    process = f"{socket.gethostname()[:50]}:{os.getpid()}:{uuid.uuid4().hex}"
+    return DatabasePoll(database, key_of(settings, conn_id), process)

@@ -1,0 +1,319 @@
+"""One poll for several processes over real databases and the sandbox, in virtual time that all of them share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from outbound_transfer.client import Settings
+from outbound_transfer.cluster import database
+from outbound_transfer.polling.waiters import TRUST_INTERVAL, Waiter
+from outbound_transfer.protocol.poll_lease import LEASE_SECONDS
+from outbound_transfer_sandbox.testing import Sandbox
+from support.airflow_stack.waiters import RECIPIENT, send
+from support.virtual_cluster import SharedTables, VirtualProcess, VirtualTime
+from support.warehouses import Hook
+
+
+@pytest.fixture(params=["sqlite", "psycopg", "psycopg2"])
+def shared_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
+    """Every database that processes can share."""
+    return hook_of(request.param)
+
+
+@pytest.fixture
+def sqlite(hook_of: Callable[[str], Hook]) -> Hook:
+    return hook_of("sqlite")
+
+
+class Cluster:
+    """Processes, their database and the service, for one test."""
+
+    def __init__(self, sandbox: Sandbox, hook: Hook) -> None:
+        self.sandbox, self.hook = sandbox, hook
+        self.time = VirtualTime(time.time(), on_advance=self._owe)
+        self.tables = SharedTables(hook, self.time)
+        self.processes: list[VirtualProcess] = []
+        self.owed = 60.0  # the service's window has forgotten the sends
+        self.calls_before = len(sandbox.requests())
+
+    def start(self, count: int) -> list[VirtualProcess]:
+        new = [
+            VirtualProcess(f"p{len(self.processes) + number}", self.time, self.tables, self._settings)
+            for number in range(count)
+        ]
+        self.processes += new
+        return new
+
+    def _owe(self, seconds: float) -> None:
+        self.owed += seconds
+
+    def pay(self) -> None:
+        self.sandbox.advance_clock(self.owed)
+        self.owed = 0.0
+
+    async def _settings(self) -> Settings:
+        self.pay()  # a poll starts
+        return Settings(f"{self.sandbox.base_url}/", self.sandbox.transfer_api_key)
+
+    def pick_up(self, *transfer_ids: str) -> None:
+        self.pay()
+        for one in transfer_ids:
+            self.sandbox.pickup(one, RECIPIENT)
+
+    async def pass_time(self, seconds: float) -> None:
+        until = self.time.now + seconds
+        self.time.after(seconds, int)
+        await self.time.run(lambda: self.time.now >= until)
+
+    def leap(self, seconds: float) -> None:
+        """Let time pass in which no process runs."""
+        self.time.now += seconds
+        self._owe(seconds)
+
+    async def finish(self, waiters: list[Waiter]) -> None:
+        await self.time.run(lambda: all(waiter.result for waiter in waiters))
+
+    def holders(self) -> list[str]:
+        """Who holds the lease by its own knowledge."""
+        return [
+            process.name
+            for process in self.processes
+            if not process.is_over and process.poller._member and process.poller._member._is_holder
+        ]
+
+    def calls(self) -> int:
+        """Calls of the service since the last time."""
+        before, self.calls_before = self.calls_before, len(self.sandbox.requests())
+        return self.calls_before - before
+
+    def stored_holder(self) -> str | None:
+        ((holder,),) = self.hook.fetch("SELECT holder FROM outbound_transfer_poll_leases")
+        return holder
+
+
+def play(sandbox: Sandbox, hook: Hook, story: Any) -> None:
+    async def run() -> None:
+        cluster = Cluster(sandbox, hook)
+        try:
+            await asyncio.wait_for(story(cluster), 120)
+        finally:
+            for process in cluster.processes:
+                await process.stop()
+
+    asyncio.run(run())
+
+
+def outcomes(waiters: list[Waiter]) -> set[tuple[str, str]]:
+    return {(waiter.result["status"], waiter.result["transfer"]["status"]) for waiter in waiters if waiter.result}
+
+
+def test_one_polls_and_all_finish(sandbox: Sandbox, shared_hook: Hook) -> None:
+    sent = send(sandbox, 60)
+
+    async def story(cluster: Cluster) -> None:
+        processes = cluster.start(3)
+        waiters = [one for n, process in enumerate(processes) for one in process.wait_for(*sent[n::3])]
+        await cluster.pass_time(600)
+        assert len(cluster.holders()) == 1
+        assert cluster.calls() <= 10 + 5, "one page a poll"
+        cluster.time.after(7, lambda: cluster.pick_up(*sent[:30]))
+        cluster.time.after(200, lambda: sandbox.cancel(sent[30]))
+        await cluster.finish([waiter for waiter in waiters if waiter.transfer_id in sent[:31]])
+        assert outcomes(waiters) == {("finished", "complete"), ("finished", "canceled")}
+        assert cluster.calls() <= 25
+        received = [waiter for waiter in waiters if waiter.result and waiter.transfer_id == sent[1]]
+        assert received[0].result
+        assert [each["email"] for each in received[0].result["transfer"]["recipients"]] == [RECIPIENT]
+
+    play(sandbox, shared_hook, story)
+
+
+@pytest.mark.slow
+def test_three_cost_little_more_than_one(sandbox: Sandbox, sqlite: Hook) -> None:
+    sent = send(sandbox, 300)
+
+    def calls_of(count: int) -> int:
+        made = 0
+
+        async def story(cluster: Cluster) -> None:
+            nonlocal made
+            processes = cluster.start(count)
+            for n, process in enumerate(processes):
+                process.wait_for(*sent[n::count])
+            await cluster.pass_time(3_600)
+            made = cluster.calls()
+
+        play(sandbox, sqlite, story)
+        return made
+
+    alone, together = calls_of(1), calls_of(3)
+    assert together <= alone + 3 * 2 * (3_600 / TRUST_INTERVAL + 1)
+
+
+@pytest.mark.parametrize("fault", ["kill", "freeze", "stop"])
+def test_another_goes_on(sandbox: Sandbox, shared_hook: Hook, fault: str) -> None:
+    sent = send(sandbox, 30)
+
+    async def story(cluster: Cluster) -> None:
+        holder, *others = cluster.start(3)
+        waiters = {process: process.wait_for(*sent[n::3]) for n, process in enumerate([holder, *others])}
+        await cluster.pass_time(100)
+        by_name = {process.name: process for process in waiters}
+        holder = by_name[cluster.holders()[0]]
+        left = [waiter for process in waiters if process is not holder for waiter in waiters[process]]
+        if fault == "kill":
+            holder.kill()
+        elif fault == "stop":
+            await holder.stop()
+        else:
+            cluster.time.freeze(holder, 1_000)
+        began = cluster.time.now
+        await cluster.time.run(lambda: cluster.stored_holder() not in (None, holder.name))
+        assert cluster.time.now - began <= 30
+        cluster.pick_up(*sent)
+        cluster.calls()
+        await cluster.finish(left)
+        assert cluster.time.now - began <= 30 + 60 + 15
+        assert outcomes(left) == {("finished", "complete")}
+        if fault == "freeze":
+            await cluster.finish(waiters[holder])
+            assert outcomes(waiters[holder]) == {("finished", "complete")}
+            assert len(cluster.holders()) == 1
+
+    play(sandbox, shared_hook, story)
+
+
+def test_a_database_that_is_down(sandbox: Sandbox, sqlite: Hook, caplog: pytest.LogCaptureFixture) -> None:
+    sent = send(sandbox, 40)
+
+    async def story(cluster: Cluster) -> None:
+        waiters = [one for n, process in enumerate(cluster.start(3)) for one in process.wait_for(*sent[n::3])]
+        await cluster.pass_time(120)
+        cluster.tables.is_down = True
+        cluster.calls()
+        await cluster.pass_time(600)
+        assert 3 * 8 <= cluster.calls() <= 3 * 12, "each polls alone"
+        cluster.pick_up(*sent[:20])
+        await cluster.pass_time(75)
+        assert sum(waiter.result is not None for waiter in waiters) == 20
+        assert caplog.text.count("this process goes on alone") == 3
+        cluster.tables.is_down = False
+        await cluster.pass_time(database.RETRY_INTERVAL + 120)
+        cluster.calls()
+        await cluster.pass_time(600)
+        assert len(cluster.holders()) == 1
+        assert cluster.calls() <= 10 + 5, "one polls for all"
+        cluster.pick_up(*sent[20:])
+        await cluster.finish(waiters)
+
+    with caplog.at_level(logging.WARNING):
+        play(sandbox, sqlite, story)
+
+
+DAMAGES = [
+    "UPDATE outbound_transfer_poll_readings SET transfer = 'x', sequence = sequence + 100000",
+    "UPDATE outbound_transfer_poll_readings SET transfer = NULL, sequence = sequence + 100000",
+    "DELETE FROM outbound_transfer_poll_readings",
+    "DELETE FROM outbound_transfer_poll_waiters",
+    "UPDATE outbound_transfer_poll_waiters SET interval_seconds = 999999999, sent_epoch = -7",
+    "DELETE FROM outbound_transfer_poll_leases",
+    "UPDATE outbound_transfer_poll_leases SET lease = '{'",
+    'UPDATE outbound_transfer_poll_leases SET lease = \'{"holder": "nobody", "seen_at": {"nobody": 4e9}}\'',
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_rows_lose_nothing(sandbox: Sandbox, shared_hook: Hook, damage: str) -> None:
+    sent = send(sandbox, 12)
+
+    async def story(cluster: Cluster) -> None:
+        waiters = [one for n, process in enumerate(cluster.start(3)) for one in process.wait_for(*sent[n::3])]
+        await cluster.pass_time(100)
+        shared_hook.run(damage)
+        began = cluster.time.now
+        cluster.pick_up(*sent)
+        await cluster.finish(waiters)
+        assert outcomes(waiters) == {("finished", "complete")}
+        assert cluster.time.now - began <= TRUST_INTERVAL + 120
+
+    play(sandbox, shared_hook, story)
+
+
+def test_a_slow_database_is_not_waited_for(sandbox: Sandbox, sqlite: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = send(sandbox, 6)
+    monkeypatch.setattr(database, "TIMEOUT", 0.02)
+
+    async def story(cluster: Cluster) -> None:
+        open_warehouse = cluster.tables.open
+
+        def open_slowly() -> Any:
+            time.sleep(0.2)
+            return open_warehouse()
+
+        processes = cluster.start(2)
+        for process in processes:
+            process.database.reopen(open_slowly)
+        waiters = [one for n, process in enumerate(processes) for one in process.wait_for(*sent[n::2])]
+        cluster.time.after(30, lambda: cluster.pick_up(*sent))
+        await cluster.finish(waiters)
+        assert outcomes(waiters) == {("finished", "complete")}
+
+    play(sandbox, sqlite, story)
+
+
+def test_what_only_a_read_of_its_own_concludes(sandbox: Sandbox, sqlite: Hook) -> None:
+    """A deadline, an expiry and an id that the key does not see, in a process that does not hold the lease."""
+    late, *sent = send(sandbox, 10)
+    sandbox.patch_account(delivery_window_days=1)
+    (expiring,) = send(sandbox, 1)
+
+    async def story(cluster: Cluster) -> None:
+        holder, other = cluster.start(2)
+        holder.wait_for(*sent, deadline=cluster.time.now + 10 * 86_400)
+        (timed,) = other.wait_for(late, deadline=cluster.time.now + 500)
+        (expired, *_) = other.wait_for(expiring, deadline=cluster.time.now + 10 * 86_400, interval=3_600.0)
+        (unseen,) = other.wait_for("none")
+        await cluster.finish([unseen])
+        assert cluster.holders() == ["p0"]
+        assert unseen.result
+        assert unseen.result["status"] == "error"
+        await cluster.finish([timed])
+        assert outcomes([timed]) == {("timeout", "pending")}
+        assert timed.deadline <= cluster.time.now <= timed.deadline + 5
+        await cluster.time.run(lambda: expired.transfer is not None)
+        expires_at = expired.expires_at
+        cluster.leap(expires_at - 100 - cluster.time.now)
+        await cluster.finish([expired])
+        assert outcomes([expired]) == {("finished", "expired")}
+        assert cluster.time.now <= expires_at + 10
+
+    play(sandbox, sqlite, story)
+
+
+def test_what_operations_can_see(sandbox: Sandbox, shared_hook: Hook) -> None:
+    sent = send(sandbox, 4)
+
+    async def story(cluster: Cluster) -> None:
+        for n, process in enumerate(cluster.start(2)):
+            process.wait_for(*sent[n::2])
+        await cluster.pass_time(2 * LEASE_SECONDS + 60)
+        ((holder, is_held, is_polled, conn_id),) = shared_hook.fetch(
+            "SELECT holder, expires_at > updated_at AND held_since < updated_at, polled_at > held_since, conn_id "
+            "FROM outbound_transfer_poll_leases"
+        )
+        assert [holder] == cluster.holders()
+        assert is_held
+        assert is_polled
+        assert conn_id == "outbound_transfer_default"
+        counts = shared_hook.fetch(
+            "SELECT process, count(*) FROM outbound_transfer_poll_waiters GROUP BY process ORDER BY process"
+        )
+        assert counts == [("p0", 2), ("p1", 2)]
+
+    play(sandbox, shared_hook, story)

@@ -1,0 +1,188 @@
+"""The scenarios of the poll fuzzer for several triggerers that share a database, some of which die or freeze."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from outbound_transfer.client import Settings
+from outbound_transfer.polling.schedule import Now
+from outbound_transfer.polling.waiters import TRUST_INTERVAL
+from resilience.fuzz.poll_fuzz import (
+    BEGINNING,
+    CALM,
+    END,
+    HOUR,
+    MAX_REQUESTS_PER_MINUTE,
+    PollScenario,
+    Triggerer,
+    Waiter,
+    Watcher,
+    World,
+)
+from support.virtual_cluster import SharedTables, VirtualProcess, VirtualTime
+from support.warehouses import sqlite_hook
+
+PROCESSES = 3
+
+#: Seconds after which Airflow gives the triggers of a dead triggerer to another one.
+REASSIGNED_AFTER = 45.0
+
+#: What happens to the rows: lost, damaged, of another version.
+DAMAGES = [
+    "DELETE FROM outbound_transfer_poll_readings",
+    "DELETE FROM outbound_transfer_poll_waiters",
+    "DELETE FROM outbound_transfer_poll_leases",
+    "DELETE FROM outbound_transfer_poll_waiters WHERE transfer_id LIKE '%3'",
+    "UPDATE outbound_transfer_poll_readings SET transfer = 'x'",
+    "UPDATE outbound_transfer_poll_readings SET transfer = '{}', sequence = sequence + 60000",
+    "UPDATE outbound_transfer_poll_readings SET transfer = NULL, sequence = sequence + 60000",
+    "UPDATE outbound_transfer_poll_readings SET sequence = 0",
+    "UPDATE outbound_transfer_poll_waiters SET interval_seconds = 'x'",
+    "UPDATE outbound_transfer_poll_waiters SET interval_seconds = -1, sent_epoch = 99999999999",
+    "UPDATE outbound_transfer_poll_waiters SET transfer_id = 'None' WHERE transfer_id LIKE '%5'",
+    "UPDATE outbound_transfer_poll_leases SET lease = '[]'",
+    'UPDATE outbound_transfer_poll_leases SET lease = \'{"holder": "x", "seen_at": {"x": 1e300}, "sequence": -5}\'',
+]
+
+
+class ClusterWorld(World):
+    """The world, whose time is that of a cluster."""
+
+    def clock(self) -> Now:
+        return Now(BEGINNING + self.now, BEGINNING + self.now + self.off)
+
+
+class Process(VirtualProcess):
+    """One triggerer of the cluster."""
+
+    def __init__(self, place: int, scenario: ClusterScenario, url: str) -> None:
+        self.world, self.machine_off = scenario.world, scenario.offs[place]
+        scenario.started += 1
+
+        async def settings() -> Settings:
+            return Settings(url, "key", timeout=5.0)
+
+        super().__init__(f"p{scenario.started}", scenario.time, scenario.tables, settings)
+        self.triggerer = Triggerer(scenario.world, url, self.registry, self.poller)
+
+    def clock(self) -> Now:
+        return Now(self.time.now, self.time.now + self.world.off + self.machine_off)
+
+    async def _run(self) -> None:
+        try:
+            await self.triggerer.run()
+        finally:
+            for task in self.triggerer.tasks.values():
+                task.cancel()
+
+
+class ClusterScenario(PollScenario):
+    """What one seed draws for a cluster, and how it went."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.world = self._in_cluster(self.world)
+        pick = self.chance
+        self.offs = [pick.choice([0.0, 0.0, -3.0, 40.0]) for _ in range(PROCESSES)]
+        self.processes: list[Process] = []
+        self.started = 0
+        self.places: dict[int, int] = {}
+        self.events: list[tuple[float, Callable[[], Any]]] = [*self.world.plans]
+        for _ in range(pick.choice([0, 1, 3, 6])):
+            self.events.append((pick.uniform(0, CALM), pick.choice([self._kill, self._freeze, self._stop_database])))
+        for _ in range(pick.choice([0, 0, 2, 5])):
+            # What is lost is found within that time, as each process reads everything itself then.
+            self.events.append((pick.uniform(0, CALM - TRUST_INTERVAL - 60), self._damage))
+        for _ in range(pick.choice([0, 0, 2])):
+            off = pick.choice([-HOUR, -30.0, 30.0, HOUR])
+            self.events.append((pick.uniform(0, CALM), lambda off=off: setattr(self.tables, "off", off)))
+
+    @staticmethod
+    def _in_cluster(world: World) -> ClusterWorld:
+        return ClusterWorld(world.chance, transfers=world.transfers, faults=world.faults, plans=world.plans)
+
+    # ------------------------------------------------------------------------------------------------------ playing it
+
+    async def play(self) -> None:
+        self.time = VirtualTime(BEGINNING, on_advance=lambda _: self._advance())
+        with TemporaryDirectory() as folder:
+            self.hook = sqlite_hook(Path(folder, "state.db"))
+            self.tables = SharedTables(self.hook, self.time)
+            async with self.world.serving() as url:
+                self.url = url
+                await self._live()
+
+    async def _live(self) -> None:
+        self.processes = [Process(place, self, self.url) for place in range(PROCESSES)]
+        for at, event in self.events:
+            self._at(at, event)
+        for number, who in enumerate([*self.waiters, *self.watchers]):
+            self.places[id(who)] = number % PROCESSES
+            self._at(who.joins, lambda who=who: self._join(who))
+        for waiter in self.waiters:
+            self._at(waiter.leaves, lambda waiter=waiter: self._process_of(waiter).triggerer.leave(waiter))
+        self._at(END, int)
+        try:
+            await self.time.run(lambda: self.world.now >= END)
+        finally:
+            for process in self.processes:
+                await process.stop()
+                self.broken += process.triggerer.failures
+        self._judge_requests(self.world.asked)
+
+    def _at(self, at: float, event: Callable[[], Any]) -> None:
+        self.time.plans.append((BEGINNING + max(at, 0.0), event))
+
+    def _advance(self) -> None:
+        self.world.now = self.time.now - BEGINNING
+        self._note_overdue()
+
+    def _process_of(self, who: Waiter | Watcher) -> Process:
+        return self.processes[self.places[id(who)]]
+
+    def _join(self, who: Waiter | Watcher) -> None:
+        process = self._process_of(who)
+        if isinstance(who, Waiter):
+            if who.payload is not None or who.leaves <= self.world.now:
+                return
+            who.off, who.overdue = process.machine_off, None
+            self._note_overdue()
+        process.triggerer.join(who)
+
+    # --------------------------------------------------------------------------------------------- what happens to them
+
+    def _kill(self) -> None:
+        """A process dies. Another one starts in its place, and gets its triggers after a while."""
+        place = self.chance.randrange(PROCESSES)
+        process = self.processes[place]
+        process.kill()
+        for task in process.triggerer.tasks.values():
+            task.cancel()
+        self.broken += process.triggerer.failures
+        self.processes[place] = Process(place, self, self.url)
+        for who in [*self.waiters, *self.watchers]:
+            if self.places[id(who)] == place and who.joins <= self.world.now:
+                self._at(self.world.now + REASSIGNED_AFTER, lambda who=who: self._join(who))
+
+    def _freeze(self) -> None:
+        self.time.freeze(self.chance.choice(self.processes), min(300 * self.chance.random(), CALM - self.world.now))
+
+    def _stop_database(self) -> None:
+        self.tables.is_down = True
+        self._at(min(self.world.now + 900 * self.chance.random(), CALM), lambda: setattr(self.tables, "is_down", False))
+
+    def _damage(self) -> None:
+        with contextlib.suppress(sqlite3.IntegrityError):
+            self.hook.run(self.chance.choice(DAMAGES))
+
+    def _judge_requests(self, asked: list[float]) -> None:
+        """Each process may poll alone; once all is calm, one polls for all."""
+        self.counts["requests"] += len(asked)
+        top = max((sum(at <= one < at + 60 for one in asked[n : n + 500]) for n, at in enumerate(asked)), default=0)
+        if top > PROCESSES * MAX_REQUESTS_PER_MINUTE:
+            self.broken.append(f"{top} requests in a minute")
