@@ -69,6 +69,14 @@ def test_what_operations_can_see(warehouse: Warehouse, warehouse_hook: Hook) -> 
     assert (conn_id, calls, bool(is_refused), bool(is_ahead)) == ("outbound_transfer_default", 60, True, True)
 
 
+def test_a_row_that_was_deleted_is_created_again(warehouse: Warehouse, warehouse_hook: Hook) -> None:
+    allowance = KeyAllowance(warehouse, KEY)
+    allowance.reserve(is_poll=False)
+    warehouse_hook.run("DELETE FROM outbound_transfer_key_allowance")
+    assert [allowance.reserve(is_poll=False) for _ in range(3)] == [0.0] * 3
+    assert warehouse_hook.fetch("SELECT count(*) FROM outbound_transfer_key_allowance") == [(1,)]
+
+
 @pytest.mark.parametrize("stored", ["", "[]", "{", '{"calls": ["x"]}'])
 def test_a_schedule_that_cannot_be_read_is_begun_anew(warehouse: Warehouse, warehouse_hook: Hook, stored: str) -> None:
     allowance = KeyAllowance(warehouse, KEY)

@@ -12,10 +12,10 @@ import msgspec
 WINDOW: Final = 60.0
 
 #: Seconds by which a call may reach the service earlier or later than scheduled.
-MARGIN: Final = 1.0
+MARGIN: Final = 0.5
 
 #: Maximum number of calls in a window that are set aside for polls, so that waits finish while deliveries use the key.
-MAX_POLL_CALLS: Final = 3
+MAX_POLL_CALLS: Final = 4
 
 #: Seconds after the last call of a poll for which calls are set aside for the next one.
 POLL_TIMEOUT: Final = 120.0

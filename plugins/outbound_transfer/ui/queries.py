@@ -20,6 +20,7 @@ from outbound_transfer.ui.rows import (
     CursorRow,
     DeliveryRow,
     FeedRow,
+    LeaseRow,
     OutcomeRow,
     PickupRow,
     PollRow,
@@ -34,6 +35,7 @@ from outbound_transfer.warehouse.tables import (
     FEED_CURSOR,
     FEED_POLLS,
     KEY_ALLOWANCE,
+    POLL_LEASES,
     RECIPIENTS,
     REJECTED_LINES,
     TRANSFERS,
@@ -42,7 +44,17 @@ from outbound_transfer.warehouse.timestamps import format_timestamp
 
 PAGE_SIZE: Final = 25
 
-_TABLES: Final = (DELIVERIES, CALLS, KEY_ALLOWANCE, TRANSFERS, RECIPIENTS, FEED_CURSOR, FEED_POLLS, REJECTED_LINES)
+_TABLES: Final = (
+    DELIVERIES,
+    CALLS,
+    KEY_ALLOWANCE,
+    POLL_LEASES,
+    TRANSFERS,
+    RECIPIENTS,
+    FEED_CURSOR,
+    FEED_POLLS,
+    REJECTED_LINES,
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,7 @@ class Overview:
     feeds: list[FeedRow] = field(default_factory=list)
     calls: list[CallRow] = field(default_factory=list)
     allowances: list[AllowanceRow] = field(default_factory=list)
+    leases: list[LeaseRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -90,7 +103,13 @@ def overview(
     with warehouse.read() as tx:
         queries = _Queries(warehouse, tx)
         tables = queries.tables
-        shared = Overview(tables, feeds=queries.feeds(), calls=queries.calls(now), allowances=queries.allowances())
+        shared = Overview(
+            tables,
+            feeds=queries.feeds(),
+            calls=queries.calls(now),
+            allowances=queries.allowances(),
+            leases=queries.leases(),
+        )
         if DELIVERIES not in tables:
             return shared
         starts = bar_starts(wanted.days, now)
@@ -227,9 +246,10 @@ class _Queries:
         return statements.calls(self._schema).fetch(self._tx, since=format_timestamp(now - timedelta(hours=1)))
 
     def allowances(self) -> list[AllowanceRow]:
-        if KEY_ALLOWANCE not in self.tables:
-            return []
-        return statements.allowances(self._schema).fetch(self._tx)
+        return statements.allowances(self._schema).fetch(self._tx) if KEY_ALLOWANCE in self.tables else []
+
+    def leases(self) -> list[LeaseRow]:
+        return statements.leases(self._schema).fetch(self._tx) if POLL_LEASES in self.tables else []
 
 
 def _pattern(search: str) -> str:

@@ -92,6 +92,13 @@ class AllowanceRow(NamedTuple):
     reserved_until: Any
 
 
+class LeaseRow(NamedTuple):
+    """Which triggerer polls for all that wait with a key; None if none does."""
+
+    conn_id: str
+    holder: str | None
+
+
 class DagRow(NamedTuple):
     """A DAG that has deliveries."""
 

@@ -21,6 +21,7 @@ from outbound_transfer.ui.rows import (
     CursorRow,
     DagRow,
     DeliveryRow,
+    LeaseRow,
     OutcomeRow,
     PickupRow,
     PollRow,
@@ -34,6 +35,7 @@ from outbound_transfer.warehouse.tables import (
     FEED_CURSOR,
     FEED_POLLS,
     KEY_ALLOWANCE,
+    POLL_LEASES,
     RECIPIENTS,
     REJECTED_LINES,
     TRANSFERS,
@@ -257,6 +259,14 @@ def allowances(schema: Schema) -> Query[AllowanceRow]:
     c = schema.table(KEY_ALLOWANCE, "a").c
     statement = select(*(c[name] for name in AllowanceRow._fields)).order_by(c.updated_at)
     return schema.prepare(statement, AllowanceRow)
+
+
+@_cached
+def leases(schema: Schema) -> Query[LeaseRow]:
+    """The holder of the lease of each key; that of a connection's present key last."""
+    c = schema.table(POLL_LEASES, "l").c
+    statement = select(*(c[name] for name in LeaseRow._fields)).order_by(c.updated_at)
+    return schema.prepare(statement, LeaseRow)
 
 
 @_cached

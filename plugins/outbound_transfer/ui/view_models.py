@@ -16,7 +16,7 @@ from outbound_transfer.delivery.progress import format_bytes
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.ui.filters import DELETED, DISCARDED, LEDGER_TERMINAL_STATUSES
 from outbound_transfer.ui.formatting import DASH, clean, format_duration, parse_timestamp
-from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, OutcomeRow, RecipientRow
+from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, LeaseRow, OutcomeRow, RecipientRow
 
 #: Seconds after which a feed that is not read is shown as behind. The service recommends a poll every 90 seconds.
 MAX_FEED_LAG: Final = 600
@@ -232,6 +232,7 @@ class ConnectionCalls:
     :ivar minutes: calls of each minute, oldest first.
     :ivar limit: calls that the service grants the key within a minute.
     :ivar reserved_ahead: seconds until the last reserved call; None if the key's allowance is not shared.
+    :ivar polled_by: the host of the triggerer that polls for all; "" if none does.
     """
 
     conn_id: str
@@ -241,6 +242,7 @@ class ConnectionCalls:
     minutes: tuple[int, ...]
     limit: int = DEFAULT_CALLS_PER_MINUTE
     reserved_ahead: float | None = None
+    polled_by: str = ""
 
     @property
     def busiest(self) -> int:
@@ -248,20 +250,24 @@ class ConnectionCalls:
 
 
 def calls_by_connection(
-    rows: Iterable[CallRow], allowances: Iterable[AllowanceRow], now: datetime
+    rows: Iterable[CallRow], allowances: Iterable[AllowanceRow], leases: Iterable[LeaseRow], now: datetime
 ) -> list[ConnectionCalls]:
     """Return the calls of each connection.
 
     :param rows: ordered by connection.
-    :param allowances: the last of a connection counts.
+    :param allowances: the last of a connection counts, as of ``leases``.
     """
     grouped = groupby(rows, key=lambda row: str(row.conn_id))
     by_conn_id = {str(row.conn_id): row for row in allowances}
-    return [_connection_calls(conn_id, list(own), by_conn_id.get(conn_id), now) for conn_id, own in grouped]
+    holders = {str(row.conn_id): row.holder for row in leases}
+    return [
+        _connection_calls(conn_id, list(own), by_conn_id.get(conn_id), holders.get(conn_id), now)
+        for conn_id, own in grouped
+    ]
 
 
 def _connection_calls(
-    conn_id: str, rows: list[CallRow], allowance: AllowanceRow | None, now: datetime
+    conn_id: str, rows: list[CallRow], allowance: AllowanceRow | None, holder: str | None, now: datetime
 ) -> ConnectionCalls:
     reserved_until = parse_timestamp(allowance.reserved_until) if allowance else None
     minutes = [0] * 60
@@ -279,6 +285,7 @@ def _connection_calls(
         minutes=tuple(minutes),
         limit=(to_int(allowance.calls_per_minute) if allowance else 0) or DEFAULT_CALLS_PER_MINUTE,
         reserved_ahead=max((reserved_until - now).total_seconds(), 0.0) if reserved_until else None,
+        polled_by=clean((holder or "").partition(":")[0]),
     )
 
 

@@ -38,7 +38,7 @@ def deliveries_page(result: QueryResult, wanted: Filter, now: datetime) -> Respo
         feeds=[view_models.feed_from_row(row, now) for row in rows.feeds],
         connections=[
             (each, charts.calls_sparkline(each.minutes, each.limit))
-            for each in view_models.calls_by_connection(rows.calls, rows.allowances, now)
+            for each in view_models.calls_by_connection(rows.calls, rows.allowances, rows.leases, now)
         ],
     )
 

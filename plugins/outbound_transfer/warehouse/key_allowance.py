@@ -75,6 +75,7 @@ class KeyAllowance:
             # Locks the row, so that sessions change it one after the other.
             warehouse.run(tx, f"UPDATE {{key_allowance}} SET [updated_at] = [updated_at] {_WHERE}", key[:2])  # noqa: S608
             stored = scalar(tx, warehouse.render(f"SELECT [schedule] FROM {{key_allowance}} {_WHERE}"), key[:2])  # noqa: S608
+            self._is_ready = stored is not None  # somebody may have deleted the row
             schedule, now = _parse(stored), warehouse.epoch_time(tx)
             result = change(schedule, now)
             changed = ", ".join(f"[{column.name}] = ?" for column in KEY_ALLOWANCE.columns[2:])

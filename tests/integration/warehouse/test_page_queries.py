@@ -251,7 +251,7 @@ def test_the_calls_of_the_last_hour(warehouse: Warehouse) -> None:
         CALLS,
         [(name, ledger.format_timestamp(at), "a", "c", "send", *counted) for name, at, *counted in rows],
     )
-    (key,) = calls_by_connection(read(warehouse).calls, [], NOW)
+    (key,) = calls_by_connection(read(warehouse).calls, [], [], NOW)
     assert (key.calls, key.limited, key.failed, key.minutes[-1]) == (11, 2, 4, 11)
 
 

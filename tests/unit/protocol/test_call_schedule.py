@@ -80,7 +80,7 @@ def test_polls_leave_a_third_of_the_key_to_deliveries() -> None:
     schedule = CallSchedule()
     at_once = sum(schedule.reserve(NOW, 60, is_poll=True) == NOW for _ in range(100))
     assert at_once == 40 + MAX_POLL_CALLS
-    assert [schedule.reserve(NOW, 60, is_poll=False) for _ in range(17)] == [NOW] * 17
+    assert [schedule.reserve(NOW, 60, is_poll=False) for _ in range(16)] == [NOW] * 16
 
 
 def test_what_others_use_of_the_key_is_left_to_them_for_a_while() -> None:

@@ -15,7 +15,7 @@ from outbound_transfer.ui import charts, view_models
 from outbound_transfer.ui.filters import DAYS_PER_BAR, Filter, Position, bar_starts, parse_filter
 from outbound_transfer.ui.formatting import clean, format_duration, parse_timestamp
 from outbound_transfer.ui.queries import row_position
-from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, OutcomeRow, PickupRow
+from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, LeaseRow, OutcomeRow, PickupRow
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
 NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=timezone.utc)
@@ -180,10 +180,13 @@ def test_the_calls_of_an_hour() -> None:
         CallRow("b", "junk", 1, 0, 0),
     ]
     allowances = [AllowanceRow("b", 60, None), AllowanceRow("b", 300, format_timestamp(NOW + timedelta(seconds=90)))]
-    a, b = view_models.calls_by_connection(rows, allowances, NOW)
+    a, b = view_models.calls_by_connection(
+        rows, allowances, [LeaseRow("a", None), LeaseRow("b", "triggerer-1:77:0f")], NOW
+    )
     assert (a.minutes[-1], a.minutes[0], sum(a.minutes), a.limited, a.failed, a.busiest) == (5, 7, 12, 1, 2, 7)
     assert (b.conn_id, b.calls, b.busiest) == ("b", 1, 0)
     assert [(one.limit, one.reserved_ahead) for one in (a, b)] == [(60, None), (300, 90.0)]
+    assert (a.polled_by, b.polled_by) == ("", "triggerer-1")
 
 
 def test_totals_by_outcome_lose_nothing() -> None:
