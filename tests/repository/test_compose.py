@@ -177,7 +177,10 @@ def test_the_connections_are_the_ones_that_the_dags_use() -> None:
         "conn_type": "outbound_transfer",
         "host": "value-of-OUTBOUND_TRANSFER_URL",
         "password": "value-of-OUTBOUND_TRANSFER_API_KEY",
-        "extra": {"event_api_key": "value-of-OUTBOUND_TRANSFER_EVENT_API_KEY"},
+        "extra": {
+            "event_api_key": "value-of-OUTBOUND_TRANSFER_EVENT_API_KEY",
+            "calls_per_minute": "value-of-OUTBOUND_TRANSFER_CALLS_PER_MINUTE",
+        },
     }
     warehouse = json.loads(filled_in(environment["AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE"]))
     assert (warehouse["conn_type"], warehouse["host"]) == ("postgres", "warehouse")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from e2e.cluster.cluster import Cluster
+from e2e.cluster.cluster import RATE, Cluster
 from e2e.cluster.scenario import ClusterScenario
 from support.airflow_stack.console import DemoFailed, Reporter, tail
 from support.airflow_stack.processes import Interrupted, Processes, Signals
@@ -85,7 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deliveries", type=int, default=100, metavar="N")
     parser.add_argument("--runs", type=int, default=2, metavar="N", help="runs of deliver_files (default: %(default)s)")
-    parser.add_argument("--rate", type=int, default=300, metavar="N", help="requests a minute that the sandbox allows")
+    parser.add_argument("--rate", type=int, default=RATE, metavar="N", help="requests a minute that the sandbox allows")
     parser.add_argument("--keep", action="store_true", help="keep the logs although all is well")
     return parser.parse_args()
 
