@@ -23,6 +23,9 @@ POLL_TIMEOUT: Final = 120.0
 #: Polls leave a third of a key's calls to deliveries, which may start at any time.
 DELIVERY_PART: Final = 3
 
+#: Maximum number of seconds for which calls are reserved ahead. A later time comes from a clock that was wrong.
+MAX_AHEAD: Final = 86_400.0
+
 #: Minimum number of calls in a window, however many are refused.
 MIN_CALLS: Final = 6
 
@@ -40,6 +43,7 @@ class CallSchedule(msgspec.Struct):
     :ivar not_before: the service accepts no call before.
     :ivar used_by_others: calls in a window that programs outside this schedule make with the key.
     :ivar others_seen_at: when that number was last changed.
+    :ivar changed_at: when a call was last reserved or refused.
     """
 
     calls: list[float] = []
@@ -49,6 +53,7 @@ class CallSchedule(msgspec.Struct):
     not_before: float = 0.0
     used_by_others: int = 0
     others_seen_at: float = 0.0
+    changed_at: float = 0.0
 
     @property
     def reserved_until(self) -> float:
@@ -97,7 +102,16 @@ class CallSchedule(msgspec.Struct):
         return max(allowance - self.used_by_others, 1)
 
     def _forget(self, now: float, allowance: int) -> None:
-        """Drop the calls of earlier windows, and, minute by minute, what others used."""
+        """Drop the calls of earlier windows, and, minute by minute, what others used.
+
+        All is forgotten if the clock was set back: nobody waits for what it showed before.
+        """
+        latest = max(self.reserved_until, self.not_before, self.others_seen_at, self.polled_at)
+        if now < self.changed_at - WINDOW or latest > now + MAX_AHEAD:
+            self.calls, self.poll_calls = [], []
+            self.polled_at = self.not_before = self.others_seen_at = 0.0
+            self.used_by_others = 0
+        self.changed_at = now
         self.calls = self.calls[_count(self.calls, now - WINDOW - MARGIN) :]
         self.poll_calls = self.poll_calls[_count(self.poll_calls, now - WINDOW - MARGIN) :]
         if windows := int((now - self.others_seen_at) // WINDOW) if self.used_by_others else 0:

@@ -102,6 +102,21 @@ def test_a_call_that_is_a_little_late_leaves_nothing_to_others() -> None:
     assert schedule.used_by_others == 0
 
 
+@pytest.mark.parametrize("ahead", [61.0, 3_600.0, 365 * 86_400.0])
+def test_nobody_waits_for_a_time_that_a_wrong_clock_has_shown(ahead: float) -> None:
+    schedule = CallSchedule()
+    for _ in range(100):
+        schedule.reserve(NOW + ahead, 60, is_poll=False)
+    schedule.record_refusal(NOW + ahead, 60, 60)
+    assert schedule.reserve(NOW, 60, is_poll=False) == NOW
+
+
+def test_a_damaged_schedule_is_not_waited_for() -> None:
+    for schedule in (CallSchedule([1e15]), CallSchedule(not_before=1e15), CallSchedule(poll_calls=[NOW + 1e6])):
+        assert schedule.reserve(NOW, 60, is_poll=False) == NOW
+        assert schedule.reserve(NOW, 60, is_poll=True) == NOW
+
+
 def test_some_calls_are_left_however_many_are_refused() -> None:
     schedule = CallSchedule()
     for number in range(20):
