@@ -1,0 +1,66 @@
+"""Tasks that share worker slots and one clock: a task holds a slot while it runs, none while it is deferred."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from outbound_transfer_sandbox.testing import Sandbox
+from support.tasks import FakeTaskInstance, SharedSimulatedClock
+
+
+class SlottedClock(SharedSimulatedClock):
+    """One clock for all tasks, and the slots of those that run.
+
+    :ivar starts: how often a task has got a slot.
+    """
+
+    def __init__(self, sandbox: Sandbox, tasks: int, slots: int) -> None:
+        super().__init__(sandbox, tasks)
+        self._free, self._queue = slots, deque[object]()
+        self.starts = 0
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        self.take_slot()
+        try:
+            yield
+        finally:
+            self.release_slot()
+
+    def take_slot(self) -> None:
+        with self._changed:
+            self.starts += 1
+            if self._free:
+                self._free -= 1
+                return
+            place = object()
+            self._queue.append(place)
+            self._rest()
+            self._changed.wait_for(lambda: place not in self._queue)
+
+    def release_slot(self) -> None:
+        with self._changed:
+            if self._queue:
+                self._queue.popleft()
+                self._awake += 1
+                self._changed.notify_all()
+            else:
+                self._free += 1
+
+
+@dataclass
+class SlottedTask(FakeTaskInstance):
+    """A task that frees its slot while it is deferred."""
+
+    time: SlottedClock
+
+    def _fire(self, trigger: Any) -> Any:
+        self.time.release_slot()
+        try:
+            return super()._fire(trigger)
+        finally:
+            self.time.take_slot()
