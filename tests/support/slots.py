@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ class SlottedClock(SharedSimulatedClock):
 
     def __init__(self, sandbox: Sandbox, tasks: int, slots: int) -> None:
         super().__init__(sandbox, tasks)
-        self._free, self._queue = slots, deque[object]()
+        self._free, self._queue = slots, deque[threading.Event]()
         self.starts = 0
 
     @contextmanager
@@ -37,17 +38,16 @@ class SlottedClock(SharedSimulatedClock):
             if self._free:
                 self._free -= 1
                 return
-            place = object()
-            self._queue.append(place)
+            is_mine = threading.Event()
+            self._queue.append(is_mine)
             self._rest()
-            self._changed.wait_for(lambda: place not in self._queue)
+        is_mine.wait()
 
     def release_slot(self) -> None:
         with self._changed:
             if self._queue:
-                self._queue.popleft()
                 self._awake += 1
-                self._changed.notify_all()
+                self._queue.popleft().set()
             else:
                 self._free += 1
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -46,15 +47,16 @@ class SharedSimulatedClock(SimulatedClock):
     def __init__(self, sandbox: Sandbox, threads: int) -> None:
         super().__init__(sandbox)
         self._awake = threads
-        self._alarms: list[float] = []
-        self._changed = threading.Condition()
+        self._alarms: list[tuple[float, int, threading.Event]] = []
+        self._numbers = count()
+        self._changed = threading.Lock()
 
     def sleep(self, seconds: float) -> None:
+        rings = threading.Event()
         with self._changed:
-            alarm = self.now + seconds
-            heapq.heappush(self._alarms, alarm)
+            heapq.heappush(self._alarms, (self.now + seconds, next(self._numbers), rings))
             self._rest()
-            self._changed.wait_for(lambda: self.now >= alarm)
+        rings.wait()
 
     @contextmanager
     def thread(self) -> Iterator[None]:
@@ -69,12 +71,11 @@ class SharedSimulatedClock(SimulatedClock):
         self._awake -= 1
         if self._awake or not self._alarms:
             return
-        super().sleep(max(self._alarms[0] - self.now, 0.0))
+        super().sleep(max(self._alarms[0][0] - self.now, 0.0))
         # Counted as awake here, not when they run, so that time stands still until each of them has gone on.
-        while self._alarms and self._alarms[0] <= self.now:
-            heapq.heappop(self._alarms)
+        while self._alarms and self._alarms[0][0] <= self.now:
             self._awake += 1
-        self._changed.notify_all()
+            heapq.heappop(self._alarms)[-1].set()
 
 
 @dataclass
