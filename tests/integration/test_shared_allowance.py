@@ -17,10 +17,12 @@ from outbound_transfer.cluster import database
 from outbound_transfer.cluster.allowance import SharedAllowance
 from outbound_transfer.cluster.database import find_database
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol import endpoints
+from outbound_transfer.protocol.messages import Upload
+from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox
-from support.deliveries import DELIVERY, billed, small_files, task_instance
+from support.deliveries import DELIVERY, billed, counts, small_files, task_instance
 from support.postgres import Database, running_server
 from support.tasks import SimulatedClock
 
@@ -133,3 +135,57 @@ def test_a_database_that_is_killed_fails_no_delivery(
     assert len(calls) == 7
     assert billed(sandbox) == {result["id"]: 1}
     assert sum("Could not share the key's calls" in message for message in caplog.messages) == 1
+
+
+@pytest.fixture
+def busy_key(share_through, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key whose next call is always half a minute away."""
+    share_through(json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "ledger.db")}))
+    monkeypatch.setattr(SharedAllowance, "reserve", lambda allowance: 30.0)
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("max_parallel_uploads", [1, 4])
+def test_a_delivery_with_a_busy_key_advances_with_each_deferral(
+    connection, sandbox: Sandbox, busy_key, tmp_path: Path, deferrable, max_parallel_uploads
+) -> None:
+    task = task_instance(
+        DeliverFilesOperator,
+        SimulatedClock(sandbox),
+        files=small_files(tmp_path / "in", 5),
+        deferrable=deferrable,
+        max_parallel_uploads=max_parallel_uploads,
+        **DELIVERY,
+    )
+    result = task.run()
+    assert billed(sandbox) == {result["id"]: 1}
+    assert counts(sandbox)["POST", "files", 201] == 5
+    assert task.deferrals <= 7 * deferrable
+
+
+def test_each_task_of_a_delivery_ends_with_a_busy_key(connection, sandbox: Sandbox, busy_key, tmp_path: Path) -> None:
+    with OutboundTransferHook(connection, sleep=lambda seconds: None) as hook:
+        draft = hook.create_transfer(build_new_transfer(subject="Report", recipients=["ann@example.com"])).id
+    time, arguments = SimulatedClock(sandbox), {"transfer_id": draft, "deferrable": True}
+    attaching = task_instance(AttachFilesOperator, time, files=small_files(tmp_path / "in", 5), **arguments)
+    assert len(attaching.run()) == 5
+    assert attaching.deferrals <= 6
+    assert counts(sandbox)["POST", "files", 201] == 5
+    sending = task_instance(SendTransferOperator, time, **arguments)
+    sending.run()
+    assert sending.deferrals <= 1
+    assert billed(sandbox) == {draft: 1}
+
+
+def test_the_time_that_a_send_has_waited_for_a_slot_outlives_a_deferral(connection, sandbox: Sandbox, busy_key) -> None:
+    """Its limit is not begun anew."""
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    new = build_new_transfer(subject="Report", recipients=["ann@example.com"])
+    time = SimulatedClock(sandbox)
+    with OutboundTransferHook(connection, sleep=lambda seconds: None) as hook:
+        draft = hook.create_transfer(new).id
+        hook.attach_file(draft, Upload("a", 1, lambda: iter([b"a"])))
+    sending = task_instance(SendTransferOperator, time, transfer_id=draft, deferrable=True, slot_timeout=300)
+    with pytest.raises(Exception, match="transfer_limit_reached"):
+        sending.run()
+    assert time.now < 900

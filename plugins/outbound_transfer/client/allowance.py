@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
 
 from outbound_transfer.protocol.messages import Call
 
 log = logging.getLogger(__name__)
 
-#: Called before a call waits for its reserved time, with the seconds until then; may raise
-#: :class:`~.deferral.DeferRequested` to wait elsewhere.
-ReservationHook: TypeAlias = Callable[[Call[Any], float], None]
+#: Seconds.
+MIN_LOGGED_DELAY: Final = 1.0
+
+
+@dataclass(frozen=True)
+class ReservationDetails:
+    """A call that is about to wait for its reserved time.
+
+    :ivar delay: seconds until then.
+    :ivar waited: seconds that calls have waited before an earlier deferral, by operation.
+    :ivar has_progressed: whether a call of this client has changed something at the service.
+    """
+
+    call: Call[Any]
+    delay: float
+    waited: Mapping[str, float]
+    has_progressed: bool
+
+
+#: Called before a call waits for its reserved time; may raise :class:`~.deferral.DeferRequested` to wait elsewhere.
+ReservationHook: TypeAlias = Callable[[ReservationDetails], None]
 
 
 class Allowance(Protocol):
@@ -31,6 +50,8 @@ class Allowance(Protocol):
         """Record that a call is made again, which does not wait for its turn; does not wait."""
 
 
-def log_reservation(call: Call[Any], delay: float) -> None:
-    """Log for how long a call waits."""
-    log.info("Waiting %.1f s for %s: the key's calls until then are reserved", delay, call.operation.value)
+def log_reservation(reservation: ReservationDetails) -> None:
+    """Log for how long a call waits, unless it is a moment."""
+    if reservation.delay > MIN_LOGGED_DELAY:
+        operation = reservation.call.operation.value
+        log.info("Waiting %.1f s for %s: the key's calls until then are reserved", reservation.delay, operation)

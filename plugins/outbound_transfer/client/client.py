@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying, Retrying
 
-from outbound_transfer.client.allowance import Allowance, ReservationHook, log_reservation
+from outbound_transfer.client.allowance import Allowance, ReservationDetails, ReservationHook, log_reservation
 from outbound_transfer.client.drivers import drive, drive_async
 from outbound_transfer.client.observer import Observer, notify, observe_attempt
 from outbound_transfer.client.retry import RetryDetails, RetryHook, RetryPolicy, log_retry
@@ -64,6 +64,7 @@ class _BaseClient:
         self._clock, self._on_retry, self._waited = clock, on_retry, dict(waited or {})
         self._allowance, self._on_reservation = allowance, on_reservation
         self._reserved_times = deque(sorted(clock() + delay for delay in reserved_delays))
+        self._has_progressed = False
         self._observer = observer or Observer()
         self._secrets = tuple(secrets)
 
@@ -90,7 +91,7 @@ class _BaseClient:
             delay = self._allowance.reserve()
             notify(self._observer.on_reservation, delay)
         if delay > 0:
-            self._on_reservation(call, delay)
+            self._on_reservation(ReservationDetails(call, delay, dict(self._waited), self._has_progressed))
         return max(delay, 0.0)
 
 
@@ -116,7 +117,9 @@ class Client(_BaseClient):
             self._wait(delay)
         safe_call = SafeCall(call)
         retrying = Retrying(sleep=self._wait, **self._retry_options(call))
-        return retrying(lambda: drive(safe_call(), self._send))
+        result: T = retrying(lambda: drive(safe_call(), self._send))
+        self._has_progressed |= call.method != "GET"
+        return result
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow; each of its calls is performed under the policy."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -36,7 +37,8 @@ LOCK_TIMEOUT: Final = 3.0
 #: Seconds for which a database is left alone after it has failed.
 RETRY_INTERVAL: Final = 60.0
 
-_databases: Final[dict[str, SharedDatabase]] = {}
+#: By process, as a thread does not outlive a fork.
+_databases: Final[dict[tuple[int, str], SharedDatabase]] = {}
 
 
 class DatabaseUnavailable(Exception):
@@ -93,7 +95,7 @@ class SharedDatabase:
             future.set_exception(DatabaseUnavailable())
             return future
         with self._lock:
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 # A daemon: a database that hangs must not keep the process from exiting.
                 self._thread = threading.Thread(target=self._work, name="outbound-transfer-cluster", daemon=True)
                 self._thread.start()
@@ -112,14 +114,16 @@ class SharedDatabase:
                 self._record_failure(error)
                 future.set_exception(error)
             else:
-                self._retry_at, self.has_failed = -inf, False
+                if self._clock() >= self._retry_at:  # or it was too late
+                    self.has_failed = False
                 future.set_result(result)
 
     def _record_failure(self, error: Exception) -> None:
         self._retry_at = self._clock() + RETRY_INTERVAL
         if not self.has_failed:
             self.has_failed = True
-            message = " ".join(str(error).split())[:300]
+            # Its first line: a database may quote rows in others.
+            message = "".join(str(error).strip().splitlines()[:1])[:300]
             log.warning(
                 "Could not share the key's calls through connection '%s'; this process goes on alone and asks again "
                 "every %.0f s: %s: %s",
@@ -137,7 +141,7 @@ def find_database() -> SharedDatabase | None:
     """
     try:
         conn_id = state_conn_id()
-        known = _databases.get(conn_id)
+        known = _databases.get((os.getpid(), conn_id))
         if not conn_id or (known and not known.has_failed):
             return known
         connection = find_connection(LedgerConfig(conn_id, **table_naming()))
@@ -148,7 +152,7 @@ def find_database() -> SharedDatabase | None:
         return None
     if known:  # the connection may have been corrected since it failed
         known.reopen(partial(_open, conn_id, connection))
-    return _databases.setdefault(conn_id, SharedDatabase(conn_id, partial(_open, conn_id, connection)))
+    return _databases.setdefault((os.getpid(), conn_id), SharedDatabase(conn_id, partial(_open, conn_id, connection)))
 
 
 def _open(conn_id: str, connection: Connection) -> Warehouse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
@@ -17,14 +17,10 @@ if TYPE_CHECKING:
     from airflow.providers.standard.triggers.temporal import DateTimeTrigger
     from airflow.sdk import Context
 
+    from outbound_transfer.client.allowance import ReservationDetails
     from outbound_transfer.client.deferral import DeferRequested
     from outbound_transfer.client.retry import RetryDetails, RetryPolicy
     from outbound_transfer.ledger.recorder import DeliveryRecorder
-    from outbound_transfer.protocol.messages import Call
-
-
-#: Seconds by which a deferred task may make its call later than reserved.
-MAX_LATENESS: Final = 60.0
 
 
 def deferral_trigger(seconds: float) -> DateTimeTrigger:
@@ -35,9 +31,9 @@ def deferral_trigger(seconds: float) -> DateTimeTrigger:
 
 
 def _seconds_until(reserved_at: Sequence[float]) -> list[float]:
-    """Return the seconds until the times of reserved calls; without those that have long passed."""
+    """Return the seconds until the times of reserved calls. One that starts late makes its calls at once."""
     now = timezone.utcnow().timestamp()
-    return [at - now for at in reserved_at if at > now - MAX_LATENESS]
+    return [max(at - now, 0.0) for at in reserved_at]
 
 
 class OutboundTransferOperator(BaseOperator):
@@ -136,15 +132,23 @@ class OutboundTransferOperator(BaseOperator):
         """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""
         return {"waited": request.waited, "reserved_at": request.reserved_at, "in_doubt": request.in_doubt}
 
-    def _on_reservation(self, call: Call[Any], delay: float) -> None:
+    def _on_reservation(self, reservation: ReservationDetails) -> None:
+        """Defer until a reserved call may be made, if this try does not repeat what it has done so far for nothing.
+
+        Reads and removals are not deferred: the next process would begin with the same ones, with new reservations.
+        """
         from outbound_transfer.client.allowance import log_reservation
         from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, DeferRequested
 
-        if delay > 1.0:
-            log_reservation(call, delay)
-        if self.deferrable and delay > MAX_BLOCKING_WAIT:
+        log_reservation(reservation)
+        delay, is_first = reservation.delay, reservation.has_progressed or not self._was_deferred
+        if self.deferrable and delay > MAX_BLOCKING_WAIT and is_first and reservation.call.method == "POST":
             # A worker takes seconds to start, too.
-            raise DeferRequested(delay - MAX_BLOCKING_WAIT, reserved_at=[timezone.utcnow().timestamp() + delay])
+            raise DeferRequested(
+                delay - MAX_BLOCKING_WAIT,
+                dict(reservation.waited),
+                reserved_at=[timezone.utcnow().timestamp() + delay],
+            )
 
     def _on_retry(self, retry: RetryDetails) -> None:
         from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, DeferRequested

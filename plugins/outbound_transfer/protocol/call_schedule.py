@@ -20,6 +20,9 @@ MAX_POLL_CALLS: Final = 4
 #: Seconds after the last call of a poll for which calls are set aside for the next one.
 POLL_TIMEOUT: Final = 120.0
 
+#: Maximum number of seconds that a poll waits for a call.
+MAX_POLL_DELAY: Final = WINDOW + MARGIN
+
 #: Polls leave a third of a key's calls to deliveries, which may start at any time.
 DELIVERY_PART: Final = 3
 
@@ -73,11 +76,13 @@ class CallSchedule(msgspec.Struct):
         calls, limit_of_calls = self.calls, max(limit - set_aside, 1)
         if is_poll:
             self.polled_at = now
-            if len(self.calls) + len(self.poll_calls) >= limit - limit // DELIVERY_PART:
+            if len(self.calls) + min(len(self.poll_calls), set_aside) >= limit - limit // DELIVERY_PART:
                 calls, limit_of_calls = self.poll_calls, set_aside
         at = max(now, self.not_before, *calls[-1:])
         if len(calls) >= limit_of_calls:
             at = max(at, calls[-limit_of_calls] + WINDOW + MARGIN)
+        if is_poll and at > now + MAX_POLL_DELAY:  # not reserved: it may be refused, and the next poll is near
+            return now + MAX_POLL_DELAY
         insort(calls, floor(at * 1_000) / 1_000)
         return at
 
@@ -90,16 +95,16 @@ class CallSchedule(msgspec.Struct):
         :param retry_after: seconds for which the service accepts no call; not believed beyond one window.
         """
         self._forget(now, allowance)
-        self.refused_at = now
+        is_first, self.refused_at = now >= self.refused_at + WINDOW, now
         self.not_before = max(self.not_before, now + min(retry_after, WINDOW))
         made = sum(_count(calls, now) - _count(calls, now - WINDOW) for calls in (self.calls, self.poll_calls))
         limit = self._limit(allowance)
-        if made < limit - MAX_POLL_CALLS:
+        if is_first and made < limit - MAX_POLL_CALLS:  # calls that are refused together say it once
             self.used_by_others = allowance - max(made, limit // 2, min(MIN_CALLS, allowance))
             self.others_seen_at = now
 
     def _limit(self, allowance: int) -> int:
-        return max(allowance - self.used_by_others, 1)
+        return max(allowance - min(self.used_by_others, allowance), 1)
 
     def _forget(self, now: float, allowance: int) -> None:
         """Drop the calls of earlier windows, and, minute by minute, what others used.
@@ -109,12 +114,12 @@ class CallSchedule(msgspec.Struct):
         latest = max(self.reserved_until, self.not_before, self.others_seen_at, self.polled_at)
         if now < self.changed_at - WINDOW or latest > now + MAX_AHEAD:
             self.calls, self.poll_calls = [], []
-            self.polled_at = self.not_before = self.others_seen_at = 0.0
+            self.polled_at = self.refused_at = self.not_before = self.others_seen_at = 0.0
             self.used_by_others = 0
         self.changed_at = now
         self.calls = self.calls[_count(self.calls, now - WINDOW - MARGIN) :]
         self.poll_calls = self.poll_calls[_count(self.poll_calls, now - WINDOW - MARGIN) :]
-        if windows := int((now - self.others_seen_at) // WINDOW) if self.used_by_others else 0:
+        if (windows := int((now - self.others_seen_at) // WINDOW)) > 0 and self.used_by_others:
             self.used_by_others = max(self.used_by_others - windows * max(allowance // 10, 1), 0)
             self.others_seen_at += windows * WINDOW
 

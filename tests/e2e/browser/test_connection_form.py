@@ -80,7 +80,13 @@ def test_a_connection_is_filled_in_saved_and_tested(page: Page, airflow: Airflow
     expect(page.get_by_role("row", name="outbound_transfer_default")).to_be_visible()
 
     (saved,) = airflow.call("GET", "connections")["connections"]
-    extra = {"event_api_key": "***", "timeout": 60, "verify": True, "web_url": "https://account.example.com/app"}
+    extra = {
+        "event_api_key": "***",
+        "timeout": 60,
+        "verify": True,
+        "web_url": "https://account.example.com/app",
+        "calls_per_minute": 60,
+    }
     assert (saved["password"], json.loads(saved["extra"])) == ("***", extra)
 
     page.get_by_role("button", name="Test Connection").click()

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from outbound_transfer.client import AsyncClient, Client, Settings, client
+from outbound_transfer.client.allowance import ReservationDetails
 from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.errors import RateLimited
 from outbound_transfer.protocol.messages import Call, Operation, Response
@@ -98,8 +99,8 @@ def test_the_feed_has_a_key_and_a_limit_of_its_own(scene: Scene) -> None:
 
 
 def test_a_hook_may_wait_elsewhere_before_anything_is_sent(scene: Scene) -> None:
-    def on_reservation(call: Call[Any], delay: float) -> None:
-        raise Deferred(call.operation, delay)
+    def on_reservation(reservation: ReservationDetails) -> None:
+        raise Deferred(reservation.call.operation, reservation.delay)
 
     with pytest.raises(Deferred) as deferred:
         scene.perform(Allowance(30.0), SEND, on_reservation=on_reservation)
@@ -132,3 +133,13 @@ def test_a_refused_call_that_waits_elsewhere_is_not_counted_as_repeated(scene: S
     with pytest.raises(Deferred):
         scene.perform(allowance, GET, on_retry=on_retry)
     assert allowance.log == ["reserve", "refused for 7"]
+
+
+def test_a_hook_knows_what_was_waited_for_and_whether_anything_was_done(scene: Scene) -> None:
+    seen: list[ReservationDetails] = []
+    scene.perform(Allowance(9, 9, 9), GET, SEND, GET, on_reservation=seen.append, waited={"send": 7.0})
+    assert [(one.call.operation, one.waited, one.has_progressed) for one in seen] == [
+        (Operation.GET, {"send": 7.0}, False),
+        (Operation.SEND, {"send": 7.0}, False),
+        (Operation.GET, {}, scene.kind is Client),
+    ]

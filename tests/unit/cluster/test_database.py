@@ -29,7 +29,7 @@ class Scene:
     def work(self, warehouse: Any) -> str:
         self.hangs.wait()
         if self.is_down:
-            raise ConnectionError("no\nroute")
+            raise ConnectionError("no route\nDETAIL: a row")
         return f"done in {warehouse}"
 
 
@@ -81,3 +81,17 @@ def test_it_is_opened_anew_after_its_connection_was_corrected(scene: Scene) -> N
     scene.shared.run(scene.work)
     scene.shared.reopen(scene.open)
     assert scene.shared.run(scene.work) == "done in warehouse 2"
+
+
+def test_a_transaction_that_ends_too_late_does_not_make_the_database_usable(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "TIMEOUT", 0.05)
+    scene.hangs.clear()
+    late = scene.shared.submit(scene.work)
+    with pytest.raises(DatabaseUnavailable):
+        scene.shared.run(scene.work)
+    scene.hangs.set()
+    assert late.result(10) == "done in warehouse 1"
+    with pytest.raises(DatabaseUnavailable):
+        scene.shared.run(scene.work)

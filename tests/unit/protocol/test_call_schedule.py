@@ -83,6 +83,22 @@ def test_polls_leave_a_third_of_the_key_to_deliveries() -> None:
     assert [schedule.reserve(NOW, 60, is_poll=False) for _ in range(16)] == [NOW] * 16
 
 
+def test_a_poll_waits_no_longer_than_a_window() -> None:
+    schedule = CallSchedule()
+    for _ in range(1_000):
+        schedule.reserve(NOW, 60, is_poll=False)
+    assert max(schedule.reserve(NOW, 60, is_poll=True) for _ in range(100)) == NOW + WINDOW + MARGIN
+    later = NOW + 3 * WINDOW
+    assert CallSchedule(poll_calls=[later] * 100).reserve(later, 60, is_poll=True) == later
+
+
+def test_calls_that_are_refused_together_say_once_that_others_use_the_key() -> None:
+    schedule = CallSchedule()
+    for number in range(4):
+        schedule.record_refusal(NOW + number, 10, 60)
+    assert schedule.used_by_others == 30
+
+
 def test_what_others_use_of_the_key_is_left_to_them_for_a_while() -> None:
     schedule = CallSchedule()
     for number in range(40):
@@ -120,6 +136,8 @@ def test_a_damaged_schedule_is_not_waited_for() -> None:
 def test_some_calls_are_left_however_many_are_refused() -> None:
     schedule = CallSchedule()
     for number in range(20):
-        schedule.record_refusal(NOW + number, 10_000, 60)
-    assert schedule.used_by_others == 60 - MIN_CALLS
-    assert schedule.reserve(NOW + 20, 60, is_poll=False) <= NOW + 20 + WINDOW
+        schedule.record_refusal(NOW + WINDOW * number, 10_000, 60)
+    assert 60 - schedule.used_by_others >= MIN_CALLS
+    later = NOW + WINDOW * 20
+    assert schedule.reserve(later, 60, is_poll=False) <= later + WINDOW
+    assert CallSchedule(used_by_others=10**15).reserve(NOW, 60, is_poll=False) == NOW
