@@ -109,6 +109,37 @@ def test_one_that_leaves_frees_the_lease_and_waits_for_nothing(warehouse: Wareho
         assert warehouse_hook.fetch(f"SELECT count(*) FROM outbound_transfer_{table}") == [(0,)]
 
 
+def test_the_last_one_that_leaves_removes_the_readings(warehouse: Warehouse, warehouse_hook: Hook) -> None:
+    holder, other = PollTables(warehouse, KEY, "a"), PollTables(warehouse, KEY, "b")
+    sync(holder, {})
+    sync(other, WAITED)
+    sync(holder, {}, t1=TRANSFER)
+    other.leave()
+    returned = PollTables(warehouse, KEY, "c")
+    assert sync(returned, WAITED).readings == {"t1": TRANSFER}, "the holder does not publish it again"
+    returned.leave()
+    holder.leave()
+    assert warehouse_hook.fetch("SELECT count(*) FROM outbound_transfer_poll_readings") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [
+        '{"polled_at":1e300}',
+        '{"polled_at":-1e300}',
+        '{"holder":"a","held_since":1e300,"seen_at":{"a":1800000000}}',
+        '{"sequence":9223372036854775807}',
+    ],
+)
+def test_a_damaged_lease_is_forgotten(warehouse: Warehouse, warehouse_hook: Hook, lease: str) -> None:
+    holder, other = PollTables(warehouse, KEY, "a"), PollTables(warehouse, KEY, "b")
+    sync(holder, {})
+    warehouse_hook.run(f"UPDATE outbound_transfer_poll_leases SET lease = '{lease}'")
+    assert other.sync(WAITED, {}, can_poll=True, has_polled=False).is_holder
+    sync(holder, WAITED)
+    assert sync(other, {}).others == WAITED
+
+
 def test_keys_do_not_share(warehouse: Warehouse) -> None:
     for key in (KEY, KEY._replace(digest="other"), KEY._replace(account="other")):
         assert sync(PollTables(warehouse, key, "a"), WAITED).is_holder

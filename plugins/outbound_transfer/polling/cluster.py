@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
+from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.listings import ScanResult
 from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import OutcomeRules
@@ -61,6 +62,8 @@ class ClusterMember:
         self._cluster, self._registry = cluster, registry
         self.others: dict[str, Waiter] = {}
         self._unpublished: dict[str, Transfer | None] = {}
+        self._refused: set[str] = set()
+        self._readings: Mapping[str, Transfer | None] = {}
         self._alone: set[str] = set()
         self._is_holder = self._has_polled = False
         self._valid_until = -inf
@@ -71,6 +74,8 @@ class ClusterMember:
         :param origin: of the times of polls, in monotonic seconds.
         :param can_poll: whether this process reaches the service.
         """
+        # Again: a waiter that joined one that these have finished gets no others, as its row does not change.
+        self._apply(self._readings, now)
         self._alone &= {waiter.transfer_id for waiter in self._registry}
         shared = [waiter for waiter in self._registry if self._is_shareable(waiter, now)]
         published, has_polled, self._has_polled = dict(self._unpublished), self._has_polled, False
@@ -89,6 +94,9 @@ class ClusterMember:
         is_elsewhere = state.has_holder and not state.is_holder
         for waiter in shared:
             waiter.polled_elsewhere_until = self._valid_until if is_elsewhere else -inf
+        self._readings = state.readings
+        if unread := sum(transfer is None for transfer in state.readings.values()):
+            log.info("The holder of the poll could not read %d transfers; this process reads them itself", unread)
         self._apply(state.readings, now)
 
     def expire(self, now: Now) -> None:
@@ -161,21 +169,32 @@ class ClusterMember:
             )  # the last holder may have read none of them: all are due
         for transfer_id in self.others.keys() - others.keys():
             del self.others[transfer_id]
+        self._refused &= others.keys()
         for transfer_id, shared in others.items():
-            waiter = self.others.get(transfer_id)
-            if waiter is None:
-                waiter = Waiter(transfer_id, shared.interval, _NEVER, OutcomeRules(), polled_at=now)
-                self.others[waiter.transfer_id] = waiter
-            waiter.interval, waiter.sent_at = shared.interval, waiter.sent_at or shared.sent_at
+            if transfer_id in self._refused:
+                continue
+            try:
+                self._load_other(transfer_id, shared, now)
+            except (InvalidDelivery, ValueError, TypeError, OverflowError):  # of another version, or damaged
+                self.others.pop(transfer_id, None)
+                self._refused.add(transfer_id)
+                self._unpublished[transfer_id] = None  # its process reads it itself
+
+    def _load_other(self, transfer_id: str, shared: SharedWaiter, now: Now) -> None:
+        interval, sent_at = int(shared.interval), int(shared.sent_at)  # SQLite stores any value in any column
+        waiter = self.others.get(transfer_id)
+        if waiter is None:
+            waiter = self.others[transfer_id] = Waiter(transfer_id, interval, _NEVER, OutcomeRules(), polled_at=now)
+        waiter.interval, waiter.sent_at = interval, waiter.sent_at or sent_at
 
     def _stop_holding(self) -> None:
         self._is_holder = False
         self.others.clear()
+        self._refused.clear()
         self._unpublished.clear()
 
     def _apply(self, readings: Mapping[str, Transfer | None], now: Now) -> None:
-        if unread := {one for one, transfer in readings.items() if transfer is None}:
-            log.info("The holder of the poll could not read %d transfers; this process reads them itself", len(unread))
+        unread = {one for one, transfer in readings.items() if transfer is None}
         self._alone |= unread
         for waiter in self._registry:
             if waiter.transfer_id in unread:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,10 @@ LEASE_SECONDS: Final = 20.0
 
 #: Maximum number of characters of an id that is shared.
 MAX_ID_LENGTH: Final = 200
+
+#: Other values make a stored lease invalid: no timestamp or number of a database could be made from them.
+_Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class SharedWaiter(NamedTuple):
@@ -58,11 +62,11 @@ class PollLease(msgspec.Struct):
     """
 
     holder: str = ""
-    held_since: float = 0.0
-    polled_at: float = 0.0
-    seen_at: dict[str, float] = {}
-    sequence: int = 0
-    waiters_changed: int = 0
+    held_since: _Time = 0.0
+    polled_at: _Time = 0.0
+    seen_at: dict[str, _Time] = {}
+    sequence: _Number = 0
+    waiters_changed: _Number = 0
 
     @property
     def expires_at(self) -> float:

@@ -68,6 +68,8 @@ class PollTables:
                 self._delete(tx, "poll_waiters", "[process] = ?", (self._process,))
                 now = self.warehouse.epoch_time(tx)
                 lease.leave(self._process)
+                if not lease.seen_at:  # a holder that is left would not publish them again
+                    self._prune(tx)
                 lease.waiters_changed = lease.next_number(now)
                 self._save(tx, lease, now)
 
@@ -166,13 +168,16 @@ class PollTables:
 
     def _read_others(self, tx: Any) -> dict[str, SharedWaiter]:
         """Return what the other processes wait for; remove the readings that nobody waits for."""
-        self.warehouse.run(tx, _PRUNE, (*self._key[:2], *self._key[:2]))
+        self._prune(tx)
         query = (
             "SELECT [transfer_id], MIN([interval_seconds]), MAX([sent_epoch]) FROM {poll_waiters} "  # noqa: S608
             f"{_WHERE} AND [process] <> ? GROUP BY [transfer_id]"
         )
         rows = fetch_all(self.warehouse.run(tx, query, (*self._key[:2], self._process)))
-        return {str(one): SharedWaiter(int(interval), int(sent_at)) for one, interval, sent_at in rows}
+        return {str(one): SharedWaiter(interval, sent_at) for one, interval, sent_at in rows}
+
+    def _prune(self, tx: Any) -> None:
+        self.warehouse.run(tx, _PRUNE, (*self._key[:2], *self._key[:2]))
 
     def _read_readings(self, tx: Any, since: int) -> dict[str, Transfer | None]:
         rows = self.warehouse.run(tx, _NEW_READINGS, (*self._key[:2], self._process, since, since))
@@ -183,7 +188,7 @@ class PollTables:
 
 
 def _encode(transfer: Transfer | None) -> str | None:
-    # Without its files, which no waiter needs.
+    # Without its files, which no waiter needs; the message is part of what a task returns.
     try:
         text = msgspec.json.encode(msgspec.structs.replace(transfer, files=None)).decode() if transfer else None
     except UnicodeEncodeError:  # an unpaired surrogate, which no database stores
