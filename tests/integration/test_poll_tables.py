@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.protocol.models import Recipient, Transfer
-from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, ClusterState, SharedWaiter
+from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, ClusterState, ProcessState, SharedWaiter
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.key_allowance import Key
 from outbound_transfer.warehouse.poll_tables import PollTables
@@ -42,7 +42,7 @@ def warehouse(warehouse_hook: Hook, clock: Clock) -> Warehouse:
 def sync(
     tables: PollTables, waiters: dict[str, SharedWaiter], *, can_poll: bool = True, **readings: Any
 ) -> ClusterState:
-    return tables.sync(waiters, readings, can_poll=can_poll, has_polled=True)
+    return tables.sync(ProcessState(waiters, readings, can_poll, has_polled=True))
 
 
 def test_processes_that_start_at_once_elect_one(warehouse: Warehouse, warehouse_hook: Hook) -> None:
@@ -135,7 +135,7 @@ def test_a_damaged_lease_is_forgotten(warehouse: Warehouse, warehouse_hook: Hook
     holder, other = PollTables(warehouse, KEY, "a"), PollTables(warehouse, KEY, "b")
     sync(holder, {})
     warehouse_hook.run(f"UPDATE outbound_transfer_poll_leases SET lease = '{lease}'")
-    assert other.sync(WAITED, {}, can_poll=True, has_polled=False).is_holder
+    assert sync(other, WAITED).is_holder
     sync(holder, WAITED)
     assert sync(other, {}).others == WAITED
 

@@ -19,8 +19,10 @@ from outbound_transfer.cluster.database import find_database
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol import endpoints
+from outbound_transfer.protocol.call_schedule import MARGIN, WINDOW
 from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import DELIVERY, billed, counts, small_files, task_instance
 from support.postgres import Database, running_server
@@ -31,12 +33,13 @@ LEDGER = "AIRFLOW_CONN_LEDGER"
 
 @pytest.fixture
 def share_through(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Configure the shared database by its connection."""
+    """Configure the shared database by its connection. Its clock stands still."""
 
     def share(connection: str) -> None:
         monkeypatch.setenv(LEDGER, connection)
         monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
         monkeypatch.setattr(database, "_databases", {})
+        monkeypatch.setattr(Warehouse, "epoch_time", lambda warehouse, tx: 1_790_000_000.0)
 
     return share
 
@@ -55,8 +58,8 @@ def test_every_hook_of_a_key_shares_one_allowance(connection, sandbox, share_thr
     of_another = json.loads(sandbox.airflow_connection()) | {"password": sandbox.new_key("bob@example.com")}
     monkeypatch.setenv("AIRFLOW_CONN_BOB", json.dumps(of_another))
     for _ in range(60):
-        assert allowance_of(OutboundTransferHook(connection)).reserve() <= 0
-    assert allowance_of(OutboundTransferHook(connection)).reserve() > 30
+        assert allowance_of(OutboundTransferHook(connection)).reserve() == 0.0
+    assert allowance_of(OutboundTransferHook(connection)).reserve() == WINDOW + MARGIN
     assert allowance_of(OutboundTransferHook("bob")).reserve() == 0.0
     assert allowance_of(OutboundTransferHook(connection, is_poll=True)).reserve() == 0.0
 
@@ -66,7 +69,7 @@ def test_a_key_that_has_more_calls(connection, sandbox, share_through, tmp_path,
     monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", sandbox.airflow_connection(calls_per_minute="100"))
     allowance = allowance_of(OutboundTransferHook(connection))
     assert [allowance.reserve() for _ in range(100)] == [0.0] * 100
-    assert allowance.reserve() > 30
+    assert allowance.reserve() == WINDOW + MARGIN
 
 
 def test_the_key_itself_is_not_stored(connection, sandbox, share_through, tmp_path) -> None:

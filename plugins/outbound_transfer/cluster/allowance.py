@@ -52,7 +52,6 @@ def find_allowance(settings: Settings, conn_id: str, *, is_poll: bool) -> Shared
     database = find_database()
     if database is None:
         return None
-
     return SharedAllowance(database, key_of(settings, conn_id), is_poll=is_poll)
 
 

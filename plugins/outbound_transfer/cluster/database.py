@@ -37,8 +37,8 @@ LOCK_TIMEOUT: Final = 3.0
 #: Seconds for which a database is left alone after it has failed.
 RETRY_INTERVAL: Final = 60.0
 
-#: By process, as a thread does not outlive a fork.
-_databases: Final[dict[tuple[int, str], SharedDatabase]] = {}
+#: By process, as a thread does not outlive a fork, and connection; None for a database that cannot be shared.
+_databases: Final[dict[tuple[int, str], SharedDatabase | None]] = {}
 
 
 class DatabaseUnavailable(Exception):
@@ -141,18 +141,20 @@ def find_database() -> SharedDatabase | None:
     """
     try:
         conn_id = state_conn_id()
-        known = _databases.get((os.getpid(), conn_id))
-        if not conn_id or (known and not known.has_failed):
+        key = (os.getpid(), conn_id)
+        known = _databases.get(key)
+        if not conn_id or (key in _databases and not (known and known.has_failed)):
             return known
         connection = find_connection(LedgerConfig(conn_id, **table_naming()))
     except Exception as error:
         log.warning("The key's calls are not shared with other processes: %s: %s", type(error).__name__, error)
         return None
-    if connection.conn_type == "duckdb":  # a process that uses the file locks out all others
-        return None
+    open_database = partial(_open, conn_id, connection)
     if known:  # the connection may have been corrected since it failed
-        known.reopen(partial(_open, conn_id, connection))
-    return _databases.setdefault((os.getpid(), conn_id), SharedDatabase(conn_id, partial(_open, conn_id, connection)))
+        known.reopen(open_database)
+    # A process that uses a file of DuckDB locks out all others.
+    opened = None if connection.conn_type == "duckdb" else SharedDatabase(conn_id, open_database)
+    return _databases.setdefault(key, opened)
 
 
 def _open(conn_id: str, connection: Connection) -> Warehouse:

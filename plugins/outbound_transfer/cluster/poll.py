@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from outbound_transfer.cluster.allowance import key_of
@@ -16,8 +15,7 @@ from outbound_transfer.warehouse.poll_tables import PollTables
 
 if TYPE_CHECKING:
     from outbound_transfer.client import Settings
-    from outbound_transfer.protocol.models import Transfer
-    from outbound_transfer.protocol.poll_lease import ClusterState, SharedWaiter
+    from outbound_transfer.protocol.poll_lease import ClusterState, ProcessState
     from outbound_transfer.warehouse.database import Warehouse
     from outbound_transfer.warehouse.key_allowance import Key
 
@@ -32,22 +30,10 @@ class DatabasePoll:
         self._database, self._key, self._process = database, key, process
         self._tables: PollTables | None = None
 
-    async def sync(
-        self,
-        waiters: Mapping[str, SharedWaiter],
-        readings: Mapping[str, Transfer | None],
-        *,
-        can_poll: bool,
-        has_polled: bool,
-    ) -> ClusterState | None:
+    async def sync(self, own: ProcessState) -> ClusterState | None:
         """Share in one transaction; None if the database is unavailable."""
-
-        def sync(warehouse: Warehouse) -> ClusterState:
-            tables = self._tables_in(warehouse)
-            return tables.sync(waiters, readings, can_poll=can_poll, has_polled=has_polled)
-
         try:
-            state = await asyncio.to_thread(self._database.run, sync)
+            state = await asyncio.to_thread(self._database.run, lambda warehouse: self._tables_in(warehouse).sync(own))
         except DatabaseUnavailable:
             self._tables = None  # the transaction may be applied later: what it returns is lost, so all is written anew
             return None

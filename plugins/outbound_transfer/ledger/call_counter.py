@@ -7,11 +7,10 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Any, Final
 
 from outbound_transfer.protocol.messages import Operation
-from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.warehouse.timestamps import format_epoch
 
 #: Maximum number of counts while the ledger cannot be written; enough for some hours.
 MAX_KEYS: Final = 5_000
@@ -39,10 +38,7 @@ class CallCounter:
         """Return the counts since the last call, as rows of :data:`outbound_transfer.warehouse.tables.CALLS`."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
-        return [
-            (uuid.uuid4().hex, format_timestamp(datetime.fromtimestamp(minute, timezone.utc)), *rest, count)
-            for (minute, *rest), count in counts.items()
-        ]
+        return [(uuid.uuid4().hex, format_epoch(minute), *rest, count) for (minute, *rest), count in counts.items()]
 
 
 #: The counter of this process.

@@ -13,7 +13,7 @@ from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.listings import ScanResult
 from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import OutcomeRules
-from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, MAX_ID_LENGTH, ClusterState, SharedWaiter
+from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, MAX_ID_LENGTH, ClusterState, ProcessState, SharedWaiter
 
 log = logging.getLogger(__name__)
 
@@ -27,20 +27,9 @@ _NEVER: Final = 1e12
 class ClusterPoll(Protocol):
     """What connects the processes that share a key. No method raises."""
 
-    async def sync(
-        self,
-        waiters: Mapping[str, SharedWaiter],
-        readings: Mapping[str, Transfer | None],
-        *,
-        can_poll: bool,
-        has_polled: bool,
-    ) -> ClusterState | None:
+    async def sync(self, own: ProcessState) -> ClusterState | None:
         """Give a sign of life, write what is waited for and what was read, and read that of the others.
 
-        :param waiters: what this process waits for and another may poll, by transfer.
-        :param readings: what it has read for the others; ignored unless it is still the holder.
-        :param can_poll: whether it may be the holder.
-        :param has_polled: whether it has finished a poll since the last time.
         :return: None if the others cannot be reached.
         """
 
@@ -79,7 +68,7 @@ class ClusterMember:
         self._alone &= {waiter.transfer_id for waiter in self._registry}
         shared = [waiter for waiter in self._registry if self._is_shareable(waiter, now)]
         published, has_polled, self._has_polled = dict(self._unpublished), self._has_polled, False
-        state = await self._cluster.sync(_combine(shared), published, can_poll=can_poll, has_polled=has_polled)
+        state = await self._cluster.sync(ProcessState(_combine(shared), published, can_poll, has_polled))
         if state is None:
             self.expire(now)
             return

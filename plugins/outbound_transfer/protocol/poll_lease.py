@@ -34,6 +34,21 @@ class SharedWaiter(NamedTuple):
     sent_at: int
 
 
+class ProcessState(NamedTuple):
+    """What a process tells the others that share its key.
+
+    :ivar waiters: what it waits for and another may poll, by transfer.
+    :ivar readings: what it has read for the others; ignored unless it is still the holder.
+    :ivar can_poll: whether it may be the holder.
+    :ivar has_polled: whether it has finished a poll since the last time.
+    """
+
+    waiters: Mapping[str, SharedWaiter]
+    readings: Mapping[str, Transfer | None]
+    can_poll: bool
+    has_polled: bool
+
+
 class ClusterState(NamedTuple):
     """What a process learns from the others that share its key.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from outbound_transfer.protocol.call_schedule import CallSchedule
 from outbound_transfer.warehouse.database import Warehouse, scalar
 from outbound_transfer.warehouse.tables import KEY_ALLOWANCE
-from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.warehouse.timestamps import format_epoch
 
 T = TypeVar("T")
 
@@ -96,11 +95,7 @@ def _values(key: Key, schedule: CallSchedule, now: float) -> tuple[Any, ...]:
         key.conn_id,
         key.calls_per_minute,
         msgspec.json.encode(schedule).decode(),
-        _format(max(schedule.reserved_until, now)),
-        _format(schedule.refused_at) if schedule.refused_at else None,
-        _format(now),
+        format_epoch(max(schedule.reserved_until, now)),
+        format_epoch(schedule.refused_at) if schedule.refused_at else None,
+        format_epoch(now),
     )
-
-
-def _format(seconds: float) -> str:
-    return format_timestamp(datetime.fromtimestamp(seconds, timezone.utc))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any, Final
 
 import msgspec
 
 from outbound_transfer.protocol.models import Transfer, is_valid_unicode
-from outbound_transfer.protocol.poll_lease import ClusterState, PollLease, SharedWaiter
+from outbound_transfer.protocol.poll_lease import ClusterState, PollLease, ProcessState, SharedWaiter
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.key_allowance import Key
 from outbound_transfer.warehouse.tables import POLL_LEASES, POLL_READINGS, POLL_WAITERS
-from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.warehouse.timestamps import format_epoch
 
 _WHERE: Final = "WHERE [account] = ? AND [key_digest] = ?"
 
@@ -47,18 +46,9 @@ class PollTables:
         self._others: dict[str, SharedWaiter] = {}
         self._read_until = self._others_read_at = 0
 
-    def sync(
-        self,
-        waiters: Mapping[str, SharedWaiter],
-        readings: Mapping[str, Transfer | None],
-        *,
-        can_poll: bool,
-        has_polled: bool,
-    ) -> ClusterState:
+    def sync(self, own: ProcessState) -> ClusterState:
         """Renew the lease or take a free one; write what this process waits for, and what it has read as the holder."""
-        return self.warehouse.retry_on_conflict(
-            lambda: self._sync(waiters, readings, can_poll=can_poll, has_polled=has_polled)
-        )
+        return self.warehouse.retry_on_conflict(lambda: self._sync(own))
 
     def leave(self) -> None:
         """Give up the lease, and what this process waits for."""
@@ -73,14 +63,7 @@ class PollTables:
                 lease.waiters_changed = lease.next_number(now)
                 self._save(tx, lease, now)
 
-    def _sync(
-        self,
-        waiters: Mapping[str, SharedWaiter],
-        readings: Mapping[str, Transfer | None],
-        *,
-        can_poll: bool,
-        has_polled: bool,
-    ) -> ClusterState:
+    def _sync(self, own: ProcessState) -> ClusterState:
         if not self._has_row:
             self._create_row()
         with self.warehouse.transaction() as tx:
@@ -93,20 +76,20 @@ class PollTables:
                 lease.waiters_changed = number
             # The rows of a process that was taken for dead are gone.
             before = self._written if self._process in lease.seen_at else None
-            is_holder = lease.renew(self._process, now, can_poll=can_poll)
-            if self._write_waiters(tx, before, waiters, number):
+            is_holder = lease.renew(self._process, now, can_poll=own.can_poll)
+            if self._write_waiters(tx, before, own.waiters, number):
                 lease.waiters_changed = number
             if is_holder:
                 others = self._others
-                self._write_readings(tx, readings, number)
+                self._write_readings(tx, own.readings, number)
                 if self._others_read_at != lease.waiters_changed:
                     others = self._read_others(tx)
-                lease.polled_at = now if has_polled else lease.polled_at
+                lease.polled_at = now if own.has_polled else lease.polled_at
                 found: dict[str, Transfer | None] = {}
             else:
                 others, found = {}, self._read_readings(tx, self._read_until if before is not None else 0)
             self._save(tx, lease, now)
-        self._written, self._read_until = dict(waiters), number
+        self._written, self._read_until = dict(own.waiters), number
         self._others, self._others_read_at = others, lease.waiters_changed if is_holder else 0
         return ClusterState(is_holder, bool(lease.holder), others, found)
 
@@ -134,11 +117,11 @@ class PollTables:
         return (
             self._key.conn_id,
             lease.holder or None,
-            _format(lease.held_since) if lease.holder else None,
-            _format(lease.expires_at) if lease.holder else None,
-            _format(lease.polled_at) if lease.polled_at else None,
+            format_epoch(lease.held_since) if lease.holder else None,
+            format_epoch(lease.expires_at) if lease.holder else None,
+            format_epoch(lease.polled_at) if lease.polled_at else None,
             msgspec.json.encode(lease).decode(),
-            _format(now),
+            format_epoch(now),
         )
 
     def _delete_dead(self, tx: Any, lease: PollLease) -> None:
@@ -211,7 +194,3 @@ def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _marks(values: Collection[Any]) -> str:
     return ", ".join("?" for _ in values)
-
-
-def _format(seconds: float) -> str:
-    return format_timestamp(datetime.fromtimestamp(seconds, timezone.utc))

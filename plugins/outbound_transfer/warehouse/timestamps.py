@@ -30,6 +30,11 @@ def format_timestamp(timestamp: datetime) -> str:
     return timestamp.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
+def format_epoch(seconds: float) -> str:
+    """Return seconds since the epoch in the format of :func:`format_timestamp`."""
+    return format_timestamp(datetime.fromtimestamp(seconds, timezone.utc))
+
+
 def parse_event_timestamp(timestamp: str | None) -> str | None:
     """Return a timestamp of the service in the format of :func:`format_timestamp`.
 

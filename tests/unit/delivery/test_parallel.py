@@ -295,7 +295,7 @@ def test_a_deferral_lets_the_others_finish_and_the_next_run_uploads_what_is_miss
         run.attach(3)
 
     assert deferral.value.seconds >= 30
-    assert deferral.value.waited == {"attach": pytest.approx(deferral.value.seconds, abs=1)}
+    assert deferral.value.waited["attach"] >= deferral.value.seconds
     assert sorted(run.service.stored) == ["a", "b", "largest"]
     assert sorted(run.saved()) == ["a", "b", "largest"]
     known = {name: File(file_id, name, run.state.files[name].size) for name, file_id in run.saved().items()}
@@ -323,7 +323,7 @@ def test_several_deferrals_are_one_for_the_longest(bench) -> None:
     with pytest.raises(DeferRequested) as deferral:
         run.attach()
 
-    assert 50 <= deferral.value.seconds < 52
+    assert deferral.value.seconds >= 50
 
 
 @pytest.mark.parametrize("first", ["a", "b"])

@@ -16,7 +16,7 @@ from outbound_transfer.protocol.errors import MalformedResponse
 from outbound_transfer.protocol.listings import ScanResult
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.protocol.outcomes import OutcomeRules
-from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, ClusterState, SharedWaiter
+from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, ClusterState, ProcessState, SharedWaiter
 
 START = Now(1_000.0, 1_800_000_000.0)
 ORIGIN = START.monotonic + 2.0
@@ -45,10 +45,8 @@ class Others:
     waiters: Mapping[str, SharedWaiter] = field(default_factory=dict)
     readings: Mapping[str, Transfer | None] = field(default_factory=dict)
 
-    async def sync(
-        self, waiters: Mapping[str, SharedWaiter], readings: Mapping[str, Transfer | None], **_: bool
-    ) -> ClusterState | None:
-        self.waiters, self.readings = waiters, readings
+    async def sync(self, own: ProcessState) -> ClusterState | None:
+        self.waiters, self.readings = own.waiters, own.readings
         return self.state
 
     def leave(self) -> None:
