@@ -12,11 +12,13 @@ import pytest
 
 from outbound_transfer.client import Settings
 from outbound_transfer.cluster import database
+from outbound_transfer.polling.hints import HINT_INTERVAL, LAST_RARE_INTERVAL
 from outbound_transfer.polling.waiters import TRUST_INTERVAL, Waiter
-from outbound_transfer.protocol.poll_lease import LEASE_SECONDS
+from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, RENEWAL_INTERVAL, REPEAT_INTERVAL
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.waiters import RECIPIENT, send
-from support.virtual_cluster import SharedTables, VirtualProcess, VirtualTime
+from support.feed_pages import event, page, tables
+from support.virtual_cluster import KEY, SharedTables, VirtualProcess, VirtualTime
 from support.warehouses import Hook
 
 
@@ -32,13 +34,14 @@ def sqlite(hook_of: Callable[[str], Hook]) -> Hook:
 
 
 class Cluster:
-    """Processes, their database and the service, for one test."""
+    """Processes, their database, the feed that lands in it and the service, for one test."""
 
     def __init__(self, sandbox: Sandbox, hook: Hook) -> None:
         self.sandbox, self.hook = sandbox, hook
         self.time = VirtualTime(time.time(), on_advance=self._owe)
         self.tables = SharedTables(hook, self.time)
         self.processes: list[VirtualProcess] = []
+        self.feed = tables(hook, KEY.account)
         self.owed = 60.0  # the service's window has forgotten the sends
         self.calls_before = len(sandbox.requests())
 
@@ -65,6 +68,15 @@ class Cluster:
         self.pay()
         for one in transfer_ids:
             self.sandbox.pickup(one, RECIPIENT)
+
+    def land(self, *transfer_ids: str, kind: str = "file_downloaded") -> None:
+        """Load a page of the feed with an event for each transfer."""
+        cursor = self.feed.get_or_create_cursor()
+        lines = [
+            event(cursor + number, type=kind, data={"of": [{"id": one}, 7, None]})
+            for number, one in enumerate(transfer_ids, 1)
+        ]
+        self.feed.load_page(page(cursor, *lines))
 
     async def pass_time(self, seconds: float) -> None:
         until = self.time.now + seconds
@@ -240,7 +252,7 @@ def test_damaged_rows_lose_nothing(sandbox: Sandbox, shared_hook: Hook, damage: 
         cluster.pick_up(*sent)
         await cluster.finish(waiters)
         assert outcomes(waiters) == {("finished", "complete")}
-        assert cluster.time.now - began <= TRUST_INTERVAL + 120
+        assert cluster.time.now - began <= REPEAT_INTERVAL + 120
 
     play(sandbox, shared_hook, story)
 
@@ -263,6 +275,68 @@ def test_a_slow_database_is_not_waited_for(sandbox: Sandbox, sqlite: Hook, monke
         cluster.time.after(30, lambda: cluster.pick_up(*sent))
         await cluster.finish(waiters)
         assert outcomes(waiters) == {("finished", "complete")}
+
+    play(sandbox, sqlite, story)
+
+
+def test_what_an_event_names_is_read_first(sandbox: Sandbox, shared_hook: Hook) -> None:
+    sent = send(sandbox, 30)
+
+    async def story(cluster: Cluster) -> None:
+        cluster.land("before")
+        processes = cluster.start(3)
+        waiters = [
+            one for n, process in enumerate(processes) for one in process.wait_for(*sent[n::3], interval=3_600.0)
+        ]
+        await cluster.pass_time(100)
+        cluster.calls()
+        cluster.pick_up(*sent[:3])
+        cluster.land(*sent[:3], sent[3])
+        began = cluster.time.now
+        await cluster.finish(waiters[:1] + waiters[10:11] + waiters[20:21])
+        assert cluster.time.now - began <= HINT_INTERVAL + 3 * RENEWAL_INTERVAL
+        assert cluster.calls() <= 4
+        cluster.land(*sent[4:], "report.csv", kind="transfer_sent")
+        await cluster.pass_time(HINT_INTERVAL + 10)
+        assert cluster.calls() == 0, "that a transfer was sent says nothing about its end"
+        assert {waiter.transfer_id for waiter in waiters if waiter.result} == set(sent[:3])
+
+    play(sandbox, shared_hook, story)
+
+
+def test_full_polls_become_rare_while_events_name_what_is_picked_up(sandbox: Sandbox, sqlite: Hook) -> None:
+    *sent, canceled, late, last = send(sandbox, 200)
+
+    async def story(cluster: Cluster) -> None:
+        (process,) = cluster.start(1)
+        cluster.land("before")
+        waiters = {one.transfer_id: one for one in process.wait_for(*sent, canceled, late, last)}
+
+        async def hour() -> int:
+            for one in [sent.pop() for _ in range(60)]:
+                cluster.pick_up(one)
+                cluster.land(one)
+                await cluster.pass_time(60)
+            return cluster.calls()
+
+        await hour()
+        assert process.poller._hints.rare_interval == LAST_RARE_INTERVAL
+        assert await hour() <= 60 + 3_600 / LAST_RARE_INTERVAL * 4, (
+            "a call for each pickup, and those of few full polls"
+        )
+
+        async def seconds_to(transfer_id: str) -> float:
+            began = cluster.time.now
+            await cluster.finish([waiters[transfer_id]])
+            return cluster.time.now - began
+
+        sandbox.cancel(canceled)
+        assert await seconds_to(canceled) <= LAST_RARE_INTERVAL + 10
+        cluster.pick_up(late)
+        assert await seconds_to(late) <= LAST_RARE_INTERVAL + 10
+        await cluster.pass_time(200)
+        cluster.pick_up(last)
+        assert await seconds_to(last) <= 70, "no event has named the pickup, so full polls are as frequent as before"
 
     play(sandbox, sqlite, story)
 

@@ -15,7 +15,7 @@ import pytest
 
 from outbound_transfer.cluster import database
 from outbound_transfer.cluster.allowance import SharedAllowance
-from outbound_transfer.cluster.database import find_database
+from outbound_transfer.cluster.database import CALLS, find_database
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol import endpoints
@@ -85,7 +85,7 @@ def test_the_key_itself_is_not_stored(connection, sandbox, share_through, tmp_pa
 @pytest.mark.parametrize(
     ("connection_of_database", "logged"),
     [
-        (None, "The key's calls are not shared with other processes: AirflowNotFoundException"),
+        (None, "This process cannot share the key's calls: AirflowNotFoundException"),
         ({"conn_type": "http", "host": "example.com"}, "Could not share the key's calls through connection 'ledger'"),
         ({"conn_type": "sqlite", "host": "/nowhere/ledger.db"}, "Could not share the key's calls"),
         ({"conn_type": "postgres", "host": "127.0.0.1", "port": 9}, "Could not share the key's calls"),
@@ -107,7 +107,7 @@ def test_without_its_database_a_hook_works_alone(
 
 def test_a_file_of_duckdb_is_not_shared(connection, share_through, tmp_path) -> None:
     share_through(json.dumps({"conn_type": "duckdb", "host": str(tmp_path / "ledger.duckdb")}))
-    assert find_database() is None
+    assert find_database(CALLS) is None
 
 
 def kill_postgres(server: Database) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outbound_transfer.client import Settings
-from outbound_transfer.cluster.database import SharedDatabase
+from outbound_transfer.cluster.database import CALLS, EVENTS, SharedDatabase
 from outbound_transfer.cluster.poll import DatabasePoll
 from outbound_transfer.polling.poller import PollUpdate, SharedPoller
 from outbound_transfer.polling.schedule import Now
@@ -148,7 +148,10 @@ class VirtualProcess:
     ) -> None:
         self.name, self.time, self.off, self.frozen_until = name, time, 0.0, 0.0
         self.registry = WaiterRegistry()
-        self.database = SharedDatabase("state", tables.open, clock=lambda: self.clock().monotonic)
+        self.database, self.events = (
+            SharedDatabase("state", tables.open, purpose=purpose, clock=lambda: self.clock().monotonic)
+            for purpose in (CALLS, EVENTS)
+        )
         self.poller = SharedPoller(
             self.registry, settings, clock=self.clock, sleep=self.sleep, find_cluster=self._find_cluster
         )
@@ -208,7 +211,7 @@ class _Connection(DatabasePoll):
     """A killed process does not say goodbye."""
 
     def __init__(self, process: VirtualProcess) -> None:
-        super().__init__(process.database, KEY, process.name)
+        super().__init__(process.database, KEY, process.name, process.events)
         self._virtual_process = process
 
     def leave(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from outbound_transfer.cluster.database import DatabaseUnavailable, SharedDatabase, find_database
+from outbound_transfer.cluster.database import CALLS, DatabaseUnavailable, SharedDatabase, find_database
 from outbound_transfer.warehouse.key_allowance import Key, KeyAllowance
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def find_allowance(settings: Settings, conn_id: str, *, is_poll: bool) -> Shared
 
     Asks Airflow for the database's connection, so call it where this is allowed.
     """
-    database = find_database()
+    database = find_database(CALLS)
     if database is None:
         return None
     return SharedAllowance(database, key_of(settings, conn_id), is_poll=is_poll)

@@ -37,8 +37,12 @@ LOCK_TIMEOUT: Final = 3.0
 #: Seconds for which a database is left alone after it has failed.
 RETRY_INTERVAL: Final = 60.0
 
-#: By process, as a thread does not outlive a fork, and connection; None for a database that cannot be shared.
-_databases: Final[dict[tuple[int, str], SharedDatabase | None]] = {}
+#: What a database is for, as the log says it.
+CALLS: Final = "share the key's calls"
+EVENTS: Final = "read new events"
+
+#: By process, as a thread does not outlive a fork, connection and purpose; None for a database that cannot be shared.
+_databases: Final[dict[tuple[int, str, str], SharedDatabase | None]] = {}
 
 
 class DatabaseUnavailable(Exception):
@@ -49,6 +53,7 @@ class SharedDatabase:
     """Runs transactions in a thread of its own, so that a connection that hangs holds up nothing.
 
     :param conn_id: the connection's id, for the log.
+    :param purpose: what the database is for, for the log.
     :param open_warehouse: returns the database; called in the thread.
     :param clock: returns monotonic seconds.
     :ivar has_failed: whether the last transaction has failed.
@@ -59,9 +64,10 @@ class SharedDatabase:
         conn_id: str,
         open_warehouse: Callable[[], Warehouse],
         *,
+        purpose: str = CALLS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._conn_id, self._clock = conn_id, clock
+        self._conn_id, self._purpose, self._clock = conn_id, purpose, clock
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[Warehouse], Any]]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -125,8 +131,8 @@ class SharedDatabase:
             # Its first line: a database may quote rows in others.
             message = "".join(str(error).strip().splitlines()[:1])[:300]
             log.warning(
-                "Could not share the key's calls through connection '%s'; this process goes on alone and asks again "
-                "every %.0f s: %s: %s",
+                "Could not %s through connection '%s'; this process goes on alone and asks again every %.0f s: %s: %s",
+                self._purpose,
                 self._conn_id,
                 RETRY_INTERVAL,
                 type(error).__name__,
@@ -134,26 +140,28 @@ class SharedDatabase:
             )
 
 
-def find_database() -> SharedDatabase | None:
+def find_database(purpose: str) -> SharedDatabase | None:
     """Return the shared database of this process; None if none is configured or its connection cannot be used.
+
+    :param purpose: :data:`CALLS` or :data:`EVENTS`. Each has a thread and a connection of its own.
 
     Asks Airflow for the connection, so call it where this is allowed. Never raises.
     """
     try:
         conn_id = state_conn_id()
-        key = (os.getpid(), conn_id)
+        key = (os.getpid(), conn_id, purpose)
         known = _databases.get(key)
         if not conn_id or (key in _databases and not (known and known.has_failed)):
             return known
         connection = find_connection(LedgerConfig(conn_id, **table_naming()))
     except Exception as error:
-        log.warning("The key's calls are not shared with other processes: %s: %s", type(error).__name__, error)
+        log.warning("This process cannot %s: %s: %s", purpose, type(error).__name__, error)
         return None
     open_database = partial(_open, conn_id, connection)
     if known:  # the connection may have been corrected since it failed
         known.reopen(open_database)
     # A process that uses a file of DuckDB locks out all others.
-    opened = None if connection.conn_type == "duckdb" else SharedDatabase(conn_id, open_database)
+    opened = None if connection.conn_type == "duckdb" else SharedDatabase(conn_id, open_database, purpose=purpose)
     return _databases.setdefault(key, opened)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.delivery import state as states
 from outbound_transfer.delivery.attachments import (
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.sources import Source
     from outbound_transfer.delivery.state import DeliveryState, PlannedFile
     from outbound_transfer.protocol.models import File
+
+
+#: Bytes of an upload from which on the service must have read some: connections and gateways hold back fewer.
+ACCEPTED_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -72,9 +77,9 @@ class FileAttacher:
     def attach(self, draft: DraftState, sources: Sequence[Source], *, files: Any, exclusive: bool) -> list[File]:
         """Make the draft hold exactly ``sources``; what it already holds is not uploaded again.
 
-        The largest is attached first, and alone. The service checks a file's declared length before it reads a byte
-        (413 ``file_too_large``), so a delivery over the account's limit is refused before any of it is uploaded, in
-        each try: the limit may have been raised since. The others follow in parallel.
+        The largest is attached first, and alone until the service has accepted it. The service checks a file's declared
+        length before it reads a byte (413 ``file_too_large``), so a delivery over the account's limit is refused before
+        any of it is uploaded, in each try: the limit may have been raised since. The others follow in parallel.
 
         :param files: the operator's argument, normalized.
         :param exclusive: refuse files on the draft that this delivery did not plan.
@@ -116,25 +121,39 @@ class FileAttacher:
                 self._record(draft.state, source)
 
     def _upload_missing(self, draft: DraftState, missing: Sequence[Source], before: Mapping[str, PlannedFile]) -> None:
+        accepted = Future[None]()
         uploads = [
-            partial(self._upload, draft.state, source, may_be_in_flight=source.name in before)
+            partial(self._upload, draft.state, source, accepted, may_be_in_flight=source.name in before)
             for source in sorted(missing, key=lambda source: source.size, reverse=True)
         ]
-        alone = 1 if self._max_parallel > 1 else len(uploads)
-        for upload in uploads[:alone]:
-            self._finish(draft, upload())
+        if min(self._max_parallel, len(uploads)) < 2:
+            for upload in uploads:
+                self._finish(draft, upload())
+            return
         run_uploads(
-            uploads[alone:],
+            uploads,
             self._max_parallel,
+            first_accepted=accepted,
             on_finished=partial(self._finish, draft),
             stop=self._session.client.stop,
             log=self._session.log,
         )
 
-    def _upload(self, state: DeliveryState, source: Source, *, may_be_in_flight: bool) -> FinishedUpload:
-        """Upload one file, perhaps in a thread of its own: the shared state is only read."""
-        progress = UploadProgress(source.name, source.size, self._session.log)
-        hashing = HashingUpload(source.upload(progress))
+    def _upload(
+        self, state: DeliveryState, source: Source, accepted: Future[None], *, may_be_in_flight: bool
+    ) -> FinishedUpload:
+        """Upload one file, perhaps in a thread of its own: the shared state is only read.
+
+        :param accepted: is done once the service has read bytes of any file, the first of which is the largest.
+        """
+        log_progress = UploadProgress(source.name, source.size, self._session.log)
+
+        def on_progress(sent: int) -> None:
+            log_progress(sent)
+            if sent >= ACCEPTED_BYTES and not accepted.done():
+                accepted.set_result(None)
+
+        hashing = HashingUpload(source.upload(on_progress))
         flow = flows.attach(
             state.transfer_id,
             hashing.upload,
@@ -143,7 +162,7 @@ class FileAttacher:
             earlier_sizes=state.files[source.name].earlier_sizes,
         )
         file, is_still_in_flight = self._session.client.run(flow)
-        progress.done()
+        log_progress.done()
         return FinishedUpload(source, file, hashing.sha256, is_still_in_flight or may_be_in_flight)
 
     def _finish(self, draft: DraftState, upload: FinishedUpload) -> None:

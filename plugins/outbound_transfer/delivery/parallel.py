@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from outbound_transfer.client.client import CallsStopped
 from outbound_transfer.client.deferral import DeferRequested, combine_requests
@@ -28,35 +28,43 @@ def run_uploads(
     uploads: Iterable[Callable[[], T]],
     max_parallel: int,
     *,
+    first_accepted: Future[None],
     on_finished: Callable[[T], object],
     stop: Callable[[], object],
     log: Logger,
 ) -> None:
     """Run uploads in threads, at most ``max_parallel`` at once, and pass each result to ``on_finished`` in this thread.
 
+    The first runs alone until it has finished or the service has accepted it.
+
     After a failure no further upload starts. If one asks for a deferral, those that run are finished first: their bytes
     would have to be sent again. If one fails, they are stopped, and awaited until it is known what became of each. If
     this thread is interrupted, they are stopped and not awaited for long.
 
+    :param first_accepted: is done as soon as the service has accepted the first upload; may stay undone.
     :param stop: makes the uploads that run raise :class:`.CallsStopped` soon.
     :raises DeferRequested: for all that asked for a deferral, if none failed.
     :raises BaseException: the first failure; further ones are logged.
     """
     waiting, running, failures = iter(uploads), set[Future[T]](), _Failures(stop, log)
     threads = ThreadPoolExecutor(max_parallel, thread_name_prefix="upload")
+
+    def start(count: int) -> None:
+        # Each in a context of its own: Airflow's log takes the fields of its lines from there.
+        running.update(threads.submit(copy_context().run, upload) for upload in islice(waiting, count))
+
     try:
-        while True:
-            new = islice(waiting, 0 if failures else max_parallel - len(running))
-            # Each in a context of its own: Airflow's log takes the fields of its lines from there.
-            running |= {threads.submit(copy_context().run, upload) for upload in new}
-            if not running:
-                break
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
+        start(1)
+        wait([*running, cast("Future[T]", first_accepted)], return_when=FIRST_COMPLETED)
+        while running:
+            for future in [each for each in running if each.done()]:
+                running.remove(future)
                 if failure := future.exception():
                     failures.add(failure)
                 else:
                     on_finished(future.result())
+            start(0 if failures else max_parallel - len(running))
+            wait(running, return_when=FIRST_COMPLETED)
     except BaseException:
         stop()
         wait(running, STOP_TIMEOUT)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Final, Protocol
 
-from outbound_transfer.polling.schedule import Now
+from outbound_transfer.polling.schedule import Now, PollTimes
 from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.listings import ScanResult
 from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import OutcomeRules
-from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, MAX_ID_LENGTH, ClusterState, ProcessState, SharedWaiter
+from outbound_transfer.protocol.poll_lease import (
+    LEASE_SECONDS,
+    MAX_ID_LENGTH,
+    REPEAT_INTERVAL,
+    ClusterState,
+    ProcessState,
+    SharedWaiter,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +40,9 @@ class ClusterPoll(Protocol):
         :return: None if the others cannot be reached.
         """
 
+    async def read_events(self) -> Collection[str] | None:
+        """Return the texts in the events that have landed since the last call; None if they cannot be read."""
+
     def leave(self) -> None:
         """Give up the lease, and what this process waits for; does not wait."""
 
@@ -41,8 +51,8 @@ class ClusterMember:
     """This process's part in the poll of a cluster.
 
     The holder polls what the others wait for along with its own. The others read what it has seen. They poll themselves
-    what a reading cannot conclude (see :meth:`_is_shareable`), and all else every quarter of an hour, so that nothing
-    that is lost between the processes is lost for good. While the others cannot be reached, each polls for itself.
+    what a reading cannot conclude (see :meth:`_is_shareable`), and all else every hour. What is lost between the
+    processes is written again every ten minutes. While the others cannot be reached, each polls for itself.
 
     :ivar others: the holder's waiters for the others, by transfer.
     """
@@ -55,23 +65,30 @@ class ClusterMember:
         self._readings: Mapping[str, Transfer | None] = {}
         self._alone: set[str] = set()
         self._is_holder = self._has_polled = False
-        self._valid_until = -inf
+        self._valid_until = self._repeated_at = -inf
 
-    async def sync(self, now: Now, origin: float, *, can_poll: bool) -> None:
+    async def read_events(self) -> Collection[str] | None:
+        """Return the texts in the events that have landed since the last call; None if they cannot be read."""
+        return await self._cluster.read_events()
+
+    async def sync(self, now: Now, origin: float, *, can_poll: bool) -> bool:
         """Give a sign of life to the others, and learn what they know.
 
         :param origin: of the times of polls, in monotonic seconds.
         :param can_poll: whether this process reaches the service.
+        :return: whether the others can be reached.
         """
         # Again: a waiter that joined one that these have finished gets no others, as its row does not change.
         self._apply(self._readings, now)
         self._alone &= {waiter.transfer_id for waiter in self._registry}
+        if now.monotonic >= self._repeated_at + REPEAT_INTERVAL:
+            self._repeat_finished(now)
         shared = [waiter for waiter in self._registry if self._is_shareable(waiter, now)]
         published, has_polled, self._has_polled = dict(self._unpublished), self._has_polled, False
         state = await self._cluster.sync(ProcessState(_combine(shared), published, can_poll, has_polled))
         if state is None:
             self.expire(now)
-            return
+            return False
         for transfer_id, transfer in published.items():
             if self._unpublished.get(transfer_id) is transfer:
                 del self._unpublished[transfer_id]
@@ -82,11 +99,13 @@ class ClusterMember:
         self._is_holder, self._valid_until = state.is_holder, now.monotonic + LEASE_SECONDS
         is_elsewhere = state.has_holder and not state.is_holder
         for waiter in shared:
+            waiter.was_outstanding &= not is_elsewhere and waiter.polled_elsewhere_until == -inf
             waiter.polled_elsewhere_until = self._valid_until if is_elsewhere else -inf
         self._readings = state.readings
         if unread := sum(transfer is None for transfer in state.readings.values()):
             log.info("The holder of the poll could not read %d transfers; this process reads them itself", unread)
         self._apply(state.readings, now)
+        return True
 
     def expire(self, now: Now) -> None:
         """Stop polling for the others if the lease has not been renewed in time."""
@@ -96,13 +115,14 @@ class ClusterMember:
     def leave(self) -> None:
         """Give up the lease, and what this process waits for."""
         for waiter in self._registry:
+            waiter.was_outstanding &= waiter.polled_elsewhere_until == -inf
             waiter.polled_elsewhere_until = -inf
         self._cluster.leave()
 
     def record(self, found: ScanResult, poll_start: Now) -> None:
         """Note what a poll has read for the others: what has changed is published with the next :meth:`sync`."""
         for transfer_id in found.presumed & self.others.keys():
-            self.others[transfer_id].polled_at = poll_start
+            self.others[transfer_id].presume_outstanding(poll_start)
         for transfer_id, transfer in found.transfers.items():
             waiter = self.others.get(transfer_id)
             if waiter is not None and waiter.result is None:
@@ -120,14 +140,14 @@ class ClusterMember:
         """Note that a poll has finished."""
         self._has_polled = True
 
-    def next_due_at(self, origin: float, now: Now) -> float:
+    def next_due_at(self, times: PollTimes, now: Now) -> float:
         """Return when the next poll for the others is due, in monotonic seconds; inf if there is none."""
-        return min((waiter.due_at(origin, now) for waiter in self.unfinished()), default=inf)
+        return min((waiter.due_at(times, now) for waiter in self.unfinished()), default=inf)
 
-    def pollable(self, origin: float, poll_start: Now) -> list[Waiter]:
+    def pollable(self, times: PollTimes, poll_start: Now) -> list[Waiter]:
         """Return the waiters of the others whose transfers a listing can show; their own process reads all else."""
         for waiter in self.unfinished():
-            if waiter.due_at(origin, poll_start) <= poll_start.monotonic and waiter.is_urgent(poll_start):
+            if waiter.due_at(times, poll_start) <= poll_start.monotonic and waiter.is_urgent(poll_start):
                 waiter.polled_at = poll_start
         return list(self.unfinished())
 
@@ -175,6 +195,14 @@ class ClusterMember:
         if waiter is None:
             waiter = self.others[transfer_id] = Waiter(transfer_id, interval, _NEVER, OutcomeRules(), polled_at=now)
         waiter.interval, waiter.sent_at = interval, waiter.sent_at or sent_at
+
+    def _repeat_finished(self, now: Now) -> None:
+        """Publish again what another process waits for although it has finished: that may have been lost."""
+        self._repeated_at = now.monotonic
+        for transfer_id, waiter in self.others.items():
+            if waiter.result is not None:
+                is_read = waiter.result["status"] == "finished"
+                self._unpublished.setdefault(transfer_id, waiter.transfer if is_read else None)
 
     def _stop_holding(self) -> None:
         self._is_holder = False

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
@@ -14,15 +15,16 @@ from outbound_transfer.client.drivers import drive_async
 from outbound_transfer.client.retry import POLL_RETRY_POLICY, RetryDetails
 from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.polling.cluster import ClusterMember, ClusterPoll
+from outbound_transfer.polling.hints import Hints
 from outbound_transfer.polling.rate_limiter import RateLimiter
 from outbound_transfer.polling.read_backoff import MAX_MISSING_BACKOFF, ReadBackoff
-from outbound_transfer.polling.schedule import MIN_INTERVAL, Now, now
+from outbound_transfer.polling.schedule import MIN_INTERVAL, Now, PollTimes, now
 from outbound_transfer.polling.waiters import FINAL_POLL_GRACE, Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.protocol import listings, status_scan
 from outbound_transfer.protocol.errors import CallError, Forbidden, InvalidApiKey, RateLimited, ServiceError, TimedOut
 from outbound_transfer.protocol.messages import Call, Flow
-from outbound_transfer.protocol.models import Transfer, UnreadableRow
+from outbound_transfer.protocol.models import COMPLETE, Transfer, UnreadableRow
 from outbound_transfer.protocol.poll_lease import RENEWAL_INTERVAL
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,7 @@ class SharedPoller:
         self._registry, self._settings, self._clock, self._sleep = registry, settings, clock, sleep
         self._new_client, self._on_poll, self._find_cluster = new_client, on_poll, find_cluster
         self._member: ClusterMember | None = None
+        self._hints = Hints()
         self._client: AsyncClient | None = None
         self._rate_limiter = RateLimiter()
         self._scan_progress = status_scan.ScanProgress()
@@ -139,9 +142,9 @@ class SharedPoller:
         not_before = self._not_before
         if self._registry.check_deadlines(now):  # our own backoff does not delay a final poll
             not_before = min(not_before, self._poll_started + FINAL_POLL_GRACE)
-        due = self._registry.next_due_at(self._schedule_origin, now)
+        due = min(self._registry.next_due_at(self._times, now), self._hints.due_at)
         if self._member:
-            due = min(due, self._member.next_due_at(self._schedule_origin, now))
+            due = min(due, self._member.next_due_at(self._times, now))
         return max(due, not_before, self._retry_after_until)
 
     async def _poll_once(self) -> AsyncIterator[PollUpdate]:
@@ -172,12 +175,15 @@ class SharedPoller:
         await self._connect()
         self._scan_result.has_response = self._scan_result.is_incomplete = False
         watchers = [
-            watcher
-            for watcher in self._registry.watchers
-            if watcher.due_at(self._schedule_origin) <= poll_start.monotonic
+            watcher for watcher in self._registry.watchers if watcher.due_at(self._times) <= poll_start.monotonic
         ]
-        scan_error, failed_alone = await self._scan_statuses(self._wanted(watchers, poll_start), poll_start)
+        scanned = [watcher for watcher in watchers if watcher.scan_due_at(self._times) <= poll_start.monotonic]
+        wanted = self._wanted(scanned, poll_start)
+        scan_error, failed_alone = await self._scan_statuses(wanted, poll_start)
         self._dispatch_results(poll_start)
+        if not scan_error and not self._scan_result.is_incomplete:
+            for watcher in scanned:
+                watcher.scanned_at = poll_start.monotonic
         try:
             await self._scan_for_watchers(watchers, poll_start)
         except (*PERMANENT_ERRORS, RateLimited):
@@ -191,6 +197,8 @@ class SharedPoller:
             for watcher in watchers:
                 watcher.polled_at = poll_start.monotonic
         if scan_error and not self._scan_result.has_response:
+            if not wanted.due and not watchers:  # a hint is no reason to poll, so that it failed is none to pause
+                return
             raise scan_error
         self._scan_result.failed |= failed_alone  # the service responds, so these transfers caused the errors
 
@@ -218,12 +226,12 @@ class SharedPoller:
     def _wanted(self, watchers: Iterable[CompletionWatcher], poll_start: Now) -> status_scan.Wanted:
         """Return the transfers that are waited for, and which of them are due.
 
-        :param watchers: those that are due.
+        :param watchers: those whose outstanding transfers are due.
         """
         waited_for: dict[str, float] = {}
         for watcher in self._registry.watchers:
             waited_for |= watcher.outstanding
-        others = self._member.pollable(self._schedule_origin, poll_start) if self._member else []
+        others = self._member.pollable(self._times, poll_start) if self._member else []
         for waiter in chain(others, self._registry):
             waited_for[waiter.transfer_id] = waiter.sent_at or waited_for.get(waiter.transfer_id, 0.0)
         self._read_backoff.retain(waited_for)
@@ -238,7 +246,7 @@ class SharedPoller:
         unread = {one for one in watched if not waited_for[one]}
         awaited = set[str]()
         for waiter in chain(others, self._registry):
-            if waiter.due_at(self._schedule_origin, poll_start) > poll_start.monotonic:
+            if waiter.due_at(self._times, poll_start) > poll_start.monotonic:
                 continue
             if self._is_backed_off(waiter, poll_start):
                 waiter.polled_at = poll_start
@@ -248,8 +256,22 @@ class SharedPoller:
                 urgent.add(waiter.transfer_id)
             elif not waiter.sent_at:
                 unread.add(waiter.transfer_id)
+        named = self._hints.take(partial(self._is_readable, poll_start), poll_start.monotonic)
         due = awaited | watched | urgent
-        return status_scan.Wanted(waited_for, due, urgent, unread, may_expire=bool(watched))
+        return status_scan.Wanted(waited_for, due, urgent, unread, may_expire=bool(watched), named=named)
+
+    def _is_polled(self, transfer_id: str) -> bool:
+        return self._is_others(transfer_id) or self._registry.is_polled(transfer_id, self._clock())
+
+    def _is_others(self, transfer_id: str) -> bool:
+        waiter = self._member.others.get(transfer_id) if self._member else None
+        return waiter is not None and waiter.result is None
+
+    def _is_readable(self, now: Now, transfer_id: str) -> bool:
+        backoffs = (self._read_backoff, self._missing_backoff)
+        return self._is_polled(transfer_id) and not any(
+            one.is_backed_off(transfer_id, now.monotonic) for one in backoffs
+        )
 
     def _missing_due(self, missing: Iterable[str], poll_start: Now) -> set[str]:
         """Return the missing transfers to read again: those that were not read for longest."""
@@ -316,6 +338,7 @@ class SharedPoller:
     def _dispatch_results(self, poll_start: Now) -> None:
         """Update waiters with the results since the last call."""
         found = self._scan_result.drain()
+        self._record_pickups(found.transfers.values(), poll_start)
         if self._member:
             self._member.record(found, poll_start)
         self._registry.update(found.transfers.values(), poll_start)
@@ -329,6 +352,15 @@ class SharedPoller:
         self._missing_backoff.record_failure(found.missing, self._monotonic())
         self._read_backoff.deprioritize(found.failed_alone, self._monotonic())
         self._log_unreadable_rows(found.unreadable)
+
+    def _record_pickups(self, transfers: Iterable[Transfer], poll_start: Now) -> None:
+        others = self._member.others if self._member else {}
+        for transfer in transfers:
+            other = others.get(transfer.id)
+            was_outstanding = (other and other.was_outstanding) or self._registry.was_outstanding(transfer.id)
+            if transfer.status == COMPLETE and was_outstanding:
+                self._hints.record_pickup(transfer.id, self._monotonic())
+        self._hints.forget((transfer.id for transfer in transfers), poll_start.monotonic)
 
     def _update_watchers(self) -> None:
         """Update watchers with all results of the poll."""
@@ -379,6 +411,10 @@ class SharedPoller:
         timeout = self._client.settings.timeout if self._client else 0.0
         self._silence_deadline = self._monotonic() + seconds + timeout + MAX_SILENCE
 
+    @property
+    def _times(self) -> PollTimes:
+        return PollTimes(self._schedule_origin, self._hints.rare_interval)
+
     def _monotonic(self) -> float:
         return self._clock().monotonic
 
@@ -387,6 +423,7 @@ class SharedPoller:
         if self._client is None or self._client.settings != settings:
             await self._disconnect()
             self._missing_backoff = ReadBackoff(MAX_MISSING_BACKOFF)  # a new key may see these transfers
+            self._hints = Hints()
             self._client = self._new_client(
                 settings,
                 policy=POLL_RETRY_POLICY,
@@ -410,12 +447,16 @@ class SharedPoller:
                 await self._sync(self._member)
 
     async def _sync(self, member: ClusterMember) -> None:
+        values = None
         try:
             # A process that does not reach the service leaves the lease to the others.
-            await member.sync(self._clock(), self._schedule_origin, can_poll=not self._failures)
+            if await member.sync(self._clock(), self._schedule_origin, can_poll=not self._failures):
+                values = await member.read_events()
         except Exception:  # each process polls for itself where they cannot share
             member.expire(self._clock())
             log.exception("Could not share the poll with other processes; this one goes on alone")
+        self._hints.add(values or (), self._is_polled, self._monotonic())
+        self._hints.update_interval(self._monotonic(), can_read=values is not None)
 
     async def _is_outdated(self) -> bool:
         """Return whether the connection's settings have changed since the poll started: its key may be a new one."""

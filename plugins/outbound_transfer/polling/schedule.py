@@ -24,6 +24,24 @@ class Now(NamedTuple):
     wall: float
 
 
+class PollTimes(NamedTuple):
+    """When a poller polls, in monotonic seconds.
+
+    :ivar origin: of the times of polls.
+    :ivar rare_interval: minimum seconds between two polls of a transfer that is read when an event names it.
+    """
+
+    origin: float
+    rare_interval: float = 0.0
+
+    def next_after(self, polled_at: float, interval: float, *, has_hints: bool = False) -> float:
+        """Return the time of the next poll.
+
+        :param has_hints: whether the poll may be a rare one.
+        """
+        return next_poll_at(polled_at, self.origin, max(interval, self.rare_interval) if has_hints else interval)
+
+
 def now() -> Now:
     """Return the current time."""
     return Now(time.monotonic(), time.time())

@@ -10,7 +10,7 @@ from itertools import chain
 from math import inf, isfinite
 from typing import Any, Final
 
-from outbound_transfer.polling.schedule import Now, interval_or_default, next_poll_at
+from outbound_transfer.polling.schedule import Now, PollTimes, interval_or_default
 from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import Transfer, to_epoch, to_summary_dict
@@ -33,7 +33,7 @@ FINAL_POLL_GRACE: Final = 30.0
 FINAL_POLL_INTERVAL: Final = 10.0
 
 #: Seconds between two polls of a transfer that another process polls, too, and from joining it to the first one.
-TRUST_INTERVAL: Final = 900.0
+TRUST_INTERVAL: Final = 3_600.0
 MIN_TRUST: Final = 60.0
 
 
@@ -54,6 +54,8 @@ class Waiter:
     :ivar overdue_since: when the deadline was first seen to have passed, in monotonic seconds.
     :ivar final_poll_failed: whether a poll that started after that could not read the transfer.
     :ivar polled_elsewhere_until: until when another process polls the transfer at the interval, in monotonic seconds.
+    :ivar was_outstanding: whether this process has polled the transfer since it is the one to do so, and has not seen
+        that it has finished. From then on, no event that names it is missed.
     :raises ValueError: the transfer id or the deadline is invalid.
     """
 
@@ -70,6 +72,7 @@ class Waiter:
     overdue_since: float = inf
     final_poll_failed: bool = False
     polled_elsewhere_until: float = -inf
+    was_outstanding: bool = False
     _last_problem: str = ""
 
     def __post_init__(self) -> None:
@@ -77,7 +80,7 @@ class Waiter:
         if not isfinite(self.deadline):
             raise ValueError(f"invalid deadline: {self.deadline}")
 
-    def due_at(self, origin: float, now: Now) -> float:
+    def due_at(self, times: PollTimes, now: Now) -> float:
         """Return when the transfer is polled next, in monotonic seconds.
 
         It is polled at regular times, just after its expiry, and at the deadline.
@@ -88,16 +91,17 @@ class Waiter:
             if self.final_poll_failed
             else self.deadline + wall_to_monotonic
         )
-        candidates = [self._next_poll_at(origin, now), last]
+        candidates = [self._next_poll_at(times, now), last]
         if (expired := self.expires_at + EXPIRY_MARGIN) > self.polled_at.wall:
             candidates.append(expired + wall_to_monotonic)
         return min(candidates)
 
-    def _next_poll_at(self, origin: float, now: Now) -> float:
+    def _next_poll_at(self, times: PollTimes, now: Now) -> float:
         polled_at = self.polled_at.monotonic
         if now.monotonic < self.polled_elsewhere_until:
-            return next_poll_at(polled_at + MIN_TRUST, origin, max(self.interval, TRUST_INTERVAL))
-        return next_poll_at(polled_at, origin, self.interval)
+            return times.next_after(polled_at + MIN_TRUST, max(self.interval, TRUST_INTERVAL))
+        has_hints = self.was_outstanding and not self.is_urgent(now)
+        return times.next_after(polled_at, self.interval, has_hints=has_hints)
 
     def apply_reading(self, transfer: Transfer, now: Now) -> None:
         """Apply what another process has read at an unknown time in the past.
@@ -110,6 +114,7 @@ class Waiter:
         is_behind = self.transfer is not None and transfer.picked_up_count < self.transfer.picked_up_count
         if transfer.status in TERMINAL_STATUSES or not is_behind:
             self.update(transfer, self.polled_at)
+            self.was_outstanding = False
 
     def update(self, transfer: Transfer, poll_start: Now) -> None:
         """Apply the result of a poll that started at ``poll_start``."""
@@ -124,6 +129,7 @@ class Waiter:
             self.expires_at = to_epoch(transfer.expires_at) or -inf
         self.transfer, self.polled_at, self._last_problem = transfer, poll_start, ""
         self.sent_at = to_epoch(transfer.sent_at) or 0.0
+        self.was_outstanding = transfer.status not in TERMINAL_STATUSES
         if self.rules.outcome_of(transfer) is not None:
             self._finish("finished")
         elif poll_start.monotonic >= self.overdue_since:  # which a waiter that joined during the poll is not yet
@@ -139,6 +145,10 @@ class Waiter:
             return True
         is_listed = self.sent_at and now.wall < self.expires_at
         return self.transfer is not None and (self.rules.accept_partial or not is_listed)
+
+    def presume_outstanding(self, poll_start: Now) -> None:
+        """Apply that a poll has not found the transfer among the finished ones."""
+        self.polled_at, self.was_outstanding = poll_start, True
 
     def record_read_error(self, problem: str, poll_start: Now) -> None:
         """Record that the transfer could not be read. The waiter continues."""
@@ -207,12 +217,22 @@ class WaiterRegistry:
         """Iterate over the waiters that have not finished."""
         return (waiter for waiters in self._by_id.values() for waiter in waiters if waiter.result is None)
 
-    def next_due_at(self, origin: float, now: Now) -> float:
+    def next_due_at(self, times: PollTimes, now: Now) -> float:
         """Return when the next poll is due, in monotonic seconds; inf if there are no waiters or watchers."""
         return min(
-            chain((waiter.due_at(origin, now) for waiter in self), (one.due_at(origin) for one in self.watchers)),
+            chain((waiter.due_at(times, now) for waiter in self), (one.due_at(times) for one in self.watchers)),
             default=inf,
         )
+
+    def is_polled(self, transfer_id: str, now: Now) -> bool:
+        """Return whether this process polls the transfer."""
+        is_own = any(now.monotonic >= waiter.polled_elsewhere_until for waiter in self._unfinished(transfer_id))
+        return is_own or self._is_watched(transfer_id)
+
+    def was_outstanding(self, transfer_id: str) -> bool:
+        """Return whether the last poll of the transfer has not shown that it has finished."""
+        is_waited_for = any(waiter.was_outstanding for waiter in self._unfinished(transfer_id))
+        return is_waited_for or self._is_watched(transfer_id)
 
     def update(self, transfers: Iterable[Transfer], poll_start: Now) -> None:
         """Apply the transfers that a poll has read."""
@@ -232,7 +252,7 @@ class WaiterRegistry:
         """Apply that a poll has not found the transfers among the finished ones."""
         for transfer_id in transfer_ids:
             for waiter in self._unfinished(transfer_id):
-                waiter.polled_at = poll_start
+                waiter.presume_outstanding(poll_start)
 
     def update_watchers(self, transfers: Iterable[Transfer]) -> None:
         """Notify the watchers of all transfers that a poll has read, together: each reports them in one event."""
@@ -296,6 +316,9 @@ class WaiterRegistry:
         for waiter in late:
             waiter.time_out()
         return bool(late)
+
+    def _is_watched(self, transfer_id: str) -> bool:
+        return any(transfer_id in watcher.outstanding for watcher in self.watchers)
 
     def _unfinished(self, transfer_id: str) -> Iterator[Waiter]:
         return (waiter for waiter in self._by_id.get(transfer_id, ()) if waiter.result is None)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outbound_transfer.polling.schedule import interval_or_default, next_poll_at
+from outbound_transfer.polling.schedule import PollTimes, interval_or_default
 from outbound_transfer.protocol.listings import Row
 from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
@@ -46,14 +46,15 @@ class CompletionWatcher:
     :ivar outstanding: transfers that have not finished, each with its send time in epoch seconds; 0 if unknown.
     :ivar missing: those of them that the key did not see at their last read, each with the time of the first such read.
     :ivar interval: seconds between two polls.
-    :ivar polled_at: when the last poll started, in monotonic seconds.
+    :ivar polled_at: when the last poll for new transfers started, in monotonic seconds.
+    :ivar scanned_at: when the last poll of the outstanding transfers started, in monotonic seconds.
     """
 
     def __init__(self, interval: float, polled_at: float, state: Any = None) -> None:
         """
         :param state: state that :meth:`drain` returned, also in another process. An invalid state is ignored.
         """
-        self.interval, self.polled_at = interval_or_default(interval), polled_at
+        self.interval, self.polled_at, self.scanned_at = interval_or_default(interval), polled_at, polled_at
         known = _parse_state(state)
         self.outstanding: dict[str, float] = known.outstanding if known else {}
         self.missing: dict[str, float] = known.missing if known else {}
@@ -87,8 +88,13 @@ class CompletionWatcher:
         """Whether :meth:`drain` returns any transfers."""
         return bool(self._finished)
 
-    def due_at(self, origin: float) -> float:
-        return next_poll_at(self.polled_at, origin, self.interval)
+    def due_at(self, times: PollTimes) -> float:
+        """Return when the watcher is polled next, in monotonic seconds."""
+        return times.next_after(self.polled_at, self.interval)
+
+    def scan_due_at(self, times: PollTimes) -> float:
+        """Return from when on a poll of the watcher also polls its outstanding transfers, in monotonic seconds."""
+        return times.next_after(self.scanned_at, self.interval, has_hints=True)
 
     def update(self, transfer: Transfer) -> None:
         """Apply a transfer as a poll has read it."""

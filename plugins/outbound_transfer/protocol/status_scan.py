@@ -30,6 +30,7 @@ from outbound_transfer.protocol.errors import (
 from outbound_transfer.protocol.listings import ScanResult, page_through
 from outbound_transfer.protocol.messages import Call, Flow
 from outbound_transfer.protocol.models import (
+    COMPLETE,
     EXPIRED,
     PARTIAL,
     PENDING,
@@ -52,6 +53,9 @@ MAX_WHOLE_LISTING: Final = 12
 #: Requests of one scan for the listing that is read in parts, if the finished transfers are listed, too. Otherwise it
 #: is what shows that a transfer has finished, and has :data:`MAX_WHOLE_LISTING` requests.
 SLOW_REQUESTS: Final = 1
+
+#: Maximum number of requests of one scan for the transfers that events name.
+MAX_HINT_REQUESTS: Final = 6
 
 #: Seconds from the end of such a listing to the next one. A transfer that the key no longer sees, or that has status
 #: ``unknown``, may be noticed only after this time.
@@ -88,6 +92,7 @@ class Wanted:
     :ivar urgent: due ones for which it does not suffice that no listing shows them as finished.
     :ivar unread: due ones that were never read.
     :ivar may_expire: whether a due one that is not urgent may have expired.
+    :ivar named: transfers that events name. They are read first, but perhaps not all in one scan.
     """
 
     waited_for: Mapping[str, float]
@@ -95,6 +100,7 @@ class Wanted:
     urgent: Set[str] = frozenset()
     unread: Set[str] = frozenset()
     may_expire: bool = True
+    named: Set[str] = frozenset()
 
     def oldest(self, transfer_ids: Iterable[str]) -> float:
         """Return when the oldest of the transfers was sent, in seconds since the epoch."""
@@ -141,11 +147,13 @@ class ScanProgress:
 
     :ivar outstanding: the cost of listing the outstanding transfers that were wanted last.
     :ivar finished: the cost of listing those finished ones that were sent since the oldest wanted transfer.
+    :ivar picked_up: the cost of listing what events name.
     :ivar slow: the listing that is read in parts.
     """
 
     outstanding: ListingCost = ListingCost()
     finished: ListingCost = ListingCost()
+    picked_up: ListingCost = ListingCost()
     slow: SlowListing = field(default_factory=SlowListing)
 
 
@@ -173,6 +181,8 @@ def scan_statuses(
     :raises CallError: the service is unavailable or rejects the key.
     """
     failures = failures or {}
+    read = yield from _read_named(wanted, progress, found, failures)
+    wanted = replace(wanted, due=wanted.due - read, urgent=wanted.urgent - read)
     others = wanted.due - wanted.urgent
     if len(others) > MAX_WHOLE_LISTING * endpoints.MAX_PAGE_SIZE:
         progress.slow.length = max(progress.slow.length, MAX_WHOLE_LISTING + 1)
@@ -186,6 +196,21 @@ def scan_statuses(
         left, is_whole = yield from _list_finished(others, wanted, progress, found, failures)
         max_requests = SLOW_REQUESTS if is_whole else MAX_WHOLE_LISTING
         yield from _continue_slow_listing(left, wanted, progress.slow, found, failures, now, max_requests)
+
+
+def _read_named(
+    wanted: Wanted, progress: ScanProgress, found: ScanResult, failures: Mapping[str, tuple[int, float]]
+) -> Generator[Call[Any], Any, set[str]]:
+    """Read transfers that events name; return which. Most of them were picked up."""
+    missing, left = set(wanted.named), MAX_HINT_REQUESTS
+    if progress.picked_up.is_cheaper_than(min(len(missing), left)):
+        paging = yield from page_through(COMPLETE, missing, found, wanted.oldest(missing), max_requests=left)
+        progress.picked_up = ListingCost(paging.requests if paging.is_whole else left)
+        left -= paging.requests
+    else:
+        progress.picked_up = progress.picked_up.grow_older()
+    missing -= yield from _fetch_some(missing, found, failures, max_requests=left)
+    return set(wanted.named - missing)
 
 
 def _read(
@@ -233,8 +258,8 @@ def _list_finished(
     """
     slow, missing = progress.slow, set(missing)
     known = missing - wanted.unread
-    if not known:
-        return missing, False
+    if not known:  # those that were never read are due again at once: a few pages do not hold up the next scan
+        return missing, True
     if not progress.finished.is_cheaper_than(slow.length):
         progress.finished = progress.finished.grow_older()
         presumed = known - slow.unseen if slow.statuses else set()  # this slow listing has shown them
@@ -299,14 +324,19 @@ def _continue_slow_listing(
 
 
 def _fetch_some(
-    missing: Set[str], found: ScanResult, failures: Mapping[str, tuple[int, float]], unread: Set[str] = frozenset()
+    missing: Set[str],
+    found: ScanResult,
+    failures: Mapping[str, tuple[int, float]],
+    unread: Set[str] = frozenset(),
+    *,
+    max_requests: int = MAX_WHOLE_LISTING,
 ) -> Generator[Call[Any], Any, set[str]]:
     """Fetch the first few of the missing transfers; return which.
 
     :param unread: these are fetched first.
     """
     in_order = sorted(missing, key=lambda one: (failures.get(one, (0, 0.0)), one not in unread, one))
-    fetched = in_order[:MAX_WHOLE_LISTING]
+    fetched = in_order[:max_requests]
     yield from _fetch_each(fetched, found, failures)
     return set(fetched)
 

@@ -8,7 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from outbound_transfer.protocol.models import Transfer, is_valid_unicode
-from outbound_transfer.protocol.poll_lease import ClusterState, PollLease, ProcessState, SharedWaiter
+from outbound_transfer.protocol.poll_lease import (
+    REPEAT_INTERVAL,
+    ClusterState,
+    PollLease,
+    ProcessState,
+    SharedWaiter,
+)
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.key_allowance import Key
 from outbound_transfer.warehouse.tables import POLL_LEASES, POLL_READINGS, POLL_WAITERS
@@ -45,6 +51,7 @@ class PollTables:
         self._written: dict[str, SharedWaiter] = {}
         self._others: dict[str, SharedWaiter] = {}
         self._read_until = self._others_read_at = 0
+        self._written_at = 0.0
 
     def sync(self, own: ProcessState) -> ClusterState:
         """Renew the lease or take a free one; write what this process waits for, and what it has read as the holder."""
@@ -74,8 +81,9 @@ class PollTables:
             if lease.forget_dead(now) or not lease.seen_at:
                 self._delete_dead(tx, lease)
                 lease.waiters_changed = number
-            # The rows of a process that was taken for dead are gone.
-            before = self._written if self._process in lease.seen_at else None
+            # The rows of a process that was taken for dead are gone; others may be damaged.
+            is_known = self._process in lease.seen_at and abs(now - self._written_at) < REPEAT_INTERVAL
+            before = self._written if is_known else None
             is_holder = lease.renew(self._process, now, can_poll=own.can_poll)
             if self._write_waiters(tx, before, own.waiters, number):
                 lease.waiters_changed = number
@@ -90,6 +98,7 @@ class PollTables:
                 others, found = {}, self._read_readings(tx, self._read_until if before is not None else 0)
             self._save(tx, lease, now)
         self._written, self._read_until = dict(own.waiters), number
+        self._written_at = self._written_at if is_known else now
         self._others, self._others_read_at = others, lease.waiters_changed if is_holder else 0
         return ClusterState(is_holder, bool(lease.holder), others, found)
 

@@ -102,6 +102,7 @@ EVENTS: Final = Table(
     _column("cursor_from", INTEGER, "the cursor of the request that returned the page"),
     _column("line_number", INTEGER, "the line within that page, from 1"),
     _column("loaded_at", TIME, "when the page was first loaded"),
+    Index("events_1", "account", "cursor_from"),
     comment="One row for each event (service-api.md, R46).",
 )
 

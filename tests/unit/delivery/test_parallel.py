@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from outbound_transfer.client import Client, Settings, client
 from outbound_transfer.client.deferral import DeferRequested
 from outbound_transfer.client.retry import RetryDetails
+from outbound_transfer.delivery import file_attacher
 from outbound_transfer.delivery.comparison import DraftState
 from outbound_transfer.delivery.file_attacher import FileAttacher
 from outbound_transfer.delivery.sources import CHUNK_BYTES, resolve_files
@@ -50,6 +52,7 @@ class Service:
 
     def __init__(self) -> None:
         self.scripts: dict[str, Callable[[], Response | None]] = {}
+        self.chunks_before_script: dict[str, int] = {}
         self.events: list[tuple[str, str]] = []
         self.stored: dict[str, bytes] = {}
         self.threads: set[int] = set()
@@ -61,7 +64,7 @@ class Service:
         self.threads.add(threading.get_ident())
         try:
             chunks = call.upload.body()
-            first = next(chunks, b"")
+            first = b"".join(islice(chunks, self.chunks_before_script.get(name, 1)))
             if refusal := self.scripts.get(name, lambda: None)():
                 self.events.append(("refuse", name))
                 return refusal
@@ -179,6 +182,40 @@ def test_a_largest_file_over_the_limit_is_the_only_one_that_is_sent(bench) -> No
     assert run.service.stored == {}
 
 
+def test_the_others_start_as_soon_as_the_service_reads_the_largest(bench, monkeypatch) -> None:
+    monkeypatch.setattr(file_attacher, "ACCEPTED_BYTES", CHUNK_BYTES)
+    run = bench("abc")
+    run.service.chunks_before_script = {"largest": 2}
+    together = threading.Barrier(4)
+    run.service.scripts = dict.fromkeys(["largest", *"abc"], lambda: together.wait(TEST_TIMEOUT) and None)
+
+    run.attach()
+
+    assert run.service.started()[0] == "largest"
+    assert len(run.service.stored) == 4
+
+
+def test_a_failure_of_the_largest_stops_the_others_that_have_started(bench, monkeypatch) -> None:
+    monkeypatch.setattr(file_attacher, "ACCEPTED_BYTES", CHUNK_BYTES)
+    run = bench("ab")
+    run.service.chunks_before_script = {"largest": 2}
+    arrived, go = run.held("a", "b")
+
+    def refuse() -> Response:
+        assert arrived.wait(TEST_TIMEOUT)
+        return FORBIDDEN
+
+    run.service.scripts["largest"] = refuse
+    stop = run.client.stop
+    run.client.stop = lambda: (stop(), go.set())
+
+    with pytest.raises(Forbidden):
+        run.attach()
+
+    assert run.service.stored == {}
+    assert all(run.snapshots[-1][name].may_be_in_flight for name in ["largest", *"ab"])
+
+
 def test_no_more_run_at_once_than_they_may(bench) -> None:
     run = bench("abcdefgh")
     together, counts = threading.Barrier(3), list[int]()
@@ -211,7 +248,7 @@ def test_only_this_thread_stores_and_notifies(bench) -> None:
     run.attach()
 
     assert run.threads == {threading.get_ident()}
-    assert len(run.service.threads) > 1
+    assert threading.get_ident() not in run.service.threads
 
 
 def test_the_digests_are_those_of_the_bytes(bench) -> None:

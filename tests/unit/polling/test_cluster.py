@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.polling.cluster import ClusterMember
-from outbound_transfer.polling.schedule import Now
+from outbound_transfer.polling.schedule import Now, PollTimes
 from outbound_transfer.polling.waiters import TRUST_INTERVAL, Waiter, WaiterRegistry
 from outbound_transfer.protocol.errors import MalformedResponse
 from outbound_transfer.protocol.listings import ScanResult
@@ -49,6 +49,9 @@ class Others:
         self.waiters, self.readings = own.waiters, own.readings
         return self.state
 
+    async def read_events(self) -> None:
+        pass
+
     def leave(self) -> None:
         pass
 
@@ -77,7 +80,7 @@ class Scene:
 
     def is_due(self, waiter: Waiter, seconds: float) -> bool:
         now = later(seconds)
-        return waiter.due_at(ORIGIN, now) <= now.monotonic
+        return waiter.due_at(PollTimes(ORIGIN), now) <= now.monotonic
 
 
 @pytest.fixture
@@ -236,10 +239,10 @@ async def test_who_has_lost_the_lease_publishes_nothing(scene: Scene) -> None:
 
 async def test_a_new_holder_polls_for_all_at_once(scene: Scene) -> None:
     await scene.sync(holding(t1=SharedWaiter(60, 0)), 500)
-    assert scene.member.next_due_at(ORIGIN, later(500)) <= later(500).monotonic
+    assert scene.member.next_due_at(PollTimes(ORIGIN), later(500)) <= later(500).monotonic
     await scene.sync(holding(t1=SharedWaiter(60, 0), t2=SharedWaiter(60, 0)), 505)
     scene.member.others.pop("t1")
-    assert later(505).monotonic < scene.member.next_due_at(ORIGIN, later(505)) < inf
+    assert later(505).monotonic < scene.member.next_due_at(PollTimes(ORIGIN), later(505)) < inf
 
 
 async def test_an_expiry_is_left_to_the_process_that_waits(scene: Scene) -> None:
@@ -248,6 +251,6 @@ async def test_an_expiry_is_left_to_the_process_that_waits(scene: Scene) -> None
     found.add(transfer("pending", expires_at="2027-01-15T08:10:00Z"))
     scene.member.record(found, later(3))
     at = later(601.5)
-    assert scene.member.next_due_at(ORIGIN, at) <= at.monotonic
-    (waiter,) = scene.member.pollable(ORIGIN, at)
-    assert waiter.due_at(ORIGIN, at) > at.monotonic
+    assert scene.member.next_due_at(PollTimes(ORIGIN), at) <= at.monotonic
+    (waiter,) = scene.member.pollable(PollTimes(ORIGIN), at)
+    assert waiter.due_at(PollTimes(ORIGIN), at) > at.monotonic

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from outbound_transfer.polling.rate_limiter import MAX_RATE, MIN_RATE, RateLimiter
 from outbound_transfer.polling.read_backoff import MAX_READ_BACKOFF, ReadBackoff
-from outbound_transfer.polling.schedule import DEFAULT_INTERVAL, Now, interval_or_default, next_poll_at
+from outbound_transfer.polling.schedule import DEFAULT_INTERVAL, Now, PollTimes, interval_or_default, next_poll_at
 from outbound_transfer.polling.waiters import EXPIRY_MARGIN, FINAL_POLL_GRACE, Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import LISTING_OVERLAP, MAX_MISSING, MAX_RECENT, CompletionWatcher
 from outbound_transfer.protocol.listings import Row
@@ -94,20 +94,20 @@ def test_waiters_of_one_interval_are_polled_together(origin: float, first: float
 
 def test_waiter_is_due_regularly_after_expiry_and_at_its_deadline() -> None:
     waiter = make_waiter(deadline=200.0)
-    assert waiter.due_at(7.0, waiter.polled_at) == 7.0
+    assert waiter.due_at(PollTimes(7.0), waiter.polled_at) == 7.0
     waiter.update(transfer(expires="1970-01-01T00:01:30Z"), at(7.0))
-    assert waiter.due_at(7.0, waiter.polled_at) == 67.0
+    assert waiter.due_at(PollTimes(7.0), waiter.polled_at) == 67.0
     waiter.update(transfer(expires="1970-01-01T00:01:30Z"), at(67.0))
-    assert waiter.due_at(7.0, waiter.polled_at) == 90.0 + EXPIRY_MARGIN
+    assert waiter.due_at(PollTimes(7.0), waiter.polled_at) == 90.0 + EXPIRY_MARGIN
     waiter.update(transfer(expires="1970-01-01T00:01:30Z"), at(187.0))
-    assert waiter.due_at(7.0, waiter.polled_at) == 200.0
+    assert waiter.due_at(PollTimes(7.0), waiter.polled_at) == 200.0
 
 
 @pytest.mark.parametrize("expires", [None, "", "soon", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "2026-03-01"])
 def test_invalid_expiry_is_ignored(expires: str | None) -> None:
     waiter = make_waiter()
     waiter.update(transfer(expires=expires), at(7.0))
-    assert waiter.due_at(7.0, waiter.polled_at) == 67.0
+    assert waiter.due_at(PollTimes(7.0), waiter.polled_at) == 67.0
 
 
 @pytest.mark.parametrize("status", TERMINAL_STATUSES)
@@ -138,9 +138,9 @@ def test_poll_that_started_by_a_wrong_clock_times_out_no_waiter_that_joined_sinc
 def test_setting_the_clock_moves_the_deadline_but_no_regular_poll() -> None:
     waiter = make_waiter(deadline=200.0)
     waiter.update(transfer(), at(7.0))
-    assert waiter.due_at(7.0, Now(20.0, 20.0 - 3_600)) == 67.0
-    assert waiter.due_at(7.0, Now(20.0, 190.0)) == 30.0
-    assert waiter.due_at(7.0, Now(20.0, 20.0 + 3_600)) <= 20.0
+    assert waiter.due_at(PollTimes(7.0), Now(20.0, 20.0 - 3_600)) == 67.0
+    assert waiter.due_at(PollTimes(7.0), Now(20.0, 190.0)) == 30.0
+    assert waiter.due_at(PollTimes(7.0), Now(20.0, 20.0 + 3_600)) <= 20.0
 
 
 def test_waiter_times_out_only_after_a_final_poll_failed() -> None:
@@ -164,7 +164,7 @@ def test_expiry_that_moves_with_each_poll_causes_no_extra_polls() -> None:
     waiter = make_waiter(interval=600.0)
     for polled_at in range(7, 30):
         waiter.update(transfer(expires=f"1970-01-01T00:00:{polled_at + 1:02d}Z"), at(polled_at))
-    assert waiter.due_at(7.0, at(30.0)) == 607.0
+    assert waiter.due_at(PollTimes(7.0), at(30.0)) == 607.0
 
 
 def test_unreadable_transfer_is_read_less_often_and_never_dropped() -> None:
@@ -184,7 +184,7 @@ def test_unreadable_transfer_is_read_less_often_and_never_dropped() -> None:
 
 def test_waiter_with_an_expired_deadline_is_polled_once() -> None:
     waiter = make_waiter(deadline=0.0)
-    assert waiter.due_at(2.0, waiter.polled_at) <= 2.0
+    assert waiter.due_at(PollTimes(2.0), waiter.polled_at) <= 2.0
     waiter.update(transfer("complete"), at(2.0))
     assert waiter.result
     assert waiter.result["status"] == "finished"
@@ -211,7 +211,7 @@ def test_removed_and_finished_waiters_are_not_polled() -> None:
         assert first.result
         assert first.result["message"] == "refused"
         assert second.result
-    assert registry.next_due_at(0.0, at(0.0)) == inf
+    assert registry.next_due_at(PollTimes(0.0), at(0.0)) == inf
     assert not list(registry)
 
 
