@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-package test-versions test-cluster test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium \
-	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-ingest bench-sandbox bench-page sandbox constraints docs clean
+	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -111,6 +111,9 @@ bench-cluster: setup ## Senders beside thousands of waits that share a key's rea
 
 bench-deferrals: setup ## A thousand deferrable deliveries at once on 32 slots, in virtual time (about 10 minutes)
 	$(RUN) -m benchmarks.bench_deferrals $(ARGS)
+
+bench-hints: setup ## An end among 200,000 outstanding transfers, with and without events, in virtual time (about 10 minutes)
+	$(RUN) -m benchmarks.bench_hints $(ARGS)
 
 bench-page: setup ## The page of deliveries with 100,000 of them, in each warehouse (about 8 minutes)
 	$(RUN) -m benchmarks.bench_page $(ARGS)

@@ -35,6 +35,9 @@ from support.warehouses import sqlite_hook
 #: Seconds from one transfer that was sent to the next one, and from one page of the feed to the next one.
 SENT_EVERY, PAGE_EVERY = 3.0, 60.0
 
+#: Minutes after which full polls are as rare as they get.
+SETTLED = 40
+
 
 class Service:
     """Transfers by number, in the order in which they were sent.
@@ -161,12 +164,12 @@ def _lines(
     landed: dict[str, float], noticed: dict[str, float], calls: Counter[int], *, has_events: bool
 ) -> Iterator[str]:
     delays = sorted(noticed[one] - at for one, at in landed.items() if one in noticed)
-    minutes = max(calls) + 1
     yield f"{'events name each end' if has_events else 'no events'}: {len(delays)} of {len(landed)} ends noticed"
     if delays:
         worst = f"{statistics.median(delays):.0f} s at the median, {delays[-1]:.0f} s at most"
         yield f"  from the landing of its event to the notice   {worst}"
-    rate = f"{calls.total() / minutes:.1f} on average, {max(calls.values())} at most"
+    later = [calls[minute] for minute in range(SETTLED, max(calls))]
+    rate = f"{calls.total() / (max(calls) + 1):.1f} on average; {max(later)} at most from minute {SETTLED} on"
     yield f"  calls a minute                                {rate}"
 
 
