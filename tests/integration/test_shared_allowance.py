@@ -180,6 +180,16 @@ def test_each_task_of_a_delivery_ends_with_a_busy_key(connection, sandbox: Sandb
     assert billed(sandbox) == {draft: 1}
 
 
+def test_a_deferral_before_a_create_is_no_create_in_doubt(connection, sandbox: Sandbox, busy_key, tmp_path) -> None:
+    sandbox.plan_faults({"kind": "error", "status": 502, "method": "POST", "path": "/v1/transfers", "effect": "after"})
+    files = small_files(tmp_path / "in", 1)
+    task = task_instance(DeliverFilesOperator, SimulatedClock(sandbox), files=files, deferrable=True, **DELIVERY)
+    result = task.run()
+    assert billed(sandbox) == {result["id"]: 1}
+    assert task.deferrals > 1
+    sandbox.assert_all_faults_triggered()
+
+
 def test_the_time_that_a_send_has_waited_for_a_slot_outlives_a_deferral(connection, sandbox: Sandbox, busy_key) -> None:
     """Its limit is not begun anew."""
     sandbox.patch_account(outstanding_transfer_limit=0)

@@ -89,7 +89,14 @@ class Delivery:
         state.possible_send, state.overruled = self.history.possible_send, self.history.overruled
         state.replaced = self.history.replaced
         states.save_verified(self.store, state)
-        transfer = self.client.run(flows.create_draft(new, self.history.max_drafts))
+        try:
+            transfer = self.client.run(flows.create_draft(new, self.history.max_drafts))
+        except DeferRequested as request:
+            if not request.was_in_doubt:  # it has left no draft, unless an earlier try did
+                state.is_creating = self.history.max_drafts == 1
+                with suppress(Exception):  # if it stays stored, one draft fewer may be left
+                    states.save(self.store, state)
+            raise
         state.transfer_id, state.is_creating = transfer.id, False
         state.identity = states.digest(identity_of(transfer), state.salt)
         states.save(self.store, state)
