@@ -315,6 +315,34 @@ def test_attaching_other_files_after_the_send_fails(task, sandbox, files) -> Non
         attach.run()
 
 
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_files_that_are_not_delivered_now_are_removed_in_several_tries(
+    task, sandbox, files, hook, deferrable, removed
+) -> None:
+    """A file that an earlier try has removed is not one whose upload may still arrive."""
+    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
+    attach = task(AttachFilesOperator, transfer_id=transfer_id, files=files, retries=1, deferrable=deferrable)
+    last = attach.run()[removed]["id"]
+    other = Path(files[0]).with_name("d.csv")
+    other.write_bytes(b"D")
+    attach.make = task(
+        AttachFilesOperator, transfer_id=transfer_id, files=str(other), retries=1, deferrable=deferrable
+    ).make
+    fault = {"status": 429, "retry_after": "30"} if deferrable else {"status": 400}
+    sandbox.plan_faults({"kind": "error", "method": "DELETE", "path": f"*/files/{last}"} | fault)
+    attach.clear()
+    if not deferrable:
+        with pytest.raises(AirflowFailException):
+            attach.run()
+        attach.clear()
+
+    attach.run()
+
+    assert stored(sandbox, transfer_id, hook) == on_disk([str(other)])
+    sandbox.assert_all_faults_triggered()
+
+
 @pytest.mark.parametrize("size", [1000, 500], ids=["of the same size", "of another size"])
 def test_attaching_leaves_the_file_of_another_task_alone(task, sandbox, files, hook, size) -> None:
     transfer_id = task(CreateTransferOperator, **DELIVERY).run()

@@ -45,12 +45,12 @@ def _plan_file(source: Source, file: File | None, old: PlannedFile | None) -> Pl
     return planned
 
 
-def unwanted_uploads(
-    planned: Mapping[str, PlannedFile], attached: Mapping[str, File], wanted: Mapping[str, Source]
-) -> list[str]:
-    """Return the names that are no longer wanted and may still be attached: reading the draft cannot rule it out."""
-    dropped = {name: plan for name, plan in planned.items() if name not in wanted}
-    return sorted(name for name, plan in dropped.items() if plan.may_be_in_flight or name not in attached)
+def unwanted_uploads(planned: Mapping[str, PlannedFile], wanted: Mapping[str, Source]) -> list[str]:
+    """Return the names that are no longer wanted and may still be attached: reading the draft cannot rule it out.
+
+    An upload that is known to have finished is none, also if an earlier try has removed its file.
+    """
+    return sorted(name for name, plan in planned.items() if name not in wanted and plan.may_be_in_flight)
 
 
 def reject_unknown_files(

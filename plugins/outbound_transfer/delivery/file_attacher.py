@@ -55,7 +55,7 @@ def reason_to_replace(draft: DraftState, sources: Sequence[Source]) -> str:
     A call that may still be applied would make this draft, or the transfer that it becomes, other than wanted.
     """
     state, wanted = draft.state, by_name(sources)
-    if unwanted_uploads(state.files, draft.attached, wanted):
+    if unwanted_uploads(state.files, wanted):
         return "a file that is no longer delivered may still arrive in it"
     is_as_wanted = wanted.keys() <= draft.attached.keys() and not stale_files(
         state.files, draft.attached, wanted, exclusive=True
@@ -90,7 +90,7 @@ class FileAttacher:
         state, attached, wanted = draft.state, draft.attached, by_name(sources)
         if draft.is_record_missing and draft.transfer.is_draft:
             reject_unknown_files(state.files, attached, wanted)
-        if unwanted := unwanted_uploads(state.files, attached, wanted):
+        if unwanted := unwanted_uploads(state.files, wanted):
             raise FileConflict(
                 f"An earlier try started to upload {', '.join(unwanted)} to draft {state.transfer_id}, which may still "
                 "arrive there and is no longer delivered. Discard the draft, and clear the task that creates it."
