@@ -12,7 +12,8 @@ from typing import Any
 
 from outbound_transfer.client import Settings
 from outbound_transfer.polling.schedule import Now
-from outbound_transfer.polling.waiters import TRUST_INTERVAL
+from outbound_transfer.protocol.poll_lease import REPEAT_INTERVAL
+from outbound_transfer.warehouse.errors import WarehouseError
 from resilience.fuzz.poll_fuzz import (
     BEGINNING,
     CALM,
@@ -25,10 +26,14 @@ from resilience.fuzz.poll_fuzz import (
     Watcher,
     World,
 )
-from support.virtual_cluster import SharedTables, VirtualProcess, VirtualTime
+from support.feed_pages import event, page, tables
+from support.virtual_cluster import KEY, SharedTables, VirtualProcess, VirtualTime
 from support.warehouses import sqlite_hook
 
 PROCESSES = 3
+
+#: Seconds from one page of the feed to the next one.
+PAGE_EVERY = 60.0
 
 #: Seconds after which Airflow gives the triggers of a dead triggerer to another one.
 REASSIGNED_AFTER = 45.0
@@ -47,6 +52,11 @@ DAMAGES = [
     "UPDATE outbound_transfer_poll_waiters SET interval_seconds = -1, sent_epoch = 99999999999",
     "UPDATE outbound_transfer_poll_waiters SET transfer_id = 'None' WHERE transfer_id LIKE '%5'",
     "UPDATE outbound_transfer_poll_leases SET lease = '[]'",
+    "UPDATE outbound_transfer_feed_cursor SET cursor = 0",
+    "UPDATE outbound_transfer_feed_cursor SET cursor = cursor + 1000000",
+    "UPDATE outbound_transfer_feed_cursor SET cursor = 'x'",
+    "DELETE FROM outbound_transfer_feed_cursor",
+    "DROP TABLE IF EXISTS outbound_transfer_events",
     'UPDATE outbound_transfer_poll_leases SET lease = \'{"holder": "x", "seen_at": {"x": 1e300}, "sequence": -5}\'',
 ]
 
@@ -108,11 +118,15 @@ class ClusterScenario(PollScenario):
         for _ in range(pick.choice([0, 1, 3, 6])):
             self.events.append((pick.uniform(0, CALM), pick.choice([self._kill, self._freeze, self._stop_database])))
         for _ in range(pick.choice([0, 0, 2, 5])):
-            # What is lost is found within that time, as each process reads everything itself then.
-            self.events.append((pick.uniform(0, CALM - TRUST_INTERVAL - 60), self._damage))
+            # What is lost is written again within that time.
+            self.events.append((pick.uniform(0, CALM - REPEAT_INTERVAL - 60), self._damage))
         for _ in range(pick.choice([0, 0, 2])):
             off = pick.choice([-HOUR, -30.0, 30.0, HOUR])
             self.events.append((pick.uniform(0, CALM), lambda off=off: setattr(self.tables, "off", off)))
+        self.feed_lags = pick.choice([0.0, 0.0, 30.0, 600.0])
+        self.feed_stops_at = pick.choice([0.0, CALM / 2, CALM, END + 1, END + 1])
+        self.feed_lies = pick.choice([False, False, True])
+        self.landed_until = 0.0
 
     @staticmethod
     def _in_cluster(world: World) -> ClusterWorld:
@@ -131,19 +145,22 @@ class ClusterScenario(PollScenario):
         with TemporaryDirectory() as folder:
             self.hook = sqlite_hook(Path(folder, "state.db"))
             self.tables = SharedTables(self.hook, self.time)
+            self.feed = tables(self.hook, KEY.account)
+            self.feed.get_or_create_cursor()
             async with self.world.serving() as url:
                 self.url = url
                 await self._live()
 
     async def _live(self) -> None:
         self.processes = [Process(place, self, self.url) for place in range(PROCESSES)]
-        for at, event in self.events:
-            self._at(at, event)
+        for at, action in self.events:
+            self._at(at, action)
         for number, who in enumerate([*self.waiters, *self.watchers]):
             self.places[id(who)] = number % PROCESSES
             self._at(who.joins, lambda who=who: self._join(who))
         for waiter in self.waiters:
             self._at(waiter.leaves, lambda waiter=waiter: self._process_of(waiter).triggerer.leave(waiter))
+        self._at(PAGE_EVERY, self._land)
         self._at(END, int)
         try:
             await self.time.run(lambda: self.world.now >= END)
@@ -153,8 +170,8 @@ class ClusterScenario(PollScenario):
                 self.broken += process.triggerer.failures
         self._judge_requests(self.world.asked)
 
-    def _at(self, at: float, event: Callable[[], Any]) -> None:
-        self.time.plans.append((BEGINNING + max(at, 0.0), event))
+    def _at(self, at: float, action: Callable[[], Any]) -> None:
+        self.time.plans.append((BEGINNING + max(at, 0.0), action))
 
     def _advance(self) -> None:
         self.world.now = self.time.now - BEGINNING
@@ -195,6 +212,27 @@ class ClusterScenario(PollScenario):
     def _stop_database(self) -> None:
         self.tables.is_down = True
         self._at(min(self.world.now + 900 * self.chance.random(), CALM), lambda: setattr(self.tables, "is_down", False))
+
+    def _land(self) -> None:
+        """Load a page with the pickups of the last minute, late or not, and whatever else the feed tells."""
+        now = self.world.now
+        if now >= self.feed_stops_at:
+            return
+        since, self.landed_until = self.landed_until, now - self.feed_lags
+        picked_up = [one for one in self.world.transfers if one.final == "complete"]
+        named = [one.id for one in picked_up if since < one.ends <= self.landed_until]
+        if self.feed_lies and now < CALM:
+            named = self.chance.choice(
+                [[], [one.id for one in self.world.transfers], ["t000"] * 3, ["", "None", "x" * 999]]
+            )
+        with contextlib.suppress(WarehouseError, sqlite3.Error):
+            cursor = self.feed.read_cursor()
+            lines = [
+                event(cursor + number, type="file_downloaded", data=self.chance.choice([one, [one], {"a": {"b": one}}]))
+                for number, one in enumerate(named, 1)
+            ]
+            self.feed.load_page(page(cursor, *lines))
+        self._at(now + PAGE_EVERY, self._land)
 
     def _damage(self) -> None:
         with contextlib.suppress(sqlite3.IntegrityError):

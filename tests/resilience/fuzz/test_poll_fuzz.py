@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbound_transfer.polling import cluster, poller, waiters
+from outbound_transfer.polling import cluster, hints, poller, waiters
 from outbound_transfer.polling.poller import SharedPoller
 from outbound_transfer.polling.read_backoff import ReadBackoff
 from outbound_transfer.polling.schedule import Now
@@ -139,8 +139,18 @@ def believed_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll_lease, "LEASE_SECONDS", 1e9)
 
 
+def believed_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once an event has named a pickup, there are no full polls."""
+    for name in ("FIRST_RARE_INTERVAL", "LAST_RARE_INTERVAL", "MAX_EVENT_DELAY", "MAX_SILENCE"):
+        monkeypatch.setattr(hints, name, 1e6)
+
+
 #: The same for a cluster.
-CLUSTER_MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {lost_readings: 3, believed_lease: 3}
+CLUSTER_MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+    lost_readings: 3,
+    believed_lease: 3,
+    believed_hints: 0,
+}
 
 
 @pytest.mark.parametrize("mutant", CLUSTER_MUTANTS, ids=lambda mutant: mutant.__name__)
