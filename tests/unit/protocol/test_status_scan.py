@@ -418,6 +418,25 @@ def test_few_finished_among_many_outstanding_cost_the_pages_of_the_finished() ->
         assert len(crowd.asked) == 3
 
 
+def test_one_that_ends_before_it_is_first_read_is_found_among_older_ones() -> None:
+    old, between, new = (
+        [f"{status}-{age}{number}" for number in range(count)]
+        for status, age, count in (("pending", "old", 1_000), ("complete", "", 450), ("pending", "new", 4_000))
+    )
+    crowd = Account({one: one.partition("-")[0] for one in [*old, *between, *new]})
+    polls = Polls(crowd, [*old, *new])
+    for _ in range(10):
+        polls.again()
+    ended = {old[7], old[500]}
+    assert not ended & polls.seen.keys()
+    crowd.statuses |= dict.fromkeys(ended, "complete")
+    for _ in range(6):
+        polls.again()
+        assert len(crowd.asked) <= 6
+    assert ended <= polls.seen.keys()
+    assert polls.progress.slow.statuses, "the listing of outstanding ones is not read to its end yet"
+
+
 def test_many_finished_cost_no_more_than_what_is_outstanding() -> None:
     busy = account(complete=3_000, pending=1_500)
     busy.claimed = dict.fromkeys(busy.statuses, _sent(0))
