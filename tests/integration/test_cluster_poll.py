@@ -320,7 +320,7 @@ def test_full_polls_become_rare_while_events_name_what_is_picked_up(sandbox: San
             return cluster.calls()
 
         await hour()
-        assert process.poller._hints.rare_interval == LAST_RARE_INTERVAL
+        assert process.poller._times.rare_interval == LAST_RARE_INTERVAL
         assert await hour() <= 60 + 3_600 / LAST_RARE_INTERVAL * 4, (
             "a call for each pickup, and those of few full polls"
         )

@@ -99,6 +99,7 @@ class SharedPoller:
         self._new_client, self._on_poll, self._find_cluster = new_client, on_poll, find_cluster
         self._member: ClusterMember | None = None
         self._hints = Hints()
+        self._is_hinted = False
         self._client: AsyncClient | None = None
         self._rate_limiter = RateLimiter()
         self._scan_progress = status_scan.ScanProgress()
@@ -197,10 +198,9 @@ class SharedPoller:
             for watcher in watchers:
                 watcher.polled_at = poll_start.monotonic
         if scan_error and not self._scan_result.has_response:
-            if not wanted.due and not watchers:  # a hint is no reason to poll, so that it failed is none to pause
-                return
             raise scan_error
         self._scan_result.failed |= failed_alone  # the service responds, so these transfers caused the errors
+        await self._read_named(wanted, poll_start)
 
     async def _scan_statuses(
         self, wanted: status_scan.Wanted, poll_start: Now
@@ -236,11 +236,9 @@ class SharedPoller:
             waited_for[waiter.transfer_id] = waiter.sent_at or waited_for.get(waiter.transfer_id, 0.0)
         self._read_backoff.retain(waited_for)
         self._missing_backoff.retain(waited_for)
-        watched, urgent = set[str](), set[str]()
+        watched, urgent = set[str](), self._expired(watchers, poll_start)
         for watcher in watchers:
-            readable = {
-                one for one in watcher.outstanding if not self._read_backoff.is_backed_off(one, poll_start.monotonic)
-            }
+            readable = self._readable(watcher.outstanding, poll_start)
             watched |= readable - watcher.missing.keys()
             urgent |= self._missing_due(readable & watcher.missing.keys(), poll_start)
         unread = {one for one in watched if not waited_for[one]}
@@ -256,9 +254,27 @@ class SharedPoller:
                 urgent.add(waiter.transfer_id)
             elif not waiter.sent_at:
                 unread.add(waiter.transfer_id)
-        named = self._hints.take(partial(self._is_readable, poll_start), poll_start.monotonic)
         due = awaited | watched | urgent
-        return status_scan.Wanted(waited_for, due, urgent, unread, may_expire=bool(watched), named=named)
+        return status_scan.Wanted(waited_for, due, urgent, unread, may_expire=bool(watched))
+
+    async def _read_named(self, wanted: status_scan.Wanted, poll_start: Now) -> None:
+        """Request what events name. That this fails says nothing about other transfers: full polls find that out."""
+        now = self._clock()
+        named = self._hints.take(partial(self._is_readable, now), now.monotonic)
+        if not named:
+            return
+        self._dispatch_results(poll_start)
+        self._is_hinted = True
+        try:
+            await self._run(status_scan.scan_named(named, wanted, self._scan_progress, self._scan_result))
+        except CallError as error:
+            log.info("Could not read a transfer that an event names; full polls do: %s", error)
+            self._hints.back_off(self._monotonic())
+            if isinstance(error, RateLimited):
+                self._retry_after_until = self._monotonic() + min(error.retry_after or 0.0, MAX_RETRY_AFTER)
+        finally:
+            self._dispatch_results(now)
+            self._is_hinted = False
 
     def _is_polled(self, transfer_id: str) -> bool:
         return self._is_others(transfer_id) or self._registry.is_polled(transfer_id, self._clock())
@@ -272,6 +288,15 @@ class SharedPoller:
         return self._is_polled(transfer_id) and not any(
             one.is_backed_off(transfer_id, now.monotonic) for one in backoffs
         )
+
+    def _expired(self, scanned: Iterable[CompletionWatcher], poll_start: Now) -> set[str]:
+        """Return expired transfers of the other watchers: full polls, which find them otherwise, may be rare."""
+        due = [watcher for watcher in self._registry.watchers if watcher.due_at(self._times) <= poll_start.monotonic]
+        expired = {one for watcher in due if watcher not in scanned for one in watcher.take_expired(poll_start.wall)}
+        return self._readable(expired, poll_start)
+
+    def _readable(self, transfer_ids: Iterable[str], poll_start: Now) -> set[str]:
+        return {one for one in transfer_ids if not self._read_backoff.is_backed_off(one, poll_start.monotonic)}
 
     def _missing_due(self, missing: Iterable[str], poll_start: Now) -> set[str]:
         """Return the missing transfers to read again: those that were not read for longest."""
@@ -359,7 +384,7 @@ class SharedPoller:
             other = others.get(transfer.id)
             was_outstanding = (other and other.was_outstanding) or self._registry.was_outstanding(transfer.id)
             if transfer.status == COMPLETE and was_outstanding:
-                self._hints.record_pickup(transfer.id, self._monotonic())
+                self._hints.record_pickup(transfer.id, self._monotonic(), is_hinted=self._is_hinted)
         self._hints.forget((transfer.id for transfer in transfers), poll_start.monotonic)
 
     def _update_watchers(self) -> None:
@@ -413,7 +438,7 @@ class SharedPoller:
 
     @property
     def _times(self) -> PollTimes:
-        return PollTimes(self._schedule_origin, self._hints.rare_interval)
+        return PollTimes(self._schedule_origin, self._hints.rare_interval(self._monotonic()))
 
     def _monotonic(self) -> float:
         return self._clock().monotonic
@@ -455,8 +480,7 @@ class SharedPoller:
         except Exception:  # each process polls for itself where they cannot share
             member.expire(self._clock())
             log.exception("Could not share the poll with other processes; this one goes on alone")
-        self._hints.add(values or (), self._is_polled, self._monotonic())
-        self._hints.update_interval(self._monotonic(), can_read=values is not None)
+        self._hints.update(values, self._is_polled, self._monotonic())
 
     async def _is_outdated(self) -> bool:
         """Return whether the connection's settings have changed since the poll started: its key may be a new one."""

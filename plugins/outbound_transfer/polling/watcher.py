@@ -12,7 +12,7 @@ import msgspec
 
 from outbound_transfer.polling.schedule import PollTimes, interval_or_default
 from outbound_transfer.protocol.listings import Row
-from outbound_transfer.protocol.models import Transfer
+from outbound_transfer.protocol.models import Transfer, to_epoch
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,9 @@ LISTING_OVERLAP: Final = 120.0
 
 #: Number of newest transfers that are remembered (two pages): a transfer above one of them in the listing is new.
 MAX_RECENT: Final = 200
+
+#: Maximum number of transfers that one poll reads because they have expired.
+MAX_EXPIRED: Final = 20
 
 #: Seconds for which a transfer stays missing until it is regarded as deleted.
 MAX_MISSING: Final = 7 * 86_400.0
@@ -44,6 +47,7 @@ class CompletionWatcher:
     hold the key of another user for a while, so it stays outstanding until it was missing for :data:`MAX_MISSING`.
 
     :ivar outstanding: transfers that have not finished, each with its send time in epoch seconds; 0 if unknown.
+    :ivar expires: when those of them expire that were read in this process, in epoch seconds.
     :ivar missing: those of them that the key did not see at their last read, each with the time of the first such read.
     :ivar interval: seconds between two polls.
     :ivar polled_at: when the last poll for new transfers started, in monotonic seconds.
@@ -57,6 +61,7 @@ class CompletionWatcher:
         self.interval, self.polled_at, self.scanned_at = interval_or_default(interval), polled_at, polled_at
         known = _parse_state(state)
         self.outstanding: dict[str, float] = known.outstanding if known else {}
+        self.expires: dict[str, float] = {}
         self.missing: dict[str, float] = known.missing if known else {}
         self._recent: dict[str, float] = known.recent if known else {}
         self._since: float | None = known.since if known else None
@@ -96,12 +101,26 @@ class CompletionWatcher:
         """Return from when on a poll of the watcher also polls its outstanding transfers, in monotonic seconds."""
         return times.next_after(self.scanned_at, self.interval, has_hints=True)
 
+    def take_expired(self, now: float) -> list[str]:
+        """Return a few outstanding transfers whose expiry has passed, each once: the time may be wrong.
+
+        :param now: seconds since the epoch.
+        """
+        expired = list(islice((one for one, at in self.expires.items() if at <= now), MAX_EXPIRED))
+        self.expires |= dict.fromkeys(expired, inf)
+        return expired
+
     def update(self, transfer: Transfer) -> None:
         """Apply a transfer as a poll has read it."""
         if self.missing.pop(transfer.id, None) is not None:
             self._is_changed = True
-        if transfer.status in TERMINAL_STATUSES and self.outstanding.pop(transfer.id, None) is not None:
+        if transfer.id not in self.outstanding:
+            return
+        if transfer.status in TERMINAL_STATUSES:
+            self._forget(transfer.id)
             self._record_finished(transfer)
+        else:
+            self._note_expiry(transfer)
 
     def record_missing(self, transfer_ids: Collection[str], now: float) -> None:
         """Record that the key does not see these transfers. Remove those that were missing for long.
@@ -121,7 +140,8 @@ class CompletionWatcher:
             )
         for gone in missing:
             if now - self.missing[gone] >= MAX_MISSING:
-                del self.outstanding[gone], self.missing[gone]
+                self._forget(gone)
+                del self.missing[gone]
                 self._is_changed = True
 
     def initialize(self, newest: Sequence[Row], outstanding: Iterable[Row], now: float) -> None:
@@ -133,9 +153,9 @@ class CompletionWatcher:
         """
         for row in newest:
             if row.transfer and row.transfer.status not in TERMINAL_STATUSES:
-                self.outstanding[row.id] = row.sent_at or 0.0
+                self._add_outstanding(row)
         for row in outstanding:
-            self.outstanding[row.id] = row.sent_at or 0.0
+            self._add_outstanding(row)
         self._remember(newest, now)
         self._is_changed = True
 
@@ -165,7 +185,20 @@ class CompletionWatcher:
         if row.transfer and row.transfer.status in TERMINAL_STATUSES:
             self._record_finished(row.transfer)
         else:  # a row that cannot be read in the listing may be readable alone
-            self.outstanding[row.id] = row.sent_at or 0.0
+            self._add_outstanding(row)
+
+    def _add_outstanding(self, row: Row) -> None:
+        self.outstanding[row.id] = row.sent_at or 0.0
+        if row.transfer:
+            self._note_expiry(row.transfer)
+
+    def _note_expiry(self, transfer: Transfer) -> None:
+        if expires_at := to_epoch(transfer.expires_at):
+            self.expires.setdefault(transfer.id, expires_at)
+
+    def _forget(self, transfer_id: str) -> None:
+        del self.outstanding[transfer_id]
+        self.expires.pop(transfer_id, None)
 
     def _remember(self, newest: Sequence[Row], now: float) -> None:
         before = self._since, self._recent

@@ -11,7 +11,7 @@ transfers is read in parts, a few pages in each scan.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Set
+from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final
@@ -92,7 +92,6 @@ class Wanted:
     :ivar urgent: due ones for which it does not suffice that no listing shows them as finished.
     :ivar unread: due ones that were never read.
     :ivar may_expire: whether a due one that is not urgent may have expired.
-    :ivar named: transfers that events name. They are read first, but perhaps not all in one scan.
     """
 
     waited_for: Mapping[str, float]
@@ -100,7 +99,6 @@ class Wanted:
     urgent: Set[str] = frozenset()
     unread: Set[str] = frozenset()
     may_expire: bool = True
-    named: Set[str] = frozenset()
 
     def oldest(self, transfer_ids: Iterable[str]) -> float:
         """Return when the oldest of the transfers was sent, in seconds since the epoch."""
@@ -182,9 +180,9 @@ def scan_statuses(
     :param now: monotonic seconds.
     :raises CallError: the service is unavailable or rejects the key.
     """
+    if not wanted.due:
+        return
     failures = failures or {}
-    read = yield from _read_named(wanted, progress, found, failures)
-    wanted = replace(wanted, due=wanted.due - read, urgent=wanted.urgent - read)
     others = wanted.due - wanted.urgent
     if len(others) > MAX_WHOLE_LISTING * endpoints.MAX_PAGE_SIZE:
         progress.slow.length = max(progress.slow.length, MAX_WHOLE_LISTING + 1)
@@ -200,19 +198,22 @@ def scan_statuses(
         yield from _continue_slow_listing(left, wanted, progress.slow, found, failures, now, max_requests)
 
 
-def _read_named(
-    wanted: Wanted, progress: ScanProgress, found: ScanResult, failures: Mapping[str, tuple[int, float]]
-) -> Generator[Call[Any], Any, set[str]]:
-    """Read transfers that events name; return which. Most of them were picked up."""
-    missing, left = set(wanted.named), MAX_HINT_REQUESTS
+def scan_named(named: Sequence[str], wanted: Wanted, progress: ScanProgress, found: ScanResult) -> Flow[None]:
+    """Read transfers that events name, with at most :data:`MAX_HINT_REQUESTS`: most of them were picked up.
+
+    :param named: the first ones are read first, if not all are.
+    :raises CallError: one of them could not be read.
+    """
+    missing, left = set(named), MAX_HINT_REQUESTS
     if progress.picked_up.is_cheaper_than(min(len(missing), left)):
+        progress.picked_up = ListingCost(left)  # unless it succeeds
         paging = yield from page_through(COMPLETE, missing, found, wanted.oldest(missing), max_requests=left)
         progress.picked_up = ListingCost(paging.requests if paging.is_whole else left)
         left -= paging.requests
     else:
         progress.picked_up = progress.picked_up.grow_older()
-    missing -= yield from _fetch_some(missing, found, failures, max_requests=left)
-    return set(wanted.named - missing)
+    for transfer_id in [one for one in named if one in missing][:left]:
+        yield from _fetch_each([transfer_id], found, {})
 
 
 def _read(
@@ -345,15 +346,13 @@ def _fetch_some(
     found: ScanResult,
     failures: Mapping[str, tuple[int, float]],
     unread: Set[str] = frozenset(),
-    *,
-    max_requests: int = MAX_WHOLE_LISTING,
 ) -> Generator[Call[Any], Any, set[str]]:
     """Fetch the first few of the missing transfers; return which.
 
     :param unread: these are fetched first.
     """
     in_order = sorted(missing, key=lambda one: (failures.get(one, (0, 0.0)), one not in unread, one))
-    fetched = in_order[:max_requests]
+    fetched = in_order[:MAX_WHOLE_LISTING]
     yield from _fetch_each(fetched, found, failures)
     return set(fetched)
 

@@ -141,7 +141,7 @@ def believed_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def believed_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once an event has named a pickup, there are no full polls."""
-    for name in ("FIRST_RARE_INTERVAL", "LAST_RARE_INTERVAL", "MAX_EVENT_DELAY", "MAX_SILENCE"):
+    for name in ("FIRST_RARE_INTERVAL", "LAST_RARE_INTERVAL", "MAX_DELAY", "MAX_SILENCE"):
         monkeypatch.setattr(hints, name, 1e6)
 
 
