@@ -231,7 +231,8 @@ class SharedPoller:
         waited_for: dict[str, float] = {}
         for watcher in self._registry.watchers:
             waited_for |= watcher.outstanding
-        others = self._member.pollable(self._times, poll_start) if self._member else []
+        times = self._times
+        others = self._member.pollable(times, poll_start) if self._member else []
         for waiter in chain(others, self._registry):
             waited_for[waiter.transfer_id] = waiter.sent_at or waited_for.get(waiter.transfer_id, 0.0)
         self._read_backoff.retain(waited_for)
@@ -244,7 +245,7 @@ class SharedPoller:
         unread = {one for one in watched if not waited_for[one]}
         awaited = set[str]()
         for waiter in chain(others, self._registry):
-            if waiter.due_at(self._times, poll_start) > poll_start.monotonic:
+            if waiter.due_at(times, poll_start) > poll_start.monotonic:
                 continue
             if self._is_backed_off(waiter, poll_start):
                 waiter.polled_at = poll_start
@@ -259,11 +260,11 @@ class SharedPoller:
 
     async def _read_named(self, wanted: status_scan.Wanted, poll_start: Now) -> None:
         """Request what events name. That this fails says nothing about other transfers: full polls find that out."""
+        self._dispatch_results(poll_start)
         now = self._clock()
         named = self._hints.take(partial(self._is_readable, now), now.monotonic)
         if not named:
             return
-        self._dispatch_results(poll_start)
         self._is_hinted = True
         try:
             await self._run(status_scan.scan_named(named, wanted, self._scan_progress, self._scan_result))

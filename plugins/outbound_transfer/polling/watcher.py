@@ -26,6 +26,9 @@ MAX_RECENT: Final = 200
 #: Maximum number of transfers that one poll reads because they have expired.
 MAX_EXPIRED: Final = 20
 
+#: Seconds since the epoch that never come.
+_NEVER: Final = 1e12
+
 #: Seconds for which a transfer stays missing until it is regarded as deleted.
 MAX_MISSING: Final = 7 * 86_400.0
 
@@ -35,6 +38,7 @@ class _State(msgspec.Struct):
     outstanding: dict[str, float]
     recent: dict[str, float]
     missing: dict[str, float] = {}
+    expires: dict[str, float] = {}
 
 
 class CompletionWatcher:
@@ -47,7 +51,7 @@ class CompletionWatcher:
     hold the key of another user for a while, so it stays outstanding until it was missing for :data:`MAX_MISSING`.
 
     :ivar outstanding: transfers that have not finished, each with its send time in epoch seconds; 0 if unknown.
-    :ivar expires: when those of them expire that were read in this process, in epoch seconds.
+    :ivar expires: when those of them expire that were read, in epoch seconds.
     :ivar missing: those of them that the key did not see at their last read, each with the time of the first such read.
     :ivar interval: seconds between two polls.
     :ivar polled_at: when the last poll for new transfers started, in monotonic seconds.
@@ -61,7 +65,7 @@ class CompletionWatcher:
         self.interval, self.polled_at, self.scanned_at = interval_or_default(interval), polled_at, polled_at
         known = _parse_state(state)
         self.outstanding: dict[str, float] = known.outstanding if known else {}
-        self.expires: dict[str, float] = {}
+        self.expires: dict[str, float] = known.expires if known else {}
         self.missing: dict[str, float] = known.missing if known else {}
         self._recent: dict[str, float] = known.recent if known else {}
         self._since: float | None = known.since if known else None
@@ -107,7 +111,7 @@ class CompletionWatcher:
         :param now: seconds since the epoch.
         """
         expired = list(islice((one for one, at in self.expires.items() if at <= now), MAX_EXPIRED))
-        self.expires |= dict.fromkeys(expired, inf)
+        self.expires |= dict.fromkeys(expired, _NEVER)
         return expired
 
     def update(self, transfer: Transfer) -> None:
@@ -221,6 +225,7 @@ class CompletionWatcher:
             "outstanding": dict(self.outstanding),
             "recent": dict(self._recent),
             "missing": dict(self.missing),
+            "expires": dict(self.expires),
         }
         has_updates, self._is_changed = self.has_updates, False
         return finished, state if has_updates else None

@@ -102,7 +102,7 @@ class Wanted:
 
     def oldest(self, transfer_ids: Iterable[str]) -> float:
         """Return when the oldest of the transfers was sent, in seconds since the epoch."""
-        return min((self.waited_for[one] for one in transfer_ids), default=0.0)
+        return min((self.waited_for.get(one, 0.0) for one in transfer_ids), default=0.0)
 
 
 @dataclass
