@@ -35,9 +35,6 @@ from support.warehouses import sqlite_hook
 #: Seconds from one transfer that was sent to the next one, and from one page of the feed to the next one.
 SENT_EVERY, PAGE_EVERY = 3.0, 60.0
 
-#: Minutes after which full polls are as rare as they get.
-SETTLED = 40
-
 
 class Service:
     """Transfers by number, in the order in which they were sent.
@@ -168,8 +165,7 @@ def _lines(
     if delays:
         worst = f"{statistics.median(delays):.0f} s at the median, {delays[-1]:.0f} s at most"
         yield f"  from the landing of its event to the notice   {worst}"
-    later = [calls[minute] for minute in range(SETTLED, max(calls))]
-    rate = f"{calls.total() / (max(calls) + 1):.1f} on average; {max(later)} at most from minute {SETTLED} on"
+    rate = f"{calls.total() / (max(calls) + 1):.1f} on average, {max(calls.values())} at most"
     yield f"  calls a minute                                {rate}"
 
 
