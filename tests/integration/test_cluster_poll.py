@@ -22,7 +22,7 @@ from support.virtual_cluster import KEY, SharedTables, VirtualProcess, VirtualTi
 from support.warehouses import Hook
 
 
-@pytest.fixture(params=["sqlite", "psycopg", "psycopg2"])
+@pytest.fixture(params=["sqlite", "psycopg", pytest.param("psycopg2", marks=pytest.mark.slow)])
 def shared_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     """Every database that processes can share."""
     return hook_of(request.param)
@@ -304,6 +304,7 @@ def test_what_an_event_names_is_read_first(sandbox: Sandbox, shared_hook: Hook) 
     play(sandbox, shared_hook, story)
 
 
+@pytest.mark.slow
 def test_full_polls_become_rare_while_events_name_what_is_picked_up(sandbox: Sandbox, sqlite: Hook) -> None:
     *sent, canceled, late, last = send(sandbox, 200)
 
