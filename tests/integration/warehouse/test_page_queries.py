@@ -266,7 +266,7 @@ def test_indexes_are_made_where_the_database_gains_by_them(warehouse: Warehouse)
         return
     with warehouse.read() as cursor:
         found = {row[0] for row in fetch_all(warehouse.run(cursor, asked, (1,)))}
-    suffixes = ("calls_1", "deliveries_1", "deliveries_2", "feed_polls_1")
+    suffixes = ("calls_1", "deliveries_1", "deliveries_2", "events_1", "feed_polls_1")
     assert found == {f"outbound_transfer_{suffix}" for suffix in suffixes}
 
 

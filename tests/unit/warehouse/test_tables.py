@@ -33,6 +33,7 @@ def test_a_copy_leaves_the_definitions_as_they_are() -> None:
     named = [with_names(table, "x_", None) for table in TABLES]
     assert [(str(table), sorted(str(index.name) for index in table.indexes)) for table in TABLES] == before
     assert {str(index.name) for table in named for index in table.indexes} == {
+        "x_events_1",
         "x_feed_polls_1",
         "x_deliveries_1",
         "x_deliveries_2",
