@@ -1,8 +1,8 @@
 """When an end is noticed among 200,000 outstanding transfers of one key, with and without events that name it.
 
-In virtual time, with the real poll, its client and its tables, and a service in memory. Half as many transfers have
-finished before. A watcher is told of each end, as after a restart of its triggerer; each end lands as an event with the
-next page of the feed, beside those of transfers that are sent.
+In virtual time, with the real poll, its client and its tables, and a service in memory. A watcher is told of each end,
+as after a restart of its triggerer; each end lands as an event with the next page of the feed, beside those of
+transfers that are sent.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _iso(seconds: float) -> str:
 async def observe(folder: Path, arguments: argparse.Namespace, *, has_events: bool) -> list[str]:
     """Return the lines to print."""
     clock = VirtualTime(time.time())
-    service = Service(arguments.outstanding, arguments.outstanding // 2, clock)
+    service = Service(arguments.outstanding, arguments.finished, clock)
     tables = SharedTables(sqlite_hook(folder / f"{has_events}.db"), clock)
     feed = EventStore(Warehouse(tables.hook), KEY.account)
     feed.get_or_create_cursor()
@@ -172,6 +172,7 @@ def _lines(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outstanding", type=int, default=200_000)
+    parser.add_argument("--finished", type=int, default=100_000, help="transfers that have finished before")
     parser.add_argument("--hours", type=float, default=3.0, help="virtual hours over which transfers end")
     parser.add_argument("--ends", type=int, default=720, help="transfers that end in this time")
     arguments = parser.parse_args()
