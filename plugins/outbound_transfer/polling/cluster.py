@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Final, Protocol
 
-from outbound_transfer.polling.schedule import Now, PollTimes
+from outbound_transfer.polling.schedule import NEVER, Now, PollTimes
 from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.listings import ScanResult
@@ -26,9 +26,6 @@ log = logging.getLogger(__name__)
 
 #: Maximum interval that is shared, in seconds.
 MAX_INTERVAL: Final = 86_400.0
-
-#: Seconds since the epoch that never come: what others wait for has their deadlines, which they check themselves.
-_NEVER: Final = 1e12
 
 
 class ClusterPoll(Protocol):
@@ -193,7 +190,8 @@ class ClusterMember:
         interval, sent_at = int(shared.interval), int(shared.sent_at)  # SQLite stores any value in any column
         waiter = self.others.get(transfer_id)
         if waiter is None:
-            waiter = self.others[transfer_id] = Waiter(transfer_id, interval, _NEVER, OutcomeRules(), polled_at=now)
+            # Its process checks the deadline itself.
+            waiter = self.others[transfer_id] = Waiter(transfer_id, interval, NEVER, OutcomeRules(), polled_at=now)
         waiter.interval, waiter.sent_at = interval, waiter.sent_at or sent_at
 
     def _repeat_finished(self, now: Now) -> None:

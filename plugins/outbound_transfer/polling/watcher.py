@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outbound_transfer.polling.schedule import PollTimes, interval_or_default
+from outbound_transfer.polling.schedule import NEVER, PollTimes, interval_or_default
 from outbound_transfer.protocol.listings import Row
 from outbound_transfer.protocol.models import Transfer, to_epoch
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
@@ -25,9 +25,6 @@ MAX_RECENT: Final = 200
 
 #: Maximum number of transfers that one poll reads because they have expired.
 MAX_EXPIRED: Final = 20
-
-#: Seconds since the epoch that never come.
-_NEVER: Final = 1e12
 
 #: Seconds for which a transfer stays missing until it is regarded as deleted.
 MAX_MISSING: Final = 7 * 86_400.0
@@ -111,7 +108,7 @@ class CompletionWatcher:
         :param now: seconds since the epoch.
         """
         expired = list(islice((one for one, at in self.expires.items() if at <= now), MAX_EXPIRED))
-        self.expires |= dict.fromkeys(expired, _NEVER)
+        self.expires |= dict.fromkeys(expired, NEVER)
         return expired
 
     def update(self, transfer: Transfer) -> None:

@@ -54,12 +54,12 @@ MAX_WHOLE_LISTING: Final = 12
 #: is what shows that a transfer has finished, and has :data:`MAX_WHOLE_LISTING` requests.
 SLOW_REQUESTS: Final = 1
 
-#: Maximum number of requests of one scan for the transfers that events name.
-MAX_HINT_REQUESTS: Final = 6
-
 #: Seconds from the end of such a listing to the next one. A transfer that the key no longer sees, or that has status
 #: ``unknown``, may be noticed only after this time.
 SLOW_LISTING_INTERVAL: Final = 3_600.0
+
+#: Maximum number of requests of one scan for the transfers that events name.
+MAX_HINT_REQUESTS: Final = 6
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,17 @@ class Bench:
         self.service.scripts.update(dict.fromkeys(names, hold))
         return arrived, go
 
+    def refuse(self, name: str, arrived: threading.Event, go: threading.Event) -> None:
+        """Refuse an upload once others have arrived; these go on when they are stopped."""
+
+        def refused() -> Response:
+            assert arrived.wait(TEST_TIMEOUT)
+            return FORBIDDEN
+
+        self.service.scripts[name] = refused
+        stop = self.client.stop
+        self.client.stop = lambda: (stop(), go.set())
+
 
 def defer(retry: RetryDetails) -> None:
     """The retry hook of a deferrable task."""
@@ -200,14 +211,7 @@ def test_a_failure_of_the_largest_stops_the_others_that_have_started(bench, monk
     run = bench("ab")
     run.service.chunks_before_script = {"largest": 2}
     arrived, go = run.held("a", "b")
-
-    def refuse() -> Response:
-        assert arrived.wait(TEST_TIMEOUT)
-        return FORBIDDEN
-
-    run.service.scripts["largest"] = refuse
-    stop = run.client.stop
-    run.client.stop = lambda: (stop(), go.set())
+    run.refuse("largest", arrived, go)
 
     with pytest.raises(Forbidden):
         run.attach()
@@ -279,14 +283,7 @@ def test_each_finished_file_is_stored_as_attached_and_no_other(bench) -> None:
 def test_a_failure_stops_the_others(bench) -> None:
     run = bench("abcd")
     arrived, go = run.held("a", "b")
-
-    def refuse() -> Response:
-        assert arrived.wait(TEST_TIMEOUT)
-        return FORBIDDEN
-
-    run.service.scripts["c"] = refuse
-    stop = run.client.stop
-    run.client.stop = lambda: (stop(), go.set())
+    run.refuse("c", arrived, go)
 
     with pytest.raises(Forbidden):
         run.attach(3)
@@ -302,14 +299,7 @@ def test_an_upload_that_is_finished_after_a_failure_is_stored(bench) -> None:
     (run.sources[0]._backend.path).write_bytes(b"a")  # one chunk: nothing is left to break off
     run.sources = resolve_files([source.location for source in run.sources])
     arrived, go = run.held("a")
-
-    def refuse() -> Response:
-        assert arrived.wait(TEST_TIMEOUT)
-        return FORBIDDEN
-
-    run.service.scripts["b"] = refuse
-    stop = run.client.stop
-    run.client.stop = lambda: (stop(), go.set())
+    run.refuse("b", arrived, go)
 
     with pytest.raises(Forbidden):
         run.attach()
