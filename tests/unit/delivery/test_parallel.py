@@ -175,7 +175,9 @@ def test_the_result_is_in_the_order_of_the_files(bench) -> None:
 
 @pytest.mark.parametrize("max_parallel", [1, 2, 4])
 def test_the_largest_is_uploaded_first_and_alone(bench, max_parallel) -> None:
-    run = bench("abcde")
+    run, others = bench("abcde"), threading.Event()
+    run.service.chunks_before_script = {"largest": 2}
+    run.service.scripts = {**dict.fromkeys("abcde", others.set), "largest": lambda: others.wait(0.2) and FORBIDDEN}
 
     run.attach(max_parallel)
 
