@@ -13,11 +13,12 @@ import msgspec
 from airflow.cli.simple_table import AirflowConsole
 
 from outbound_transfer.airflow_compat.variables import clean_variables
-from outbound_transfer.warehouse import maintenance
 from outbound_transfer.warehouse.config import open_states, state_conn_id
 from outbound_transfer.warehouse.connection import open_warehouse
+from outbound_transfer.warehouse.destination import FeedMaintenance
 from outbound_transfer.warehouse.errors import WarehouseError
 from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.warehouse.task_state import clean_task_states
 from outbound_transfer.warehouse.timestamps import utc_now
 
@@ -56,7 +57,7 @@ def _server_context() -> Iterator[None]:
 @_with_connections
 def status(arguments: Namespace) -> None:
     """Print the cursor, the counts and the last poll of a feed."""
-    details = msgspec.to_builtins(maintenance.status(_open_store(arguments)))
+    details = msgspec.to_builtins(_open_feed(arguments).status())
     if arguments.output in ("table", "plain"):
         rows = [{"property": name, "value": "-" if value is None else value} for name, value in details.items()]
     else:
@@ -67,7 +68,7 @@ def status(arguments: Namespace) -> None:
 @_with_connections
 def verify(arguments: Namespace) -> None:
     """Print the problems of a feed's tables, and exit with 1 if there are any."""
-    problems = list(maintenance.find_problems(_open_store(arguments)))
+    problems = list(_open_feed(arguments).find_problems())
     if problems:
         raise SystemExit("\n".join(problems))
     print("OK: no problems found")  # noqa: T201
@@ -76,23 +77,23 @@ def verify(arguments: Namespace) -> None:
 @_with_connections
 def rebuild_cursor(arguments: Namespace) -> None:
     """Set the cursor to the page of the newest rows."""
-    store = _open_store(arguments)
-    _confirm(arguments, f"Set the cursor of {store.account} by the rows? It is {store.read_cursor()}.")
-    print("The cursor was {} and is {}.".format(*maintenance.rebuild_cursor(store)))  # noqa: T201
+    feed = _open_feed(arguments)
+    _confirm(arguments, f"Set the cursor of {feed.account} by the rows? It is {feed.read_cursor()}.")
+    print("The cursor was {} and is {}.".format(*feed.rebuild_cursor()))  # noqa: T201
 
 
 @_with_connections
 def reset(arguments: Namespace) -> None:
     """Set the cursor."""
-    store = _open_store(arguments)
-    _confirm(arguments, f"Set the cursor of {store.account} from {store.read_cursor()} to {arguments.to}?")
-    print("The cursor was {} and is {}.".format(*maintenance.reset(store, arguments.to)))  # noqa: T201
+    feed = _open_feed(arguments)
+    _confirm(arguments, f"Set the cursor of {feed.account} from {feed.read_cursor()} to {arguments.to}?")
+    print("The cursor was {} and is {}.".format(*feed.reset(arguments.to)))  # noqa: T201
 
 
 @_with_connections
 def replay_rejected(arguments: Namespace) -> None:
     """Load the rejected lines that are valid by now."""
-    print("{} lines loaded, {} are left.".format(*maintenance.replay_rejected_lines(_open_store(arguments))))  # noqa: T201
+    print("{} lines loaded, {} are left.".format(*_open_feed(arguments).replay_rejected_lines()))  # noqa: T201
 
 
 @_with_connections
@@ -111,13 +112,13 @@ def _confirm(arguments: Namespace, question: str) -> None:
         raise SystemExit("Nothing was changed.")
 
 
-def _open_store(arguments: Namespace) -> EventStore:
+def _open_feed(arguments: Namespace) -> FeedMaintenance:
     warehouse = open_warehouse(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
-    feeds = [arguments.account] if arguments.account else maintenance.list_feeds(warehouse)
+    feeds = [arguments.account] if arguments.account else list_feeds(warehouse)
     if len(feeds) != 1:
         raise SystemExit(
             f"--account must say which: {', '.join(feeds)}" if feeds else "No feed has been read here yet."
         )
-    store = EventStore(warehouse, feeds[0])
-    maintenance.require_known_feed(store)
-    return store
+    feed = SqlFeedMaintenance(EventStore(warehouse, feeds[0]))
+    feed.read_cursor()  # before a question is asked about a feed that is not there
+    return feed

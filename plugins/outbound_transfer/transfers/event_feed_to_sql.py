@@ -134,20 +134,20 @@ class EventFeedToSqlOperator(OutboundTransferOperator):
 
         max_pages, max_rejected = _limit("max_pages", self.max_pages, 1), _limit("max_rejected", self.max_rejected, 0)
         warehouse = open_warehouse(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
-        store = EventStore(warehouse, self.account or hook.get_account())
+        destination = EventStore(warehouse, self.account or hook.get_account())
 
         def sleep(seconds: float) -> None:
             self._defer_if_long(seconds, 0.0)
             if seconds > 0:
-                warehouse.release_connection()
+                destination.release()
             hook.sleep(seconds)
 
         def emit_metrics(page: Page, new_events: int) -> None:
-            _emit_page_metrics(store.account, page, new_events, time.time())
+            _emit_page_metrics(destination.account, page, new_events, time.time())
 
         return FeedIngest(
             lambda cursor: hook.read_events(cursor=cursor),
-            store,
+            destination,
             progress,
             max_pages=max_pages,
             max_rejected=max_rejected,
@@ -157,7 +157,7 @@ class EventFeedToSqlOperator(OutboundTransferOperator):
 
     def _emit_asset_event(self, context: Context, progress: IngestProgress) -> None:
         asset = table_asset("events", sql_conn_id=self.sql_conn_id, table_prefix=self.table_prefix)
-        emit_asset_event(context, asset, {"account": self._ingest.store.account, **progress.summary()})
+        emit_asset_event(context, asset, {"account": self._ingest.account, **progress.summary()})
 
     def _on_retry(self, retry: RetryDetails) -> None:
         from outbound_transfer.client.retry import log_retry
@@ -167,7 +167,7 @@ class EventFeedToSqlOperator(OutboundTransferOperator):
             raise retry.caused_by
         log_retry(retry)
         self._ingest.log_poll(getattr(retry.caused_by, "status", None), str(retry.caused_by))
-        self._ingest.store.warehouse.release_connection()
+        self._ingest.release()
         if retry.is_server_directed:
             self._defer_if_long(retry.wait_for, retry.waited_so_far + retry.wait_for)
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.protocol.errors import CallError
 from outbound_transfer.transfers.progress import IngestProgress
+from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.errors import CursorMoved, RowsRefused, TooManyRejectedLines
-from outbound_transfer.warehouse.events import PollRecord
 
 if TYPE_CHECKING:
     from outbound_transfer.protocol.events import Page
-    from outbound_transfer.warehouse.events import EventStore
+    from outbound_transfer.warehouse.destination import EventDestination
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +23,12 @@ FEED_INTERVAL: Final = 60.0
 
 
 class FeedIngest:
-    """Loads pages of the event feed into an event store, until the feed is drained or a limit is reached.
+    """Loads pages of the event feed into a destination, until the feed is drained or a limit is reached.
 
-    Each page is one transaction, so the ingest may stop at any point and start again from the stored cursor.
+    A page is loaded whole or not at all, so the ingest may stop at any point and start again from the stored cursor.
 
     :param read_page: reads the page that follows a cursor.
-    :param store: where events and the cursor are stored.
+    :param destination: where events and the cursor are stored.
     :param progress: counts of the pages that were loaded before a deferral.
     :param max_pages: number of pages to load at most, those of ``progress`` included; None for no limit.
     :param max_rejected: number of unreadable lines that a page may have; None for no limit.
@@ -42,7 +42,7 @@ class FeedIngest:
     def __init__(
         self,
         read_page: Callable[[int], Page],
-        store: EventStore,
+        destination: EventDestination,
         progress: IngestProgress,
         *,
         max_pages: int | None,
@@ -51,7 +51,7 @@ class FeedIngest:
         on_page: Callable[[Page, int], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._read_page, self.store, self.progress = read_page, store, progress
+        self._read_page, self._destination, self.progress = read_page, destination, progress
         self._max_pages, self._max_rejected = max_pages, max_rejected
         self._sleep, self._on_page, self._clock = sleep, on_page, clock
         self.cursor = 0
@@ -64,7 +64,7 @@ class FeedIngest:
         :raises WarehouseError: the page cannot be loaded.
         """
         try:
-            with self.store.warehouse.reuse_connection():
+            with self._destination.session():
                 self._load_pages()
         except CursorMoved as moved:
             self.log_poll(200, f"not loaded: {moved}")
@@ -72,11 +72,11 @@ class FeedIngest:
         return self.progress
 
     def _load_pages(self) -> None:
-        self.cursor = self.store.get_or_create_cursor()
+        self.cursor = self._destination.get_or_create_cursor()
         while True:
             page = self._read()
             responded_at = self._clock()
-            is_accepted = self.store.accepts_cursor(page)
+            is_accepted = self._destination.accepts_cursor(page)
             if is_accepted:
                 self._load(page)
                 if self.progress.is_done(self._max_pages):
@@ -93,11 +93,16 @@ class FeedIngest:
     def _load(self, page: Page) -> None:
         self._check_rejected(page)
         try:
-            new_events = self.store.load_page(page)
+            new_events = self._destination.load_page(page)
         except RowsRefused as refused:  # the page has fewer of them each time, so this ends
             log.warning("%s: they are stored raw, or as rejected lines", refused)
             self._load(refused.page)
             return
+        except CursorMoved:
+            raise
+        except Exception as error:
+            self.log_poll(200, f"not loaded: {type(error).__name__}: {error}")
+            raise
         log.info(
             "Loaded %d events (%d new) and %d rejected lines; cursor %d to %d, %s",
             len(page.events),
@@ -128,12 +133,21 @@ class FeedIngest:
         log.info("%s; the feed allows one call a minute: next call in %.0f s", reason, max(seconds, 0.0))
         self._sleep(max(seconds, 0.0))
 
+    @property
+    def account(self) -> str:
+        """The account whose feed is loaded."""
+        return self._destination.account
+
+    def release(self) -> None:
+        """Close what the pages share, before a wait."""
+        self._destination.release()
+
     def log_poll(self, status: int | None, note: str) -> None:
         """Record a poll that loaded nothing. Never raises: the error that led here matters more.
 
         :param status: HTTP status; None if there was no response.
         """
         try:
-            self.store.log_poll(PollRecord(cursor_from=self.cursor, status=status, note=note))
+            self._destination.log_poll(PollRecord(cursor_from=self.cursor, status=status, note=note))
         except Exception as error:
             log.warning("Could not record this poll: %s", error)

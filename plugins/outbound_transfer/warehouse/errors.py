@@ -33,6 +33,10 @@ class RowsRefused(WarehouseError):
         self.page = page
 
 
+class PageRefused(WarehouseError):
+    """The database refuses a page, whatever its rows have in them. Nothing was loaded."""
+
+
 class TooManyRejectedLines(WarehouseError):
     """A page has more rejected lines than allowed. Nothing of it was loaded."""
 

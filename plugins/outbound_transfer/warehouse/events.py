@@ -5,22 +5,29 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
-import msgspec
 from sqlalchemy import Table
 
 from outbound_transfer.protocol.events import MAX_CURSOR, Page
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
+from outbound_transfer.warehouse.destination import (
+    CLAIM,
+    MAX_NOTE,
+    EventDestination,
+    PollRecord,
+    check_account,
+    poll_for,
+)
 from outbound_transfer.warehouse.dialects import Row
 from outbound_transfer.warehouse.errors import (
     CursorMoved,
     DuplicateRow,
     InvalidCursor,
-    InvalidName,
+    PageRefused,
     RowsRefused,
     UnknownFeed,
     WarehouseError,
@@ -33,16 +40,9 @@ from outbound_transfer.warehouse.tables import (
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
-    MAX_ACCOUNT_LENGTH,
     REJECTED_LINES,
 )
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
-
-#: Maximum number of characters of a note.
-MAX_NOTE: Final = 500
-
-#: Action of a poll whose cursor was not accepted at once.
-CLAIM: Final = "claim"
 
 AddRows: TypeAlias = Callable[[Any, Table, Sequence[Row]], int]
 
@@ -54,21 +54,7 @@ class _RolledBack(Exception):
     """Rolls a trial transaction back."""
 
 
-class PollRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of :data:`.tables.FEED_POLLS`, where the fields are described."""
-
-    cursor_from: int
-    action: str = "poll"
-    status: int | None = None
-    events: int = 0
-    new_events: int = 0
-    rejected: int = 0
-    cursor_to: int | None = None
-    has_more: bool | None = None
-    note: str | None = None
-
-
-class EventStore:
+class EventStore(EventDestination):
     """The stored events, cursor, polls and rejected lines of one feed.
 
     :param account: name of the feed's account, at most 250 characters; several accounts share the tables.
@@ -77,17 +63,17 @@ class EventStore:
     """
 
     def __init__(self, warehouse: Warehouse, account: str, *, clock: Callable[[], datetime] = utc_now) -> None:
-        if not 0 < len(account) <= MAX_ACCOUNT_LENGTH:
-            raise InvalidName(f"an account's name has 1 to {MAX_ACCOUNT_LENGTH} characters, not {len(account)}")
+        check_account(account)
         self.warehouse, self.account, self.now = warehouse, account, clock
         self._expect_new_rows = True
 
-    def get_or_create_cursor(self) -> int:
-        """Return the cursor; create or upgrade the tables first if necessary. A new feed starts at 0.
+    def session(self) -> AbstractContextManager[None]:
+        return self.warehouse.reuse_connection()
 
-        :raises InvalidCursor: the stored value is not a cursor.
-        :raises SchemaTooNew: the tables were created by a newer version of this package.
-        """
+    def release(self) -> None:
+        self.warehouse.release_connection()
+
+    def get_or_create_cursor(self) -> int:
         if self._read() is None:
             self._create_with_retries()
         return self.read_cursor()
@@ -139,36 +125,15 @@ class EventStore:
             self.warehouse.lock(tx)
             self.warehouse.insert(tx, FEED_CURSOR, [(self.account, 0, format_timestamp(self.now()))])
 
-    def accepts_cursor(self, page: Page) -> bool:
-        """Return whether the page's ``X-Next-Cursor`` is plausible; if not, record it as a claim.
-
-        Events between a page's last line and ``X-Next-Cursor`` are never read, so a wrong cursor would skip them. A
-        cursor that is further beyond the lines than usual for this feed is accepted if an earlier response claimed at
-        least half of the distance; half, because a feed grows between two responses.
-        """
-        if page.excess <= self._usual_excess(page):
-            return True
-        if page.next_cursor - page.cursor <= 2 * (self._claimed(page.cursor) - page.cursor):
-            return True
-        lines = len(page.events) + len(page.rejected)
-        note = f"X-Next-Cursor {page.next_cursor} is {page.excess} beyond what {lines} lines account for"
-        self.log_poll(
-            PollRecord(action=CLAIM, status=200, cursor_from=page.cursor, cursor_to=page.next_cursor, note=note)
-        )
-        return False
-
-    def _usual_excess(self, page: Page) -> int:
-        """Return how far the cursor may be beyond the lines without a claim; 0 if the events' ids are positions."""
-        if page.excess <= 0 or not page.events or page.has_positions:
-            return 0
+    def greatest_excess(self) -> int:
         return self._query_integer(
             "SELECT max([cursor_to] - [cursor_from] - [events] - [rejected]) FROM {feed_polls}"
             " WHERE [account] = ? AND [action] = 'poll' AND [cursor_to] IS NOT NULL"
         )
 
-    def _claimed(self, position: int) -> int:
+    def greatest_claim(self, position: int) -> int:
         query = "SELECT max([cursor_to]) FROM {feed_polls} WHERE [account] = ? AND [action] = ? AND [cursor_from] = ?"
-        return max(self._query_integer(query, CLAIM, position), position)
+        return self._query_integer(query, CLAIM, position)
 
     def forget_claims(self, tx: Any) -> None:
         """Forget the claims, which are invalid once the cursor is set: the same responses come again."""
@@ -183,21 +148,16 @@ class EventStore:
             return int(scalar(tx, self.warehouse.render(query), (self.account, *parameters)) or 0)
 
     def load_page(self, page: Page) -> int:
-        """Store a page, its cursor and its poll in one transaction.
-
-        :return: number of events that are new.
-        :raises CursorMoved: the stored cursor is not the one that the page was read with.
-        :raises RowsRefused: the database refuses values of rows; the error has a page that it accepts.
-        """
         try:
             return self._append_or_insert_page(page)
         except Exception as error:
             if isinstance(error, WarehouseError) or not self.warehouse.dialect.is_refusal(error):
                 raise
             accepted = storable_page(page, self._refusal, self.now())
-            if accepted == page:
-                raise
-            raise RowsRefused(f"the database refuses rows of the page after {page.cursor}", accepted) from error
+            if accepted != page:
+                raise RowsRefused(f"the database refuses rows of the page after {page.cursor}", accepted) from error
+            self.read_cursor()  # a database that cannot be reached refuses nothing: the task's retries go on
+            raise PageRefused(f"the database refuses any row of the page after {page.cursor}: {error}") from error
 
     def _append_or_insert_page(self, page: Page) -> int:
         if self._expect_new_rows and self._supports_append:
@@ -303,19 +263,5 @@ class EventStore:
         self.warehouse.append_or_insert(tx, FEED_POLLS, [row])
 
     def log_poll(self, poll: PollRecord) -> None:
-        """Insert a poll that loaded nothing."""
         with self.warehouse.transaction() as tx:
             self.append_poll(tx, poll)
-
-
-def poll_for(page: Page, new_events: int) -> PollRecord:
-    """Return the poll of a page that is loaded."""
-    return PollRecord(
-        status=200,
-        events=len(page.events),
-        new_events=new_events,
-        rejected=len(page.rejected),
-        cursor_from=page.cursor,
-        cursor_to=page.next_cursor,
-        has_more=page.has_more,
-    )

@@ -1,45 +1,26 @@
-"""Inspection and repair of a feed's tables, for the command line. Every change adds a row to the log of polls.
-
-Inspection changes nothing. A feed that has never been read is an error, not a new feed.
-"""
+"""Inspection and repair of a feed's tables, for the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
-
-from outbound_transfer.protocol.events import MAX_CURSOR, Event, Page, read_line
+from outbound_transfer.protocol.events import Event, Page, read_line
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
-from outbound_transfer.warehouse.errors import InvalidCursor, UnknownFeed
-from outbound_transfer.warehouse.events import CLAIM, EventStore, PollRecord
+from outbound_transfer.warehouse.destination import (
+    CLAIM,
+    FeedMaintenance,
+    FeedStatus,
+    PollRecord,
+    check_cursor,
+)
+from outbound_transfer.warehouse.errors import UnknownFeed
+from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.rows import event_rows
 from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR
 
 #: Number of rejected lines per transaction of a replay.
 _BATCH_SIZE: Final = 1_000
-
-
-class FeedStatus(msgspec.Struct, frozen=True):
-    """The state of a feed's tables.
-
-    :ivar caught_up: whether the last loaded page had no more after it.
-    :ivar loaded_at: of the newest event, like ``occurred_at``.
-    :ivar polled_at: of the last poll, like the HTTP ``status`` and the ``note``.
-    """
-
-    account: str
-    cursor: int
-    updated_at: str | None
-    caught_up: bool | None
-    events: int
-    rejected: int
-    loaded_at: str | None
-    occurred_at: str | None
-    polled_at: str | None
-    status: int | None
-    note: str | None
 
 
 def list_feeds(warehouse: Warehouse) -> list[str]:
@@ -61,70 +42,10 @@ def require_known_feed(store: EventStore) -> None:
         raise UnknownFeed(f"the tables hold no feed {store.account}; {hint}")
 
 
-def status(store: EventStore) -> FeedStatus:
-    """Return the feed's cursor, its last poll, and counts of its rows.
-
-    :raises UnknownFeed: the feed has never been read.
-    """
-    require_known_feed(store)
-    position, of_feed = store.read_cursor(), (store.account,)
-    with store.warehouse.read() as tx:
-
-        def first(query: str) -> tuple[Any, ...] | None:
-            return next(iter(_rows(store.warehouse, tx, query, of_feed * query.count("?"))), None)
-
-        updated = first("SELECT [updated_at] FROM {feed_cursor} WHERE [account] = ?")
-        newest = first("SELECT count(*), max([loaded_at]), max([occurred_at]) FROM {events} WHERE [account] = ?")
-        rejected = first("SELECT count(*) FROM {rejected_lines} WHERE [account] = ?")
-        poll = first(_LAST_POLL)
-        page = first(_LAST_PAGE)
-    return FeedStatus(
-        account=store.account,
-        cursor=position,
-        updated_at=_to_text(updated and updated[0]),
-        caught_up=None if page is None else not page[0],
-        events=newest[0] if newest else 0,
-        rejected=rejected[0] if rejected else 0,
-        loaded_at=_to_text(newest and newest[1]),
-        occurred_at=_to_text(newest and newest[2]),
-        polled_at=_to_text(poll and poll[0]),
-        status=poll[1] if poll else None,
-        note=poll[2] if poll else None,
-    )
-
-
 _LAST: Final = "SELECT max([polled_at]) FROM {feed_polls} WHERE [account] = ? AND"
 _OF_LAST: Final = f"FROM {{feed_polls}} WHERE [account] = ? AND [polled_at] = ({_LAST}"
 _LAST_POLL: Final = f"SELECT [polled_at], [status], [note] {_OF_LAST} [action] IN ('poll', '{CLAIM}'))"
 _LAST_PAGE: Final = f"SELECT [has_more] {_OF_LAST} [action] = 'poll' AND [cursor_to] IS NOT NULL)"
-
-
-def find_problems(store: EventStore) -> Iterator[str]:
-    """Yield a sentence for each problem of the tables.
-
-    :raises UnknownFeed: the feed has never been read.
-    """
-    require_known_feed(store)
-    position = store.read_cursor()
-    with store.warehouse.read() as tx:
-
-        def count(query: str, *more: Any) -> int:
-            return int(scalar(tx, store.warehouse.render(query), (store.account, *more)) or 0)
-
-        if doubled := count(_DUPLICATES):
-            yield f"{doubled} event ids occur more than once"
-        for table in ("events", "rejected_lines"):
-            beyond = f"SELECT count(*) FROM {{{table}}} WHERE [account] = ? AND [cursor_from] >= ?"  # noqa: S608
-            if beyond_cursor := count(beyond, position):
-                yield (
-                    f"{beyond_cursor} rows of {table} are of pages from the cursor {position} on: it was set back or "
-                    "lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these pages"
-                )
-        if unordered := count(_UNORDERED):
-            yield f"{unordered} rows have the page, line and load time of another row"
-        polls = _rows(store.warehouse, tx, _MOVES, (store.account, CLAIM))
-    yield from _find_cursor_gaps(polls, position)
-
 
 _DUPLICATES: Final = (
     "SELECT count(*) FROM (SELECT [event_id] FROM {events} WHERE [account] = ? GROUP BY [event_id]"
@@ -139,6 +60,151 @@ _MOVES: Final = (
     " AND [action] <> ? ORDER BY [polled_at]"
 )
 
+_NEWEST: Final = (
+    "SELECT [loaded_at], min([cursor_from]) FROM {table} WHERE [account] = ?"
+    " AND [loaded_at] = (SELECT max([loaded_at]) FROM {table} WHERE [account] = ?) GROUP BY [loaded_at]"
+)
+
+_REJECTED: Final = (
+    "SELECT [cursor_from], [line_number], [raw] FROM {rejected_lines} WHERE [account] = ?"
+    " AND ([cursor_from] > ? OR ([cursor_from] = ? AND [line_number] > ?)) ORDER BY [cursor_from], [line_number]"
+)
+
+
+class SqlFeedMaintenance(FeedMaintenance):
+    """Inspection and repair of the tables of an :class:`.EventStore`."""
+
+    def __init__(self, store: EventStore) -> None:
+        self._store, self._warehouse, self.account = store, store.warehouse, store.account
+
+    def read_cursor(self) -> int:
+        require_known_feed(self._store)
+        return self._store.read_cursor()
+
+    def status(self) -> FeedStatus:
+        require_known_feed(self._store)
+        position, of_feed = self._store.read_cursor(), (self.account,)
+        with self._warehouse.read() as tx:
+
+            def first(query: str) -> tuple[Any, ...] | None:
+                return next(iter(_rows(self._warehouse, tx, query, of_feed * query.count("?"))), None)
+
+            updated = first("SELECT [updated_at] FROM {feed_cursor} WHERE [account] = ?")
+            newest = first("SELECT count(*), max([loaded_at]), max([occurred_at]) FROM {events} WHERE [account] = ?")
+            rejected = first("SELECT count(*) FROM {rejected_lines} WHERE [account] = ?")
+            poll = first(_LAST_POLL)
+            page = first(_LAST_PAGE)
+        return FeedStatus(
+            account=self.account,
+            cursor=position,
+            updated_at=_to_text(updated and updated[0]),
+            caught_up=None if page is None else not page[0],
+            events=newest[0] if newest else 0,
+            rejected=rejected[0] if rejected else 0,
+            loaded_at=_to_text(newest and newest[1]),
+            occurred_at=_to_text(newest and newest[2]),
+            polled_at=_to_text(poll and poll[0]),
+            status=poll[1] if poll else None,
+            note=poll[2] if poll else None,
+        )
+
+    def find_problems(self) -> Iterator[str]:
+        require_known_feed(self._store)
+        position = self._store.read_cursor()
+        with self._warehouse.read() as tx:
+
+            def count(query: str, *more: Any) -> int:
+                return int(scalar(tx, self._warehouse.render(query), (self.account, *more)) or 0)
+
+            if doubled := count(_DUPLICATES):
+                yield f"{doubled} event ids occur more than once"
+            for table in ("events", "rejected_lines"):
+                beyond = f"SELECT count(*) FROM {{{table}}} WHERE [account] = ? AND [cursor_from] >= ?"  # noqa: S608
+                if beyond_cursor := count(beyond, position):
+                    yield (
+                        f"{beyond_cursor} rows of {table} are of pages from the cursor {position} on: it was set back "
+                        "or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these pages"
+                    )
+            if unordered := count(_UNORDERED):
+                yield f"{unordered} rows have the page, line and load time of another row"
+            polls = _rows(self._warehouse, tx, _MOVES, (self.account, CLAIM))
+        yield from _find_cursor_gaps(polls, position)
+
+    def reset(self, to: int) -> tuple[int, int]:
+        check_cursor(to)
+        return self._set(to, "reset", "set by command")
+
+    def rebuild_cursor(self) -> tuple[int, int]:
+        require_known_feed(self._store)
+        self._store.get_or_create_cursor()
+        with self._warehouse.read() as tx:
+            newest = [
+                row
+                for name in ("events", "rejected_lines")
+                for row in _rows(
+                    self._warehouse,
+                    tx,
+                    _NEWEST.format(table=f"{{{name}}}"),
+                    (self.account, self.account),
+                )
+            ]
+        return self._set(int(max(newest)[1]) if newest else 0, "rebuild", "from the rows")
+
+    def _set(self, to: int, action: str, note: str) -> tuple[int, int]:
+        require_known_feed(self._store)
+        position = self._store.get_or_create_cursor()
+        with self._warehouse.transaction() as tx:
+            self._store.compare_and_set_cursor(tx, position, to)
+            self._store.forget_claims(tx)
+            self._store.append_poll(tx, PollRecord(action=action, cursor_from=position, cursor_to=to, note=note))
+        return position, to
+
+    def replay_rejected_lines(self) -> tuple[int, int]:
+        require_known_feed(self._store)
+        position, loaded, left, after = self._store.get_or_create_cursor(), 0, 0, (-1, -1)
+        while True:
+            with self._warehouse.read() as tx:
+                lines = _rows(self._warehouse, tx, _REJECTED, (self.account, after[0], *after))[:_BATCH_SIZE]
+            read = [(start, read_line(bytes(raw), line)) for start, line, raw in lines]
+            good = [(start, each) for start, each in read if isinstance(each, Event)]
+            replaced = self._replaced(position, good)
+            loaded, left = loaded + replaced, left + len(lines) - replaced
+            if len(lines) < _BATCH_SIZE:
+                return loaded, left
+            after = lines[-1][:2]
+
+    def _replaced(self, position: int, events: Sequence[tuple[int, Event]]) -> int:
+        """Load rejected lines, each with its page's cursor; return how many the database accepts."""
+        if not events:
+            return 0
+        try:
+            with self._warehouse.transaction() as tx:
+                count = sum(self._replace(tx, start, event) for start, event in events)
+                self._store.append_poll(
+                    tx, PollRecord(action="replay", cursor_from=position, new_events=count, note="by command")
+                )
+                return count
+        except Exception as error:
+            if not self._warehouse.dialect.is_refusal(error):
+                raise
+        if len(events) == 1:
+            return 0  # refused as when its page was loaded
+        middle = len(events) // 2
+        return self._replaced(position, events[:middle]) + self._replaced(position, events[middle:])
+
+    def _replace(self, tx: Any, start: int, event: Event) -> bool:
+        """Replace a rejected line with its event, unless an ingestion has removed the line meanwhile."""
+        self._warehouse.run(
+            tx,
+            "DELETE FROM {rejected_lines} WHERE [account] = ? AND [cursor_from] = ? AND [line_number] = ?",
+            (self.account, start, event.line_number),
+        )
+        if self._warehouse.dialect.rowcount(tx) != 1:
+            return False
+        page = Page(start, start, False, (event,), ())
+        self._warehouse.insert(tx, EVENTS, event_rows(self.account, page, self._store.now()))
+        return True
+
 
 def _find_cursor_gaps(moves: list[tuple[Any, ...]], position: int) -> Iterator[str]:
     """Yield the changes of the cursor that no page or command in the log explains."""
@@ -149,106 +215,6 @@ def _find_cursor_gaps(moves: list[tuple[Any, ...]], position: int) -> Iterator[s
         at = end
     if at is not None and at != position:
         yield f"the cursor is {position}, and the log ends at {at}: it was changed outside the log"
-
-
-def reset(store: EventStore, to: int) -> tuple[int, int]:
-    """Set the cursor; return the cursor before and after.
-
-    :raises InvalidCursor: ``to`` is not a cursor.
-    :raises UnknownFeed: the feed has never been read.
-    :raises CursorMoved: a reader loaded a page at the same time.
-    """
-    if not 0 <= to <= MAX_CURSOR:
-        raise InvalidCursor(f"a cursor is a whole number from 0 to {MAX_CURSOR}, not {to}")
-    return _set(store, to, "reset", "set by command")
-
-
-def rebuild_cursor(store: EventStore) -> tuple[int, int]:
-    """Set the cursor to the start of the page of the newest rows; return the cursor before and after.
-
-    The page is read again, and none of its events is loaded twice.
-    """
-    require_known_feed(store)
-    store.get_or_create_cursor()
-    with store.warehouse.read() as tx:
-        newest = [
-            row
-            for name in ("events", "rejected_lines")
-            for row in _rows(store.warehouse, tx, _NEWEST.format(table=f"{{{name}}}"), (store.account, store.account))
-        ]
-    return _set(store, int(max(newest)[1]) if newest else 0, "rebuild", "from the rows")
-
-
-_NEWEST: Final = (
-    "SELECT [loaded_at], min([cursor_from]) FROM {table} WHERE [account] = ?"
-    " AND [loaded_at] = (SELECT max([loaded_at]) FROM {table} WHERE [account] = ?) GROUP BY [loaded_at]"
-)
-
-
-def _set(store: EventStore, to: int, action: str, note: str) -> tuple[int, int]:
-    require_known_feed(store)
-    position = store.get_or_create_cursor()
-    with store.warehouse.transaction() as tx:
-        store.compare_and_set_cursor(tx, position, to)
-        store.forget_claims(tx)
-        store.append_poll(tx, PollRecord(action=action, cursor_from=position, cursor_to=to, note=note))
-    return position, to
-
-
-def replay_rejected_lines(store: EventStore) -> tuple[int, int]:
-    """Load the rejected lines that are valid by now; return how many they are, and how many are left."""
-    require_known_feed(store)
-    position, loaded, left, after = store.get_or_create_cursor(), 0, 0, (-1, -1)
-    while True:
-        with store.warehouse.read() as tx:
-            lines = _rows(store.warehouse, tx, _REJECTED, (store.account, after[0], *after))[:_BATCH_SIZE]
-        read = [(start, read_line(bytes(raw), line)) for start, line, raw in lines]
-        good = [(start, each) for start, each in read if isinstance(each, Event)]
-        replaced = _replaced(store, position, good)
-        loaded, left = loaded + replaced, left + len(lines) - replaced
-        if len(lines) < _BATCH_SIZE:
-            return loaded, left
-        after = lines[-1][:2]
-
-
-def _replaced(store: EventStore, position: int, events: Sequence[tuple[int, Event]]) -> int:
-    """Load rejected lines, each with its page's cursor; return how many the database accepts."""
-    if not events:
-        return 0
-    try:
-        with store.warehouse.transaction() as tx:
-            count = sum(_replace(store, tx, start, event) for start, event in events)
-            store.append_poll(
-                tx, PollRecord(action="replay", cursor_from=position, new_events=count, note="by command")
-            )
-            return count
-    except Exception as error:
-        if not store.warehouse.dialect.is_refusal(error):
-            raise
-    if len(events) == 1:
-        return 0  # refused as when its page was loaded
-    middle = len(events) // 2
-    return _replaced(store, position, events[:middle]) + _replaced(store, position, events[middle:])
-
-
-_REJECTED: Final = (
-    "SELECT [cursor_from], [line_number], [raw] FROM {rejected_lines} WHERE [account] = ?"
-    " AND ([cursor_from] > ? OR ([cursor_from] = ? AND [line_number] > ?)) ORDER BY [cursor_from], [line_number]"
-)
-
-
-def _replace(store: EventStore, tx: Any, start: int, event: Event) -> bool:
-    """Replace a rejected line with its event, unless an ingestion has removed the line meanwhile."""
-    store.warehouse.run(
-        tx,
-        "DELETE FROM {rejected_lines} WHERE [account] = ? AND [cursor_from] = ? AND [line_number] = ?",
-        (store.account, start, event.line_number),
-    )
-    if store.warehouse.dialect.rowcount(tx) != 1:
-        return False
-    page = Page(start, start, False, (event,), ())
-    store.warehouse.insert(tx, EVENTS, event_rows(store.account, page, store.now()))
-    return True
 
 
 def _rows(warehouse: Warehouse, tx: Any, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

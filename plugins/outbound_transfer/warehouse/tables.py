@@ -29,9 +29,7 @@ from sqlalchemy.types import TypeEngine
 
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.protocol.poll_lease import MAX_ID_LENGTH
-
-#: Characters of an account's name.
-MAX_ACCOUNT_LENGTH: Final = 250
+from outbound_transfer.warehouse.destination import MAX_ACCOUNT_LENGTH
 
 
 def _type(default: TypeEngine[Any], **variants: TypeEngine[Any]) -> TypeEngine[Any]:

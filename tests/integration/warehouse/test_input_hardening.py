@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from outbound_transfer.protocol.events import Page, read_page
 from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.destination import MAX_NOTE, PollRecord
 from outbound_transfer.warehouse.errors import RowsRefused
-from outbound_transfer.warehouse.events import MAX_NOTE, EventStore, PollRecord
-from outbound_transfer.warehouse.maintenance import find_problems, rebuild_cursor, replay_rejected_lines, reset, status
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.rejected import StoredLine, plan_changes
 from support.warehouses import Hook, refuse_rows
 
@@ -83,8 +84,8 @@ def test_rows_that_the_database_refuses_stop_no_others(hook: Hook) -> None:
     assert rejected[0][3].startswith("the database refused it: ")
     assert rejected[0][3].isascii()
     assert feed.get_or_create_cursor() == 21
-    assert replay_rejected_lines(feed) == (0, 4)
-    assert list(find_problems(feed)) == []
+    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (0, 4)
+    assert list(SqlFeedMaintenance(feed).find_problems()) == []
 
 
 def test_what_is_refused_only_as_json_is_kept_raw(hook: Hook) -> None:
@@ -104,7 +105,7 @@ def test_a_page_of_one_event_that_is_refused_is_one_rejected_line(hook: Hook) ->
     load_page(feed, page(0, event(1, type="bad")))
     assert (hook.fetch(EVENTS), len(hook.fetch(REJECTED)), feed.get_or_create_cursor()) == ([], 1, 1)
     # Read again, it is known.
-    reset(feed, 0)
+    SqlFeedMaintenance(feed).reset(0)
     load_page(feed, page(0, event(1, type="bad"), event(2)))
     assert (len(hook.fetch(EVENTS)), len(hook.fetch(REJECTED)), feed.get_or_create_cursor()) == (1, 1, 2)
 
@@ -116,9 +117,9 @@ def test_what_the_database_takes_by_now_is_an_event_and_no_rejected_line(hook_of
     for start in (0, 2):
         load_page(feed, page(start, event(start, type="bad"), event(start + 1)))
     hook.run("ALTER TABLE outbound_transfer_events DROP CONSTRAINT refusing")
-    reset(feed, 2)
+    SqlFeedMaintenance(feed).reset(2)
     load_page(feed, page(2, event(2, type="bad"), event(3)))
-    assert replay_rejected_lines(feed) == (1, 0)
+    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (1, 0)
     assert sorted(row[0] for row in hook.fetch(EVENTS)) == ["e0", "e1", "e2", "e3"]
     assert hook.fetch(REJECTED) == []
 
@@ -155,7 +156,7 @@ def test_no_number_depth_or_timestamp_of_an_event_stops_the_feed(hook: Hook) -> 
     read = page(0, *lines)
     feed.load_page(read)  # as it is: nothing is refused, so no row is tried alone
     assert len(hook.fetch(EVENTS)) + len(hook.fetch(REJECTED)) == len(lines)
-    assert status(feed).cursor == len(lines)
+    assert SqlFeedMaintenance(feed).status().cursor == len(lines)
 
 
 def test_the_time_zone_of_whoever_looks_is_none_that_a_timestamp_could_leave(hook_of: Callable[[str], Hook]) -> None:
@@ -163,7 +164,7 @@ def test_the_time_zone_of_whoever_looks_is_none_that_a_timestamp_could_leave(hoo
     hook.run("ALTER DATABASE " + hook.fetch("SELECT current_database()")[0][0] + " SET timezone = 'Asia/Tokyo'")
     feed = tables(hook)
     feed.load_page(page(0, event(1, timestamp="9999-12-31T23:59:59Z"), event(2, timestamp="9998-12-31T23:59:59Z")))
-    assert status(feed).occurred_at == "9999-01-01 08:59:59+09:00"
+    assert SqlFeedMaintenance(feed).status().occurred_at == "9999-01-01 08:59:59+09:00"
 
 
 # ---------------------------------------------------------------------------------------- rejected lines, read again
@@ -175,16 +176,16 @@ def test_no_rejected_line_is_lost_by_a_reset_and_a_rebuild(hook: Hook) -> None:
     for start, end in ((0, 2), (2, 5), (5, 6)):
         feed.load_page(page(start, *lines[start:end], has_more=True))
     before = raws(hook)
-    reset(feed, 0)
+    SqlFeedMaintenance(feed).reset(0)
     feed.load_page(page(0, *lines[:3], has_more=True))  # cut in the middle of an old page
     assert raws(hook) == before
-    rebuild_cursor(feed)
+    SqlFeedMaintenance(feed).rebuild_cursor()
     start = feed.get_or_create_cursor()
     feed.load_page(page(start, *lines[start:]))
     assert raws(hook) == before
-    assert list(find_problems(feed)) == []
+    assert list(SqlFeedMaintenance(feed).find_problems()) == []
     # The feed serves something else by now: what was kept stays.
-    reset(feed, 0)
+    SqlFeedMaintenance(feed).reset(0)
     feed.load_page(page(0, event(1), b"new junk", next_cursor=6))
     assert raws(hook) == sorted([*before, b"new junk"])
 
@@ -246,10 +247,11 @@ def test_a_wild_cursor_is_not_believed_from_one_answer(hook: Hook) -> None:
     feed = tables(hook)
     assert not feed.accepts_cursor(page(0, *numbered(1, 2, 3), next_cursor=10**15))
     assert (feed.get_or_create_cursor(), hook.fetch(EVENTS)) == (0, [])
-    assert status(feed).note == "X-Next-Cursor 1000000000000000 is 999999999999997 beyond what 3 lines account for"
+    note = SqlFeedMaintenance(feed).status().note
+    assert note == "X-Next-Cursor 1000000000000000 is 999999999999997 beyond what 3 lines account for"
     # The next answer says otherwise: it alone counts.
     assert feed.accepts_cursor(page(0, *numbered(1, 2, 3), has_more=True))
-    assert list(find_problems(feed)) == []
+    assert list(SqlFeedMaintenance(feed).find_problems()) == []
 
 
 def test_a_cursor_is_believed_when_two_answers_claim_as_much(hook: Hook) -> None:
@@ -265,9 +267,9 @@ def test_a_cursor_is_believed_when_two_answers_claim_as_much(hook: Hook) -> None
     assert feed.accepts_cursor(grown)
     feed.load_page(grown)
     assert feed.get_or_create_cursor() == 95
-    assert list(find_problems(feed)) == []
+    assert list(SqlFeedMaintenance(feed).find_problems()) == []
     # Back at the beginning, nothing is claimed any more.
-    reset(feed, 0)
+    SqlFeedMaintenance(feed).reset(0)
     assert not feed.accepts_cursor(first)
 
 

@@ -18,17 +18,11 @@ import pytest
 from outbound_transfer.protocol.events import Page, read_page
 from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.dialects import duckdb as dialect
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, SchemaTooNew, WarehouseBusy
-from outbound_transfer.warehouse.events import EventStore, PollRecord
-from outbound_transfer.warehouse.maintenance import (
-    find_problems,
-    list_feeds,
-    rebuild_cursor,
-    replay_rejected_lines,
-    reset,
-    status,
-)
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.warehouse.schema import FEED, ensure_schema
 from outbound_transfer.warehouse.tables import EVENTS
 from support.warehouses import Hook, duckdb_hook
@@ -77,36 +71,36 @@ def test_every_poll_leaves_a_row_in_the_log(hook: Hook) -> None:
 
 def test_status_and_verify_of_a_sound_feed(hook: Hook) -> None:
     feed = landed(hook)
-    found = status(feed)
+    found = SqlFeedMaintenance(feed).status()
     assert (found.cursor, found.caught_up, found.events, found.rejected, found.status) == (4, True, 3, 1, 200)
-    assert list(find_problems(feed)) == []
+    assert list(SqlFeedMaintenance(feed).find_problems()) == []
     assert list_feeds(feed.warehouse) == ["acme"]
 
 
 def test_verify_says_what_is_wrong(hook: Hook) -> None:
     feed = landed(hook)
     hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 1")
-    said = "\n".join(find_problems(feed))
+    said = "\n".join(SqlFeedMaintenance(feed).find_problems())
     assert "1 rows of events" in said
     assert "1 rows of rejected_lines" in said
     assert "the log ends at 4" in said
     hook.run("DELETE FROM outbound_transfer_feed_polls WHERE cursor_to = 4")
     hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 7")
     feed.log_poll(PollRecord(cursor_from=5, cursor_to=7, status=200))
-    assert any("the log has a gap" in fault for fault in find_problems(feed))
+    assert any("the log has a gap" in fault for fault in SqlFeedMaintenance(feed).find_problems())
 
 
 def test_a_reset_and_a_rebuild_are_in_the_log(hook: Hook) -> None:
     feed = landed(hook)
-    assert reset(feed, 0) == (4, 0)
+    assert SqlFeedMaintenance(feed).reset(0) == (4, 0)
     assert feed.get_or_create_cursor() == 0
-    assert rebuild_cursor(feed) == (0, 2)
+    assert SqlFeedMaintenance(feed).rebuild_cursor() == (0, 2)
     assert feed.load_page(page(2, b"junk", event(3))) == 0
     query = "SELECT action, cursor_from, cursor_to FROM outbound_transfer_feed_polls WHERE action <> 'poll'"
     assert sorted(hook.fetch(query)) == [("rebuild", 0, 2), ("reset", 4, 0)]
-    assert list(find_problems(feed)) == []
+    assert list(SqlFeedMaintenance(feed).find_problems()) == []
     with pytest.raises(InvalidCursor):
-        reset(feed, -1)
+        SqlFeedMaintenance(feed).reset(-1)
 
 
 def test_rejected_lines_that_can_be_read_by_now_become_rows(hook: Hook) -> None:
@@ -114,10 +108,10 @@ def test_rejected_lines_that_can_be_read_by_now_become_rows(hook: Hook) -> None:
     table, raw = "outbound_transfer_rejected_lines", event(9).decode()
     as_bytes = f"convert_to('{raw}', 'UTF8')" if hook.dialect_name == "postgresql" else f"CAST('{raw}' AS BLOB)"
     hook.run(f"INSERT INTO {table} SELECT account, 0, 7, {as_bytes}, reason, loaded_at FROM {table}")
-    assert replay_rejected_lines(feed) == (1, 1)
+    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (1, 1)
     assert hook.fetch("SELECT cursor_from, line_number FROM outbound_transfer_events WHERE event_id = 'e9'") == [(0, 7)]
     assert hook.fetch(f"SELECT cursor_from FROM {table}") == [(2,)]
-    assert replay_rejected_lines(feed) == (0, 1)
+    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (0, 1)
 
 
 # ------------------------------------------------------------------------------------------------------- other versions
@@ -181,9 +175,9 @@ def test_a_database_that_nothing_is_known_of_lands_the_feed_too(hook_of: Any, na
         feed.load_page(page(4, event(4)))
     ids = known.fetch("SELECT event_id, raw IS NULL FROM outbound_transfer_events ORDER BY event_id")
     assert [(row[0], bool(row[1])) for row in ids] == [("e1", True), ("e2", True), ("e3", False)]
-    assert status(feed).cursor == 6
-    assert list(find_problems(feed)) == []
-    assert reset(feed, 0) == (6, 0)
+    assert SqlFeedMaintenance(feed).status().cursor == 6
+    assert list(SqlFeedMaintenance(feed).find_problems()) == []
+    assert SqlFeedMaintenance(feed).reset(0) == (6, 0)
     assert feed.load_page(page(0, event(1), event(1), b"junk \xff", event(2), has_more=True)) == 0
 
 
@@ -228,10 +222,10 @@ def test_a_driver_that_takes_no_statement_before_all_rows_are_read_lands_the_fee
     assert feed.get_or_create_cursor() == 0
     assert feed.load_page(page(0, event(1), b"junk \xff", event(2), has_more=True)) == 2
     assert feed.load_page(page(3, event(2), event(3))) == 1
-    assert status(feed).cursor == 5
-    assert list(find_problems(feed)) == []
-    assert reset(feed, 0) == (5, 0)
-    assert rebuild_cursor(feed) == (0, 3)
+    assert SqlFeedMaintenance(feed).status().cursor == 5
+    assert list(SqlFeedMaintenance(feed).find_problems()) == []
+    assert SqlFeedMaintenance(feed).reset(0) == (5, 0)
+    assert SqlFeedMaintenance(feed).rebuild_cursor() == (0, 3)
 
 
 def test_a_feed_has_a_name_of_some_length(hook: Hook) -> None:

@@ -11,7 +11,8 @@ import pytest
 from outbound_transfer.protocol.events import Event, Page
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.events import EventStore, PollRecord
+from outbound_transfer.warehouse.destination import PollRecord
+from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.transfers import TransferTables, sent_at
 from support.warehouses import Hook
 

@@ -116,23 +116,23 @@ class FeedScenario:
         self.dies_at = 0
 
     def reset(self) -> None:
-        from outbound_transfer.warehouse.maintenance import reset
+        from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 
-        reset(self._tables(), 0)
+        SqlFeedMaintenance(self._tables()).reset(0)
 
     def rebuild(self) -> None:
-        from outbound_transfer.warehouse.maintenance import rebuild_cursor
+        from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 
-        rebuild_cursor(self._tables())
+        SqlFeedMaintenance(self._tables()).rebuild_cursor()
 
     def replay(self) -> None:
-        from outbound_transfer.warehouse.maintenance import replay_rejected_lines
+        from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 
-        replay_rejected_lines(self._tables())
+        SqlFeedMaintenance(self._tables()).replay_rejected_lines()
 
     def finish(self, feed: list[Line]) -> None:
         """Without faults the end is reached, whatever was before."""
-        from outbound_transfer.warehouse.maintenance import find_problems
+        from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 
         end, self.last = feed[-1].position, True
         for _ in range(LAST_RUNS):
@@ -143,7 +143,7 @@ class FeedScenario:
         self.reset()
         self.run()
         self.judge(feed)
-        doubled = [said for said in find_problems(self._tables()) if "more than once" in said]
+        doubled = [said for said in SqlFeedMaintenance(self._tables()).find_problems() if "more than once" in said]
         if doubled:
             raise Broken(f"feed verify: {doubled}")
 

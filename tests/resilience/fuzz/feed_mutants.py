@@ -11,8 +11,9 @@ from outbound_transfer.airflow_compat.names import timezone
 from outbound_transfer.protocol import events
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse import events as landing
-from outbound_transfer.warehouse import maintenance, timestamps
+from outbound_transfer.warehouse import timestamps
 from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 
 
 def a_page_that_is_refused_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,13 +68,13 @@ def a_line_is_as_deep_as_its_reader_can(monkeypatch: pytest.MonkeyPatch) -> None
 def a_replay_lands_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rejected line that the database refuses ends the replay of all."""
 
-    def replaced(tables: EventStore, position: int, events: Any) -> int:
-        with tables.warehouse.transaction() as cursor:
+    def replaced(feed: SqlFeedMaintenance, position: int, events: Any) -> int:
+        with feed._warehouse.transaction() as cursor:
             for start, event in events:
-                maintenance._replace(tables, cursor, start, event)
+                feed._replace(cursor, start, event)
         return len(events)
 
-    monkeypatch.setattr(maintenance, "_replaced", replaced)
+    monkeypatch.setattr(SqlFeedMaintenance, "_replaced", replaced)
 
 
 MUTANTS = (

@@ -1,0 +1,217 @@
+"""Where the event feed is loaded: what an ingestion and the command line need of every kind of destination.
+
+A SQL database (:mod:`.events`) commits a page in a transaction, a table of the lake in a snapshot, a folder of objects
+in one object. What they have in common is decided here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+import msgspec
+
+from outbound_transfer.protocol.events import MAX_CURSOR, Page
+from outbound_transfer.warehouse.errors import InvalidCursor, InvalidName
+
+#: Characters of an account's name.
+MAX_ACCOUNT_LENGTH: Final = 250
+
+#: Maximum number of characters of a note.
+MAX_NOTE: Final = 500
+
+#: Action of a poll whose cursor was not accepted at once.
+CLAIM: Final = "claim"
+
+
+class PollRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of :data:`.tables.FEED_POLLS`, where the fields are described."""
+
+    cursor_from: int
+    action: str = "poll"
+    status: int | None = None
+    events: int = 0
+    new_events: int = 0
+    rejected: int = 0
+    cursor_to: int | None = None
+    has_more: bool | None = None
+    note: str | None = None
+
+
+def poll_for(page: Page, new_events: int) -> PollRecord:
+    """Return the poll of a page that is loaded."""
+    return PollRecord(
+        status=200,
+        events=len(page.events),
+        new_events=new_events,
+        rejected=len(page.rejected),
+        cursor_from=page.cursor,
+        cursor_to=page.next_cursor,
+        has_more=page.has_more,
+    )
+
+
+def check_account(account: str) -> None:
+    """Check that a destination can store the name of an account.
+
+    :raises InvalidName: it is empty or too long.
+    """
+    if not 0 < len(account) <= MAX_ACCOUNT_LENGTH:
+        raise InvalidName(f"an account's name has 1 to {MAX_ACCOUNT_LENGTH} characters, not {len(account)}")
+
+
+def check_cursor(to: int) -> None:
+    """Check a cursor that a user sets.
+
+    :raises InvalidCursor: the feed has no such cursor (service-api.md, R43).
+    """
+    if not 0 <= to <= MAX_CURSOR:
+        raise InvalidCursor(f"a cursor is a whole number from 0 to {MAX_CURSOR}, not {to}")
+
+
+class EventDestination(ABC):
+    """The events, rejected lines, polls and cursor of one account's feed.
+
+    :ivar account: name of the feed's account; several accounts share a destination.
+    """
+
+    account: str
+
+    @abstractmethod
+    def get_or_create_cursor(self) -> int:
+        """Return the cursor; create or upgrade what is needed first. A new feed starts at 0.
+
+        :raises InvalidCursor: the stored value is not a cursor.
+        :raises SchemaTooNew: it was created by a newer version of this package.
+        :raises UnreliableWarehouse: it cannot store a page whole or not at all.
+        """
+
+    @abstractmethod
+    def load_page(self, page: Page) -> int:
+        """Store a page, its cursor and its poll: all of it, or nothing.
+
+        :return: number of events that are new.
+        :raises CursorMoved: the stored cursor is not the one that the page was read with.
+        :raises RowsRefused: values of rows are refused; the error has a page that is accepted.
+        :raises PageRefused: the page is refused as a whole.
+        """
+
+    @abstractmethod
+    def log_poll(self, poll: PollRecord) -> None:
+        """Record a poll that loaded nothing."""
+
+    @abstractmethod
+    def greatest_excess(self) -> int:
+        """Return how far a loaded page's cursor was beyond the page's lines at most; 0 if no page is loaded."""
+
+    @abstractmethod
+    def greatest_claim(self, position: int) -> int:
+        """Return the greatest cursor that was claimed (:data:`CLAIM`) for the page after ``position``; 0 if none."""
+
+    def accepts_cursor(self, page: Page) -> bool:
+        """Return whether the page's ``X-Next-Cursor`` is plausible; if not, record it as a claim.
+
+        Events between a page's last line and ``X-Next-Cursor`` are never read, so a wrong cursor would skip them. A
+        cursor that is further beyond the lines than usual for this feed is accepted if an earlier response claimed at
+        least half of the distance; half, because a feed grows between two responses.
+        """
+        if page.excess <= self._usual_excess(page):
+            return True
+        claimed = max(self.greatest_claim(page.cursor), page.cursor)
+        if page.next_cursor - page.cursor <= 2 * (claimed - page.cursor):
+            return True
+        lines = len(page.events) + len(page.rejected)
+        note = f"X-Next-Cursor {page.next_cursor} is {page.excess} beyond what {lines} lines account for"
+        self.log_poll(
+            PollRecord(action=CLAIM, status=200, cursor_from=page.cursor, cursor_to=page.next_cursor, note=note)
+        )
+        return False
+
+    def _usual_excess(self, page: Page) -> int:
+        """Return how far the cursor may be beyond the lines without a claim; 0 if the events' ids are positions."""
+        if page.excess <= 0 or not page.events or page.has_positions:
+            return 0
+        return self.greatest_excess()
+
+    def session(self) -> AbstractContextManager[None]:
+        """Return a context in which several pages are loaded; what they share is closed at its end."""
+        return nullcontext()
+
+    def release(self) -> None:  # noqa: B027  # most destinations hold nothing
+        """Close what pages share, for example before a sleep; the next page opens it again."""
+
+
+class FeedStatus(msgspec.Struct, frozen=True):
+    """The state of a feed at its destination.
+
+    :ivar caught_up: whether the last loaded page had no more after it.
+    :ivar loaded_at: of the newest event, like ``occurred_at``.
+    :ivar polled_at: of the last poll, like the HTTP ``status`` and the ``note``.
+    """
+
+    account: str
+    cursor: int
+    updated_at: str | None
+    caught_up: bool | None
+    events: int
+    rejected: int
+    loaded_at: str | None
+    occurred_at: str | None
+    polled_at: str | None
+    status: int | None
+    note: str | None
+
+
+class FeedMaintenance(ABC):
+    """Inspection and repair of a feed at its destination, for the command line.
+
+    Inspection changes nothing. Every change is recorded in the log of polls.
+
+    :ivar account: name of the feed's account.
+    """
+
+    account: str
+
+    @abstractmethod
+    def read_cursor(self) -> int:
+        """Return the cursor.
+
+        :raises UnknownFeed: the feed has never been read.
+        :raises InvalidCursor: the stored value is not a cursor.
+        """
+
+    @abstractmethod
+    def status(self) -> FeedStatus:
+        """Return the feed's cursor, its last poll, and counts of its events.
+
+        :raises UnknownFeed: the feed has never been read.
+        """
+
+    @abstractmethod
+    def find_problems(self) -> Iterator[str]:
+        """Yield a sentence for each problem of what is stored.
+
+        :raises UnknownFeed: the feed has never been read.
+        """
+
+    @abstractmethod
+    def reset(self, to: int) -> tuple[int, int]:
+        """Set the cursor; return the cursor before and after.
+
+        :raises InvalidCursor: ``to`` is not a cursor.
+        :raises UnknownFeed: the feed has never been read.
+        :raises CursorMoved: a reader loaded a page at the same time.
+        """
+
+    @abstractmethod
+    def rebuild_cursor(self) -> tuple[int, int]:
+        """Set the cursor by the events that are stored; return the cursor before and after.
+
+        What is read again is not loaded twice.
+        """
+
+    @abstractmethod
+    def replay_rejected_lines(self) -> tuple[int, int]:
+        """Load the rejected lines that are valid by now; return how many they are, and how many are left."""
