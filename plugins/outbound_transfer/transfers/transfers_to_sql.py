@@ -39,7 +39,8 @@ class TransfersToSqlOperator(OutboundTransferOperator):
     A key that sees none of the transfers that the tables have for the connection is taken for another user's: the task
     fails and stores nothing, as such a key says nothing about these transfers.
 
-    :param sql_conn_id: connection of the warehouse: PostgreSQL, SQLite, DuckDB, or any other with a ``DbApiHook``.
+    :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite, DuckDB, or another with a
+        ``DbApiHook`` that passes a probe.
     :param table_prefix: prefix of the names of the tables.
     :param schema: existing schema of the tables. Default: the connection's own.
     :param account: name of the account in the tables. Default: its site address.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.dialects.refused import check_names
 from outbound_transfer.warehouse.errors import NotASqlConnection
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ def open_warehouse(
     :param timeout: seconds to wait for other sessions' locks, and for the database.
     :param connection: the connection, if it was looked up before; it is not looked up again.
     :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
+    :raises UnsupportedWarehouse: its database is known not to work.
     """
     from airflow.providers.common.sql.hooks.sql import DbApiHook
 
     hook = connection.get_hook() if connection else BaseHook.get_hook(sql_conn_id)
     if not isinstance(hook, DbApiHook):
+        check_names([getattr(hook, "conn_type", None)])
         raise NotASqlConnection(f"connection '{sql_conn_id}' is not a SQL connection (its hook is not a DbApiHook)")
     if connection:  # the hook would look it up for each statement
         hook.get_connection = lambda _: connection

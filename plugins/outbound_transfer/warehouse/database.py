@@ -228,14 +228,18 @@ class Warehouse:
                 return False
             return True
 
-    def run(self, tx: Any, statement: str, parameters: Sequence[Any] = ()) -> Any:
+    def run(self, tx: Any, statement: str, parameters: Sequence[Any] = (), **tables: Table) -> Any:
         """Execute a statement in the form that :meth:`render` takes; return ``tx``."""
-        tx.execute(self.render(statement), parameters)
+        tx.execute(self.render(statement, **tables), parameters)
         return tx
 
-    def render(self, statement: str) -> str:
-        """Return a statement in this database's SQL; the argument has ``{table}``, ``[column]`` and ``?``."""
-        names = {table.name: self.name(table) for table in TABLES}
+    def render(self, statement: str, **tables: Table) -> str:
+        """Return a statement in this database's SQL; the argument has ``{table}``, ``[column]`` and ``?``.
+
+        :param tables: tables besides those of :data:`.tables.TABLES`, by their names in the statement.
+        """
+        all_tables = {**{table.name: table for table in TABLES}, **tables}
+        names = {name: self.name(table) for name, table in all_tables.items()}
         quoted = _COLUMN.sub(lambda match: self.dialect.quote(match[1]), statement)
         return quoted.replace("?", self.dialect.placeholder).format_map(names)
 

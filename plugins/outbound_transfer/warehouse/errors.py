@@ -18,6 +18,10 @@ class NotASqlConnection(WarehouseError):
     """The connection is not a SQL connection (its hook is not a ``DbApiHook``)."""
 
 
+class UnsupportedWarehouse(WarehouseError):
+    """The database cannot keep the rows and the cursor together, or changes what it is given."""
+
+
 class InvalidName(WarehouseError, ValueError):
     """The database cannot use a schema, a table prefix or an account's name unchanged."""
 

@@ -11,6 +11,7 @@ from sqlalchemy import Table
 
 from outbound_transfer.warehouse.database import Warehouse, scalar
 from outbound_transfer.warehouse.errors import SchemaTooNew
+from outbound_transfer.warehouse.probe import probe
 from outbound_transfer.warehouse.tables import (
     CALLS,
     DELIVERIES,
@@ -58,6 +59,7 @@ def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> Non
     """Create the tables of ``group``, or upgrade them. Several sessions may do so at the same time.
 
     :raises SchemaTooNew: they were created by a newer version of this package.
+    :raises UnsupportedWarehouse: the database cannot keep what the tables are for.
     """
     with warehouse.read() as tx:
         found = checked_version(warehouse, tx, group)
@@ -93,6 +95,10 @@ def _version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | None:
 
 
 def _upgrade(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
+    with warehouse.read() as tx:
+        needs_probe = warehouse.dialect.needs_probe(tx)
+    if needs_probe:
+        probe(warehouse)
     warehouse.create_tables((SCHEMA_VERSION, *group.tables))
     with warehouse.transaction() as tx:
         warehouse.lock(tx)

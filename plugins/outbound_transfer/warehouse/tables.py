@@ -339,6 +339,17 @@ POLL_READINGS: Final = Table(
 TABLES: Final = tuple(_METADATA.tables.values())
 
 
+def probe_table(name: str) -> Table:
+    """Return a table with what all others rely on: a key of text, and text that may be NULL."""
+    return Table(
+        name,
+        MetaData(),
+        _column("name", _key_text(20), "a key", key=True),
+        _column("value", TEXT, "any text", null=True),
+        comment="For a moment only.",
+    )
+
+
 def with_names(table: Table, prefix: str, schema: str | None) -> Table:
     """Return a copy of a table with the names that it and its indexes have in a warehouse."""
     name = quoted_name(prefix + table.name, quote=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from outbound_transfer.warehouse.dialects.base import DbApiHookLike, Row, WarehouseDialect
 from outbound_transfer.warehouse.dialects.duckdb import DuckDbDialect
 from outbound_transfer.warehouse.dialects.generic import GenericDialect
 from outbound_transfer.warehouse.dialects.postgresql import PostgresDialect
+from outbound_transfer.warehouse.dialects.refused import check_names
 from outbound_transfer.warehouse.dialects.sqlite import SqliteDialect
 
 __all__ = ["DIALECTS", "DbApiHookLike", "Row", "WarehouseDialect", "dialect_of"]
@@ -19,7 +21,21 @@ DIALECTS: Final[dict[str, type[WarehouseDialect]]] = {
 
 
 def dialect_of(hook: DbApiHookLike) -> WarehouseDialect:
-    """Return the dialect of a hook's database; portable SQL if there is no class for it."""
-    database = re.split(r"[+.]", hook.dialect_name)[0]  # some hooks name the driver too
+    """Return the dialect of a hook's database; portable SQL if there is no class for it.
+
+    :raises UnsupportedWarehouse: the database is known not to work.
+    """
+    check_names(_names(hook))
+    database = _database_name(hook)
     dialect = DIALECTS.get(database)
     return dialect() if dialect else GenericDialect(hook.dialect_name, hook.placeholder)
+
+
+def _names(hook: DbApiHookLike) -> Iterator[str | None]:
+    # The type of the connection first: the other may need an account, and Redshift's is PostgreSQL.
+    yield getattr(hook, "conn_type", None)
+    yield _database_name(hook)
+
+
+def _database_name(hook: DbApiHookLike) -> str:
+    return re.split(r"[+.]", hook.dialect_name)[0]  # some hooks name the driver too

@@ -91,6 +91,13 @@ class WarehouseDialect(ABC):
         """Return a function that opens a connection to the hook's database."""
         return hook.get_conn
 
+    def needs_probe(self, tx: Any) -> bool:  # noqa: ARG002  # most classes know their database
+        """Return whether it is unknown if the database keeps what it is given (:mod:`.warehouse.probe`).
+
+        :raises UnsupportedWarehouse: the database is known not to work.
+        """
+        return False
+
     def configure_connection(self, connection: Any) -> None:  # noqa: B027  # most connections are ready
         """Prepare a new connection, so that only an explicit commit commits."""
 

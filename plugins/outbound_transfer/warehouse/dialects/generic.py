@@ -38,6 +38,9 @@ class GenericDialect(WarehouseDialect):
 
         return connect
 
+    def needs_probe(self, tx: Any) -> bool:  # noqa: ARG002
+        return True
+
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
         new = select_new_rows(tx, self, quoted, table, rows)
         if new:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects.base import DialectT, Row, WarehouseDialect, select_new_rows
+from outbound_transfer.warehouse.dialects.refused import check_names
 from outbound_transfer.warehouse.errors import DuplicateRow
 
 _UNIQUE_VIOLATION: Final = "23505"
 
 #: Classes of errors that rows may cause: data, constraints, limits of size and depth, triggers, limits of memory.
 _ROW_ERROR_CLASSES: Final = ("22", "23", "54", "P0", "XX")
+
+
+#: Databases that speak PostgreSQL's protocol and name themselves in the version.
+_OTHERS: Final = ("cockroachdb", "-yb-", "greenplum", "materialize", "questdb", "risingwave", "cratedb")
 
 
 class PostgresDialect(WarehouseDialect):
@@ -39,6 +44,12 @@ class PostgresDialect(WarehouseDialect):
         # Of the transaction alone: a pooler may give the session to others.
         changed.begin = (*self.begin, f"SET LOCAL statement_timeout = {seconds * 1_000:.0f}")
         return changed
+
+    def needs_probe(self, tx: Any) -> bool:
+        tx.execute("SELECT version()", ())
+        version = str(_only_value(tx.fetchone())).lower()
+        check_names(name for name in ("redshift",) if name in version)
+        return any(name in version for name in _OTHERS)
 
     def configure_connection(self, connection: Any) -> None:
         connection.autocommit = False  # psycopg 2 and 3 alike, whatever the connection's extra says
@@ -71,6 +82,11 @@ class PostgresDialect(WarehouseDialect):
             return
         with tx.copy(statement) as copy:
             copy.write(text)
+
+
+def _only_value(row: Any) -> Any:
+    # Connections may be configured to return dictionaries.
+    return next(iter(row.values())) if isinstance(row, Mapping) else row[0]
 
 
 def _sqlstate(error: BaseException) -> str:
