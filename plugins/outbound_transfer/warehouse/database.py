@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Table
@@ -26,6 +26,10 @@ T = TypeVar("T")
 #: Number of retries after a conflict over a row or over creating the tables: about two seconds in all, as the other
 #: session may be slow on a busy machine.
 _CONFLICT_RETRIES: Final = 40
+
+
+class _RolledBack(Exception):
+    """Rolls a trial back."""
 
 
 class Warehouse:
@@ -87,6 +91,13 @@ class Warehouse:
             yield tx
             # Not reached on an exception; closing the connection then rolls the transaction back.
             self.dialect.commit(connection, tx)
+
+    @contextmanager
+    def trial(self) -> Iterator[Any]:
+        """Open a DB-API cursor in a transaction that is rolled back at its end."""
+        with suppress(_RolledBack), self.transaction() as tx:
+            yield tx
+            raise _RolledBack
 
     def retry_on_conflict(self, change: Callable[[], T]) -> T:
         """Run a transaction again if another session creates the same row or the tables at the same time.

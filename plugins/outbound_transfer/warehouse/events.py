@@ -50,10 +50,6 @@ AddRows: TypeAlias = Callable[[Any, Table, Sequence[Row]], int]
 _CREATE_RETRIES: Final = 20
 
 
-class _RolledBack(Exception):
-    """Rolls a trial transaction back."""
-
-
 class EventStore(EventDestination):
     """The stored events, cursor, polls and rejected lines of one feed.
 
@@ -195,15 +191,13 @@ class EventStore(EventDestination):
 
     def _refusal(self, page: Page) -> Exception | None:
         try:
-            with self.warehouse.transaction() as tx:
+            with self.warehouse.trial() as tx:
                 self._write(tx, page, self.warehouse.insert)
-                raise _RolledBack
-        except _RolledBack:
-            return None
         except Exception as error:
             if isinstance(error, WarehouseError) or not self.warehouse.dialect.is_refusal(error):
                 raise
             return error
+        return None
 
     def _write(self, tx: Any, page: Page, add_events: AddRows) -> int:
         now = self.now()
