@@ -9,6 +9,7 @@ import hashlib
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -60,19 +61,32 @@ def environment_of(version: str, python: Path) -> Path:
 
     :raises InstallFailed: the package and its extras do not fit the constraints.
     """
-    folder = FOLDER / version
+    packages = [f"apache-airflow=={version}"]
+    return make_environment(version, python, packages, constraints=constraints_of(version), extras=EXTRAS, tools=TOOLS)
+
+
+def make_environment(
+    name: str, python: Path, packages: Sequence[str], *, constraints: Path, extras: str = "", tools: Path | None = None
+) -> Path:
+    """Return the interpreter of an environment with the package, which is made if what it follows from has changed.
+
+    :param packages: requirements besides the package, under the same constraints.
+    :param tools: requirements without constraints.
+    :raises InstallFailed: they do not fit the constraints.
+    """
+    folder = FOLDER / name
     interpreter, stamp = folder / "bin/python", folder / "complete"
-    constraints = constraints_of(version)
-    inputs = (REPOSITORY / "pyproject.toml", constraints, TOOLS, Path(__file__))
-    state = hashlib.sha256(b"\0".join(file.read_bytes() for file in inputs)).hexdigest()
+    inputs = (REPOSITORY / "pyproject.toml", constraints, *([tools] if tools else []), Path(__file__))
+    state = hashlib.sha256(b"\0".join((*(file.read_bytes() for file in inputs), repr(packages).encode()))).hexdigest()
     if not stamp.exists() or stamp.read_text() != state:
         _uv("venv", "--clear", "--python", python, folder)
         install = ("pip", "install", "--python", interpreter, "--link-mode", "hardlink")
         build = ("--build-constraint", NEWEST_CONSTRAINTS)
-        package = ("--editable", f"{REPOSITORY}[{EXTRAS}]", f"apache-airflow=={version}")
-        _uv(*install, "--constraint", constraints, *build, *package)
+        package = ("--editable", f"{REPOSITORY}[{extras}]" if extras else REPOSITORY)
+        _uv(*install, "--constraint", constraints, *build, *package, *packages)
         _uv("pip", "check", "--python", interpreter)
-        _uv(*install, "--requirement", TOOLS)
+        if tools:
+            _uv(*install, "--requirement", tools)
         stamp.write_text(state)
     return interpreter
 

@@ -1,0 +1,59 @@
+"""Connections of databases that cannot be a warehouse are refused, with the hook that Airflow has for each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.pythons import python_of
+from support.repository import TESTS
+from versions.environments import NEWEST_CONSTRAINTS, UV, make_environment
+
+pytestmark = pytest.mark.e2e
+
+PROVIDERS = ("amazon", "clickhousedb", "databricks", "google", "microsoft-mssql", "oracle", "trino")
+
+#: Per type of connection: the hook's class, and how the refusal begins.
+REFUSED = {
+    "athena": ("AthenaSQLHook", "Amazon Athena: each of its statements commits by itself"),
+    "clickhouse": ("ClickHouseHook", "ClickHouse: each of its statements commits by itself"),
+    "databricks": ("DatabricksHook", "Databricks: each of its statements commits by itself"),
+    "gcpbigquery": ("BigQueryHook", "Google BigQuery: each of its statements commits by itself"),
+    "mssql": ("MsSqlHook", "SQL Server: its text columns change or reject text"),
+    "oracle": ("OracleHook", "Oracle: its text columns change or reject text"),
+    "redshift": ("RedshiftSQLHook", "Amazon Redshift: it enforces no keys"),
+    "trino": ("TrinoHook", "Trino: each of its statements commits by itself"),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    packages = [f"apache-airflow-providers-{name}" for name in PROVIDERS]
+    interpreter = make_environment("refused", python_of("3.12", UV), packages, constraints=NEWEST_CONSTRAINTS)
+    connection = {"host": "warehouse.example.com", "login": "ann", "password": "secret", "schema": "analytics"}
+    connections = {f"AIRFLOW_CONN_{name.upper()}": json.dumps({"conn_type": name, **connection}) for name in REFUSED}
+    home = {"AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    done = subprocess.run(
+        [interpreter, Path(__file__).with_name("hooks.py")],
+        env=environment | connections | home | {"PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("conn_type", REFUSED)
+def test_the_connection_is_refused_before_it_is_opened(conn_type: str, outcomes: dict[str, list[str]]) -> None:
+    hook, error, text = outcomes[conn_type]
+    wanted_hook, start = REFUSED[conn_type]
+    assert (hook, error) == (wanted_hook, "UnsupportedWarehouse")
+    assert text.startswith(start)
+    assert "EventFeedToObjectStorageOperator" in text
+    assert "secret" not in text
