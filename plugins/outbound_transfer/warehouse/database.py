@@ -179,6 +179,13 @@ class Warehouse:
         names = {"quoted": self.qualified(table), "plain": self.prefix + table.name, "schema": self.schema}
         return bool(scalar(tx, self.dialect.exists, names))
 
+    def check_tables(self, tx: Any, tables: Iterable[Table]) -> None:
+        """Check those of the tables that exist.
+
+        :raises UnsupportedWarehouse: one of them takes part in no transaction.
+        """
+        self.dialect.check_tables(tx, [self.prefix + table.name for table in tables], self.schema)
+
     def create_tables(self, tables: Iterable[Table]) -> None:
         """Create the tables that do not exist. Several sessions may do so at the same time."""
         if self.dialect.exists is None:

@@ -87,7 +87,11 @@ def checked_version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | N
 
 
 def _version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | None:
-    """Return the version of the tables; None if there are no tables yet."""
+    """Return the version of the tables; None if there are no tables yet.
+
+    :raises UnsupportedWarehouse: a table takes part in no transaction.
+    """
+    warehouse.check_tables(tx, (SCHEMA_VERSION, *group.tables))
     if not warehouse.table_exists(tx, SCHEMA_VERSION):
         return None
     found = scalar(tx, warehouse.render("SELECT [version] FROM {schema_version} WHERE [component] = ?"), (group.name,))

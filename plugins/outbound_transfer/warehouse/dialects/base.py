@@ -98,6 +98,12 @@ class WarehouseDialect(ABC):
         """
         return False
 
+    def check_tables(self, tx: Any, names: Sequence[str], schema: str | None) -> None:  # noqa: B027
+        """Check those of the tables that exist; whoever made or changed them may have made them unreliable.
+
+        :raises UnsupportedWarehouse: one of them takes part in no transaction.
+        """
+
     def configure_connection(self, connection: Any) -> None:  # noqa: B027  # most connections are ready
         """Prepare a new connection, so that only an explicit commit commits."""
 
