@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support import mariadb as mariadb_support
+from support.mariadb import MARIADB_DRIVERS
 from support.postgres import Database, running_server
 from support.timeouts import eventually
 
@@ -40,6 +42,31 @@ def postgres(postgres_server: Database) -> Iterator[Database]:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[mariadb_support.Database]:
+    """One server a test process."""
+    with mariadb_support.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb(mariadb_server: mariadb_support.Database) -> Iterator[mariadb_support.Database]:
+    """A fresh database; whoever leaves a connection to it open fails."""
+    name = f"test_{uuid.uuid4().hex}"
+    with closing(mariadb_server.connect(autocommit=True)) as connection, closing(connection.cursor()) as tx:
+        tx.execute(f"CREATE DATABASE {name}")
+        try:
+            yield mariadb_support.Database(mariadb_server.socket, name)
+
+            def is_left() -> bool:
+                tx.execute(f"SELECT count(*) FROM information_schema.processlist WHERE db = '{name}'")
+                return tx.fetchall() == ((0,),)
+
+            eventually(is_left)
+        finally:
+            tx.execute(f"DROP DATABASE {name}")
+
+
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A folder that no disk is waited for: DuckDB writes its file anew whenever it is closed."""
@@ -57,13 +84,16 @@ def hook_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], H
             return sqlite_hook(tmp_path / "warehouse.db")
         if name == "duckdb":
             return duckdb_hook(request.getfixturevalue("memory") / "warehouse.duckdb")
+        if name in MARIADB_DRIVERS:
+            mariadb: mariadb_support.Database = request.getfixturevalue("mariadb")
+            return Hook("mysql", lambda: mariadb.connect(name))
         database: Database = request.getfixturevalue("postgres")
         return Hook("postgresql", lambda: database.connect(**DRIVERS[name]))
 
     return make
 
 
-@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2"])
+@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2", *MARIADB_DRIVERS])
 def warehouse_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     """A hook of each database that has a dialect of its own."""
     return hook_of(request.param)

@@ -238,13 +238,8 @@ class Warehouse:
         """Whether appending is cheaper and safe: a table that was not created here may have no primary key."""
         if not self.dialect.supports_append:
             return False
-        nothing = f"INSERT INTO {self.name(table)} SELECT * FROM {self.name(table)} WHERE 1 = 0"  # noqa: S608
         with self.read() as tx:
-            try:
-                tx.execute(f"{nothing} ON CONFLICT ({self.dialect.key(table)}) DO NOTHING", ())
-            except Exception:
-                return False
-            return True
+            return self.dialect.has_key(tx, self.qualified(table), table)
 
     def run(self, tx: Any, statement: str, parameters: Sequence[Any] = (), **tables: Table) -> Any:
         """Execute a statement in the form that :meth:`render` takes; return ``tx``."""
@@ -258,7 +253,7 @@ class Warehouse:
         """
         all_tables = {**{table.name: table for table in TABLES}, **tables}
         names = {name: self.name(table) for name, table in all_tables.items()}
-        quoted = _COLUMN.sub(lambda match: self.dialect.quote(match[1]), statement)
+        quoted = _COLUMN.sub(lambda match: self.dialect.quote(match[1]), self.dialect.adapt(statement))
         return quoted.replace("?", self.dialect.placeholder).format_map(names)
 
 

@@ -49,6 +49,9 @@ AddRows: TypeAlias = Callable[[Any, Table, Sequence[Row]], int]
 #: Number of retries if another session creates the tables at the same time.
 _CREATE_RETRIES: Final = 20
 
+#: Number of times that a page is loaded again after a deadlock.
+_DEADLOCK_RETRIES: Final = 5
+
 
 class EventStore(EventDestination):
     """The stored events, cursor, polls and rejected lines of one feed.
@@ -180,11 +183,13 @@ class EventStore(EventDestination):
     def _supports_append(self) -> bool:
         return self.warehouse.supports_append(EVENTS)
 
-    def _load_in_transaction(self, page: Page, add_events: AddRows) -> int:
+    def _load_in_transaction(self, page: Page, add_events: AddRows, retries: int = _DEADLOCK_RETRIES) -> int:
         try:
             with self.warehouse.transaction() as tx:
                 return self._write(tx, page, add_events)
         except Exception as error:
+            if retries and self.warehouse.dialect.is_deadlock(error):  # the cursor may be where it was
+                return self._load_in_transaction(page, add_events, retries - 1)
             if self.warehouse.dialect.is_conflict(error):
                 raise self._cursor_moved(page.cursor) from error
             raise

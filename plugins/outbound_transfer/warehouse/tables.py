@@ -21,10 +21,12 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    cast,
+    func,
 )
-from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
+from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, LONGTEXT
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
-from sqlalchemy.sql.elements import quoted_name
+from sqlalchemy.sql.elements import BindParameter, ColumnElement, quoted_name
 from sqlalchemy.types import TypeEngine
 
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
@@ -44,15 +46,30 @@ def _key_text(length: int) -> TypeEngine[Any]:
     return _type(String(length), postgresql=Text(), duckdb=Text(), sqlite=Text())
 
 
-TEXT: Final = _type(Text(), mysql=LONGTEXT(), mariadb=LONGTEXT())
+class _UtcDatetime(DATETIME):
+    """A DATETIME of MySQL, in UTC. It takes no text that ends with a zone, as parameters do."""
+
+    cache_ok = True
+
+    def bind_expression(self, bindvalue: BindParameter[Any]) -> ColumnElement[Any]:
+        return cast(func.left(bindvalue, 26), DATETIME(fsp=6))
+
+
+TEXT: Final = _type(Text(), mysql=LONGTEXT())
 INTEGER: Final = _type(BigInteger(), sqlite=Integer())
 #: Rows have 1 or 0.
 BOOLEAN: Final = _type(SmallInteger(), postgresql=Boolean(), duckdb=Boolean(), sqlite=Integer())
 #: Rows have text (ISO 8601, UTC, of a fixed length, which sorts by time): databases differ most in their timestamps.
-TIME: Final = _type(String(27), postgresql=TIMESTAMP(timezone=True), duckdb=TIMESTAMP(timezone=True), sqlite=Text())
-#: Rows have JSON text.
-JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT(), mariadb=LONGTEXT())
-BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB(), mariadb=LONGBLOB())
+TIME: Final = _type(
+    String(27),
+    postgresql=TIMESTAMP(timezone=True),
+    duckdb=TIMESTAMP(timezone=True),
+    sqlite=Text(),
+    mysql=_UtcDatetime(fsp=6),
+)
+#: Rows have JSON text. MySQL's own JSON rounds large numbers and sorts names, and MariaDB's is text with a check.
+JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT())
+BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB())
 
 _METADATA: Final = MetaData()
 
@@ -237,8 +254,9 @@ DELIVERIES: Final = Table(
     _column("expires_at", TIME, "when pickup ends", null=True),
     _column("finished_at", TIME, "when a terminal status was first seen", null=True),
     _column("updated_at", TIME, "when this row was last written"),
-    Index("deliveries_1", "created_at", "dag_id"),
-    Index("deliveries_2", "run_id"),
+    # MySQL indexes the start of a long text only.
+    Index("deliveries_1", "created_at", "dag_id", mysql_length={"dag_id": MAX_ACCOUNT_LENGTH}),
+    Index("deliveries_2", "run_id", mysql_length={"run_id": MAX_ACCOUNT_LENGTH}),
     comment="The delivery ledger: one row for each draft, as the tasks that delivered it reported it.",
 )
 
@@ -337,6 +355,9 @@ POLL_READINGS: Final = Table(
 
 #: In the order of docs/tables.md.
 TABLES: Final = tuple(_METADATA.tables.values())
+
+#: Names of the columns of timestamps; no other column has such a name.
+TIME_COLUMNS: Final = frozenset(column.name for table in TABLES for column in table.columns if column.type is TIME)
 
 
 def probe_table(name: str) -> Table:

@@ -1,4 +1,4 @@
-"""One class per kind of database: PostgreSQL, SQLite, DuckDB, and portable SQL for any other."""
+"""One class per kind of database: PostgreSQL, MySQL, SQLite, DuckDB, and portable SQL for any other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 from outbound_transfer.warehouse.dialects.base import DbApiHookLike, Row, WarehouseDialect
 from outbound_transfer.warehouse.dialects.duckdb import DuckDbDialect
 from outbound_transfer.warehouse.dialects.generic import GenericDialect
+from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 from outbound_transfer.warehouse.dialects.postgresql import PostgresDialect
 from outbound_transfer.warehouse.dialects.refused import check_names
 from outbound_transfer.warehouse.dialects.sqlite import SqliteDialect
@@ -16,7 +17,8 @@ from outbound_transfer.warehouse.dialects.sqlite import SqliteDialect
 __all__ = ["DIALECTS", "DbApiHookLike", "Row", "WarehouseDialect", "dialect_of"]
 
 DIALECTS: Final[dict[str, type[WarehouseDialect]]] = {
-    dialect.name: dialect for dialect in (DuckDbDialect, PostgresDialect, SqliteDialect)
+    **{dialect.name: dialect for dialect in (DuckDbDialect, MySqlDialect, PostgresDialect, SqliteDialect)},
+    "mariadb": MySqlDialect,  # its hook may name it so
 }
 
 

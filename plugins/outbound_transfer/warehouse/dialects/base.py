@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import Index, Table
+from sqlalchemy.dialects.mysql.base import MySQLDialect
 from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.engine import URL, Dialect
 from sqlalchemy.engine.default import DefaultDialect
@@ -63,6 +64,7 @@ class WarehouseDialect(ABC):
     :cvar supports_idle_connections: whether a connection may stay open between transactions without blocking other
         clients.
     :cvar supports_array_parameters: whether a list can be one parameter, as in ``= ANY(?)``.
+    :cvar text_type: what a value is cast to for text.
     :cvar clock: query for the database's time in seconds since the epoch; None if there is no such query here.
     :ivar timeout: seconds to wait for locks of other sessions; None for the dialect's default.
     """
@@ -78,6 +80,7 @@ class WarehouseDialect(ABC):
     supports_append: ClassVar[bool] = False
     supports_idle_connections: ClassVar[bool] = True
     supports_array_parameters: ClassVar[bool] = False
+    text_type: ClassVar[str] = "TEXT"
     clock: str | None = None
     timeout: float | None = None
 
@@ -126,8 +129,25 @@ class WarehouseDialect(ABC):
         """
         return self.insert(tx, quoted, table, rows)
 
+    def has_key(self, tx: Any, quoted: str, table: Table) -> bool:
+        """Return whether the table of the quoted name has a primary key; one that was not created here may have none.
+
+        ``tx`` may be unusable afterwards.
+        """
+        name = self.in_statement(quoted)
+        nothing = f"INSERT INTO {name} SELECT * FROM {name} WHERE 1 = 0"  # noqa: S608
+        try:
+            tx.execute(f"{nothing} ON CONFLICT ({self.key(table)}) DO NOTHING", ())
+        except Exception:
+            return False
+        return True
+
     def is_conflict(self, error: BaseException) -> bool:  # noqa: ARG002
         """Return whether an error means that another session changed the same row first."""
+        return False
+
+    def is_deadlock(self, error: BaseException) -> bool:  # noqa: ARG002
+        """Return whether the transaction was rolled back so that another can go on: it may be run again at once."""
         return False
 
     def is_refusal(self, error: BaseException) -> bool:
@@ -143,6 +163,10 @@ class WarehouseDialect(ABC):
         """Return ``name`` as an identifier."""
         # A style without % signs keeps SQLAlchemy from doubling them: that is done where parameters are filled in.
         return sqlalchemy_dialect(self.name, "named").identifier_preparer.quote_identifier(name)
+
+    def adapt(self, statement: str) -> str:
+        """Return a statement in the form that :meth:`.database.Warehouse.render` takes, with this database's casts."""
+        return statement
 
     def in_statement(self, quoted: str) -> str:
         """Return a quoted name for a statement with parameters; every statement here has some, or ``()``."""
@@ -181,7 +205,12 @@ class _DuckDbSql(PGDialect):
 _Paramstyle: TypeAlias = Literal["qmark", "format", "named"]
 
 #: Not the dialects of drivers: psycopg's casts text to VARCHAR, which PostgreSQL does not compare with timestamps.
-_SQL_DIALECTS: Final = {"postgresql": PGDialect, "duckdb": _DuckDbSql}
+_SQL_DIALECTS: Final = {
+    "postgresql": PGDialect,
+    "duckdb": _DuckDbSql,
+    "mysql": MySQLDialect,
+    "mariadb": MySQLDialect,
+}
 
 _PARAMSTYLES: Final[Mapping[str, _Paramstyle]] = {"?": "qmark", "%s": "format"}
 
@@ -190,9 +219,8 @@ _PARAMSTYLES: Final[Mapping[str, _Paramstyle]] = {"?": "qmark", "%s": "format"}
 def sqlalchemy_dialect(name: str, paramstyle: _Paramstyle) -> Dialect:
     """Return SQLAlchemy's dialect of that name; that of standard SQL if SQLAlchemy does not know the database."""
     if name in _SQL_DIALECTS:
-        return _SQL_DIALECTS[name](paramstyle=paramstyle)  # type: ignore[no-untyped-call]
+        return _SQL_DIALECTS[name](paramstyle=paramstyle)
     try:
-        # Not the registry: it has a class for most names, and an instance for "mariadb".
         return URL.create(name).get_dialect()(paramstyle=paramstyle)  # type: ignore[call-arg]
     except NoSuchModuleError:
         return DefaultDialect(paramstyle=paramstyle)

@@ -27,7 +27,6 @@ class GenericDialect(WarehouseDialect):
 
     def __init__(self, name: str, placeholder: str) -> None:
         self.name, self.placeholder = name, placeholder
-        self.clock = "SELECT UNIX_TIMESTAMP(SYSDATE(6))" if name in ("mysql", "mariadb") else None
 
     def connection_factory(self, hook: DbApiHookLike) -> Connect:
         def connect() -> Any:

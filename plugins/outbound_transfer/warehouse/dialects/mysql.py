@@ -1,0 +1,402 @@
+"""MySQL and MariaDB, over the drivers of Airflow's hook: mysqlclient and mysql-connector-python.
+
+A session takes nothing from the server's defaults: not the character set (latin1 in MariaDB), the collation (blind to
+case and accents), the SQL mode (a lax one changes values silently), the isolation, nor the engine of tables.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from sqlalchemy import Index, Table
+from sqlalchemy.dialects.mysql.base import MySQLDDLCompiler, MySQLDialect
+from sqlalchemy.engine import Dialect
+from sqlalchemy.schema import CreateTable
+
+from outbound_transfer.warehouse.dialects.base import Connect, DbApiHookLike, Row, WarehouseDialect, select_new_rows
+from outbound_transfer.warehouse.errors import DuplicateRow
+from outbound_transfer.warehouse.tables import TIME_COLUMNS
+
+#: Bytes of a statement with several rows; larger ones are not faster.
+_MAX_STATEMENT: Final = 4 * 1024 * 1024
+
+#: Bytes of a packet that are not the statement.
+_PACKET_OVERHEAD: Final = 1_024
+
+#: Maximum number of bytes that a character of a text, or a byte, becomes in a literal: a backslash is escaped for
+#: the regular expression and then for the literal.
+_BYTES_PER_CHARACTER: Final = 4
+
+#: Seconds that a statement may take in MariaDB; milliseconds that a query may take in MySQL.
+_MARIADB_TIMEOUT: Final = "max_statement_time = {seconds:.3f}"
+_MYSQL_TIMEOUT: Final = "max_execution_time = {milliseconds:.0f}"
+
+_DUPLICATE: Final = 1062
+_DEADLOCK: Final = 1213
+
+#: Errors over a row that another session has locked or changed: a lock wait timeout, a changed record or table.
+_CONFLICTS: Final = frozenset((_DEADLOCK, 1205, 1020, 1412))
+
+#: Errors that values may cause. Drivers have one class for these and for lost connections, and not all have SQLSTATE.
+_REFUSALS: Final = frozenset(
+    (
+        *(1048, _DUPLICATE, 1118, 1153, 1264, 1265, 1292, 1300, 1301, 1366, 1367, 1406, 1411, 1644, 1690, 1364),
+        *(3140, 3141, 3156, 3819, 4025),  # JSON, and CHECK constraints of MySQL and of MariaDB
+        *(1216, 1217, 1451, 1452),  # foreign keys
+        *(1526, 1748),  # partitions
+    )
+)
+
+#: A timestamp that a statement compares with a column, or assigns to it.
+_TIME_PARAMETER: Final = re.compile(rf"(\[(?:{'|'.join(sorted(TIME_COLUMNS))})\]\s*[=<>]+\s*)\?")
+
+_ESCAPES: Final = {0: "\\0", ord("'"): "\\'", ord("\\"): "\\\\"}
+
+
+@dataclass(frozen=True)
+class _Server:
+    """What a session must know of its server.
+
+    :ivar max_packet: bytes of a statement.
+    """
+
+    is_mariadb: bool
+    max_packet: int
+
+    @property
+    def collation(self) -> str:
+        """The collation that distinguishes case, accents and trailing spaces; ``utf8mb4_bin`` ignores the latter."""
+        return "utf8mb4_nopad_bin" if self.is_mariadb else "utf8mb4_0900_bin"
+
+
+class _Connection:
+    """A connection whose cursors behave the same over each driver."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.commit, self.rollback, self.close = inner.commit, inner.rollback, inner.close
+
+    def cursor(self) -> _Cursor:
+        # mysql-connector-python otherwise refuses the next statement until all rows are read.
+        is_connector = type(self._inner).__module__.startswith("mysql.connector")
+        return _Cursor(self._inner.cursor(buffered=True) if is_connector else self._inner.cursor())
+
+
+class _Cursor:
+    """A DB-API cursor that fills in parameters itself: drivers differ in what they do with ``%%`` and without any.
+
+    Rows are tuples, and timestamps are in UTC.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.close = inner.close
+
+    @property
+    def rowcount(self) -> int:
+        return int(self._inner.rowcount)
+
+    @property
+    def description(self) -> Any:
+        return self._inner.description
+
+    def execute(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> None:
+        """Run a statement. ``%`` signs are doubled in one with parameters, or ``()``."""
+        if isinstance(parameters, Mapping):
+            statement %= {name: _literal(value) for name, value in parameters.items()}
+        elif parameters is not None:
+            statement %= tuple(_literal(value) for value in parameters)
+        self._inner.execute(statement.encode())
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        row = self._inner.fetchone()
+        return None if row is None else _to_tuple(row)
+
+    def fetchmany(self, size: int) -> list[tuple[Any, ...]]:
+        return [_to_tuple(row) for row in self._inner.fetchmany(size)]
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return [_to_tuple(row) for row in self._inner.fetchall()]
+
+
+class MySqlDialect(WarehouseDialect):
+    """MySQL and MariaDB. A page is inserted with a statement of several rows.
+
+    :ivar server: known from the first connection on.
+    """
+
+    name = "mysql"
+    placeholder = "%s"
+    max_identifier_length = 64
+    clock = "SELECT UNIX_TIMESTAMP(SYSDATE(6))"
+    # The server compares names there without case, though they may differ by it.
+    exists = (
+        "SELECT count(*) > 0 FROM information_schema.tables WHERE table_schema = coalesce(%(schema)s, database())"
+        " AND table_name = %(plain)s AND (@@lower_case_table_names <> 0 OR BINARY table_name = BINARY %(plain)s)"
+    )
+    uses_indexes = True
+    supports_append = True
+    text_type = "CHAR"
+    server: _Server | None = None
+
+    def connection_factory(self, hook: DbApiHookLike) -> Connect:
+        def connect() -> _Connection:
+            raw = hook.get_conn()
+            try:
+                return self._configured(raw)
+            except BaseException:
+                raw.close()
+                raise
+
+        return connect
+
+    def _configured(self, raw: Any) -> _Connection:
+        _decode_as_utf8(raw)
+        connection = _Connection(raw)
+        tx = connection.cursor()
+        if self.server is None:
+            tx.execute("SELECT version(), @@max_allowed_packet")
+            version, max_packet = tx.fetchall()[0]
+            self.server = _Server("mariadb" in str(version).lower(), int(max_packet))
+        for statement in self._session(self.server):
+            tx.execute(statement)
+        tx.close()
+        return connection
+
+    def _session(self, server: _Server) -> Iterator[str]:
+        """Yield the statements that a session begins with."""
+        settings = ["sql_mode = 'TRADITIONAL'", "autocommit = 0", "time_zone = '+00:00'"]
+        if self.timeout is not None:
+            limit = _MARIADB_TIMEOUT if server.is_mariadb else _MYSQL_TIMEOUT
+            settings += [
+                limit.format(seconds=self.timeout, milliseconds=self.timeout * 1_000),
+                *(
+                    f"{name} = {max(math.ceil(self.timeout), 1)}"
+                    for name in ("innodb_lock_wait_timeout", "lock_wait_timeout")
+                ),
+            ]
+        yield f"SET NAMES utf8mb4 COLLATE {server.collation}"
+        yield "SET " + ", ".join(f"SESSION {each}" for each in settings)
+        # The default, REPEATABLE READ, locks gaps between rows: feeds in the same tables would meet deadlocks.
+        yield "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+    def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+        new = select_new_rows(tx, self, quoted, table, rows)
+        if new:
+            # IGNORE would skip a row that another session has added meanwhile, too, but also change refused values.
+            key = self.quote(next(iter(table.primary_key)).name)
+            self._add(tx, quoted, table, new, f" ON DUPLICATE KEY UPDATE {key} = {key}")
+        return len(new)
+
+    def append(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+        try:
+            self._add(tx, quoted, table, rows)
+        except Exception as error:
+            if _code(error) == _DUPLICATE:
+                raise DuplicateRow(f"a row of {quoted} exists, or occurs twice") from error
+            raise
+        return len(rows)
+
+    def has_key(self, tx: Any, quoted: str, table: Table) -> bool:
+        tx.execute(f"SHOW INDEX FROM {self.in_statement(quoted)} WHERE Key_name = 'PRIMARY'", ())
+        return {column for _, _, _, _, column, *_ in tx.fetchall()} == set(table.primary_key.columns.keys())
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return _code(error) in _CONFLICTS
+
+    def is_deadlock(self, error: BaseException) -> bool:
+        return _code(error) == _DEADLOCK
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return super().is_refusal(error) or _code(error) in _REFUSALS
+
+    def sql(self) -> Dialect:
+        return _SQL
+
+    def adapt(self, statement: str) -> str:
+        # A column of DATETIME takes no text that ends with a zone.
+        return _TIME_PARAMETER.sub(r"\1CAST(LEFT(?, 26) AS DATETIME(6))", statement)
+
+    def create_statements(self, table: Table) -> list[str]:
+        assert self.server is not None, "a connection is open"
+        statement = CreateTable(table, if_not_exists=True).compile(dialect=self.sql())
+        # Only InnoDB has transactions, and the other row formats have no room for the keys.
+        return [
+            f"{str(statement).strip()} ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
+            f" CHARACTER SET utf8mb4 COLLATE {self.server.collation}"
+        ]
+
+    def _add(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row], on_duplicate: str = "") -> None:
+        assert self.server is not None, "a connection is open"
+        insert = _Insert(f"INSERT INTO {quoted} ({self.columns(table)}) VALUES ", on_duplicate)  # noqa: S608
+        texts = _row_literals(table, rows)
+        sizes = [len(text.encode()) + 1 for text in texts]
+        room = self.server.max_packet - _PACKET_OVERHEAD - len(insert.of("").encode())
+        for batch in _batches(sizes, min(room, _MAX_STATEMENT)):
+            if sum(sizes[batch]) <= room:
+                tx.execute(insert.of(",".join(texts[batch])))
+            else:
+                self._add_large(tx, insert, _row_values(table, rows[batch.start]), room)
+
+    def _add_large(self, tx: Any, insert: _Insert, row: Row, room: int) -> None:
+        """Insert a row that is larger than a packet. Its large values are sent in parts, in variables of the session.
+
+        :raises RowTooLarge: the server is not MariaDB.
+        """
+        assert self.server is not None, "a connection is open"
+        if not self.server.is_mariadb:
+            raise RowTooLarge(
+                f"a row is larger than max_allowed_packet, which is {self.server.max_packet:,} bytes: raise it on the "
+                "server"
+            )
+        variables: list[str] = []
+        expressions = []
+        for value in row:
+            expression = _literal(value)
+            if len(expression.encode()) > room // (2 * len(row)):
+                parts = list(_parts(value, room // _BYTES_PER_CHARACTER))
+                names = [f"@outbound_transfer_{len(variables) + number}" for number in range(len(parts))]
+                for name, part in zip(names, parts, strict=True):
+                    tx.execute(f"SET {name} = {_literal(part)}")
+                variables += names
+                expression = _joined(names)
+            expressions.append(expression)
+        tx.execute(insert.of(f"({','.join(expressions)})"))
+        tx.execute("SET " + ", ".join(f"{name} = NULL" for name in variables))
+
+
+class RowTooLarge(ValueError):
+    """A row cannot be sent to the server."""
+
+
+@dataclass(frozen=True)
+class _Insert:
+    """A statement without its rows."""
+
+    start: str
+    on_duplicate: str
+
+    def of(self, rows: str) -> str:
+        return self.start + rows + self.on_duplicate
+
+
+class _DdlCompiler(MySQLDDLCompiler):
+    """Writes indexes into the statement that creates a table: each statement of DDL is a transaction of its own."""
+
+    def create_table_constraints(self, table: Table, *args: Any, **options: Any) -> str:
+        constraints = super().create_table_constraints(table, *args, **options)  # type: ignore[no-untyped-call]
+        indexes = sorted(table.indexes, key=lambda index: str(index.name))
+        return ", \n\t".join([constraints, *map(self._index, indexes)])
+
+    def _index(self, index: Index) -> str:
+        lengths = index.dialect_options["mysql"]["length"] or {}
+        columns = (
+            self.preparer.quote(column.name) + (f"({lengths[column.name]})" if column.name in lengths else "")
+            for column in index.columns
+        )
+        return f"INDEX {self.preparer.quote(str(index.name))} ({', '.join(columns)})"
+
+
+class _Sql(MySQLDialect):
+    """Not the dialect of a driver, which may be missing."""
+
+    ddl_compiler = _DdlCompiler
+    supports_statement_cache = True
+
+
+_SQL: Final = _Sql(paramstyle="format")
+
+
+def _decode_as_utf8(raw: Any) -> None:
+    """Let the driver decode text as UTF-8, whatever the connection's extra says."""
+    if hasattr(raw, "set_character_set"):  # mysqlclient
+        raw.set_character_set("utf8mb4")
+    elif hasattr(raw, "set_charset_collation"):  # mysql-connector-python
+        raw.set_charset_collation("utf8mb4")
+
+
+def _code(error: BaseException) -> int | None:
+    """Return the server's number of an error; every driver has it as the first argument."""
+    code = error.args[0] if error.args else None
+    return code if isinstance(code, int) else None
+
+
+def _to_tuple(row: Sequence[Any] | Mapping[str, Any]) -> tuple[Any, ...]:
+    # Connections may be configured to return dictionaries.
+    return tuple(_in_utc(value) for value in (row.values() if isinstance(row, Mapping) else row))
+
+
+def _in_utc(value: Any) -> Any:
+    is_naive = isinstance(value, datetime) and value.tzinfo is None
+    return value.replace(tzinfo=timezone.utc) if is_naive else value
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        # The session's SQL mode has backslashes as escapes, and its character set has no byte of another character
+        # that looks like a quote.
+        return f"'{value.translate(_ESCAPES)}'"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"X'{bytes(value).hex()}'"
+    if isinstance(value, (int, float)):
+        return repr(value + 0)  # a bool is a number
+    raise TypeError(f"a parameter is text, bytes, a number or None, not {type(value).__name__}")
+
+
+def _row_values(table: Table, row: Row) -> Row:
+    """Return a row's values as its columns take them: a column of DATETIME takes no text that ends with a zone."""
+    columns = zip(table.columns, row, strict=True)
+    return [value[:-1] if value and column.name in TIME_COLUMNS else value for column, value in columns]
+
+
+def _row_literals(table: Table, rows: Sequence[Row]) -> list[str]:
+    """Return the rows as literals, with parentheses."""
+    values = zip(*(_row_values(table, row) for row in rows), strict=True)
+    return [f"({','.join(row)})" for row in zip(*map(_column_literals, values), strict=True)]
+
+
+def _column_literals(values: Sequence[Any]) -> Sequence[str]:
+    if values.count(values[0]) == len(values):
+        return [_literal(values[0])] * len(values)
+    # Most columns are text with nothing to escape; one look at the joined text finds that out.
+    if set(map(type, values)) == {str} and not {"\0", "'", "\\"}.intersection("".join(values)):
+        return [f"'{value}'" for value in values]
+    return list(map(_literal, values))
+
+
+def _batches(sizes: Sequence[int], room: int) -> Iterator[slice]:
+    """Yield neighbours whose sizes sum up to ``room`` at most; one that is larger stands alone."""
+    first, total = 0, 0
+    for at, size in enumerate(sizes):
+        if at > first and total + size > room:
+            yield slice(first, at)
+            first, total = at, 0
+        total += size
+    yield slice(first, len(sizes))
+
+
+def _parts(value: str | bytes, length: int) -> Iterator[str | bytes]:
+    """Yield parts of a value for :func:`_joined`: each but the last has a mark, each but the first is escaped."""
+    escape, mark = (("\\", "\\\\"), "x") if isinstance(value, str) else ((b"\\", b"\\\\"), b"x")
+    for at in range(0, len(value), length):
+        part: Any = value[at : at + length]
+        yield (part.replace(*escape) if at else part) + (mark if at + length < len(value) else mark[:0])
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return an expression that joins variables.
+
+    ``CONCAT`` and ``GROUP_CONCAT`` return no text that is longer than a packet, and a regular expression may replace
+    the mark at the end of one by the next.
+    """
+    joined = names[0]
+    for name in names[1:]:
+        joined = f"REGEXP_REPLACE({joined}, 'x\\\\z', {name})"
+    return joined
