@@ -45,7 +45,7 @@ class Warehouse:
         ]
 
     def cursor(self) -> int:
-        ((cursor,),) = self.fetch("SELECT cursor FROM outbound_transfer_feed_cursor")
+        ((cursor,),) = self.fetch('SELECT "cursor" FROM outbound_transfer_feed_cursor')
         return int(cursor)
 
 
@@ -140,7 +140,7 @@ def test_a_reset_reads_again_without_duplicates(task, sandbox, warehouse, time) 
     sandbox.add_events(1_200)
     task().run()
     before = warehouse.ids()
-    warehouse.run("UPDATE outbound_transfer_feed_cursor SET cursor = 0")
+    warehouse.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 0')
     result = task().run()
     assert (result["events"], result["new_events"]) == (1_200, 0)
     assert warehouse.ids() == before
@@ -193,7 +193,7 @@ def test_where_to_go_on_is_asked_of_the_warehouse_after_a_wait(task, sandbox, wa
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute({})
     assert "cursor" not in json.dumps(deferred.value.trigger.serialize()[1], default=str)
-    warehouse.run("UPDATE outbound_transfer_feed_cursor SET cursor = 1400")
+    warehouse.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 1400')
     time.sleep(61)
     result = operator.resume({}, event="anything", **deferred.value.kwargs)
     assert (result["pages"], result["events"], result["cursor_to"]) == (2, 1_100, 1_500)
@@ -364,7 +364,7 @@ def test_a_service_that_says_wait_forever_is_given_up(task, warehouse, script, t
 
 
 def test_a_reader_that_was_overtaken_stops_and_succeeds(task, warehouse, script, time) -> None:
-    overtake = "UPDATE outbound_transfer_feed_cursor SET cursor = 7"
+    overtake = 'UPDATE outbound_transfer_feed_cursor SET "cursor" = 7'
     script.replies = [
         Reply(lines(1, 2), cursor=2, more=True),
         Reply(lines(3, 4), cursor=4, before=lambda: warehouse.run(overtake)),

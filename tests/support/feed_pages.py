@@ -44,7 +44,7 @@ def events(start: int, end: int) -> tuple[bytes, ...]:
 IDS = "SELECT event_id FROM outbound_transfer_events ORDER BY cursor_from, line_number"
 
 
-CURSOR = "SELECT cursor FROM outbound_transfer_feed_cursor"
+CURSOR = 'SELECT "cursor" FROM outbound_transfer_feed_cursor'
 
 
 TABLE_NAMES = ("events", "feed_cursor", "feed_polls", "rejected_lines", "schema_version")
@@ -128,4 +128,4 @@ def drop_tables(hook: Hook) -> None:
 def rewind(hook: Hook) -> None:
     for table in ("events", "rejected_lines", "feed_polls"):
         hook.run(f"DELETE FROM outbound_transfer_{table}")
-    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 0")
+    hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 0')

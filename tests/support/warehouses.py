@@ -42,13 +42,19 @@ class Hook:
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
         with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
+            self._speak_standard_sql(cursor)
             cursor.execute(query)
             return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in cursor.fetchall()]
 
     def run(self, statement: str) -> None:
         with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
+            self._speak_standard_sql(cursor)
             cursor.execute(statement)
             (cursor if self.dialect_name == "duckdb" else connection).commit()
+
+    def _speak_standard_sql(self, cursor: Any) -> None:
+        if self.dialect_name == "mysql":  # so that all tests quote names alike
+            cursor.execute("SET SESSION sql_mode = 'TRADITIONAL,ANSI_QUOTES,PIPES_AS_CONCAT'")
 
 
 # SQLAlchemy writes these databases' SQL, as with the package of any other database; the provider does not know them.
@@ -81,7 +87,8 @@ def refuse_rows(connect: Callable[[], Any], dialect_name: str, pattern: str, col
             cursor.execute(f"DROP TABLE {table}")
             cursor.execute(f"{made}, CHECK ({column} NOT LIKE '{pattern}'))")
         else:
-            check = f"CHECK ({column}::text NOT LIKE '{pattern}')"
+            tested = column if dialect_name == "mysql" else f"{column}::text"
+            check = f"CHECK ({tested} NOT LIKE '{pattern}')"
             cursor.execute(f"ALTER TABLE {table} ADD CONSTRAINT refusing {check}")
         connection.commit()
 

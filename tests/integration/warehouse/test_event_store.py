@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from outbound_transfer.warehouse.errors import CursorMoved, DuplicateRow, InvalidCursor
 from outbound_transfer.warehouse.tables import EVENTS, Table
 from support.feed_pages import CURSOR, IDS, PAGES, REJECTED, event, events, page, state_of, tables
+from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import Hook
 
 
@@ -66,7 +67,7 @@ def _memory(field: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sqlite", "duckdb", "psycopg"])
+@pytest.mark.parametrize("name", ["sqlite", "duckdb", "psycopg", *MARIADB_DRIVERS])
 def test_a_line_of_50_megabytes_lands_in_bounded_memory(hook_of: Callable[[str], Hook], name: str) -> None:
     hook, size = hook_of(name), 50 * 1024 * 1024
     feed = tables(hook)
@@ -107,8 +108,9 @@ def test_a_warehouse_takes_whatever_the_feed_calls_an_event(hook: Hook, rows: li
     ]
     read = page(cursor, *lines)
     assert feed.load_page(read) == len(read.events)
+    data_as_text = "data" if hook.dialect_name == "mysql" else "CAST(data AS text)"
     landed = hook.fetch(
-        f"SELECT type, timestamp, CAST(data AS text), raw FROM outbound_transfer_events WHERE cursor_from = {cursor}"
+        f"SELECT type, timestamp, {data_as_text}, raw FROM outbound_transfer_events WHERE cursor_from = {cursor}"
         " ORDER BY line_number"
     )
     assert [row[:2] for row in landed] == [(event.type, event.timestamp) for event in read.events]
@@ -132,7 +134,7 @@ def test_a_reset_reads_everything_again_without_duplicates(hook: Hook) -> None:
     for start in (0, 2, 4):
         feed.load_page(page(start, *lines[start : start + 2]))
     before = hook.fetch(IDS), [bytes(raw) for (raw,) in hook.fetch(REJECTED)]
-    for reset in ("UPDATE outbound_transfer_feed_cursor SET cursor = 0", "DELETE FROM outbound_transfer_feed_cursor"):
+    for reset in ('UPDATE outbound_transfer_feed_cursor SET "cursor" = 0', "DELETE FROM outbound_transfer_feed_cursor"):
         hook.run(reset)
         assert feed.get_or_create_cursor() == 0
         # The pages are cut otherwise this time.
@@ -148,7 +150,7 @@ def test_a_feed_that_is_read_again_is_not_tried_as_new_page_after_page(hook: Hoo
     pages = [page(start, *events(start, start + 2)) for start in range(0, 10, 2)]
     for each in pages[:3]:
         feed.load_page(each)
-    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 0")
+    hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 0')
     tried, append = [], feed.warehouse.append_or_insert
 
     def counting(cursor: Any, table: Table, rows: Sequence[Any]) -> int:
@@ -187,15 +189,16 @@ def test_a_constraint_of_the_users_own_is_no_lost_race(hook: Hook, table: str) -
             " BEGIN SELECT RAISE(ABORT, 'NOT NULL constraint failed'); END"
         )
     else:
-        hook.run(f"ALTER TABLE outbound_transfer_{table} ALTER COLUMN {column} SET NOT NULL")
-    with pytest.raises(Exception, match=r"(?i)not.null") as caught:
+        change = f"MODIFY {column} LONGTEXT" if hook.dialect_name == "mysql" else f"ALTER COLUMN {column} SET"
+        hook.run(f"ALTER TABLE outbound_transfer_{table} {change} NOT NULL")
+    with pytest.raises(Exception, match=r"(?i)(not|be).null") as caught:
         feed.load_page(page(0, *events(0, 2)))
     assert not isinstance(caught.value, CursorMoved | DuplicateRow)
     assert state_of(hook) == (0, [], 0)
 
 
 @pytest.mark.parametrize(
-    "change", ["UPDATE outbound_transfer_feed_cursor SET cursor = 3", "DELETE FROM outbound_transfer_feed_cursor"]
+    "change", ['UPDATE outbound_transfer_feed_cursor SET "cursor" = 3', "DELETE FROM outbound_transfer_feed_cursor"]
 )
 def test_a_cursor_that_is_changed_under_a_reader_lands_nothing(hook: Hook, change: str) -> None:
     feed = tables(hook)
@@ -209,7 +212,7 @@ def test_a_cursor_that_is_changed_under_a_reader_lands_nothing(hook: Hook, chang
 def test_invalid_cursor_is_rejected(hook: Hook) -> None:
     feed = tables(hook)
     feed.get_or_create_cursor()
-    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = -1")
+    hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = -1')
     with pytest.raises(InvalidCursor, match="set it to 0"):
         feed.get_or_create_cursor()
     if hook.dialect_name == "sqlite":

@@ -79,13 +79,14 @@ def test_status_and_verify_of_a_sound_feed(hook: Hook) -> None:
 
 def test_verify_says_what_is_wrong(hook: Hook) -> None:
     feed = landed(hook)
-    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 1")
-    said = "\n".join(SqlFeedMaintenance(feed).find_problems())
+    hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 1')
+    said = "
+".join(SqlFeedMaintenance(feed).find_problems())
     assert "1 rows of events" in said
     assert "1 rows of rejected_lines" in said
     assert "the log ends at 4" in said
     hook.run("DELETE FROM outbound_transfer_feed_polls WHERE cursor_to = 4")
-    hook.run("UPDATE outbound_transfer_feed_cursor SET cursor = 7")
+    hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 7')
     feed.log_poll(PollRecord(cursor_from=5, cursor_to=7, status=200))
     assert any("the log has a gap" in fault for fault in SqlFeedMaintenance(feed).find_problems())
 
@@ -106,7 +107,8 @@ def test_a_reset_and_a_rebuild_are_in_the_log(hook: Hook) -> None:
 def test_rejected_lines_that_can_be_read_by_now_become_rows(hook: Hook) -> None:
     feed = landed(hook)
     table, raw = "outbound_transfer_rejected_lines", event(9).decode()
-    as_bytes = f"convert_to('{raw}', 'UTF8')" if hook.dialect_name == "postgresql" else f"CAST('{raw}' AS BLOB)"
+    types = {"postgresql": f"convert_to('{raw}', 'UTF8')", "mysql": f"X'{raw.encode().hex()}'"}
+    as_bytes = types.get(hook.dialect_name, f"CAST('{raw}' AS BLOB)")
     hook.run(f"INSERT INTO {table} SELECT account, 0, 7, {as_bytes}, reason, loaded_at FROM {table}")
     assert SqlFeedMaintenance(feed).replay_rejected_lines() == (1, 1)
     assert hook.fetch("SELECT cursor_from, line_number FROM outbound_transfer_events WHERE event_id = 'e9'") == [(0, 7)]
@@ -135,7 +137,7 @@ def test_tables_of_an_older_version_are_upgraded_once_and_nothing_is_lost(hook: 
     rows = hook.fetch("SELECT event_id, invented FROM outbound_transfer_events ORDER BY event_id")
     assert rows == [("e1", "e1"), ("e2", "e2"), ("e3", "e3")]
     assert hook.fetch("SELECT version FROM outbound_transfer_schema_version") == [(4,)]
-    assert hook.fetch("SELECT cursor FROM outbound_transfer_feed_cursor") == [(4,)]
+    assert hook.fetch('SELECT "cursor" FROM outbound_transfer_feed_cursor') == [(4,)]
 
 
 def test_an_upgrade_that_fails_leaves_the_tables_as_they_were(hook: Hook) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def test_what_is_about_to_expire_waits_for_somebody(filled: Hook) -> None:
 
 def test_the_feeds_lag_is_in_seconds(filled: Hook) -> None:
     ((cursor, since, caught_up, refused, rejected, took),) = filled.fetch(
-        "SELECT cursor, seconds_since_last_page, caught_up, failed_polls_since, rejected_lines, seconds_to_load"
+        'SELECT "cursor", seconds_since_last_page, caught_up, failed_polls_since, rejected_lines, seconds_to_load'
         " FROM outbound_transfer_feed_lag"
     )
     assert (cursor, caught_up, refused, rejected) == (1, 1, 1, 0)
@@ -103,12 +104,10 @@ def test_every_column_is_documented(filled: Hook) -> None:
 
 
 def _columns(hook: Hook, view: str) -> list[str]:
-    with hook.get_conn() as connection:
-        cursor = connection.cursor()
+    with closing(hook.get_conn()) as connection, closing(connection.cursor()) as cursor:
         cursor.execute(f"SELECT * FROM {view} WHERE 1 = 0")
-        names = [column[0] for column in cursor.description]
-    connection.close()
-    return names
+        cursor.fetchall()  # some drivers do nothing else before
+        return [column[0] for column in cursor.description]
 
 
 # ------------------------------------------------------------------------------------------------ transfers as tables

@@ -116,7 +116,7 @@ def look(hook: Any) -> dict[str, Any]:
             return fetch_all(warehouse.run(cursor, query))
 
         return {
-            "cursor": next((row[0] for row in rows("SELECT cursor FROM {feed_cursor}")), 0),
+            "cursor": next((row[0] for row in rows("SELECT [cursor] FROM {feed_cursor}")), 0),
             "ids": sorted(int(row[0]) for row in rows("SELECT event_id FROM {events}")),
             "rejected": len(rows("SELECT line_number FROM {rejected_lines}")),
             "polls": sorted([list(row) for row in rows("SELECT cursor_from, cursor_to FROM {feed_polls}")]),

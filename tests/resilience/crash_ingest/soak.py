@@ -104,5 +104,5 @@ def _count(target: Any) -> list[int]:
     warehouse = Warehouse(target)
     with warehouse.read() as cursor:
         (row,) = fetch_all(warehouse.run(cursor, "SELECT count(*), count(DISTINCT event_id) FROM {events}"))
-        ((position,),) = fetch_all(warehouse.run(cursor, "SELECT cursor FROM {feed_cursor}"))
+        ((position,),) = fetch_all(warehouse.run(cursor, "SELECT [cursor] FROM {feed_cursor}"))
     return [*row, position]

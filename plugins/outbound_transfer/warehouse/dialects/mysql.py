@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -28,8 +29,7 @@ _MAX_STATEMENT: Final = 4 * 1024 * 1024
 #: Bytes of a packet that are not the statement.
 _PACKET_OVERHEAD: Final = 1_024
 
-#: Maximum number of bytes that a character of a text, or a byte, becomes in a literal: a backslash is escaped for
-#: the regular expression and then for the literal.
+#: Maximum number of bytes that a character of a text, or a byte, becomes in a literal.
 _BYTES_PER_CHARACTER: Final = 4
 
 #: Seconds that a statement may take in MariaDB; milliseconds that a query may take in MySQL.
@@ -54,8 +54,6 @@ _REFUSALS: Final = frozenset(
 
 #: A timestamp that a statement compares with a column, or assigns to it.
 _TIME_PARAMETER: Final = re.compile(rf"(\[(?:{'|'.join(sorted(TIME_COLUMNS))})\]\s*[=<>]+\s*)\?")
-
-_ESCAPES: Final = {0: "\\0", ord("'"): "\\'", ord("\\"): "\\\\"}
 
 
 @dataclass(frozen=True)
@@ -254,18 +252,19 @@ class MySqlDialect(WarehouseDialect):
                 f"a row is larger than max_allowed_packet, which is {self.server.max_packet:,} bytes: raise it on the "
                 "server"
             )
+        mark = uuid.uuid4().hex  # in no value
         variables: list[str] = []
         expressions = []
         for value in row:
-            expression = _literal(value)
-            if len(expression.encode()) > room // (2 * len(row)):
-                parts = list(_parts(value, room // _BYTES_PER_CHARACTER))
+            if isinstance(value, (str, bytes)) and len(value) * _BYTES_PER_CHARACTER > room // (2 * len(row)):
+                parts = list(_parts(value, room // _BYTES_PER_CHARACTER, mark))
                 names = [f"@outbound_transfer_{len(variables) + number}" for number in range(len(parts))]
                 for name, part in zip(names, parts, strict=True):
                     tx.execute(f"SET {name} = {_literal(part)}")
                 variables += names
-                expression = _joined(names)
-            expressions.append(expression)
+                expressions.append(_joined(names, mark))
+            else:
+                expressions.append(_literal(value))
         tx.execute(insert.of(f"({','.join(expressions)})"))
         tx.execute("SET " + ", ".join(f"{name} = NULL" for name in variables))
 
@@ -342,7 +341,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, str):
         # The session's SQL mode has backslashes as escapes, and its character set has no byte of another character
         # that looks like a quote.
-        return f"'{value.translate(_ESCAPES)}'"
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0")
+        return f"'{escaped}'"
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"X'{bytes(value).hex()}'"
     if isinstance(value, (int, float)):
@@ -382,21 +382,18 @@ def _batches(sizes: Sequence[int], room: int) -> Iterator[slice]:
     yield slice(first, len(sizes))
 
 
-def _parts(value: str | bytes, length: int) -> Iterator[str | bytes]:
-    """Yield parts of a value for :func:`_joined`: each but the last has a mark, each but the first is escaped."""
-    escape, mark = (("\\", "\\\\"), "x") if isinstance(value, str) else ((b"\\", b"\\\\"), b"x")
+def _parts(value: str | bytes, length: int, mark: str) -> Iterator[str | bytes]:
+    """Yield parts of a value for :func:`_joined`: a mark precedes each but the first."""
     for at in range(0, len(value), length):
         part: Any = value[at : at + length]
-        yield (part.replace(*escape) if at else part) + (mark if at + length < len(value) else mark[:0])
+        yield (mark if isinstance(value, str) else mark.encode()) + part if at else part
 
 
-def _joined(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str], mark: str) -> str:
     """Return an expression that joins variables.
 
-    ``CONCAT`` and ``GROUP_CONCAT`` return no text that is longer than a packet, and a regular expression may replace
-    the mark at the end of one by the next.
+    ``CONCAT`` and ``GROUP_CONCAT`` return no text that is longer than a packet. ``MAKE_SET`` does, with commas between
+    the parts, of which it takes 64.
     """
-    joined = names[0]
-    for name in names[1:]:
-        joined = f"REGEXP_REPLACE({joined}, 'x\\\\z', {name})"
-    return joined
+    joined = [f"MAKE_SET({2**64 - 1}, {', '.join(names[at : at + 64])})" for at in range(0, len(names), 64)]
+    return f"REGEXP_REPLACE(MAKE_SET({2**64 - 1}, {', '.join(joined)}), ',{mark}', '')"
