@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-package test-versions test-cluster test-faults test-stateful test-crash \
-	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium \
+	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium .mariadb \
 	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
@@ -30,10 +30,10 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(RUN) scripts/demo.py --stop
 
-test: setup ## Run all tests but those of `make test-e2e` (under 5 minutes)
+test: setup .mariadb ## Run all tests but those of `make test-e2e` (under 5 minutes)
 	$(BIN)/python -m pytest -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow" $(ARGS)
 
-test-e2e: setup .chromium ## Run the tests that start a whole Airflow or a browser, and other slow ones
+test-e2e: setup .chromium .mariadb ## Run the tests that start a whole Airflow or a browser, and other slow ones
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile -m "e2e or slow" $(ARGS)
 
 test-package: setup ## Build wheel and source archive, install and test them on Python 3.10 and 3.13 (about 6 minutes)
@@ -48,6 +48,16 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.
 		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends chromium >/dev/null; }
 
+.mariadb: setup # For the tests on MariaDB: a server's binaries, no service; and the drivers, of which one is compiled
+	@test -x /usr/sbin/mariadbd && $(BIN)/python -c "import MySQLdb, mysql.connector" 2>/dev/null || { \
+		echo "The tests on MariaDB need its server and two drivers: they are installed." >&2; \
+		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
+		HEADERS=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])'); \
+		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends mariadb-server-core \
+			libmariadb-dev gcc libc6-dev pkg-config $$(test -e $$HEADERS/Python.h || echo python3-dev) >/dev/null && \
+		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
+			--build-constraint constraints.txt --editable '.[dev,mysql]'; }
+
 test-faults: setup ## A delivery under every fault, every pair, troubles of its state store, failing and bent listings (about 40 minutes)
 	$(RUN) -m resilience.fault_matrix $(ARGS)
 
@@ -57,7 +67,7 @@ test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clea
 test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
-test-crash-ingest: setup ## Kill the ingest at every step of its SQL, on each warehouse (about 10 minutes)
+test-crash-ingest: setup .mariadb ## Kill the ingest at every step of its SQL, on each warehouse (about 10 minutes)
 	$(RUN) -m resilience.crash_ingest $(ARGS)
 
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
@@ -66,7 +76,7 @@ test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggere
 test-fuzz-poll: setup ## The real poll against a hostile service, for SECONDS (600 where not given)
 	$(RUN) -m resilience.fuzz.poll_fuzz --seconds $(or $(SECONDS),600) $(ARGS)
 
-test-fuzz-feed: setup ## The real ingestion against a hostile feed, on each warehouse, for SECONDS (600 where not given)
+test-fuzz-feed: setup .mariadb ## The real ingestion against a hostile feed, on each warehouse, for SECONDS (600 where not given)
 	$(RUN) -m resilience.fuzz.feed_fuzz --seconds $(or $(SECONDS),600) $(ARGS)
 
 test-fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (600 where not given)
@@ -97,7 +107,7 @@ bench-uploads: setup ## 20 files of 50 MB one and several at once, over a simula
 bench-ledger: setup ## What the ledger adds to a delivery of three small files
 	$(RUN) -m benchmarks.bench_ledger $(ARGS)
 
-bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 10 minutes)
+bench-ingest: setup .mariadb ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 10 minutes)
 	$(RUN) -m benchmarks.bench_ingest $(ARGS)
 
 bench-import: setup ## What importing the operators adds to importing Airflow

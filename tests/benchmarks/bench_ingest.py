@@ -1,7 +1,7 @@
 """The event feed into each warehouse, beside dlt reading the same feed into the same databases.
 
 The sandbox serves synthetic events with its rate limit off. Each ingest is a process of its own; its CPU time is that
-of the process and its children (PostgreSQL's server is neither's), its memory what it took above the interpreter that
+of the process and its children (a database's server is neither's), its memory what it took above the interpreter that
 had imported nothing yet, and above the one that had imported Airflow. dlt, with its defaults, reads the feed twice: it
 appends without a check for duplicates, and it merges by ``event_id``, so that as with ours no event is there twice.
 With ``--in-memory`` neither makes a call: each finds the pages in its memory.
@@ -19,12 +19,12 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-WAREHOUSES = ("sqlite", "duckdb", "postgresql")
+WAREHOUSES = ("sqlite", "duckdb", "postgresql", "mysql")
 
 
 # ---------------------------------------------------------------------------------------------------- in the children
@@ -127,6 +127,7 @@ def theirs(target: dict[str, Any]) -> dict[str, Any]:
         "sqlite": lambda: dlt.destinations.sqlalchemy(f"sqlite:///{target['file']}"),
         "duckdb": lambda: dlt.destinations.duckdb(target["file"]),
         "postgresql": lambda: dlt.destinations.postgres(target["url"]),
+        "mysql": lambda: dlt.destinations.sqlalchemy(target["url"]),
     }[target["warehouse"]]()
     pipeline = dlt.pipeline(
         "bench", pipelines_dir=target["folder"], destination=destination, dataset_name=f"feed_{target['disposition']}"
@@ -208,7 +209,25 @@ def _control(keys: dict[str, str], method: str, path: str, body: Any) -> None:
 def _connection(warehouse: str, file: str, database: Any) -> str:
     if warehouse == "postgresql":
         return str(database.airflow_connection)
+    if warehouse == "mysql":
+        return str(database.airflow_connection())
     return json.dumps({"conn_type": warehouse, "host": file})
+
+
+def _url(warehouse: str, database: Any) -> str:
+    if warehouse == "postgresql":
+        return f"postgresql://postgres:none@localhost/{database.name}?host={database.host}"
+    return str(database.url) if warehouse == "mysql" else ""
+
+
+@contextmanager
+def _servers(warehouses: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The databases of those warehouses that have a server."""
+    from support import mariadb, postgres
+
+    servers = {"postgresql": postgres.running_server, "mysql": mariadb.running_server}
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(servers[name]()) for name in warehouses if name in servers}
 
 
 def _report(who: str, warehouse: str, result: dict[str, Any]) -> dict[str, float]:
@@ -235,19 +254,18 @@ def main() -> None:
         print(json.dumps(globals()[options.child[0]](json.loads(options.child[1]))))
         return
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
-    from support.postgres import running_server
-
+    warehouses = options.warehouse or WAREHOUSES
     try:
-        with running_server() as database, _sandbox(folder, options.events) as keys:
-            _bench(options, folder, database, keys)
+        with _servers(warehouses) as databases, _sandbox(folder, options.events) as keys:
+            _bench(options, folder, {name: databases.get(name) for name in warehouses}, keys)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _bench(options: argparse.Namespace, folder: Path, database: Any, keys: dict[str, str]) -> None:
+def _bench(options: argparse.Namespace, folder: Path, databases: dict[str, Any], keys: dict[str, str]) -> None:
     print("warehouse   who           events  events/s  CPU s/M   MB, peak above      slot s")
     print("                                                      bare    imports")
-    for warehouse in options.warehouse or WAREHOUSES:
+    for warehouse, database in databases.items():
         scores = {}
         dlt_events = options.dlt_events or options.events
         for who, events in (("ours", options.events), ("dlt append", dlt_events), ("dlt merge", dlt_events)):
@@ -259,7 +277,7 @@ def _bench(options: argparse.Namespace, folder: Path, database: Any, keys: dict[
                 "file": file,
                 "folder": str(folder / f"{who}-{warehouse}"),
                 "disposition": who.removeprefix("dlt "),
-                "url": f"postgresql://postgres:none@localhost/{database.name}?host={database.host}",
+                "url": _url(warehouse, database),
                 **keys,
             }
             extra = {"event_api_key": keys["event_api_key"]}

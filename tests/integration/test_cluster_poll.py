@@ -21,8 +21,10 @@ from support.feed_pages import event, page, tables
 from support.virtual_cluster import KEY, SharedTables, VirtualProcess, VirtualTime
 from support.warehouses import Hook
 
+_SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("psycopg2", "mysql-connector")]
 
-@pytest.fixture(params=["sqlite", "psycopg", pytest.param("psycopg2", marks=pytest.mark.slow)])
+
+@pytest.fixture(params=["sqlite", "psycopg", "mysqlclient", *_SLOW])
 def shared_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     """Every database that processes can share."""
     return hook_of(request.param)

@@ -21,6 +21,7 @@ from outbound_transfer.client import deferral
 from outbound_transfer.protocol.errors import ConnectionLost, MalformedResponse, RateLimited, ServerFault
 from outbound_transfer.transfers import feed_ingest
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from support.mariadb import MARIADB_DRIVERS
 from support.repository import REPOSITORY
 from support.tasks import FakeTaskInstance, SimulatedClock
 from support.warehouses import refuse_rows
@@ -33,10 +34,12 @@ class Warehouse:
     conn_id: str = "warehouse"
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in BaseHook.get_hook(self.conn_id).get_records(query)]
+        hook = BaseHook.get_hook(self.conn_id)
+        return [tuple(row) for row in hook.get_records(_spelled(query, hook))]
 
     def run(self, statement: str) -> None:
-        BaseHook.get_hook(self.conn_id).run(statement, autocommit=True)
+        hook = BaseHook.get_hook(self.conn_id)
+        hook.run(_spelled(statement, hook), autocommit=True)
 
     def ids(self) -> list[str]:
         return [
@@ -49,12 +52,18 @@ class Warehouse:
         return int(cursor)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "duckdb"])
+def _spelled(statement: str, hook: Any) -> str:
+    return statement.replace('"', "`") if hook.dialect_name == "mysql" else statement
+
+
+@pytest.fixture(params=["sqlite", "postgres", "duckdb", *MARIADB_DRIVERS])
 def warehouse(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     if request.param == "sqlite":
         value = json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")})
     elif request.param == "duckdb":
         value = json.dumps({"conn_type": "duckdb", "host": str(tmp_path / "warehouse.duckdb")})
+    elif request.param in MARIADB_DRIVERS:
+        value = request.getfixturevalue("mariadb").airflow_connection(request.param)
     else:
         value = request.getfixturevalue("postgres").airflow_connection
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", value)
@@ -406,7 +415,7 @@ def test_events_that_the_database_refuses_stop_no_others_but_count_as_rejected(
     hook = BaseHook.get_hook("warehouse")
     script.replies = [Reply()]
     task().run()
-    refuse_rows(hook.get_conn, request.node.callspec.params["warehouse"].replace("postgres", "postgresql"), "bad%")
+    refuse_rows(hook.get_conn, hook.dialect_name, "bad%")
     bad = b'{"event_id":2,"type":"bad","data":{}}\n'
     script.replies = [Reply(lines(1) + bad + lines(3), cursor=3)]
     with pytest.raises(AirflowFailException, match=r"1 lines of the page .* line 2: the database refused it"):
@@ -438,12 +447,15 @@ def test_what_is_no_http_leaves_a_bounded_printable_note(task, warehouse, script
         assert note.isprintable()
 
 
-#: Each gives 0 where nobody else holds a transaction (SQLite, PostgreSQL), or even a connection (DuckDB).
+_TRANSACTIONS = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id <> connection_id()"
+
+#: Each gives 0 where nobody else holds a transaction (SQLite, PostgreSQL, MariaDB), or even a connection (DuckDB).
 HELD = {
     "duckdb": "SELECT count(*) - 1 FROM duckdb_connection_count()",
     "sqlite": "PRAGMA wal_checkpoint(TRUNCATE)",
     "postgres": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     " AND xact_start IS NOT NULL",
+    **dict.fromkeys(MARIADB_DRIVERS, _TRANSACTIONS),
 }
 
 

@@ -23,6 +23,7 @@ from outbound_transfer.warehouse.errors import SchemaTooNew, UnreliableTable
 from outbound_transfer.warehouse.schema import STATE, ensure_schema
 from outbound_transfer.warehouse.task_state import TaskState, clean_task_states
 from outbound_transfer.warehouse.timestamps import utc_now
+from support.mariadb import MARIADB_DRIVERS
 from support.tasks import InMemoryStateStore
 from support.warehouses import Hook
 
@@ -70,7 +71,7 @@ class Keeper:
         return self.open_state(TaskAttempt(**values, try_number=number, run_started_at=run, is_fresh=fresh))
 
 
-@pytest.fixture(params=["sqlite", "psycopg", "psycopg2", "invented_postgresql", "variables"])
+@pytest.fixture(params=["sqlite", "psycopg", "psycopg2", *MARIADB_DRIVERS, "invented_postgresql", "variables"])
 def keeper(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Keeper:
     if request.param == "variables":
         supervisor = Supervisor()

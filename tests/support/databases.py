@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -56,7 +57,7 @@ def mariadb(mariadb_server: mariadb_support.Database) -> Iterator[mariadb_suppor
     with closing(mariadb_server.connect(autocommit=True)) as connection, closing(connection.cursor()) as tx:
         tx.execute(f"CREATE DATABASE {name}")
         try:
-            yield mariadb_support.Database(mariadb_server.socket, name)
+            yield replace(mariadb_server, name=name)
 
             def is_left() -> bool:
                 tx.execute(f"SELECT count(*) FROM information_schema.processlist WHERE db = '{name}'")

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from support.timeouts import TEST_TIMEOUT
 
+#: Not in the PATH of every user.
+SERVER = shutil.which("mariadbd") or "/usr/sbin/mariadbd"
+
 #: Nothing here has to outlive a power cut, and a test needs little memory.
 OPTIONS = (
     "--no-defaults",
-    "--user=root",
-    "--skip-networking",
+    *(["--user=root"] if os.getuid() == 0 else []),
+    "--bind-address=127.0.0.1",  # Airflow's hook takes mysql-connector-python there by no socket
     "--skip-name-resolve",
     "--skip-log-bin",
     "--performance-schema=off",
@@ -46,6 +51,7 @@ class Database:
     """A database of its own, gone at the end of the test."""
 
     socket: str
+    port: int
     name: str
 
     def connect(self, driver: str = "mysqlclient", **options: Any) -> Any:
@@ -59,12 +65,10 @@ class Database:
         return mysql.connector.connect(unix_socket=self.socket, user="root", database=self.name, **options)
 
     def airflow_connection(self, driver: str = "mysqlclient") -> str:
-        """For an ``AIRFLOW_CONN_…`` variable; only mysqlclient's can name a socket."""
-        assert driver == "mysqlclient"
-        extra = {"unix_socket": self.socket}
-        return json.dumps(
-            {"conn_type": "mysql", "host": "localhost", "login": "root", "schema": self.name, "extra": extra}
-        )
+        """For an ``AIRFLOW_CONN_…`` variable."""
+        client = {"mysqlclient": {}, "mysql-connector": {"client": "mysql-connector-python"}}[driver]
+        address = {"host": "127.0.0.1", "port": self.port, "login": "root", "schema": self.name}
+        return json.dumps({"conn_type": "mysql", **address, "extra": client})
 
     @property
     def url(self) -> str:
@@ -82,12 +86,16 @@ def running_server() -> Iterator[Database]:
     try:
         data = f"--datadir={folder / 'data'}"
         _install(folder / "data", data)
-        server = Database(str(folder / "socket"), "mysql")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        server = Database(str(folder / "socket"), port, "")
         with (folder / "log").open("wb") as log:
-            command = ["mariadbd", *OPTIONS, data, f"--socket={server.socket}", f"--pid-file={folder / 'pid'}"]
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+            places = (data, f"--socket={server.socket}", f"--port={port}", f"--pid-file={folder / 'pid'}")
+            process = subprocess.Popen([SERVER, *OPTIONS, *places], stdout=log, stderr=log)
         _wait(process, server, folder / "log")
-        yield server
+        with closing(server.connect()) as connection, closing(connection.cursor()) as tx:
+            tx.execute("CREATE DATABASE main")
+        yield replace(server, name="main")
     finally:
         if process is not None:
             process.kill()  # its files are not needed any more
@@ -100,7 +108,7 @@ def _install(folder: Path, data: str) -> None:
     (folder / "mysql").mkdir(parents=True)
     scripts = (Path("/usr/share/mysql") / name for name in ("mysql_system_tables.sql", "mysql_system_tables_data.sql"))
     statements = "USE mysql;\n" + "".join(script.read_text() for script in scripts)
-    command = ["mariadbd", *OPTIONS, data, "--bootstrap", "--default-storage-engine=Aria"]
+    command = [SERVER, *OPTIONS, data, "--bootstrap", "--default-storage-engine=Aria"]
     done = subprocess.run(command, input=statements, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2_000:]
 

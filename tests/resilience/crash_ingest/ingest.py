@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,13 @@ from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.schema import FEED
+from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import InventedPostgresql
 
 #: When, seen from a step. ``during`` is a race that the kill wins most of the time.
 MOMENTS = ("before", "during", "after")
 
-WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable")
+WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", *MARIADB_DRIVERS)
 
 
 @dataclass(frozen=True)
@@ -279,27 +280,38 @@ def _file(name: str, file: Path) -> WarehouseTarget:
     return WarehouseTarget(name, connect, empty)
 
 
-def target_of(name: str, folder: Path, postgres: Any) -> WarehouseTarget:
-    """The warehouse of a name; ``postgres`` is a ``support.postgres.Database``."""
+def target_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> WarehouseTarget:
+    """The warehouse of a name.
+
+    :param database_of: gives the database of a warehouse that has a server, as :func:`databases` does.
+    """
     if name in ("sqlite", "duckdb"):
         return _file(name, folder / f"warehouse.{name}")
+    database = database_of(name)
 
     def connect() -> Any:
-        return postgres.connect("psycopg2" if name == "psycopg2" else "psycopg")
+        return database.connect("psycopg" if name == "portable" else name)
 
     # A name that this package does not know: portable SQL, over PostgreSQL because that is real and at hand.
-    return WarehouseTarget(
-        InventedPostgresql.name if name == "portable" else "postgresql", connect, lambda: _drop(connect)
-    )
+    dialects = {"portable": InventedPostgresql.name, **dict.fromkeys(MARIADB_DRIVERS, "mysql")}
+    return WarehouseTarget(dialects.get(name, "postgresql"), connect, lambda: _drop(connect))
 
 
 @contextmanager
-def postgres() -> Iterator[Any]:
-    """A server of its own."""
-    from support.postgres import running_server
+def databases() -> Iterator[Callable[[str], Any]]:
+    """The database of each warehouse that has a server; the server is started when it is first asked for."""
+    from support import mariadb, postgres
 
-    with running_server() as database:
-        yield database
+    started: dict[Any, Any] = {}
+    with ExitStack() as stack:
+
+        def database_of(name: str) -> Any:
+            module = mariadb if name in MARIADB_DRIVERS else postgres
+            if module not in started:
+                started[module] = stack.enter_context(module.running_server())
+            return started[module]
+
+        yield database_of
 
 
 # ----------------------------------------------------------------------------------------------------------------- main
@@ -315,19 +327,19 @@ def main(arguments: list[str] | None = None) -> int:
     # What a killed process wrote is the kernel's, on a disk or not; many small commits are not worth waiting for one.
     folder = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
-        with postgres() as database:
+        with databases() as database_of:
             if options.soak:
                 from resilience.crash_ingest import soak
 
-                return soak.run(options.soak, [name for name in names if name != "portable"], folder, database)
-            return _table({name: target_of(name, folder, database) for name in names})
+                return soak.run(options.soak, [name for name in names if name != "portable"], folder, database_of)
+            return _table({name: target_of(name, folder, database_of) for name in names})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _table(places: dict[str, WarehouseTarget]) -> int:
     print(
-        f"{'warehouse':<10} {'killed':<7} {'kills':>5} {'steps':>6} {'wrong':>6}  found after the kill (cursor: times)"
+        f"{'warehouse':<15} {'killed':<7} {'kills':>5} {'steps':>6} {'wrong':>6}  found after the kill (cursor: times)"
     )
     wrong: list[str] = []
     for name, target in places.items():
@@ -336,7 +348,7 @@ def _table(places: dict[str, WarehouseTarget]) -> int:
             account = kill_everywhere(target, moment)
             left = ", ".join(f"{cursor}: {times}" for cursor, times in sorted(account.left.items()))
             print(
-                f"{name:<10} {moment:<7} {account.kills:>5} {len(account.steps):>6} {len(account.wrong):>6}  {left}"
+                f"{name:<15} {moment:<7} {account.kills:>5} {len(account.steps):>6} {len(account.wrong):>6}  {left}"
                 f"   ({time.monotonic() - started:.0f} s)",
                 flush=True,
             )

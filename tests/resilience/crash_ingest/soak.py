@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ FAULTS = (
 _EXPECTED = (b"MalformedResponse", b"ConnectionLost", b"ServerFault", b"NotConnected")
 
 
-def run(events: int, names: list[str], folder: Path, database: Any) -> int:
+def run(events: int, names: list[str], folder: Path, database_of: Callable[[str], Any]) -> int:
     """Land ``events`` in each; 1 where any is missing or doubled."""
     from outbound_transfer_sandbox.testing import running_sandbox
 
@@ -35,12 +36,12 @@ def run(events: int, names: list[str], folder: Path, database: Any) -> int:
         for at in range(0, events, 100_000):
             sandbox.add_events(min(100_000, events - at))
         for name in names:
-            wrong |= _land(name, events, sandbox, folder, database)
+            wrong |= _land(name, events, sandbox, folder, database_of)
     return wrong
 
 
-def _land(name: str, events: int, sandbox: Any, folder: Path, database: Any) -> int:
-    target, kills, runs, started = target_of(name, folder, database), 0, 0, time.monotonic()
+def _land(name: str, events: int, sandbox: Any, folder: Path, database_of: Callable[[str], Any]) -> int:
+    target, kills, runs, started = target_of(name, folder, database_of), 0, 0, time.monotonic()
     target.empty()
     settings = (sandbox.base_url, sandbox.event_api_key)
     while True:

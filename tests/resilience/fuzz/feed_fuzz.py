@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from resilience.crash_ingest.ingest import WAREHOUSES, WarehouseTarget, postgres, target_of
+from resilience.crash_ingest.ingest import WAREHOUSES, WarehouseTarget, databases, target_of
 from resilience.fuzz.feed_server import EVENT, JUNK, REFUSED, Feed, Line, lines, serving
 
 #: What one feed's scenario has in it.
@@ -278,12 +278,12 @@ def main(arguments: list[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     report, seed, until = Report(), options.seed, clock.monotonic() + options.seconds
     try:
-        with postgres() as database:
+        with databases() as database_of:
             spent = dict.fromkeys(names, 0.0)
             while (started := clock.monotonic()) < until:
                 # As long in each: the faster ones read more feeds.
                 name = min(spent, key=spent.__getitem__)
-                fuzz_feed(target_of(name, folder, database), seed, report)
+                fuzz_feed(target_of(name, folder, database_of), seed, report)
                 report.counts[f"feeds: {name}"] += 1
                 spent[name] += clock.monotonic() - started
                 seed += 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from resilience.crash_ingest.ingest import WAREHOUSES, target_of
 from resilience.fuzz.feed_fuzz import Report, fuzz_feed
 from resilience.fuzz.feed_mutants import MUTANTS
-from support.postgres import Database
+from support.mariadb import MARIADB_DRIVERS
 
 pytestmark = pytest.mark.slow
 
@@ -23,11 +24,14 @@ MOST = 60
 
 @pytest.mark.parametrize("name", WAREHOUSES)
 def test_a_hostile_feed_loses_nothing_doubles_nothing_and_stops_nobody(
-    name: str, memory: Path, postgres: Database
+    name: str, memory: Path, request: pytest.FixtureRequest
 ) -> None:
+    def database_of(name: str) -> Any:
+        return request.getfixturevalue("mariadb" if name in MARIADB_DRIVERS else "postgres")
+
     report = Report()
     for seed in SEEDS.get(name, range(100, 103)):
-        fuzz_feed(target_of(name, memory, postgres), seed, report)
+        fuzz_feed(target_of(name, memory, database_of), seed, report)
     assert report.wrong == []
     assert report.counts["answers"] > 10
     assert any(what.startswith("fault") for what in report.counts)
@@ -38,7 +42,7 @@ def test_a_safeguard_that_is_taken_out_is_noticed(
     mutant: Callable[[pytest.MonkeyPatch], None], memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    report, target = Report(), target_of("sqlite", memory, None)
+    report, target = Report(), target_of("sqlite", memory, lambda _: None)
     for seed in range(MOST):
         fuzz_feed(target, seed, report)
         if report.wrong:
