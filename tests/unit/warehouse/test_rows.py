@@ -180,7 +180,7 @@ def test_a_database_that_is_not_known_gets_portable_sql_in_its_own_spelling() ->
 )
 def test_mysql_is_spelled_alike_whichever_its_driver_and_name(name: str) -> None:
     mysql = _definition(name)
-    assert "CREATE TABLE `events` (" in mysql
+    assert "CREATE TABLE IF NOT EXISTS `events` (" in mysql
     assert "`account` VARCHAR(250) NOT NULL" in mysql
     assert "`event_id` VARCHAR(500) NOT NULL" in mysql
     assert "`data` LONGTEXT COMMENT" in mysql

@@ -72,6 +72,9 @@ class _Server:
         return "utf8mb4_nopad_bin" if self.is_mariadb else "utf8mb4_0900_bin"
 
 
+_UNKNOWN: Final = _Server(is_mariadb=False, max_packet=1024 * 1024)
+
+
 class _Connection:
     """A connection whose cursors behave the same over each driver."""
 
@@ -140,7 +143,7 @@ class MySqlDialect(WarehouseDialect):
     uses_indexes = True
     supports_append = True
     text_type = "CHAR"
-    server: _Server | None = None
+    server = _UNKNOWN
 
     def connection_factory(self, hook: DbApiHookLike) -> Connect:
         def connect() -> _Connection:
@@ -157,7 +160,7 @@ class MySqlDialect(WarehouseDialect):
         _decode_as_utf8(raw)
         connection = _Connection(raw)
         tx = connection.cursor()
-        if self.server is None:
+        if self.server is _UNKNOWN:
             tx.execute("SELECT version(), @@max_allowed_packet")
             version, max_packet = tx.fetchall()[0]
             self.server = _Server("mariadb" in str(version).lower(), int(max_packet))
@@ -221,7 +224,6 @@ class MySqlDialect(WarehouseDialect):
         return _TIME_PARAMETER.sub(r"\1CAST(LEFT(?, 26) AS DATETIME(6))", statement)
 
     def create_statements(self, table: Table) -> list[str]:
-        assert self.server is not None, "a connection is open"
         statement = CreateTable(table, if_not_exists=True).compile(dialect=self.sql())
         # Only InnoDB has transactions, and the other row formats have no room for the keys.
         return [
@@ -230,7 +232,6 @@ class MySqlDialect(WarehouseDialect):
         ]
 
     def _add(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row], on_duplicate: str = "") -> None:
-        assert self.server is not None, "a connection is open"
         insert = _Insert(f"INSERT INTO {quoted} ({self.columns(table)}) VALUES ", on_duplicate)  # noqa: S608
         texts = _row_literals(table, rows)
         sizes = [len(text.encode()) + 1 for text in texts]
@@ -246,7 +247,6 @@ class MySqlDialect(WarehouseDialect):
 
         :raises RowTooLarge: the server is not MariaDB.
         """
-        assert self.server is not None, "a connection is open"
         if not self.server.is_mariadb:
             raise RowTooLarge(
                 f"a row is larger than max_allowed_packet, which is {self.server.max_packet:,} bytes: raise it on the "
