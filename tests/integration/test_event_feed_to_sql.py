@@ -235,7 +235,8 @@ def test_the_feed_can_be_named(task, sandbox, warehouse) -> None:
 
 
 def test_prefix_and_schema(task, sandbox, warehouse) -> None:
-    schema = "public" if "Postgres" in type(BaseHook.get_hook("warehouse")).__name__ else "main"
+    names = {"postgresql": "SELECT 'public'", "mysql": "SELECT database()"}
+    ((schema,),) = warehouse.fetch(names.get(BaseHook.get_hook("warehouse").dialect_name, "SELECT 'main'"))
     sandbox.add_events(2)
     task(table_prefix="my ", schema=schema).run()
     assert warehouse.fetch('SELECT count(*) FROM "my events"') == [(2,)]

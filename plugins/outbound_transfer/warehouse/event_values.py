@@ -18,14 +18,12 @@ MAX_EVENT_LENGTH: Final = 10_000
 MAX_LENGTH: Final = 2_000_000
 MAX_VALUES: Final = 50_000
 
-
-def _new_events(text_type: str) -> str:
-    text = f"COALESCE([raw], CAST([data] AS {text_type}))"
-    # That a transfer was sent says nothing about its end.
-    return (
-        f"SELECT {text} FROM {{events}} WHERE [account] = ? AND [cursor_from] >= ? AND [cursor_from] < ? "  # noqa: S608
-        f"AND [type] <> 'transfer_sent' AND length({text}) <= ? LIMIT ?"
-    )
+#: That a transfer was sent says nothing about its end.
+_NEW_EVENTS: Final = (
+    "SELECT COALESCE([raw], CAST([data] AS TEXT)) FROM {events} WHERE [account] = ? AND [cursor_from] >= ? "
+    "AND [cursor_from] < ? AND [type] <> 'transfer_sent' AND length(COALESCE([raw], CAST([data] AS TEXT))) <= ? "
+    "LIMIT ?"
+)
 
 
 class EventValues:
@@ -53,7 +51,7 @@ class EventValues:
             before, rows = self._cursor, []
             if before is not None and cursor is not None and cursor > before:
                 limits = (self._account, before, cursor, MAX_EVENT_LENGTH, MAX_EVENTS + 1)
-                rows = fetch_all(warehouse.run(tx, _new_events(warehouse.dialect.text_type), limits))
+                rows = fetch_all(warehouse.run(tx, _NEW_EVENTS, limits))
         self._cursor = cursor
         if cursor is None or len(rows) > MAX_EVENTS or sum(len(stored) for (stored,) in rows) > MAX_LENGTH:
             return None

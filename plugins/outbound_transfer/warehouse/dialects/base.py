@@ -64,7 +64,6 @@ class WarehouseDialect(ABC):
     :cvar supports_idle_connections: whether a connection may stay open between transactions without blocking other
         clients.
     :cvar supports_array_parameters: whether a list can be one parameter, as in ``= ANY(?)``.
-    :cvar text_type: what a value is cast to for text.
     :cvar clock: query for the database's time in seconds since the epoch; None if there is no such query here.
     :ivar timeout: seconds to wait for locks of other sessions; None for the dialect's default.
     """
@@ -80,7 +79,6 @@ class WarehouseDialect(ABC):
     supports_append: ClassVar[bool] = False
     supports_idle_connections: ClassVar[bool] = True
     supports_array_parameters: ClassVar[bool] = False
-    text_type: ClassVar[str] = "TEXT"
     clock: str | None = None
     timeout: float | None = None
 

@@ -142,7 +142,6 @@ class MySqlDialect(WarehouseDialect):
     )
     uses_indexes = True
     supports_append = True
-    text_type = "CHAR"
     server = _UNKNOWN
 
     def connection_factory(self, hook: DbApiHookLike) -> Connect:
@@ -221,7 +220,7 @@ class MySqlDialect(WarehouseDialect):
 
     def adapt(self, statement: str) -> str:
         # A column of DATETIME takes no text that ends with a zone.
-        return _TIME_PARAMETER.sub(r"\1CAST(LEFT(?, 26) AS DATETIME(6))", statement)
+        return _TIME_PARAMETER.sub(r"\1CAST(LEFT(?, 26) AS DATETIME(6))", statement).replace(" AS TEXT)", " AS CHAR)")
 
     def create_statements(self, table: Table) -> list[str]:
         statement = CreateTable(table, if_not_exists=True).compile(dialect=self.sql())
