@@ -80,8 +80,7 @@ def test_status_and_verify_of_a_sound_feed(hook: Hook) -> None:
 def test_verify_says_what_is_wrong(hook: Hook) -> None:
     feed = landed(hook)
     hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 1')
-    said = "
-".join(SqlFeedMaintenance(feed).find_problems())
+    said = "\n".join(SqlFeedMaintenance(feed).find_problems())
     assert "1 rows of events" in said
     assert "1 rows of rejected_lines" in said
     assert "the log ends at 4" in said

@@ -150,6 +150,39 @@ def test_redshift_behind_a_connection_of_postgresql_is_refused(driver: str, hook
     assert hook.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'") == []
 
 
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
+@pytest.mark.parametrize("table", ["feed_cursor", "schema_version"])  # these engines have no room for longer keys
+def test_a_table_without_transactions_is_refused(engine: str, table: str, hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of("mysqlclient")
+    feed = tables(hook)
+    feed.get_or_create_cursor()
+    hook.run(f"ALTER TABLE outbound_transfer_{table} ENGINE = {engine}")
+    with pytest.raises(UnsupportedWarehouse, match=rf"outbound_transfer_{table} has the engine {engine}"):
+        feed.get_or_create_cursor()
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
+def test_a_server_whose_default_has_no_transactions_is_probed(engine: str, hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of("mysqlclient")
+
+    def connect() -> Any:
+        connection = hook.get_conn()
+        connection.cursor().execute(f"SET default_storage_engine = {engine}, sql_mode = 'ANSI_QUOTES'")
+        return connection
+
+    with pytest.raises(UnsupportedWarehouse, match="keeps rows of a transaction that is rolled back"):
+        tables(Hook("another", connect)).get_or_create_cursor()
+    assert hook.fetch("SHOW TABLES") == []
+
+
+def test_the_tables_have_transactions_whatever_the_default_is(hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of("mysqlclient")
+    hook.run("SET default_storage_engine = MyISAM")
+    tables(hook).get_or_create_cursor()
+    engines = hook.fetch("SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = database()")
+    assert engines == [("InnoDB",)]
+
+
 def test_a_cursor_that_is_there_twice_is_an_error_and_no_lost_race(tmp_path: Path) -> None:
     file = tmp_path / "warehouse.db"
     feed = tables(Hook("sqlite", lambda: sqlite3.connect(file), "?"))

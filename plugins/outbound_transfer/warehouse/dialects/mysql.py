@@ -20,7 +20,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 
 from outbound_transfer.warehouse.dialects.base import Connect, DbApiHookLike, Row, WarehouseDialect, select_new_rows
-from outbound_transfer.warehouse.errors import DuplicateRow
+from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse
 from outbound_transfer.warehouse.tables import TIME_COLUMNS
 
 #: Bytes of a statement with several rows; larger ones are not faster.
@@ -201,6 +201,19 @@ class MySqlDialect(WarehouseDialect):
                 raise DuplicateRow(f"a row of {quoted} exists, or occurs twice") from error
             raise
         return len(rows)
+
+    def check_tables(self, tx: Any, names: Sequence[str], schema: str | None) -> None:
+        # The SQL mode lets no other engine take the place of InnoDB, but whoever made the tables may have chosen one.
+        tx.execute(
+            "SELECT table_name, engine FROM information_schema.tables WHERE engine <> 'InnoDB'"  # noqa: S608
+            f" AND table_schema = coalesce(%s, database()) AND table_name IN ({', '.join('%s' for _ in names)})",
+            (schema, *names),
+        )
+        for name, engine in tx.fetchall():
+            raise UnsupportedWarehouse(
+                f"the table {name} has the engine {engine}, which has no transactions, so a page could be loaded in "
+                "part: change it to InnoDB (ALTER TABLE … ENGINE = InnoDB), then run `feed verify`"
+            )
 
     def has_key(self, tx: Any, quoted: str, table: Table) -> bool:
         tx.execute(f"SHOW INDEX FROM {self.in_statement(quoted)} WHERE Key_name = 'PRIMARY'", ())
