@@ -1,4 +1,5 @@
 -- Views for analysts, PostgreSQL. README.md beside this file says what each column means.
+-- Written by scripts/views.py from the dbt models of include/dbt/models/marts.
 
 DROP VIEW IF EXISTS outbound_transfer_funnel_by_day;
 CREATE VIEW outbound_transfer_funnel_by_day AS
@@ -46,33 +47,50 @@ ORDER BY expires_at;
 
 DROP VIEW IF EXISTS outbound_transfer_feed_lag;
 CREATE VIEW outbound_transfer_feed_lag AS
+WITH
+pages AS (
+    SELECT
+        account,
+        polled_at,
+        has_more,
+        row_number() OVER (PARTITION BY account ORDER BY polled_at DESC, poll_id DESC) AS age
+    FROM outbound_transfer_feed_polls
+    WHERE action = 'poll' AND cursor_to IS NOT NULL
+),
+feeds AS (
+    SELECT
+        c.account,
+        c.cursor,
+        p.polled_at AS last_page_at,
+        1 - CAST(p.has_more AS integer) AS caught_up,
+        count(f.poll_id) AS failed_polls_since
+    FROM outbound_transfer_feed_cursor AS c
+    LEFT JOIN pages AS p ON p.account = c.account AND p.age = 1
+    LEFT JOIN outbound_transfer_feed_polls AS f
+        ON f.account = c.account AND f.action = 'poll' AND f.cursor_to IS NULL
+        AND (p.polled_at IS NULL OR f.polled_at > p.polled_at)
+    GROUP BY c.account, c.cursor, p.polled_at, p.has_more
+),
+rejected AS (
+    SELECT account, count(*) AS rejected_lines
+    FROM outbound_transfer_rejected_lines
+    GROUP BY account
+),
+loads AS (
+    SELECT account, EXTRACT(EPOCH FROM max(loaded_at) - max(occurred_at)) AS seconds_to_load
+    FROM outbound_transfer_events
+    WHERE occurred_at IS NOT NULL
+    GROUP BY account
+)
 SELECT
-    c.account,
-    c.cursor,
-    p.polled_at AS last_page_at,
-    EXTRACT(EPOCH FROM now() - p.polled_at) AS seconds_since_last_page,
-    1 - CAST(p.has_more AS integer) AS caught_up,
-    (
-        SELECT count(*)
-        FROM outbound_transfer_feed_polls AS f
-        WHERE f.account = c.account AND f.action = 'poll' AND f.cursor_to IS NULL
-            AND (p.polled_at IS NULL OR f.polled_at > p.polled_at)
-    ) AS failed_polls_since,
-    (SELECT count(*) FROM outbound_transfer_rejected_lines AS l WHERE l.account = c.account) AS rejected_lines,
-    (
-        SELECT EXTRACT(EPOCH FROM max(e.loaded_at) - max(e.occurred_at))
-        FROM outbound_transfer_events AS e
-        WHERE e.account = c.account AND e.occurred_at IS NOT NULL
-    ) AS seconds_to_load
-FROM outbound_transfer_feed_cursor AS c
-LEFT JOIN outbound_transfer_feed_polls AS p
-    ON p.account = c.account
-    AND p.poll_id = (
-        SELECT max(q.poll_id)
-        FROM outbound_transfer_feed_polls AS q
-        WHERE q.account = c.account AND q.polled_at = (
-            SELECT max(polled_at)
-            FROM outbound_transfer_feed_polls AS s
-            WHERE s.account = c.account AND s.action = 'poll' AND s.cursor_to IS NOT NULL
-        )
-    );
+    feeds.account,
+    feeds.cursor,
+    feeds.last_page_at,
+    EXTRACT(EPOCH FROM now() - feeds.last_page_at) AS seconds_since_last_page,
+    feeds.caught_up,
+    feeds.failed_polls_since,
+    coalesce(rejected.rejected_lines, 0) AS rejected_lines,
+    loads.seconds_to_load
+FROM feeds
+LEFT JOIN rejected ON rejected.account = feeds.account
+LEFT JOIN loads ON loads.account = feeds.account;
