@@ -85,12 +85,11 @@ def _freshness(table: Table) -> list[str]:
     if table not in _FRESHNESS:
         return []
     column, limits = _FRESHNESS[table]
-    name = f"""('"{column}"' if var('outbound_transfer_quote_names', false) else '{column}')"""
-    as_text = f"'cast(' ~ {name} ~ ' as timestamp)'"
+    name = f"""('\\"{column}\\"' if var('outbound_transfer_quote_names', false) else '{column}')"""
+    type_ = "('timestamptz' if target.type in ('postgres', 'duckdb') else 'timestamp')"
     return [
-        "          # The column is text where databases differ in their timestamps.",
-        "          loaded_at_field: >-",
-        f"            {{{{ '{column}' if target.type in ('postgres', 'duckdb') else {as_text} }}}}",
+        "          # The column is text in some databases.",
+        f"""          loaded_at_field: "{{{{ 'cast(' ~ {name} ~ ' as ' ~ {type_} ~ ')' }}}}\"""",
         "          freshness:",
         *(f"            {name}: {{count: {count}, period: {unit}}}" for name, (count, unit) in limits.items()),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +31,13 @@ def postgres_server() -> Iterator[Database]:
 @pytest.fixture
 def postgres(postgres_server: Database) -> Iterator[Database]:
     """A fresh database; whoever leaves a connection to it open fails."""
+    with fresh_database(postgres_server) as database:
+        yield database
+
+
+@contextmanager
+def fresh_database(postgres_server: Database) -> Iterator[Database]:
+    """A fresh database of a server; whoever leaves a connection to it open fails."""
     name = f"test_{uuid.uuid4().hex}"
     with closing(postgres_server.connect(autocommit=True)) as connection:
         connection.execute(f"CREATE DATABASE {name}")

@@ -19,9 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from xml.etree import ElementTree as ET
 
+from support.environments import UV, InstallFailed
 from support.pythons import NoPython, python_of
 from support.repository import REPOSITORY
-from versions.environments import PYTHON, UV, InstallFailed, all_versions, environment_of
+from versions.environments import PYTHON, all_versions, environment_of
 
 #: Folders and files of tests by step.
 TESTS: Final = {

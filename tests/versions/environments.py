@@ -5,32 +5,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from support.environments import UV, InstallFailed, make_environment, run_uv
 from support.pythons import NoPython, python_of
 from support.repository import REPOSITORY, TESTS
-
-FOLDER: Final = REPOSITORY / ".venvs"
-UV: Final = Path(sys.executable).with_name("uv")
 
 #: The newest version is the one that the repository's own constraints pin.
 NEWEST_CONSTRAINTS: Final = REPOSITORY / "constraints.txt"
 
-EXTRAS: Final = "sandbox,sqlite,postgres,duckdb,openlineage,s3"
+EXTRAS: Final = "sandbox,sqlite,postgres,duckdb,parquet,openlineage,s3"
 TOOLS: Final = TESTS / "versions/tools.txt"
 
 #: The Python of every environment; managed services run it, and all these versions of Airflow support it.
 PYTHON: Final = "3.12"
-
-
-class InstallFailed(Exception):
-    """The package cannot be installed with a version of Airflow; the text is what uv says."""
 
 
 def all_versions() -> list[str]:
@@ -61,40 +52,18 @@ def environment_of(version: str, python: Path) -> Path:
 
     :raises InstallFailed: the package and its extras do not fit the constraints.
     """
-    packages = [f"apache-airflow=={version}"]
-    return make_environment(version, python, packages, constraints=constraints_of(version), extras=EXTRAS, tools=TOOLS)
+    constraints = constraints_of(version)
 
-
-def make_environment(
-    name: str, python: Path, packages: Sequence[str], *, constraints: Path, extras: str = "", tools: Path | None = None
-) -> Path:
-    """Return the interpreter of an environment with the package, which is made if what it follows from has changed.
-
-    :param packages: requirements besides the package, under the same constraints.
-    :param tools: requirements without constraints.
-    :raises InstallFailed: they do not fit the constraints.
-    """
-    folder = FOLDER / name
-    interpreter, stamp = folder / "bin/python", folder / "complete"
-    inputs = (REPOSITORY / "pyproject.toml", constraints, *([tools] if tools else []), Path(__file__))
-    state = hashlib.sha256(b"\0".join((*(file.read_bytes() for file in inputs), repr(packages).encode()))).hexdigest()
-    if not stamp.exists() or stamp.read_text() != state:
-        _uv("venv", "--clear", "--python", python, folder)
-        install = ("pip", "install", "--python", interpreter, "--link-mode", "hardlink")
+    def install(interpreter: Path) -> None:
+        into = ("pip", "install", "--python", interpreter, "--link-mode", "hardlink")
         build = ("--build-constraint", NEWEST_CONSTRAINTS)
-        package = ("--editable", f"{REPOSITORY}[{extras}]" if extras else REPOSITORY)
-        _uv(*install, "--constraint", constraints, *build, *package, *packages)
-        _uv("pip", "check", "--python", interpreter)
-        if tools:
-            _uv(*install, "--requirement", tools)
-        stamp.write_text(state)
-    return interpreter
+        package = ("--editable", f"{REPOSITORY}[{EXTRAS}]", f"apache-airflow=={version}")
+        run_uv(*into, "--constraint", constraints, *build, *package)
+        run_uv("pip", "check", "--python", interpreter)
+        run_uv(*into, "--requirement", TOOLS)
 
-
-def _uv(*command: str | Path) -> None:
-    done = subprocess.run([UV, *command], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InstallFailed(f"uv {' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+    inputs = (REPOSITORY / "pyproject.toml", constraints, TOOLS, Path(__file__))
+    return make_environment(version, python, inputs, install)
 
 
 def main() -> None:

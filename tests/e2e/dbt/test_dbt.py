@@ -1,0 +1,233 @@
+"""The dbt package (include/dbt), installed into an analyst's project, with real dbt on tables of the provider."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlglot
+from views import VIEWS, file_of
+
+from outbound_transfer.protocol.events import Event, Page, RejectedLine
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.events import EventStore, PollRecord
+from support import sample_rows
+from support.databases import fresh_database
+from support.dbt_project import PACKAGE, Outcome, Project
+from support.postgres import Database
+from support.warehouses import Hook, duckdb_hook
+
+pytestmark = pytest.mark.e2e
+
+NOW = datetime.now(timezone.utc)
+MODELS = {file.stem for file in (PACKAGE / "models").rglob("*.sql")}
+EVENTS = "outbound_transfer_events"
+
+#: A lake's one table of events and rejected lines: no keys, and timestamps are text.
+LAKE = """
+CREATE SCHEMA lake;
+CREATE TABLE lake.events AS
+SELECT * REPLACE (strftime(occurred_at AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ') AS occurred_at,
+    strftime(loaded_at AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ') AS loaded_at),
+    NULL::text AS rejected_reason, NULL::blob AS rejected_line
+FROM outbound_transfer_events;
+INSERT INTO lake.events BY NAME
+SELECT account, cursor_from, line_number, reason AS rejected_reason, raw AS rejected_line,
+    strftime(loaded_at AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ') AS loaded_at
+FROM outbound_transfer_rejected_lines
+"""
+
+#: Profiles of databases that are not here. Nothing connects to them.
+ABSENT = {
+    "bigquery": {"method": "oauth-secrets", "token": "none", "project": "project"},
+    "databricks": {"host": "localhost", "http_path": "/none", "token": "none", "catalog": "main"},
+    "redshift": {"host": "localhost", "port": 1, "user": "ann", "password": "none", "dbname": "main"},
+    "snowflake": {"account": "none", "user": "ann", "password": "none", "database": "main", "warehouse": "none"},
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A warehouse with the views of include/sql, in which an analyst has built the package."""
+
+    hook: Hook
+    project: Project
+    build: Outcome
+    freshness: Outcome
+    docs: Outcome
+
+
+@contextmanager
+def warehouse_of(name: str, server: Database, folder: Path) -> Iterator[tuple[Hook, dict[str, Any], str]]:
+    """A hook, dbt's target for it, and the schema of the tables."""
+    if name == "duckdb":
+        file = folder / "warehouse.duckdb"
+        yield duckdb_hook(file), {"type": "duckdb", "path": str(file), "schema": "analytics"}, "main"
+        return
+    with fresh_database(server) as database:
+        login = {"host": database.host, "port": 5432, "user": "postgres", "password": "", "dbname": database.name}
+        yield Hook("postgresql", database.connect), {"type": "postgres", "schema": "analytics", **login}, "public"
+
+
+def fill(hook: Hook) -> None:
+    """Tables with deliveries and three feeds: one that goes well, one that fails now, one without any page."""
+    warehouse = Warehouse(hook)
+    sample_rows.fill(warehouse, 200, NOW)
+    feed = EventStore(warehouse, sample_rows.ACCOUNT, clock=lambda: NOW - timedelta(seconds=30))
+    cursor = feed.get_or_create_cursor()
+    events = tuple(Event(f"e{n}", "file_downloaded", at(-60 + n), '{"n": 1}', None, n) for n in range(1, 40))
+    feed.load_page(Page(cursor, cursor + 40, True, events, (RejectedLine(40, b"{", "no JSON"),)))
+    failing = EventStore(warehouse, "failing.example.com", clock=lambda: NOW - timedelta(minutes=5))
+    failing.get_or_create_cursor()
+    failing.load_page(Page(0, 1, False, (Event("e1", "transfer_sent", None, None, None, 1),), ()))
+    EventStore(warehouse, "failing.example.com", clock=lambda: NOW).log_poll(PollRecord(cursor_from=1, status=429))
+    EventStore(warehouse, "new.example.com", clock=lambda: NOW).get_or_create_cursor()
+
+
+def at(seconds: float) -> str:
+    return (NOW + timedelta(seconds=seconds)).isoformat()
+
+
+def run_all(hook: Hook, statements: str) -> None:
+    for statement in statements.split(";\n"):
+        hook.run(statement)
+
+
+def without_key(hook: Hook) -> None:
+    """Make the table of events one that has no key, with an event that was loaded again a second later."""
+    later = "loaded_at + INTERVAL '1 second'"
+    columns = "account, event_id, type, timestamp, occurred_at, data, extra_fields, raw, cursor_from, line_number"
+    run_all(
+        hook,
+        f"CREATE TABLE keyless AS SELECT * FROM {EVENTS};\nDROP TABLE {EVENTS};\n"
+        f"ALTER TABLE keyless RENAME TO {EVENTS};\n"
+        f"INSERT INTO {EVENTS} SELECT {columns}, {later} FROM {EVENTS} WHERE account LIKE 'failing%'",
+    )
+
+
+@pytest.fixture(scope="module", params=["duckdb", "postgresql"])
+def built(
+    request: pytest.FixtureRequest, postgres_server: Database, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Built]:
+    folder = tmp_path_factory.mktemp("dbt")
+    with warehouse_of(request.param, postgres_server, folder) as (hook, target, schema):
+        fill(hook)
+        without_key(hook)
+        run_all(hook, file_of(hook.dialect_name).rstrip().removesuffix(";"))
+        project = Project(folder, target, {"outbound_transfer_schema": schema})
+        _, *outcomes = project.run("deps", "build", "source freshness", "docs generate --static")
+        yield Built(hook, project, *outcomes)
+
+
+def test_every_model_is_built_and_every_test_passes(built: Built) -> None:
+    assert built.build.success, built.build.error
+    assert built.build.named("success") == MODELS
+    assert "the_first_of_two_equal_events_counts" in built.build.named("pass")
+    assert set(built.build.statuses.values()) == {"success", "pass"}
+
+
+def test_the_sources_are_fresh(built: Built) -> None:
+    assert built.freshness.named("pass") == {"events", "feed_polls"}
+
+
+@pytest.mark.parametrize(("mart", "view"), VIEWS.items())
+def test_a_mart_equals_its_view_row_by_row(built: Built, mart: str, view: str) -> None:
+    # One statement, so that both have the same current time.
+    mart = f"analytics.{mart}"
+    ((count,),) = built.hook.fetch(f"SELECT count(*) FROM {mart}")
+    assert count > 2
+    difference = f"(SELECT * FROM {view} EXCEPT ALL SELECT * FROM {mart})"
+    assert built.hook.fetch(f"{difference} UNION ALL (SELECT * FROM {mart} EXCEPT ALL SELECT * FROM {view})") == []
+
+
+def test_an_event_that_a_table_without_a_key_has_twice_is_counted_once(built: Built) -> None:
+    ((loaded,),) = built.hook.fetch(f"SELECT count(*) FROM {EVENTS}")
+    rows = built.hook.fetch("SELECT account, event_id FROM analytics.stg_outbound_transfer__events")
+    assert len(rows) == loaded - 1 == 40
+    assert len(set(rows)) == 40
+    ((is_first,),) = built.hook.fetch(
+        "SELECT loaded_at = (SELECT min(e.loaded_at) FROM outbound_transfer_events AS e WHERE e.account = s.account)"
+        " FROM analytics.stg_outbound_transfer__events AS s WHERE account LIKE 'failing%'"
+    )
+    assert is_first
+
+
+def test_feeds_in_each_state_have_their_row(built: Built) -> None:
+    rows = built.hook.fetch(
+        "SELECT account, caught_up, failed_polls_since, rejected_lines, seconds_to_load IS NULL"
+        " FROM analytics.outbound_transfer__feed_health ORDER BY account"
+    )
+    assert rows == [
+        (sample_rows.ACCOUNT, 0, 0, 2, False),
+        ("failing.example.com", 1, 1, 0, True),
+        ("new.example.com", None, 0, 0, True),
+    ]
+
+
+def test_every_column_is_documented(built: Built) -> None:
+    assert built.docs.success, built.docs.error
+    assert (built.project.folder / "target/static_index.html").stat().st_size > 1_000_000
+    manifest, catalog = built.project.artifact("manifest"), built.project.artifact("catalog")
+    described = {name: node["columns"] for name, node in (manifest["nodes"] | manifest["sources"]).items()}
+    found = catalog["nodes"] | catalog["sources"]
+    assert len(found) == len(MODELS) + len(manifest["sources"])
+    undocumented = {
+        f"{name}.{column}"
+        for name, node in found.items()
+        for column in node["columns"]
+        if not described[name].get(column, {}).get("description")
+    }
+    assert undocumented == set()
+
+
+def test_a_pickup_before_the_send_fails_a_test(built: Built) -> None:
+    built.hook.run("UPDATE outbound_transfer_recipients SET picked_up_at = '2001-01-01T00:00:00Z' WHERE position = 1")
+    (again,) = built.project.run("build --select outbound_transfer__time_to_pickup")
+    assert not again.success
+    assert again.named("fail") == {"nobody_picks_up_before_the_send"}
+
+
+def test_a_lake_has_events_and_rejected_lines_in_one_table(tmp_path: Path) -> None:
+    file = tmp_path / "warehouse.duckdb"
+    hook = duckdb_hook(file)
+    fill(hook)
+    run_all(hook, f"{LAKE};\nINSERT INTO lake.events SELECT * FROM lake.events;\n{lakes_only()}")
+    switches = {"outbound_transfer_lake": True, "using_transfers": False, "using_deliveries": False}
+    names = {"outbound_transfer_schema": "lake", "outbound_transfer_table_prefix": ""}
+    project = Project(tmp_path, {"type": "duckdb", "path": str(file), "schema": "analytics"}, switches | names)
+    _, build, freshness = project.run("deps", "build", "source freshness")
+    assert build.success, build.error
+    assert build.named("success") == {
+        *("stg_outbound_transfer__events", "stg_outbound_transfer__rejected_lines", "outbound_transfer__feed_health")
+    }
+    assert freshness.named("pass") == {"events"}
+    assert hook.fetch("SELECT count(*), count(DISTINCT event_id) FROM analytics.stg_outbound_transfer__events") == [
+        (40, 39)
+    ]
+    lines = "SELECT raw, reason FROM analytics.stg_outbound_transfer__rejected_lines ORDER BY loaded_at"
+    assert hook.fetch(lines) == [(b"{", "no JSON"), (b"{", "no JSON")]
+    health = "SELECT account, cursor, rejected_lines FROM analytics.outbound_transfer__feed_health ORDER BY account"
+    assert hook.fetch(health) == [(sample_rows.ACCOUNT, None, 2), ("failing.example.com", None, 0)]
+
+
+def lakes_only() -> str:
+    """Return statements that remove the tables that a lake does not have."""
+    return ";\n".join(f"DROP TABLE outbound_transfer_{name}" for name in ("events", "feed_polls", "transfers"))
+
+
+def test_the_models_compile_without_a_connection_for_the_other_databases(tmp_path: Path) -> None:
+    for name, target in ABSENT.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        project = Project(folder, {"type": name, "schema": "analytics", **target})
+        _, compiled = project.run("deps", "compile --no-introspect --no-populate-cache")
+        assert compiled.success, compiled.error
+        models = project.compiled()
+        assert models.keys() >= MODELS
+        for model in MODELS:
+            assert sqlglot.parse_one(models[model], dialect=name).find(sqlglot.exp.Select), (name, model)

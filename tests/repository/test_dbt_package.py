@@ -1,0 +1,31 @@
+"""Files that scripts write from the tables and the dbt models are current."""
+
+from __future__ import annotations
+
+import dbt_columns
+import pytest
+import views
+
+RUN_VIEWS = "run: .venv/bin/python scripts/views.py"
+RUN_COLUMNS = "run: .venv/bin/python scripts/dbt_columns.py"
+
+
+@pytest.mark.parametrize("name", views.DATABASES)
+def test_the_views_are_what_the_marts_say(name: str) -> None:
+    assert (views.FOLDER / f"{name}.sql").read_text() == views.file_of(name), RUN_VIEWS
+
+
+def test_every_mart_has_a_view() -> None:
+    assert {file.stem for file in (views.PACKAGE / "models/marts").glob("*.sql")} == views.VIEWS.keys()
+
+
+def test_the_sources_of_dbt_are_what_the_tables_say() -> None:
+    assert dbt_columns.SOURCES.read_text() == dbt_columns.sources(), RUN_COLUMNS
+    assert dbt_columns.BLOCKS.read_text() == dbt_columns.blocks(), RUN_COLUMNS
+
+
+@pytest.mark.parametrize("table", dbt_columns.READ, ids=lambda table: table.name)
+def test_each_staging_model_has_every_column_of_its_table(table) -> None:
+    model = (dbt_columns.STAGING / f"stg_outbound_transfer__{table.name}.sql").read_text()
+    # In quotes: the names in a lake differ.
+    assert [column.name for column in table.columns if f"'{column.name}'" not in model] == []
