@@ -9,6 +9,8 @@ BIN := .venv/bin
 RUN := PYTHONPATH=tests $(BIN)/python
 # The same with the Airflow of AIRFLOW=3.0.6, where it is given.
 RUN_WITH := $(if $(AIRFLOW),python=$$($(RUN) -m versions.environments $(AIRFLOW)) && PYTHONPATH=tests $$python,$(RUN))
+PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --upgrade --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links
 # WORKERS: processes that run tests. What they start shares the machine's cores with them; some only wait.
 
 help: ## Print this list
@@ -135,12 +137,13 @@ sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox
 
 constraints: setup ## Pin the newest versions of everything that set-up installs
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --all-extras --upgrade --no-header --no-annotate \
-		--no-emit-index-url --no-emit-find-links --output-file constraints.txt pyproject.toml
+	$(PIN) --all-extras --output-file constraints.txt pyproject.toml
+	$(PIN) --output-file constraints/dbt.txt constraints/dbt.in
 
 docs: setup ## Build the documentation's site in site/; a warning is an error
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
 		--build-constraint constraints.txt --editable '.[dev,docs]'
+	$(RUN) scripts/dbt_site.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## Remove what the targets above made

@@ -32,10 +32,17 @@ _IS_ENABLED: Final = {
 }
 _IS_ENABLED_BY_DEFAULT: Final = "not var('outbound_transfer_lake', false)"
 
-#: Column of the newest timestamp by table, with limits of its age. An account may have no events for long.
+#: Column of the newest timestamp by table, with limits of its age: variable, default and unit. An account may have no
+#: events for long.
 _FRESHNESS: Final = {
-    tables.EVENTS: ("loaded_at", {"warn_after": (1, "day")}),
-    tables.FEED_POLLS: ("polled_at", {"warn_after": (15, "minute"), "error_after": (1, "hour")}),
+    tables.EVENTS: ("loaded_at", {"warn_after": ("outbound_transfer_events_warn_after", 24, "hour")}),
+    tables.FEED_POLLS: (
+        "polled_at",
+        {
+            "warn_after": ("outbound_transfer_polls_warn_after", 15, "minute"),
+            "error_after": ("outbound_transfer_polls_error_after", 60, "minute"),
+        },
+    ),
 }
 
 _HEAD: Final = """\
@@ -91,8 +98,12 @@ def _freshness(table: Table) -> list[str]:
         "          # The column is text in some databases.",
         f"""          loaded_at_field: "{{{{ 'cast(' ~ {name} ~ ' as ' ~ {type_} ~ ')' }}}}\"""",
         "          freshness:",
-        *(f"            {name}: {{count: {count}, period: {unit}}}" for name, (count, unit) in limits.items()),
+        *(f"            {name}: {_limit(*limit)}" for name, limit in limits.items()),
     ]
+
+
+def _limit(variable: str, default: int, unit: str) -> str:
+    return f"{{count: \"{{{{ var('{variable}', {default}) | as_number }}}}\", period: {unit}}}"
 
 
 def _column(table: Table, name: str) -> list[str]:

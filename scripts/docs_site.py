@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 #: A Markdown link or image to a relative path, with its anchor.
 LINK: Final = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+#: What dbt documents of its models, as `scripts/dbt_site.py` has written it, and its place on the site.
+DBT_DOCS: Final = Path(__file__).resolve().parents[1] / "build/dbt-docs.html"
+DBT_PAGE: Final = "dbt.md"
 REPOSITORY: Final = "repository"
 LANGUAGES: Final = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".toml": "toml"}
 
@@ -32,7 +35,7 @@ def on_startup(**_: object) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each file outside the documentation that a page of it links to, directly or not."""
+    """Add a page for each file outside the documentation that a page of it links to, directly or not; and dbt's."""
     docs = Path(config.docs_dir)
     waiting = [docs / file.src_uri for file in files.documentation_pages()]
     added: set[Path] = set()
@@ -47,6 +50,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 waiting.append(target)
             if target.is_file():
                 files.append(_generated(config, target, docs))
+    files.append(File.generated(config, DBT_DOCS.name, abs_src_path=str(DBT_DOCS)))
     return files
 
 
@@ -66,6 +70,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match.group()
         return f"]({os.path.relpath(new, Path(uri).parent)}{anchor})"
 
+    if uri == DBT_PAGE:
+        markdown += f"\n\n[Models, columns and lineage]({DBT_DOCS.name}), as dbt documents them.\n"
     return LINK.sub(rewritten, markdown)
 
 

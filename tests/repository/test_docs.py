@@ -32,7 +32,7 @@ PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
 #: Every Markdown file whose links are checked, by its path.
 LINKED = [
     str(path.relative_to(REPOSITORY))
-    for path in sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), *REPOSITORY.glob("include/sql/*.md")])
+    for path in sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), *REPOSITORY.glob("include/*/*.md")])
 ]
 
 

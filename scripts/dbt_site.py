@@ -1,0 +1,36 @@
+"""Write dbt's documentation of the package in include/dbt as one HTML file, for the site (`make docs`)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from docs_site import DBT_DOCS
+
+from outbound_transfer.warehouse.database import Warehouse
+from support import sample_rows
+from support.dbt_project import Project
+from support.warehouses import duckdb_hook
+
+COMMANDS: Final = ("deps", "run", "docs generate --static")
+
+
+def main() -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "warehouse.duckdb"
+        sample_rows.make_tables(Warehouse(duckdb_hook(file)), datetime.now(timezone.utc))
+        target = {"type": "duckdb", "path": str(file), "schema": "analytics"}
+        project = Project(Path(folder), target, {"outbound_transfer_schema": "main"})
+        for command, outcome in zip(COMMANDS, project.run(*COMMANDS), strict=True):
+            if not outcome.success:
+                sys.exit(f"dbt {command} failed: {outcome.error or outcome.statuses}")
+        DBT_DOCS.parent.mkdir(exist_ok=True)
+        shutil.copyfile(Path(folder) / "target/static_index.html", DBT_DOCS)
+
+
+if __name__ == "__main__":
+    main()
