@@ -46,6 +46,7 @@ DATABASES: Final = {
     "duckdb": Database(
         "DuckDB", "duckdb", {"type_int": "integer", "type_bigint": "bigint", "current_timestamp": "now()"}
     ),
+    "mysql": Database("MySQL and MariaDB", "mysql", {"type_int": "signed", "type_bigint": "signed"}),
     "sqlite": Database("SQLite", "sqlite", {"type_int": "integer", "type_bigint": "bigint"}),
 }
 

@@ -39,6 +39,10 @@
     sysdate()
 {%- endmacro %}
 
+{% macro mysql__utc_now() -%}
+    utc_timestamp(6)
+{%- endmacro %}
+
 {% macro sqlite__utc_now() -%}
     'now'
 {%- endmacro %}
@@ -67,6 +71,10 @@
 
 {% macro databricks__utc_date(value) -%}
     CAST(to_utc_timestamp({{ value }}, current_timezone()) AS date)
+{%- endmacro %}
+
+{% macro mysql__utc_date(value) -%}
+    date({{ value }})
 {%- endmacro %}
 
 {% macro sqlite__utc_date(value) -%}
@@ -98,6 +106,10 @@
 {#- The adapter's `datediff` depends on the version of a running cluster. -#}
 {% macro databricks__seconds_between(first, last) -%}
     (unix_micros({{ last }}) - unix_micros({{ first }})) / 1000000.0
+{%- endmacro %}
+
+{% macro mysql__seconds_between(first, last) -%}
+    timestampdiff(MICROSECOND, {{ first }}, {{ last }}) / 1000000.0
 {%- endmacro %}
 
 {% macro sqlite__seconds_between(first, last) -%}
