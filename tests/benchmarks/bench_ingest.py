@@ -136,7 +136,7 @@ def theirs(target: dict[str, Any]) -> dict[str, Any]:
     def work() -> int:
         pipeline.run(events())
         with pipeline.sql_client() as client:
-            return int(client.execute_sql("SELECT count(*) FROM events")[0][0])
+            return int(client.execute_sql(f"SELECT count(*) FROM {client.make_qualified_table_name('events')}")[0][0])
 
     return _measured(work, bare)
 

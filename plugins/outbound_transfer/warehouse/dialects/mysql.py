@@ -61,18 +61,20 @@ class _Server:
     """What a session must know of its server.
 
     :ivar max_packet: bytes of a statement.
+    :ivar collation: distinguishes case, accents and trailing spaces; ``utf8mb4_bin`` ignores the latter.
     """
 
     is_mariadb: bool
     max_packet: int
-
-    @property
-    def collation(self) -> str:
-        """The collation that distinguishes case, accents and trailing spaces; ``utf8mb4_bin`` ignores the latter."""
-        return "utf8mb4_nopad_bin" if self.is_mariadb else "utf8mb4_0900_bin"
+    collation: str
 
 
-_UNKNOWN: Final = _Server(is_mariadb=False, max_packet=1024 * 1024)
+def _server_of(version: str, max_packet: int) -> _Server:
+    is_mariadb = "mariadb" in version.lower()
+    return _Server(is_mariadb, max_packet, "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin")
+
+
+_UNKNOWN: Final = _server_of("", 1024 * 1024)
 
 
 class _Connection:
@@ -162,7 +164,7 @@ class MySqlDialect(WarehouseDialect):
         if self.server is _UNKNOWN:
             tx.execute("SELECT version(), @@max_allowed_packet")
             version, max_packet = tx.fetchall()[0]
-            self.server = _Server("mariadb" in str(version).lower(), int(max_packet))
+            self.server = _server_of(str(version), int(max_packet))
         for statement in self._session(self.server):
             tx.execute(statement)
         tx.close()

@@ -1,0 +1,223 @@
+"""What MySQL and MariaDB would do otherwise: on a latin1 database whose defaults are a lax mode and MyISAM."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outbound_transfer.protocol.events import Page
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.dialects.mysql import MySqlDialect, RowTooLarge
+from outbound_transfer.warehouse.errors import RowsRefused
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.rows import event_rows
+from outbound_transfer.warehouse.schema import CLUSTER, FEED, LEDGER, LISTING, STATE, ensure_schema
+from outbound_transfer.warehouse.tables import EVENTS, TABLES
+from outbound_transfer.warehouse.timestamps import utc_now
+from support.feed_pages import Faulty, event, page, tables
+from support.mariadb import MARIADB_DRIVERS, Database
+from support.timeouts import eventually
+from support.warehouses import Hook
+
+PREFIX = "outbound_transfer_"
+
+HOSTILE = "Grüße 🎉 日本 \\ \\' ' \" ` %s %% \0 \x1a \n\r\t end "
+
+
+@pytest.fixture(params=MARIADB_DRIVERS)
+def hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
+    return hook_of(request.param)
+
+
+def ready(hook: Hook) -> EventStore:
+    feed = tables(hook)
+    feed.get_or_create_cursor()
+    return feed
+
+
+def stored(hook: Hook) -> list[tuple[str, str]]:
+    return hook.fetch(f"SELECT event_id, data FROM {PREFIX}events ORDER BY line_number")
+
+
+def test_the_servers_defaults_are_those_that_would_change_values(mariadb: Database) -> None:
+    with closing(mariadb.connect()) as connection, closing(connection.cursor()) as tx:
+        tx.execute("SELECT @@character_set_database, @@sql_mode, @@default_storage_engine, @@time_zone")
+        assert tx.fetchall() == (("latin1", "", "MyISAM", "+09:00"),)
+
+
+def test_every_character_lands_unchanged(hook: Hook) -> None:
+    feed = ready(hook)
+    text = HOSTILE.replace("\0", "")  # a NUL is kept in `raw`
+    feed.load_page(page(0, event(1, data=text, type=text, timestamp=text)))
+    assert stored(hook) == [("e1", json.dumps(text, ensure_ascii=True))]
+    assert hook.fetch(f'SELECT "type", "timestamp" FROM {PREFIX}events') == [(text, text)]
+    line = json.dumps({"event_id": "e2", "type": "t", "data": HOSTILE}, ensure_ascii=False).encode()
+    junk = b"junk " + bytes(range(11, 256))
+    feed.load_page(page(1, line, junk))
+    ((raw,),) = hook.fetch(f"SELECT raw FROM {PREFIX}rejected_lines WHERE line_number = 2")
+    assert bytes(raw) == junk
+
+
+def test_ids_that_differ_by_case_accent_or_trailing_space_are_different(hook: Hook) -> None:
+    feed = ready(hook)
+    ids = ["aB1", "Ab1", "e", "\xe9", "e\u0301", "a", "a ", "🎉a", "🚀a", "ß", "ss", "ﬁ", "fi"]
+    assert feed.load_page(page(0, *(event(0, event_id=one) for one in ids))) == len(ids)
+    assert [row[0] for row in stored(hook)] == ids
+    assert feed.load_page(page(len(ids), *(event(0, event_id=one) for one in ids))) == 0
+
+
+def test_17_megabytes_land_unchanged(hook: Hook) -> None:
+    feed, unit = ready(hook), "🎉\\\\', "
+    ((packet,),) = hook.fetch("SELECT @@max_allowed_packet")
+    data = '"' + unit * (17 * 1024 * 1024 // len(unit.encode())) + '"'
+    assert len(data.encode()) > packet
+    line = b'{"event_id":"large","type":"t","data":' + data.encode() + b"}"
+    junk = b"junk \\ ' \xff " + data.encode()
+    assert feed.load_page(page(0, event(1), line, junk, event(2))) == 3
+    assert [row[0] for row in stored(hook)] == ["e1", "large", "e2"]
+    assert stored(hook)[1][1] == data
+    ((raw,),) = hook.fetch(f"SELECT raw FROM {PREFIX}rejected_lines")
+    assert bytes(raw) == junk
+    # Read again, it is known.
+    assert feed.load_page(page(4, line)) == 0
+
+
+def test_a_page_that_is_larger_than_a_statement_is_one_transaction(hook: Hook) -> None:
+    feed = ready(hook)
+    statements: list[str] = []
+
+    class Watching(Faulty):
+        def step(self, what: str, run: Callable[[], Any]) -> Any:
+            statements.append(what.partition(" ")[0])
+            return run()
+
+    lines = [event(number, data="x" * 20_000) for number in range(1_000)]
+    assert Watching(0, after=False).tables(hook).load_page(page(0, *lines)) == 1_000
+    assert statements.count("INSERT") > 4
+    assert statements.count("commit") == 1
+    assert len(stored(hook)) == feed.get_or_create_cursor() == 1_000
+
+
+def test_a_row_that_cannot_be_sent_is_an_error_that_says_what_to_do(hook: Hook) -> None:
+    feed = ready(hook)
+    dialect = feed.warehouse.dialect
+    assert isinstance(dialect, MySqlDialect)
+    dialect.server = replace(dialect.server, is_mariadb=False, max_packet=1_000_000)
+    loaded: Page = page(0, event(1), event(2, data="x" * 1_000_000))
+    with pytest.raises(RowsRefused) as refused:
+        feed.load_page(loaded)
+    with pytest.raises(RowTooLarge, match="max_allowed_packet, which is 1,000,000 bytes: raise it"):
+        feed.load_page(refused.value.page)
+    assert stored(hook) == []
+
+
+def test_tables_say_what_they_need(hook: Hook) -> None:
+    warehouse = Warehouse(hook)
+    for group in (FEED, LISTING, LEDGER, STATE, CLUSTER):
+        ensure_schema(warehouse, group, utc_now())
+    found = hook.fetch(
+        "SELECT table_name, engine, row_format, table_collation FROM information_schema.tables"
+        " WHERE table_schema = database()"
+    )
+    assert set(found) == {(PREFIX + table.name, "InnoDB", "Dynamic", "utf8mb4_nopad_bin") for table in TABLES}
+    collations = hook.fetch(
+        "SELECT DISTINCT collation_name FROM information_schema.columns WHERE table_schema = database()"
+    )
+    assert set(collations) == {("utf8mb4_nopad_bin",), (None,)}
+    indexes = hook.fetch(
+        "SELECT DISTINCT table_name, index_name FROM information_schema.statistics"
+        " WHERE table_schema = database() AND index_name <> 'PRIMARY'"
+    )
+    assert set(indexes) == {(PREFIX + each.name, PREFIX + str(index.name)) for each in TABLES for index in each.indexes}
+    assert len(indexes) > 3
+
+
+def test_timestamps_are_of_the_databases_own_type_and_in_utc(hook: Hook) -> None:
+    feed = ready(hook)
+    feed.load_page(page(0, event(1, timestamp="2026-01-01T02:00:00.123456+02:00"), event(2, timestamp=5)))
+    is_same = "occurred_at = TIMESTAMP '2026-01-01 00:00:00.123456'"
+    assert hook.fetch(f"SELECT {is_same} FROM {PREFIX}events ORDER BY line_number") == [(1,), (None,)]
+    assert hook.fetch(f"SELECT abs(timestampdiff(SECOND, loaded_at, utc_timestamp())) < 600 FROM {PREFIX}events") == [
+        (1,),
+        (1,),
+    ]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "latin1": {"charset": "latin1"},
+    "utf8": {"charset": "utf8"},
+    "autocommit": {"autocommit": True},
+    "another mode": {"sql_mode": "ANSI,NO_BACKSLASH_ESCAPES"},
+    "dictionaries": {"cursorclass": "DictCursor"},
+    "unbuffered": {"cursorclass": "SSCursor"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_a_connection_brings_changes_nothing(mariadb: Database, name: str) -> None:
+    import MySQLdb.cursors
+
+    options = dict(OPTIONS[name])
+    if "cursorclass" in options:
+        options["cursorclass"] = getattr(MySQLdb.cursors, options["cursorclass"])
+    hook = Hook("mysql", lambda: mariadb.connect(**options))
+    feed = ready(hook)
+    line = json.dumps({"event_id": "'\\", "type": "🎉\\", "data": "日本 '"}, ensure_ascii=False).encode()
+    assert feed.load_page(page(0, line, b"junk")) == 1
+    assert feed.load_page(page(2, line, b"junk")) == 0
+    assert hook.fetch(f"SELECT event_id, data FROM {PREFIX}events") == [("'\\", '"日本 \'"')]
+    assert feed.read_cursor() == 4
+
+
+def test_names_that_differ_by_case_are_different_tables(hook: Hook) -> None:
+    for prefix in ("a_", "A_"):
+        feed = tables(hook, prefix=prefix)
+        feed.get_or_create_cursor()
+        assert feed.load_page(page(0, event(1))) == 1
+
+
+def test_a_lock_is_waited_for_no_longer_than_said(hook: Hook) -> None:
+    feed = ready(hook)
+    with feed.warehouse.transaction() as tx:
+        feed.compare_and_set_cursor(tx, 0, 5)
+        impatient = EventStore(Warehouse(hook, timeout=0.5), "acme")
+        with pytest.raises(Exception, match=r"1205|1969|3024"), impatient.warehouse.transaction() as other:
+            impatient.compare_and_set_cursor(other, 0, 7)
+    assert feed.read_cursor() == 5
+
+
+def test_a_deadlock_with_another_session_loads_the_page_after_all(hook: Hook) -> None:
+    feed = ready(hook)
+    attempts = 0
+
+    class Watching(Faulty):
+        def step(self, what: str, run: Callable[[], Any]) -> Any:
+            nonlocal attempts
+            attempts += what.startswith("UPDATE")
+            return run()
+
+    watched, other = Watching(0, after=False).tables(hook), Warehouse(hook)
+    row = event_rows("acme", page(0, event(1)), utc_now())
+    with ThreadPoolExecutor(1) as pool, other.transaction() as tx:
+        # It changes more rows than the page, so that the database ends the page's transaction.
+        other.insert(tx, EVENTS, [*row, *((*row[0][:1], f"other {number}", *row[0][2:]) for number in range(100))])
+        loading = pool.submit(watched.load_page, page(0, event(1)))
+        eventually(lambda: _is_waiting(hook))
+        feed.compare_and_set_cursor(tx, 0, 7)
+        tx.execute("ROLLBACK")
+        assert loading.result() == 1
+    assert attempts == 2
+    assert stored(hook) == [("e1", "{}")]
+    assert feed.read_cursor() == 1
+
+
+def _is_waiting(hook: Hook) -> bool:
+    time.sleep(0.2)  # the server repeats its last response to those who ask more often
+    return hook.fetch("SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'") == [(1,)]
