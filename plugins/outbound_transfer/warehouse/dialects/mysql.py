@@ -365,24 +365,34 @@ def _literal(value: Any) -> str:
 
 
 def _row_values(table: Table, row: Row) -> Row:
-    """Return a row's values as its columns take them: a column of DATETIME takes no text that ends with a zone."""
-    columns = zip(table.columns, row, strict=True)
-    return [value[:-1] if value and column.name in TIME_COLUMNS else value for column, value in columns]
+    """Return a row's values as its columns take them."""
+    return [_column_values(column.name, (value,))[0] for column, value in zip(table.columns, row, strict=True)]
 
 
 def _row_literals(table: Table, rows: Sequence[Row]) -> list[str]:
     """Return the rows as literals, with parentheses."""
-    values = zip(*(_row_values(table, row) for row in rows), strict=True)
-    return [f"({','.join(row)})" for row in zip(*map(_column_literals, values), strict=True)]
+    columns = zip(table.columns, zip(*rows, strict=True), strict=True)
+    literals = [_column_literals(column.name, values) for column, values in columns]
+    return [f"({','.join(row)})" for row in zip(*literals, strict=True)]
 
 
-def _column_literals(values: Sequence[Any]) -> Sequence[str]:
+def _column_literals(name: str, values: Sequence[Any]) -> Sequence[str]:
     if values.count(values[0]) == len(values):
-        return [_literal(values[0])] * len(values)
+        return [_literal(_column_values(name, values[:1])[0])] * len(values)
+    values = _column_values(name, values)
     # Most columns are text with nothing to escape; one look at the joined text finds that out.
-    if set(map(type, values)) == {str} and not {"\0", "'", "\\"}.intersection("".join(values)):
+    if set(map(type, values)) == {str} and _is_plain("".join(values)):
         return [f"'{value}'" for value in values]
     return list(map(_literal, values))
+
+
+def _column_values(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    # A column of DATETIME takes no text that ends with a zone.
+    return [value[:-1] if value else value for value in values] if name in TIME_COLUMNS else values
+
+
+def _is_plain(text: str) -> bool:
+    return not ("\\" in text or "'" in text or "\0" in text)
 
 
 def _batches(sizes: Sequence[int], room: int) -> Iterator[slice]:
