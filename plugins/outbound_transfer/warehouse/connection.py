@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from outbound_transfer.airflow_compat.names import BaseHook
@@ -11,6 +12,9 @@ from outbound_transfer.warehouse.errors import NotASqlConnection
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+
+log = logging.getLogger(__name__)
 
 
 def open_warehouse(
@@ -36,4 +40,7 @@ def open_warehouse(
         raise NotASqlConnection(f"connection '{sql_conn_id}' is not a SQL connection (its hook is not a DbApiHook)")
     if connection:  # the hook would look it up for each statement
         hook.get_connection = lambda _: connection
-    return Warehouse(hook, prefix=prefix, schema=schema, timeout=timeout)
+    warehouse = Warehouse(hook, prefix=prefix, schema=schema, timeout=timeout)
+    if warehouse.dialect.preview:
+        log.warning("%s", warehouse.dialect.preview)
+    return warehouse

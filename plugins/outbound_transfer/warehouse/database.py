@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
-from outbound_transfer.warehouse.errors import InvalidName
+from outbound_transfer.warehouse.errors import InvalidName, UnreliableTable
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 from outbound_transfer.warehouse.tables import TABLES, with_names
 
@@ -65,8 +65,8 @@ class Warehouse:
             size = len(name.encode()) + room
         except UnicodeEncodeError:
             raise InvalidName(f"the name {name!r} cannot be encoded in UTF-8") from None
-        if "\0" in name:
-            raise InvalidName(f"the name {name!r} contains a NUL character")
+        if forbidden := set(self.dialect.forbidden_in_names).intersection(name):
+            raise InvalidName(f"the name {name!r} contains {', '.join(map(_describe, sorted(forbidden)))}")
         if size > self.dialect.max_identifier_length:
             # The database would shorten it silently, and two tables could become one.
             raise InvalidName(
@@ -219,9 +219,22 @@ class Warehouse:
             return self.table_exists(tx, table)
 
     def lock(self, tx: Any) -> None:
-        """Lock out other sessions that create or change tables, until the transaction ends."""
+        """Lock out other sessions that create or change tables, until the transaction ends.
+
+        :raises UnreliableTable: the row that is locked is missing or doubled.
+        """
         for statement in self.dialect.lock:
-            tx.execute(statement)
+            self.run(tx, statement)
+        if not self.dialect.enforces_keys and self.dialect.rowcount(tx) != 1:
+            raise UnreliableTable(
+                "the table schema_version must have one row whose component is 'lock', which keeps sessions apart: "
+                "stop all readers, then insert it, or delete all but one"
+            )
+
+    def lock_writers(self, tx: Any) -> None:
+        """Lock out other sessions that write rows with a key, if the database enforces no keys."""
+        if not self.dialect.enforces_keys:
+            self.lock(tx)
 
     def insert(self, tx: Any, table: Table, rows: Sequence[Row]) -> int:
         """Insert the rows whose key is new, in bulk; return their number."""
@@ -255,6 +268,10 @@ class Warehouse:
         names = {name: self.name(table) for name, table in all_tables.items()}
         quoted = _COLUMN.sub(lambda match: self.dialect.quote(match[1]), self.dialect.adapt(statement))
         return quoted.replace("?", self.dialect.placeholder).format_map(names)
+
+
+def _describe(character: str) -> str:
+    return "a NUL character" if character == "\0" else f"the character {character}"
 
 
 def _succeeds(tx: Any, statement: str) -> bool:

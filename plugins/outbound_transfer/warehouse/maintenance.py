@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from outbound_transfer.protocol.events import Event, Page, read_line
+from outbound_transfer.protocol.events import Event, Page, RejectedLine, read_line
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (
     CLAIM,
@@ -16,6 +16,7 @@ from outbound_transfer.warehouse.destination import (
 )
 from outbound_transfer.warehouse.errors import UnknownFeed
 from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.refusals import as_storable
 from outbound_transfer.warehouse.rows import event_rows
 from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR
 
@@ -165,7 +166,7 @@ class SqlFeedMaintenance(FeedMaintenance):
         while True:
             with self._warehouse.read() as tx:
                 lines = _rows(self._warehouse, tx, _REJECTED, (self.account, after[0], *after))[:_BATCH_SIZE]
-            read = [(start, read_line(bytes(raw), line)) for start, line, raw in lines]
+            read = [(start, self._read(bytes(raw), line)) for start, line, raw in lines]
             good = [(start, each) for start, each in read if isinstance(each, Event)]
             replaced = self._replaced(position, good)
             loaded, left = loaded + replaced, left + len(lines) - replaced
@@ -173,12 +174,18 @@ class SqlFeedMaintenance(FeedMaintenance):
                 return loaded, left
             after = lines[-1][:2]
 
+    def _read(self, raw: bytes, line: int) -> Event | RejectedLine:
+        found = read_line(raw, line)
+        keeps_json = self._warehouse.dialect.keeps_json
+        return as_storable(found, raw, keeps_json) if isinstance(found, Event) else found
+
     def _replaced(self, position: int, events: Sequence[tuple[int, Event]]) -> int:
         """Load rejected lines, each with its page's cursor; return how many the database accepts."""
         if not events:
             return 0
         try:
             with self._warehouse.transaction() as tx:
+                self._warehouse.lock_writers(tx)
                 count = sum(self._replace(tx, start, event) for start, event in events)
                 self._store.append_poll(
                     tx, PollRecord(action="replay", cursor_from=position, new_events=count, note="by command")

@@ -18,6 +18,9 @@ from outbound_transfer.protocol.events import Event, Page, RejectedLine
 #: Inserts the rows of a page in a trial transaction; returns the database's error, or None if it accepts them.
 Refusal: TypeAlias = Callable[[Page], Exception | None]
 
+#: Whether a JSON column returns the value of a text unchanged.
+KeepsJson: TypeAlias = Callable[[str], bool]
+
 #: Maximum number of characters of the database's error.
 _MAX_REASON: Final = 300
 
@@ -48,7 +51,7 @@ def storable_page(page: Page, refusal: Refusal, now: datetime) -> Page:
 
     def add_refused(event: Event, error: Exception) -> None:
         line = lines[event.line_number - 1]
-        raw = replace(event, raw=line.decode().strip(" \t\r"))
+        raw = _with_raw(event, line)
         if event.raw is None and refusal_with([raw]) is None:
             accepted.append(raw)
         else:
@@ -56,6 +59,29 @@ def storable_page(page: Page, refusal: Refusal, now: datetime) -> Page:
 
     add(page.events)
     return replace(page, events=tuple(accepted), rejected=tuple(sorted(rejected, key=lambda each: each.line_number)))
+
+
+def with_raw_lines(page: Page, keeps_json: KeepsJson) -> Page:
+    """Return the page with the raw line of each event whose JSON the database would change."""
+    if all(_is_storable(event, keeps_json) for event in page.events):
+        return page
+    lines = page.lines()
+    events = (as_storable(event, lines[event.line_number - 1], keeps_json) for event in page.events)
+    return replace(page, events=tuple(events))
+
+
+def as_storable(event: Event, line: bytes, keeps_json: KeepsJson) -> Event:
+    """Return an event with its raw line, if the database would change its JSON."""
+    return event if _is_storable(event, keeps_json) else _with_raw(event, line)
+
+
+def _is_storable(event: Event, keeps_json: KeepsJson) -> bool:
+    texts = (event.data, event.extra_fields) if event.raw is None else ()
+    return all(keeps_json(text) for text in texts if text is not None)
+
+
+def _with_raw(event: Event, line: bytes) -> Event:
+    return replace(event, raw=line.decode().strip(" \t\r"))
 
 
 def _probe_event(now: datetime) -> Event:

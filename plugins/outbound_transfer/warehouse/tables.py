@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, LONGTEXT
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, quoted_name
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.protocol.poll_lease import MAX_ID_LENGTH
@@ -55,21 +55,36 @@ class _UtcDatetime(DATETIME):
         return cast(func.left(bindvalue, 26), DATETIME(fsp=6))
 
 
+class _Named(UserDefinedType[Any]):
+    """A type that SQLAlchemy does not know."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.name
+
+
 TEXT: Final = _type(Text(), mysql=LONGTEXT())
 INTEGER: Final = _type(BigInteger(), sqlite=Integer())
 #: Rows have 1 or 0.
-BOOLEAN: Final = _type(SmallInteger(), postgresql=Boolean(), duckdb=Boolean(), sqlite=Integer())
+BOOLEAN: Final = _type(SmallInteger(), postgresql=Boolean(), duckdb=Boolean(), snowflake=Boolean(), sqlite=Integer())
 #: Rows have text (ISO 8601, UTC, of a fixed length, which sorts by time): databases differ most in their timestamps.
 TIME: Final = _type(
     String(27),
     postgresql=TIMESTAMP(timezone=True),
     duckdb=TIMESTAMP(timezone=True),
+    snowflake=_Named("TIMESTAMP_TZ"),
     sqlite=Text(),
     mysql=_UtcDatetime(fsp=6),
 )
 #: Rows have JSON text. MySQL's own JSON rounds large numbers and sorts names, and MariaDB's is text with a check.
-JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT())
-BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB())
+JSON: Final = _type(
+    Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT(), snowflake=_Named("VARIANT")
+)
+BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB(), snowflake=_Named("BINARY"))
 
 _METADATA: Final = MetaData()
 
@@ -293,7 +308,9 @@ TASK_STATE: Final = Table(
 SCHEMA_VERSION: Final = Table(
     "schema_version",
     _METADATA,
-    _column("component", _key_text(32), "`feed`, `transfers`, `deliveries` or `state`", key=True),
+    _column(
+        "component", _key_text(32), "`feed`, `transfers`, `deliveries` or `state`; on Snowflake also `lock`", key=True
+    ),
     _column("version", INTEGER, "the version"),
     _column("updated_at", TIME, "when it was written"),
     comment="The version of each group of tables, so that a later release can upgrade them.",

@@ -119,6 +119,7 @@ class TransferTables:
         """
         seen_at = format_timestamp(requested_at)
         with self._warehouse.transaction() as tx:
+            self._warehouse.lock_writers(tx)
             new = self._warehouse.insert(tx, TRANSFERS, [self._row(transfer, seen_at) for transfer in page])
             self._warehouse.insert(tx, RECIPIENTS, [row for each in page for row in self._recipients(each)])
             for transfer in page:
@@ -132,6 +133,7 @@ class TransferTables:
         """
         now = format_timestamp(self.now())
         with self._warehouse.transaction() as tx:
+            self._warehouse.lock_writers(tx)
             self._warehouse.insert(tx, TRANSFER_SYNC, [(self._account, self._conn_id, newest, now)])
             self._warehouse.run(
                 tx,

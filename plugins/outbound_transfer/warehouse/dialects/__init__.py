@@ -1,9 +1,8 @@
-"""One class per kind of database: PostgreSQL, MySQL, SQLite, DuckDB, and portable SQL for any other."""
+"""One class per kind of database: PostgreSQL, MySQL, SQLite, DuckDB, Snowflake, and portable SQL for any other."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from outbound_transfer.warehouse.dialects.base import DbApiHookLike, Row, WarehouseDialect
@@ -12,12 +11,16 @@ from outbound_transfer.warehouse.dialects.generic import GenericDialect
 from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 from outbound_transfer.warehouse.dialects.postgresql import PostgresDialect
 from outbound_transfer.warehouse.dialects.refused import check_names
+from outbound_transfer.warehouse.dialects.snowflake import SnowflakeDialect
 from outbound_transfer.warehouse.dialects.sqlite import SqliteDialect
 
 __all__ = ["DIALECTS", "DbApiHookLike", "Row", "WarehouseDialect", "dialect_of"]
 
 DIALECTS: Final[dict[str, type[WarehouseDialect]]] = {
-    **{dialect.name: dialect for dialect in (DuckDbDialect, MySqlDialect, PostgresDialect, SqliteDialect)},
+    **{
+        dialect.name: dialect
+        for dialect in (DuckDbDialect, MySqlDialect, PostgresDialect, SnowflakeDialect, SqliteDialect)
+    },
     "mariadb": MySqlDialect,  # its hook may name it so
 }
 
@@ -27,16 +30,15 @@ def dialect_of(hook: DbApiHookLike) -> WarehouseDialect:
 
     :raises UnsupportedWarehouse: the database is known not to work.
     """
-    check_names(_names(hook))
+    # The type of the connection first: the other name may need an account. Redshift's is PostgreSQL, Snowflake's none.
+    conn_type = getattr(hook, "conn_type", None)
+    check_names([conn_type])
+    if conn_type == SnowflakeDialect.name:
+        return SnowflakeDialect()
     database = _database_name(hook)
+    check_names([database])
     dialect = DIALECTS.get(database)
     return dialect() if dialect else GenericDialect(hook.dialect_name, hook.placeholder)
-
-
-def _names(hook: DbApiHookLike) -> Iterator[str | None]:
-    # The type of the connection first: the other may need an account, and Redshift's is PostgreSQL.
-    yield getattr(hook, "conn_type", None)
-    yield _database_name(hook)
 
 
 def _database_name(hook: DbApiHookLike) -> str:
