@@ -26,7 +26,7 @@ from outbound_transfer.warehouse.timestamps import utc_now
 _PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
 
 
-def _with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
     """Let a command use the connections in Airflow's database; exit with the text of a warehouse error."""
 
     @wraps(function)
@@ -54,7 +54,7 @@ def _server_context() -> Iterator[None]:
             os.environ[_PROCESS_CONTEXT] = before
 
 
-@_with_connections
+@with_connections
 def status(arguments: Namespace) -> None:
     """Print the cursor, the counts and the last poll of a feed."""
     details = msgspec.to_builtins(_open_feed(arguments).status())
@@ -65,7 +65,7 @@ def status(arguments: Namespace) -> None:
     AirflowConsole().print_as(rows, output=arguments.output)
 
 
-@_with_connections
+@with_connections
 def verify(arguments: Namespace) -> None:
     """Print the problems of a feed's tables, and exit with 1 if there are any."""
     problems = list(_open_feed(arguments).find_problems())
@@ -74,7 +74,7 @@ def verify(arguments: Namespace) -> None:
     print("OK: no problems found")  # noqa: T201
 
 
-@_with_connections
+@with_connections
 def rebuild_cursor(arguments: Namespace) -> None:
     """Set the cursor to the page of the newest rows."""
     feed = _open_feed(arguments)
@@ -82,7 +82,7 @@ def rebuild_cursor(arguments: Namespace) -> None:
     print("The cursor was {} and is {}.".format(*feed.rebuild_cursor()))  # noqa: T201
 
 
-@_with_connections
+@with_connections
 def reset(arguments: Namespace) -> None:
     """Set the cursor."""
     feed = _open_feed(arguments)
@@ -90,13 +90,13 @@ def reset(arguments: Namespace) -> None:
     print("The cursor was {} and is {}.".format(*feed.reset(arguments.to)))  # noqa: T201
 
 
-@_with_connections
+@with_connections
 def replay_rejected(arguments: Namespace) -> None:
     """Load the rejected lines that are valid by now."""
     print("{} lines loaded, {} are left.".format(*_open_feed(arguments).replay_rejected_lines()))  # noqa: T201
 
 
-@_with_connections
+@with_connections
 def clean_states(arguments: Namespace) -> None:
     """Delete the states of deliveries that have not changed for some time, in the table and in Variables."""
     conn_id, oldest = state_conn_id(), utc_now() - arguments.older_than
