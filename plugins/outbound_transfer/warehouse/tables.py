@@ -81,9 +81,7 @@ TIME: Final = _type(
     mysql=_UtcDatetime(fsp=6),
 )
 #: Rows have JSON text. MySQL's own JSON rounds large numbers and sorts names, and MariaDB's is text with a check.
-JSON: Final = _type(
-    Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT(), snowflake=_Named("VARIANT")
-)
+JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT(), snowflake=_Named("VARIANT"))
 BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB(), snowflake=_Named("BINARY"))
 
 _METADATA: Final = MetaData()
