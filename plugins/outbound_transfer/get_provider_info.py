@@ -101,10 +101,14 @@ def get_provider_info() -> dict[str, Any]:
         "transfers": [
             {
                 "source-integration-name": "Outbound Transfer Service",
-                "target-integration-name": "Common SQL",
+                "target-integration-name": target,
                 "python-module": f"outbound_transfer.transfers.{module}",
             }
-            for module in ("event_feed_to_sql", "transfers_to_sql")
+            for module, target in (
+                ("event_feed_to_sql", "Common SQL"),
+                ("transfers_to_sql", "Common SQL"),
+                ("event_feed_to_object_storage", "Common IO"),
+            )
         ],
         "cli": ["outbound_transfer.cli.definition.get_commands"],
         "config": {

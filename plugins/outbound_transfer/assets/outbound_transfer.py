@@ -47,6 +47,17 @@ def table_asset(table: str, *, sql_conn_id: str, table_prefix: str = "outbound_t
     return Asset(name=f"{sql_conn_id}/{name}", uri=f"x-outbound-transfer://{sql_conn_id}/{name}")
 
 
+def folder_asset(path: str) -> Asset:
+    """Return the asset of a folder of events: schedule a DAG on it to run when pages were loaded.
+
+    :param path: the folder, the same as the ingestion's.
+    :return: its events have ``account``, ``cursor_from``, ``cursor_to`` and ``types`` (of events) in ``extra``.
+    """
+    folder = path.rstrip("/")
+    scheme, _, rest = folder.rpartition("://")
+    return Asset(name=folder, uri=f"x-outbound-transfer://objects/{scheme or 'file'}/{rest.strip('/')}")
+
+
 def emit_asset_event(context: Any, asset: Asset, extra: dict[str, Any]) -> None:
     """Emit an event of ``asset`` when the task succeeds."""
     if "outlet_events" in context:

@@ -90,6 +90,16 @@ def ingestion_lineage(source: str, tables: Sequence[str], operator: Any) -> Oper
     return OperatorLineage(inputs=[account], outputs=[Dataset(namespace=namespace, name=name) for name in names])
 
 
+def folder_lineage(source: str, operator: Any) -> OperatorLineage[Any, Any]:
+    """Return the datasets of an ingestion into a folder of objects; none of them contains a key.
+
+    :param source: the dataset of the account that is read: ``events``.
+    """
+    settings = settings_from_connection(BaseHook.get_connection(operator.outbound_transfer_conn_id))
+    account = Dataset(namespace=account_namespace(settings.account), name=source)
+    return OperatorLineage(inputs=[account], outputs=[dataset_of(operator.path)])
+
+
 def _table_namespace(sql_conn_id: str, schema: str | None) -> tuple[str, tuple[str, ...]]:
     """Return the namespace of a warehouse, and the parts that qualify its tables' names."""
     hook: Any = BaseHook.get_hook(sql_conn_id)

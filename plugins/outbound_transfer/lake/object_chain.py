@@ -1,0 +1,320 @@
+"""The chain of a feed's pages: each object is named by the cursor that its page was read with, and has the next one.
+
+The cursor is where the chain finishes. A hint, which may be old, missing or wrong, saves following it from 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+from urllib.parse import quote, unquote
+
+import msgspec
+import pyarrow as pa
+
+from outbound_transfer.lake.object_errors import InvalidObject, OtherFormat, StrayObjects
+from outbound_transfer.lake.object_format import FORMATS, HEADER_VERSION, ObjectFormat, PageHeader
+from outbound_transfer.lake.object_store import ObjectStore
+from outbound_transfer.protocol.events import MAX_CURSOR
+from outbound_transfer.warehouse.destination import check_account
+from outbound_transfer.warehouse.errors import InvalidName, SchemaTooNew
+from outbound_transfer.warehouse.timestamps import utc_now
+
+log = logging.getLogger(__name__)
+
+#: How long after a reset each run checks the pages from there on: a reader that it overtook may have left one behind.
+RESET_MEMORY: Final = timedelta(days=1)
+
+#: Seconds that a reader which was overtaken by a reset has to remove its page, before the page is a stray.
+_STRAY_GRACE: Final = 2.0
+
+#: Number of headers that are read at the same time, and from how many on.
+_READERS: Final = 16
+_MIN_PARALLEL: Final = 100
+
+#: Maximum number of bytes of an account's name in a path: file systems limit a name to 255.
+_MAX_ACCOUNT_BYTES: Final = 240
+
+#: Number of objects that an error names.
+_NAMED: Final = 3
+
+_RESET: Final = re.compile(r"reset-(\d{20})-(\d{8}T\d{6}\.\d{6}Z)-[0-9a-f]{32}\.json", re.ASCII)
+
+#: Headers by ``cursor_from``; an error for an object that is not a page of this feed.
+Headers: TypeAlias = dict[int, "PageHeader | InvalidObject | SchemaTooNew"]
+
+
+def account_folder(account: str) -> str:
+    """Return the name of an account's folder, as Hive's partitions are named.
+
+    :raises InvalidName: no file system can store the account's name.
+    """
+    check_account(account)
+    try:
+        encoded = quote(account, safe="")
+    except UnicodeEncodeError:
+        raise InvalidName("the account's name holds an unpaired surrogate, which UTF-8 cannot encode") from None
+    if len(encoded) > _MAX_ACCOUNT_BYTES:
+        raise InvalidName(f"the account's name takes {len(encoded)} bytes in a path, and {_MAX_ACCOUNT_BYTES} can be")
+    return f"account={encoded}"
+
+
+def list_accounts(store: ObjectStore) -> list[str]:
+    """Return the accounts whose feeds have been read."""
+    names = {*store.list_names(), *store.list_names("_polls")}
+    return sorted(unquote(name.partition("=")[2]) for name in names if name.startswith("account="))
+
+
+def compact_timestamp(timestamp: datetime) -> str:
+    """Return a timestamp in UTC for a name: it sorts by time, and has no colon."""
+    return timestamp.strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+class _Hint(msgspec.Struct, frozen=True):
+    """A page that was in the chain."""
+
+    cursor_from: int
+    token: str
+
+
+class PageChain:
+    """The objects of one feed's pages.
+
+    :param account: name of the feed's account.
+    """
+
+    def __init__(
+        self, store: ObjectStore, account: str, page_format: ObjectFormat, *, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.folder = account_folder(account)
+        self.store, self.account, self.format, self.now = store, account, page_format, clock
+        self._page_name = re.compile(rf"page-(\d{{20}}){re.escape(page_format.suffix)}", re.ASCII)
+
+    # -- objects
+
+    def name(self, cursor: int) -> str:
+        """Return the name of the page that was read with a cursor."""
+        return f"{self.folder}/page-{cursor:020d}{self.format.suffix}"
+
+    def read(self, cursor: int) -> PageHeader | None:
+        """Return the header of the page that was read with a cursor; None if there is none.
+
+        :raises InvalidObject: the object is not such a page.
+        :raises SchemaTooNew: a newer version of this package wrote it.
+        """
+        name = self.name(cursor)
+        try:
+            found = self.format.read_header(lambda start, end: self.store.read(name, start, end))
+            return None if found is None else self._decode(found, cursor)
+        except InvalidObject as error:
+            raise InvalidObject(
+                f"{self.store.path(name)} is not a page of this feed: {error}. Restore the object, or move it away "
+                "and run `feed rebuild-cursor`: the feed is then read again from there"
+            ) from error
+
+    def _decode(self, text: bytes, cursor: int) -> PageHeader:
+        try:
+            version = msgspec.json.decode(text, type=dict).get("version")
+            if isinstance(version, int) and version > HEADER_VERSION:
+                raise SchemaTooNew(
+                    f"{self.store.path(self.name(cursor))} was written by a newer version of this package"
+                )
+            header = msgspec.json.decode(text, type=PageHeader)
+        except msgspec.MsgspecError as error:
+            raise InvalidObject(f"its header is invalid: {error}") from error
+        if (header.account, header.cursor_from) != (self.account, cursor):
+            raise InvalidObject("its header is of another page or account: it was renamed or copied")
+        if header.cursor_to <= cursor or (header.previous is None) != (cursor == 0) or (header.previous or 0) > cursor:
+            raise InvalidObject("its header contradicts itself")
+        return header
+
+    def create(self, header: PageHeader, table: pa.Table) -> None:
+        """Put a page.
+
+        :raises FileExistsError: the page was put before.
+        """
+        self.store.create(self.name(header.cursor_from), self.format.encode(table, header))
+
+    def list_cursors(self) -> tuple[list[int], list[str]]:
+        """Return ``cursor_from`` of all objects that are named like pages, sorted, and the names of the others."""
+        cursors, foreign = [], []
+        for name in self.store.list_names(self.folder):
+            match = self._page_name.fullmatch(name)
+            if match and int(match[1]) <= MAX_CURSOR:
+                cursors.append(int(match[1]))
+            else:
+                foreign.append(name)
+        return sorted(cursors), foreign
+
+    def read_many(self, cursors: Collection[int]) -> Headers:
+        """Return the headers of pages; those that are gone meanwhile are left out."""
+        if len(cursors) < _MIN_PARALLEL:
+            found = [self._read_or_error(cursor) for cursor in cursors]
+        else:
+            with ThreadPoolExecutor(_READERS) as pool:
+                found = list(pool.map(self._read_or_error, cursors))
+        return {cursor: header for cursor, header in zip(cursors, found, strict=True) if header is not None}
+
+    def _read_or_error(self, cursor: int) -> PageHeader | InvalidObject | SchemaTooNew | None:
+        try:
+            return self.read(cursor)
+        except (InvalidObject, SchemaTooNew) as error:
+            return error
+
+    # -- the chain
+
+    def follow(self, last: PageHeader | None) -> PageHeader | None:
+        """Return the last page of the chain.
+
+        :param last: a page of the chain; None to follow it from its first page.
+        """
+        while (following := self.read(last.cursor_to if last else 0)) is not None:
+            last = following
+        return last
+
+    def find_last(self) -> PageHeader | None:
+        """Return the last page of the chain, from the hint if that is good; None if there is no page."""
+        hinted = self._read_hint()
+        return self.follow(hinted or self.walk(self.list_cursors()[0])[1])
+
+    def walk(self, cursors: Collection[int]) -> tuple[set[int], PageHeader | None]:
+        """Follow the chain from its first page, without the hint.
+
+        :param cursors: those of the pages that exist.
+        :return: ``cursor_from`` of its pages, and its last page.
+        """
+        return walk_headers(self.read_many(cursors))
+
+    def find_strays(self, start: int = 0) -> list[int]:
+        """Return ``cursor_from`` of the pages from ``start`` on that the chain does not lead to.
+
+        :param start: where a page of the chain starts, or its finish.
+        """
+        cursors = self.list_cursors()[0]  # before the chain: it may grow meanwhile
+        reached, position = set(), start
+        while (header := self.read(position)) is not None:
+            reached.add(position)
+            position = header.cursor_to
+        return [cursor for cursor in cursors if cursor >= start and cursor not in reached]
+
+    def check_other_formats(self) -> None:
+        """Check that the feed was not started in another format.
+
+        :raises OtherFormat: it was.
+        """
+        for name, other in FORMATS.items():
+            path = f"{self.folder}/page-{0:020d}{other.suffix}"
+            if other is not self.format and self.store.read(path, 0, 1) is not None:
+                raise OtherFormat(
+                    f"{self.store.path(self.folder)} has pages of the format '{name}': set that, or another path"
+                )
+
+    # -- the hint
+
+    @property
+    def _hint_name(self) -> str:
+        return f"_feed/{self.folder}/hint.json"
+
+    def _read_hint(self) -> PageHeader | None:
+        """Return the page that the hint names, if it is still in the chain."""
+        try:
+            hint = msgspec.json.decode(self.store.read(self._hint_name) or b"", type=_Hint)
+            if not 0 <= hint.cursor_from <= MAX_CURSOR:
+                return None
+            header = self.read(hint.cursor_from)
+        except (msgspec.MsgspecError, UnicodeDecodeError, InvalidObject):
+            return None
+        if header is None or header.token != hint.token:
+            return None
+        return header if self.has_predecessor(header) else None
+
+    def has_predecessor(self, header: PageHeader) -> bool:
+        """Return whether the page that a page follows is there, and leads to it."""
+        if header.previous is None:
+            return True
+        before = self.read(header.previous)
+        return before is not None and before.cursor_to == header.cursor_from
+
+    def write_hint(self, last: PageHeader | None) -> None:
+        """Let the next run follow the chain from here on. A failure is logged: it only costs time."""
+        try:
+            if last is None:
+                self.store.delete(self._hint_name)
+            else:
+                self.store.replace(self._hint_name, msgspec.json.encode(_Hint(last.cursor_from, last.token)))
+        except OSError as error:
+            log.warning("Could not write %s: %s. The next run takes longer", self.store.path(self._hint_name), error)
+
+    # -- resets
+
+    def remember_reset(self, start: int) -> None:
+        """Record that pages from ``start`` on are deleted, before the first of them is.
+
+        :param start: where a page of the chain starts.
+        """
+        name = f"reset-{start:020d}-{compact_timestamp(self.now())}-{uuid.uuid4().hex}.json"
+        self.store.create(f"_feed/{self.folder}/{name}", b"{}")
+
+    def check_after_resets(self) -> None:
+        """After a reset, check that no reader that it overtook left a page behind.
+
+        :raises StrayObjects: there is one.
+        """
+        resets = self._resets()
+        if not resets:
+            return
+        start = min(start for start, _, _ in resets)
+        strays = set(self.find_strays(start))
+        if strays:
+            time.sleep(_STRAY_GRACE)
+            strays &= set(self.find_strays(start))
+        if strays:
+            raise StrayObjects(
+                f"{self.describe(strays)} left behind by a reader that a reset overtook. Run `feed rebuild-cursor`: it "
+                "deletes them, and the feed is read again from there"
+            )
+        oldest = compact_timestamp(self.now() - RESET_MEMORY)
+        for _, at, name in resets:
+            if at < oldest:
+                self.store.delete(f"_feed/{self.folder}/{name}")
+
+    def _resets(self) -> list[tuple[int, str, str]]:
+        """Return the resets that are remembered: where, when, and the object's name."""
+        names = self.store.list_names(f"_feed/{self.folder}")
+        return [(int(match[1]), match[2], name) for name in names if (match := _RESET.fullmatch(name))]
+
+    def describe(self, cursors: Iterable[int]) -> str:
+        """Return a sentence's beginning that names pages."""
+        paths = [self.store.path(self.name(cursor)) for cursor in sorted(cursors)]
+        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+        return f"{', '.join(paths[:_NAMED])}{more}: the chain of pages does not lead there;"
+
+
+def walk_headers(headers: Headers) -> tuple[set[int], PageHeader | None]:
+    """Follow the chain through headers that were read.
+
+    :raises InvalidObject: a page of the chain is not one of this feed.
+    """
+    reached: set[int] = set()
+    last: PageHeader | None = None
+    while (found := headers.get(last.cursor_to if last else 0)) is not None:
+        if isinstance(found, Exception):
+            raise found
+        reached.add(found.cursor_from)
+        last = found
+    return reached, last
+
+
+def detect_format(store: ObjectStore, account: str) -> ObjectFormat:
+    """Return the format of a feed's pages; Parquet if it has none."""
+    folder = account_folder(account)
+    for page_format in FORMATS.values():
+        if store.read(f"{folder}/page-{0:020d}{page_format.suffix}", 0, 1) is not None:
+            return page_format
+    return FORMATS["parquet"]

@@ -1,0 +1,217 @@
+"""Inspection and repair of a feed's objects, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from outbound_transfer.lake.object_chain import Headers, detect_format, list_accounts, walk_headers
+from outbound_transfer.lake.object_errors import InvalidObject, PagesNotRewritten, StrayObjects
+from outbound_transfer.lake.object_format import PageHeader, StoredRow, Totals
+from outbound_transfer.lake.object_store import ObjectStore
+from outbound_transfer.lake.objects import ObjectEventDestination
+from outbound_transfer.lake.rows import SCHEMA
+from outbound_transfer.protocol.events import Event, read_line
+from outbound_transfer.warehouse.destination import CLAIM, FeedMaintenance, FeedStatus, PollRecord, check_cursor
+from outbound_transfer.warehouse.errors import CursorMoved, UnknownFeed
+
+
+def open_maintenance(store: ObjectStore, account: str) -> ObjectFeedMaintenance:
+    """Return the maintenance of a feed's objects, in the format that they have."""
+    return ObjectFeedMaintenance(ObjectEventDestination(store, account, detect_format(store, account)))
+
+
+class ObjectFeedMaintenance(FeedMaintenance):
+    """Inspection and repair of the objects of an :class:`.ObjectEventDestination`."""
+
+    def __init__(self, destination: ObjectEventDestination) -> None:
+        self._destination, self.account = destination, destination.account
+        self._chain, self._polls = destination.chain, destination.polls
+
+    def read_cursor(self) -> int:
+        return _finish(self._find_last())
+
+    def _find_last(self) -> PageHeader | None:
+        """Return the last page; None if the feed has been read, and no page was loaded.
+
+        :raises UnknownFeed: the feed has never been read.
+        """
+        last = self._chain.find_last()
+        if last is None and self._polls.is_empty() and not self._chain.list_cursors()[0]:
+            known = list_accounts(self._chain.store)
+            hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
+            raise UnknownFeed(f"the path has no feed {self.account}; {hint}")
+        return last
+
+    def status(self) -> FeedStatus:
+        last = self._find_last()
+        poll, totals = self._polls.newest("poll", CLAIM), last.totals if last else Totals()
+        idle = poll if poll and poll.cursor_to == poll.cursor_from == _finish(last) else None
+        loaded_at = last.polled_at if last else None
+        is_newer = bool(poll and poll.polled_at >= (loaded_at or ""))
+        has_more = idle.has_more if idle else last.has_more if last else None
+        return FeedStatus(
+            account=self.account,
+            cursor=_finish(last),
+            updated_at=loaded_at,
+            caught_up=None if has_more is None else not has_more,
+            events=totals.events,
+            rejected=totals.rejected,
+            loaded_at=totals.loaded_at,
+            occurred_at=totals.occurred_at,
+            polled_at=poll.polled_at if poll and is_newer else loaded_at,
+            status=poll.status if poll and is_newer else 200 if last else None,
+            note=poll.note if poll and is_newer else None,
+        )
+
+    # -- problems
+
+    def find_problems(self) -> Iterator[str]:
+        self._find_last()
+        cursors, foreign = self._chain.list_cursors()
+        headers = self._chain.read_many(cursors)
+        if foreign:
+            yield f"{self._chain.folder} has objects that are not pages of this feed: {', '.join(foreign[:3])}"
+        yield from (str(each) for each in headers.values() if isinstance(each, Exception))
+        try:
+            reached, last = walk_headers(headers)
+        except InvalidObject:
+            return  # it was named above
+        strays = [cursor for cursor in cursors if cursor not in reached]
+        if strays:
+            yield (
+                f"{self._chain.describe(strays)} `feed rebuild-cursor` deletes what is not in the chain, and the feed "
+                f"is read again from {_finish(last)}"
+            )
+        yield from self._find_bad_rows(sorted(reached), last)
+
+    def _find_bad_rows(self, cursors: Sequence[int], last: PageHeader | None) -> Iterator[str]:
+        ids: set[str] = set()
+        events = rejected = doubled = 0
+        for cursor in cursors:
+            path, header = self._chain.store.path(self._chain.name(cursor)), self._chain.read(cursor)
+            try:
+                rows = self._read_rows(cursor)
+            except Exception as error:  # of whatever library reads it
+                yield f"{path} cannot be read: {type(error).__name__}: {error}"
+                continue
+            found = [row.event_id for row in rows if row.event_id is not None]
+            if header and (len(found), len(rows) - len(found)) != (header.events, header.rejected):
+                yield f"{path} has {len(rows)} rows, and its header says {header.events} and {header.rejected}"
+            if any(row.cursor_from != cursor for row in rows):
+                yield f"{path} has rows of another page"
+            doubled += sum(each in ids for each in found)
+            ids.update(found)
+            events, rejected = events + len(found), rejected + len(rows) - len(found)
+        if doubled:
+            yield f"{doubled} events have an id that an earlier page has: the feed sent them twice"
+        if last and (events, rejected) != (last.totals.events, last.totals.rejected):
+            yield f"the pages have {events} events and {rejected} rejected lines; the last one counts otherwise"
+
+    def _read_rows(self, cursor: int) -> list[StoredRow]:
+        content = self._chain.store.read(self._chain.name(cursor))
+        return [] if content is None else self._chain.format.read_rows(content)
+
+    # -- repair
+
+    def reset(self, to: int) -> tuple[int, int]:
+        """Set the cursor; return the cursor before and after.
+
+        Backward, pages are deleted, so the cursor becomes the start of the page with ``to``. Forward, a page without
+        rows is put.
+        """
+        check_cursor(to)
+        last = self._find_last()
+        position = _finish(last)
+        if to < position:
+            return position, self._shorten(to, position)
+        if to > position:
+            self._skip_to(to, position)
+        self._record("reset", position, to, "set by command")
+        return position, to
+
+    def _skip_to(self, to: int, position: int) -> None:
+        if self._destination.get_or_create_cursor() != position:
+            raise CursorMoved(f"the cursor of the feed {self.account} is no longer {position}")
+        strays = self._chain.find_strays(position)
+        if strays:
+            raise StrayObjects(f"{self._chain.describe(strays)} run `feed rebuild-cursor` first")
+        header = self._destination.next_header(cursor_to=to, has_more=True, action="reset")
+        self._destination.append(header, SCHEMA.empty_table())
+        self._chain.write_hint(header)
+
+    def _shorten(self, to: int, position: int) -> int:
+        """Delete the pages from the one with ``to`` on; return where the chain finishes then."""
+        start = max((cursor for cursor in self._chain.list_cursors()[0] if cursor <= to), default=0)
+        first = self._chain.read(start)
+        before = None if first is None or first.previous is None else self._chain.read(first.previous)
+        if first is None or first.cursor_to <= to or not self._chain.has_predecessor(first):
+            raise StrayObjects(f"{self._chain.describe([start])} run `feed rebuild-cursor` first")
+        self._delete_from(start, before)
+        self._record("reset", position, start, "set by command")
+        return start
+
+    def _delete_from(self, start: int, before: PageHeader | None) -> None:
+        """Delete the pages from ``start`` on; the newest first, so that what is left is a chain if this is killed.
+
+        :param before: the last page that stays.
+        """
+        self._chain.remember_reset(start)
+        self._chain.write_hint(before)
+        # Readers that do not know yet may put more meanwhile.
+        while cursors := [cursor for cursor in self._chain.list_cursors()[0] if cursor >= start]:
+            self._delete(cursors)
+
+    def _delete(self, cursors: Sequence[int]) -> None:
+        for cursor in reversed(cursors):
+            self._chain.store.delete(self._chain.name(cursor))
+
+    def rebuild_cursor(self) -> tuple[int, int]:
+        """Follow the chain from its first page; delete the pages that it does not lead to.
+
+        :return: the cursor before and after.
+        """
+        position = _finish(self._find_last())
+        cursors = self._chain.list_cursors()[0]
+        headers = self._chain.read_many(cursors)
+        reached, last = walk_headers(headers)
+        strays = [cursor for cursor in cursors if cursor not in reached]
+        if strays:
+            start = max((cursor for cursor in reached if cursor <= strays[0]), default=0)
+            self._chain.remember_reset(start)
+            self._delete(strays)
+        self._chain.write_hint(last)
+        self._record("rebuild", position, _finish(last), f"from the pages; {len(strays)} deleted")
+        return position, _finish(last)
+
+    def _record(self, action: str, position: int, to: int, note: str) -> None:
+        self._polls.forget_claims()
+        self._polls.append(PollRecord(action=action, cursor_from=position, cursor_to=to, note=note))
+
+    def replay_rejected_lines(self) -> tuple[int, int]:
+        """Return how many rejected lines there are, if none of them is valid by now.
+
+        :raises PagesNotRewritten: some are valid; the error says how to load them.
+        """
+        self._find_last()
+        cursors = self._chain.list_cursors()[0]
+        headers = self._chain.read_many(cursors)
+        pages = sorted(walk_headers(headers)[0])
+        lines = [row for cursor in pages for row in self._rejected_rows(cursor, headers)]
+        valid = [row for row in lines if isinstance(read_line(row.rejected_line or b"", row.line_number), Event)]
+        if valid:
+            raise PagesNotRewritten(
+                f"{len(valid)} of {len(lines)} rejected lines are valid by now. Loaders do not read an object twice, "
+                f"so pages are not rewritten: `feed reset --to {valid[0].cursor_from}` deletes the pages from the first "
+                "of them on, and the feed is read again from there; delete their rows where they were loaded to"
+            )
+        return 0, len(lines)
+
+    def _rejected_rows(self, cursor: int, headers: Headers) -> list[StoredRow]:
+        header = headers[cursor]
+        if not isinstance(header, PageHeader) or not header.rejected:
+            return []
+        return [row for row in self._read_rows(cursor) if row.rejected_line is not None]
+
+
+def _finish(last: PageHeader | None) -> int:
+    return last.cursor_to if last else 0
