@@ -20,6 +20,7 @@ ENTRANCES = [
     "outbound_transfer.sensors.transfer",
     "outbound_transfer.triggers.transfer",
     "outbound_transfer.transfers.event_feed_to_sql",
+    "outbound_transfer.transfers.event_feed_to_object_storage",
 ]
 
 #: What a DAG file's import may load beyond Airflow and the standard library: these small modules and no others.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Final
@@ -113,12 +113,34 @@ def _confirm(arguments: Namespace, question: str) -> None:
 
 
 def _open_feed(arguments: Namespace) -> FeedMaintenance:
+    """Return the feed at the destination that the arguments name."""
+    openers = {"--sql-conn-id": (arguments.sql_conn_id, _open_tables), "--path": (arguments.path, _open_objects)}
+    chosen = [open_feed for value, open_feed in openers.values() if value]
+    if len(chosen) != 1:
+        raise SystemExit(f"Give one of {', '.join(openers)}: where the feed is loaded.")
+    return chosen[0](arguments)
+
+
+def _open_tables(arguments: Namespace) -> FeedMaintenance:
     warehouse = open_warehouse(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
-    feeds = [arguments.account] if arguments.account else list_feeds(warehouse)
-    if len(feeds) != 1:
-        raise SystemExit(
-            f"--account must say which: {', '.join(feeds)}" if feeds else "No feed has been read here yet."
-        )
-    feed = SqlFeedMaintenance(EventStore(warehouse, feeds[0]))
+    feed = SqlFeedMaintenance(EventStore(warehouse, _choose_account(arguments, list_feeds(warehouse))))
     feed.read_cursor()  # before a question is asked about a feed that is not there
     return feed
+
+
+def _open_objects(arguments: Namespace) -> FeedMaintenance:
+    from outbound_transfer.lake.object_chain import list_accounts
+    from outbound_transfer.lake.object_maintenance import open_maintenance
+    from outbound_transfer.lake.object_store import open_store
+
+    store = open_store(arguments.path)
+    return open_maintenance(store, _choose_account(arguments, list_accounts(store)))
+
+
+def _choose_account(arguments: Namespace, known: Sequence[str]) -> str:
+    accounts = [arguments.account] if arguments.account else known
+    if len(accounts) != 1:
+        raise SystemExit(
+            f"--account must say which: {', '.join(accounts)}" if accounts else "No feed has been read here yet."
+        )
+    return str(accounts[0])

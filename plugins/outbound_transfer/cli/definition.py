@@ -8,11 +8,12 @@ from datetime import timedelta
 
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_YES, ActionCommand, Arg, GroupCommand, lazy_load_command
 
-_WAREHOUSE = (
-    Arg(("--sql-conn-id",), help="Connection of the warehouse", required=True),
+_DESTINATION = (
+    Arg(("--sql-conn-id",), help="Connection of the warehouse, if the feed is loaded into a SQL database"),
+    Arg(("--path",), help="Folder, such as s3://conn@bucket/folder, if the feed is loaded into object storage"),
     Arg(("--table-prefix",), help="Prefix of the tables' names", default="outbound_transfer_"),
     Arg(("--schema",), help="Schema of the tables (default: the connection's own)"),
-    Arg(("--account",), help="Account of the feed; required if the tables hold several"),
+    Arg(("--account",), help="Account of the feed; required if there are several"),
 )
 
 
@@ -35,7 +36,7 @@ def get_commands() -> list[GroupCommand]:
     """Return the commands that this provider adds to ``airflow``."""
     feed = GroupCommand(
         name="feed",
-        help="Inspect and repair the event feed's tables",
+        help="Inspect and repair the event feed where it is loaded",
         subcommands=(
             _feed_command(
                 "status", "Show the cursor, the last poll, and counts of events and rejected lines", ARG_OUTPUT
@@ -57,7 +58,7 @@ def get_commands() -> list[GroupCommand]:
 
 
 def _feed_command(name: str, text: str, *arguments: Arg) -> ActionCommand:
-    return _command(name.replace("-", "_"), name, text, *_WAREHOUSE, *arguments)
+    return _command(name.replace("-", "_"), name, text, *_DESTINATION, *arguments)
 
 
 def _command(function: str, name: str, text: str, *arguments: Arg) -> ActionCommand:

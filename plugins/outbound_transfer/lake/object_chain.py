@@ -228,11 +228,11 @@ class PageChain:
             if not 0 <= hint.cursor_from <= MAX_CURSOR:
                 return None
             header = self.read(hint.cursor_from)
+            if header is None or header.token != hint.token:
+                return None
+            return header if self.has_predecessor(header) else None
         except (msgspec.MsgspecError, UnicodeDecodeError, InvalidObject):
             return None
-        if header is None or header.token != hint.token:
-            return None
-        return header if self.has_predecessor(header) else None
 
     def has_predecessor(self, header: PageHeader) -> bool:
         """Return whether the page that a page follows is there, and leads to it."""

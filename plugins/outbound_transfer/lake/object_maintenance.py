@@ -36,11 +36,15 @@ class ObjectFeedMaintenance(FeedMaintenance):
         :raises UnknownFeed: the feed has never been read.
         """
         last = self._chain.find_last()
-        if last is None and self._polls.is_empty() and not self._chain.list_cursors()[0]:
-            known = list_accounts(self._chain.store)
+        if last is None:
+            self._require_known()
+        return last
+
+    def _require_known(self) -> None:
+        known = list_accounts(self._chain.store)
+        if self.account not in known:
             hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
             raise UnknownFeed(f"the path has no feed {self.account}; {hint}")
-        return last
 
     def status(self) -> FeedStatus:
         last = self._find_last()
@@ -66,7 +70,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
     # -- problems
 
     def find_problems(self) -> Iterator[str]:
-        self._find_last()
+        self._require_known()
         cursors, foreign = self._chain.list_cursors()
         headers = self._chain.read_many(cursors)
         if foreign:
@@ -201,8 +205,8 @@ class ObjectFeedMaintenance(FeedMaintenance):
         if valid:
             raise PagesNotRewritten(
                 f"{len(valid)} of {len(lines)} rejected lines are valid by now. Loaders do not read an object twice, "
-                f"so pages are not rewritten: `feed reset --to {valid[0].cursor_from}` deletes the pages from the first "
-                "of them on, and the feed is read again from there; delete their rows where they were loaded to"
+                f"so pages are not rewritten: `feed reset --to {valid[0].cursor_from}` deletes the page of the first, "
+                "and all after it, and the feed is read again from there; delete their rows where they were loaded to"
             )
         return 0, len(lines)
 

@@ -50,10 +50,6 @@ class PollLog:
         """Return the newest poll of some actions; None if there is none."""
         return next(self._polls(*actions), None)
 
-    def is_empty(self) -> bool:
-        """Return whether nothing was ever recorded."""
-        return not self._names()
-
     def greatest_claim(self, position: int) -> int:
         """Return the greatest cursor that was claimed for the page after ``position``; 0 if none."""
         claims = (each.cursor_to or 0 for each in self._polls(CLAIM) if each.cursor_from == position)

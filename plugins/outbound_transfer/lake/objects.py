@@ -85,9 +85,9 @@ class ObjectEventDestination(EventDestination):
             self.chain.create(header, table)
         except Exception as error:  # whatever it is, the object may be there
             found = self.chain.read(header.cursor_from)
-            if found is None:
+            if found is None and not isinstance(error, FileExistsError):
                 raise
-            if found.token != header.token:
+            if found is None or found.token != header.token:  # a reset may have deleted it meanwhile
                 raise self._moved(header.cursor_from) from error
         self._check_predecessor(header)
         self._last = header
@@ -106,10 +106,20 @@ class ObjectEventDestination(EventDestination):
             if self.chain.has_predecessor(header) or self._is_reached(header.cursor_from):
                 return
         except OtherFormat:
-            self.chain.store.delete(self.chain.name(header.cursor_from))
+            self._take_back(header)
             raise
-        self.chain.store.delete(self.chain.name(header.cursor_from))
+        self._take_back(header)
         raise self._moved(header.cursor_from)
+
+    def _take_back(self, header: PageHeader) -> None:
+        """Delete the page, unless a reset has deleted it and another reader has put the one that is there.
+
+        That the page is not replaced after it was read takes for granted that this takes less than the minute that
+        the feed has between two pages: a page after the replaced one finds, like this one, that its predecessor is gone.
+        """
+        found = self.chain.read(header.cursor_from)
+        if found is not None and found.token == header.token:
+            self.chain.store.delete(self.chain.name(header.cursor_from))
 
     def _is_reached(self, cursor: int) -> bool:
         """Return whether the chain has the page after ``cursor``: pages may be cut differently after a reset."""

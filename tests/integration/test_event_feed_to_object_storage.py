@@ -1,0 +1,235 @@
+"""Draining the event feed into object storage: the operator in a task and in a DAG, and the commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from airflow.sdk.io import store
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, folder_asset
+from outbound_transfer.client import deferral
+from outbound_transfer.lake.object_store import ObjectStore, open_store
+from outbound_transfer.transfers import feed_ingest
+from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
+from support.object_folders import page_names, stored_rows
+from support.object_storage import Bucket, connection_json, running_s3
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+ACCOUNT = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with running_s3() as address:
+        yield address
+
+
+@pytest.fixture(params=["file", "s3"])
+def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "file":
+        yield f"file://{tmp_path}/outbound_transfer/events"
+        return
+    endpoint = request.getfixturevalue("s3")
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection_json(endpoint))
+    monkeypatch.setattr(store, "_STORE_CACHE", {})
+    bucket = Bucket(endpoint, f"feed-{tmp_path.name.lower().replace('_', '-')[-40:]}")
+    yield f"s3://lake@{bucket.name}/outbound_transfer/events"
+    bucket.close()
+
+
+@pytest.fixture
+def folder(path: str) -> ObjectStore:
+    return open_store(path)
+
+
+@pytest.fixture
+def time(sandbox) -> SimulatedClock:
+    return SimulatedClock(sandbox)
+
+
+@pytest.fixture
+def task(connection, path: str, time: SimulatedClock) -> Callable[..., FakeTaskInstance]:
+    def make(**arguments: Any) -> FakeTaskInstance:
+        options = {"task_id": "load", "path": path, "account": "acme", "deferrable": True, **arguments}
+        return FakeTaskInstance(lambda: EventFeedToObjectStorageOperator(**options), time)
+
+    return make
+
+
+@pytest.fixture
+def command(path: str) -> Callable[..., None]:
+    from airflow.cli import cli_parser
+
+    def run(*words: str) -> None:
+        arguments = cli_parser.get_parser().parse_args(["outbound-transfer", "feed", *words, "--path", path])
+        arguments.func(arguments)
+
+    return run
+
+
+def loaded(folder: ObjectStore) -> list[str]:
+    return [row["event_id"] for row in stored_rows(folder)]
+
+
+@pytest.mark.parametrize("page_format", ["parquet", "ndjson"])
+def test_a_feed_of_three_pages_is_drained_without_a_worker_slot(task, sandbox, folder, time, page_format) -> None:
+    sandbox.add_events(2_400, "transfer_sent")
+    last = sandbox.add_events(100, "file_downloaded")
+    ti = task(format=page_format)
+    assert ti.run() == {
+        "pages": 3,
+        "events": 2_500,
+        "new_events": 2_500,
+        "rejected": 0,
+        "cursor_from": 0,
+        "cursor_to": last,
+        "has_more": False,
+        "types": {"transfer_sent": 2_400, "file_downloaded": 100},
+    }
+    assert (len(loaded(folder)), len(set(loaded(folder))), len(page_names(folder))) == (2_500, 2_500, 3)
+    assert [call["status"] for call in sandbox.feed_calls()] == [200, 200, 200]
+    assert ti.deferrals == 2
+    assert time.waits == pytest.approx([60, 60], abs=1)
+
+
+def test_the_next_run_goes_on_and_an_empty_one_loads_nothing(task, sandbox, folder, time) -> None:
+    sandbox.add_events(3)
+    task().run()
+    time.sleep(61)
+    assert task().run()["events"] == 0
+    sandbox.add_events(2)
+    time.sleep(61)
+    assert (task().run()["cursor_from"], len(loaded(folder)), len(page_names(folder))) == (3, 5, 2)
+
+
+def test_a_page_that_is_refused_or_a_feed_that_fails_is_in_the_log_of_polls(task, sandbox, command, capsys) -> None:
+    sandbox.add_events(2)
+    sandbox.plan_faults({"path": "/v1/events", "kind": "truncated_page"})
+    with pytest.raises(Exception, match="cut off"):
+        task().run()
+    command("status", "--output", "json")
+    (status,) = json.loads(capsys.readouterr().out)
+    assert (status["cursor"], status["events"]) == (0, 0)
+    assert "cut off" in status["note"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"format": "csv"}, "parquet, ndjson"), ({"path": "s3://bucket/../x"}, "path"), ({"account": "🎉" * 40}, "name")],
+)
+def test_invalid_arguments_fail_before_the_feed_is_read(task, sandbox, arguments, message) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        task(**arguments).run()
+    assert sandbox.feed_calls() == []
+
+
+def test_a_run_with_events_emits_an_asset_event_for_the_folder(connection, sandbox, tmp_path: Path) -> None:
+    emitted: list[Any] = []
+
+    class Alias:
+        def add(self, asset: Any, extra: Any) -> None:
+            emitted.append((asset, extra["cursor_to"]))
+
+    path = str(tmp_path / "events")
+    sandbox.add_events(3)
+    operator = EventFeedToObjectStorageOperator(task_id="load", path=path + "/")
+    operator.execute({"outlet_events": {LOADED_ALIAS: Alias()}})
+    assert emitted == [(folder_asset(path), 3)]
+
+
+def test_the_folder_is_the_output_in_openlineage(connection, sandbox) -> None:
+    operator = EventFeedToObjectStorageOperator(task_id="load", path="s3://lake@bucket/outbound_transfer/events")
+    lineage = operator.get_openlineage_facets_on_complete(None)
+    assert [each.name for each in lineage.inputs] == ["events"]
+    assert [(each.namespace, each.name) for each in lineage.outputs] == [("s3://bucket", "outbound_transfer/events")]
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+def test_the_commands(task, sandbox, folder, command, capsys, time) -> None:
+    sandbox.add_events(1_500)
+    task().run()
+    command("status", "--output", "json")
+    (status,) = json.loads(capsys.readouterr().out)
+    assert (status["account"], status["cursor"], status["events"], status["caught_up"]) == ("acme", 1_500, 1_500, True)
+    command("verify")
+    assert "no problems" in capsys.readouterr().out
+    command("reset", "--to", "1200", "--yes")
+    assert "was 1500 and is 1000" in capsys.readouterr().out
+    time.sleep(61)
+    assert task().run()["events"] == 500
+    command("rebuild-cursor", "--yes")
+    assert "was 1500 and is 1500" in capsys.readouterr().out
+    command("replay-rejected")
+    assert "0 lines loaded, 0 are left" in capsys.readouterr().out
+    folder.delete(f"account=acme/{page_names(folder)[0]}")
+    with pytest.raises(SystemExit, match="read again from 0"):
+        command("verify")
+
+
+def test_one_destination_must_be_named(connection, tmp_path: Path) -> None:
+    from airflow.cli import cli_parser
+
+    for given in ([], ["--sql-conn-id", "warehouse", "--path", str(tmp_path)]):
+        arguments = cli_parser.get_parser().parse_args(["outbound-transfer", "feed", "status", *given])
+        with pytest.raises(SystemExit, match="Give one of --sql-conn-id, --path"):
+            arguments.func(arguments)
+
+
+def test_a_folder_without_a_feed_is_reported_and_stays_empty(connection, command, folder) -> None:
+    with pytest.raises(SystemExit, match="No feed has been read here yet"):
+        command("verify")
+    with pytest.raises(SystemExit, match="no feed has been read here"):
+        command("status", "--account", "nope")
+    assert folder.list_names() == []
+
+
+# ------------------------------------------------------------------------------------------------------ a real Airflow
+
+
+DRAIN = """
+from airflow.sdk import dag
+from outbound_transfer.client import deferral
+from outbound_transfer.transfers import feed_ingest
+from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
+
+feed_ingest.FEED_INTERVAL = deferral.MAX_BLOCKING_WAIT = 1.0
+
+@dag(schedule=None)
+def drain():
+    EventFeedToObjectStorageOperator(task_id="load", path={path!r}, account="acme", deferrable=True)
+
+drain()
+"""
+
+
+@pytest.mark.parametrize("path", ["file"], indirect=True)
+def test_a_dag_drains_the_feed(run_dag, connection, sandbox, path, folder, monkeypatch) -> None:
+    for module, name in ((feed_ingest, "FEED_INTERVAL"), (deferral, "MAX_BLOCKING_WAIT")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    sandbox.patch_account(feed_interval_seconds=1)
+    sandbox.add_events(1_500)
+    run = run_dag(DRAIN.format(path=path))
+    assert run.states() == {"load": "success"}
+    files = f"{folder.root}/account=*/*.parquet"
+    counts = duckdb.execute("SELECT count(*), count(DISTINCT event_id) FROM read_parquet(?)", [files]).fetchall()
+    assert counts == [(1_500, 1_500)]
+
+
+def test_every_argument_but_the_switch_is_a_template_field() -> None:
+    operator = EventFeedToObjectStorageOperator(task_id="load", path="/tmp/events")
+    assert set(operator.template_fields) == {
+        "outbound_transfer_conn_id",
+        "path",
+        "format",
+        "account",
+        "max_pages",
+        "max_rejected",
+    }
