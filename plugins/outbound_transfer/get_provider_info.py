@@ -107,6 +107,7 @@ def get_provider_info() -> dict[str, Any]:
             for module, target in (
                 ("event_feed_to_sql", "Common SQL"),
                 ("transfers_to_sql", "Common SQL"),
+                ("event_feed_to_iceberg", "Apache Iceberg"),
                 ("event_feed_to_object_storage", "Common IO"),
             )
         ],

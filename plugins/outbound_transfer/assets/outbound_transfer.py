@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from typing import Any, Final
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, quote
 
 from airflow.sdk import Asset, AssetAlias
 
@@ -43,8 +43,21 @@ def table_asset(table: str, *, sql_conn_id: str, table_prefix: str = "outbound_t
     :param sql_conn_id: the warehouse's connection, the same as the ingestion's.
     :return: its events have ``account``, ``cursor_from``, ``cursor_to`` and ``types`` (of events) in ``extra``.
     """
-    name = f"{table_prefix}{table}"
-    return Asset(name=f"{sql_conn_id}/{name}", uri=f"x-outbound-transfer://{sql_conn_id}/{name}")
+    return _loaded_asset(sql_conn_id, f"{table_prefix}{table}")
+
+
+def iceberg_asset(table: str, *, iceberg_conn_id: str) -> Asset:
+    """Return the asset of an Iceberg table of events: schedule a DAG on it to run when events were loaded.
+
+    :param table: namespace and table, as the ingestion has it.
+    :param iceberg_conn_id: the catalog's connection, the same as the ingestion's.
+    :return: its events have the same ``extra`` as those of :func:`table_asset`.
+    """
+    return _loaded_asset(iceberg_conn_id, quote(table, safe=""))
+
+
+def _loaded_asset(conn_id: str, name: str) -> Asset:
+    return Asset(name=f"{conn_id}/{name}", uri=f"x-outbound-transfer://{conn_id}/{name}")
 
 
 def folder_asset(path: str) -> Asset:

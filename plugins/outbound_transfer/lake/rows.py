@@ -14,26 +14,27 @@ from outbound_transfer.warehouse.timestamps import parse_event_timestamp
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-def _field(name: str, type_: pa.DataType, comment: str, *, null: bool = True) -> pa.Field:
+def field(name: str, type_: pa.DataType, comment: str, *, null: bool = True) -> pa.Field:
+    """Return a column with its description."""
     return pa.field(name, type_, nullable=null, metadata={"comment": comment})
 
 
 #: What :data:`outbound_transfer.warehouse.tables.EVENTS` and ``REJECTED_LINES`` have in a SQL database.
 SCHEMA: Final = pa.schema(
     [
-        _field("account", pa.string(), "the account whose feed it is: its site address", null=False),
-        _field("event_id", pa.string(), "as received, unique within one account; NULL for a rejected line"),
-        _field("type", pa.string(), "`transfer_sent`, `file_downloaded` or any other type; NULL for a rejected line"),
-        _field("timestamp", pa.string(), "as received; NULL if the event has none"),
-        _field("occurred_at", _TIMESTAMP, "`timestamp` in UTC; NULL if it is not an ISO 8601 date and time"),
-        _field("data", pa.string(), "the payload as JSON text; NULL if the event has none or `raw` contains it"),
-        _field("extra_fields", pa.string(), "undocumented fields of the event as one JSON object"),
-        _field("raw", pa.string(), "the whole line as received, if a JSON parser might reject or change it"),
-        _field("rejected_line", pa.binary(), "the bytes of a line that is not a valid event; NULL for an event"),
-        _field("rejected_reason", pa.string(), "why the line was rejected; NULL for an event"),
-        _field("cursor_from", pa.int64(), "the cursor of the request that returned the page", null=False),
-        _field("line_number", pa.int64(), "the line within that page, from 1", null=False),
-        _field("loaded_at", _TIMESTAMP, "when the page was loaded", null=False),
+        field("account", pa.string(), "the account whose feed it is: its site address", null=False),
+        field("event_id", pa.string(), "as received, unique within one account; NULL for a rejected line"),
+        field("type", pa.string(), "`transfer_sent`, `file_downloaded` or any other type; NULL for a rejected line"),
+        field("timestamp", pa.string(), "as received; NULL if the event has none"),
+        field("occurred_at", _TIMESTAMP, "`timestamp` in UTC; NULL if it is not an ISO 8601 date and time"),
+        field("data", pa.string(), "the payload as JSON text; NULL if the event has none or `raw` contains it"),
+        field("extra_fields", pa.string(), "undocumented fields of the event as one JSON object"),
+        field("raw", pa.string(), "the whole line as received, if a JSON parser might reject or change it"),
+        field("rejected_line", pa.binary(), "the bytes of a line that is not a valid event; NULL for an event"),
+        field("rejected_reason", pa.string(), "why the line was rejected; NULL for an event"),
+        field("cursor_from", pa.int64(), "the cursor of the request that returned the page", null=False),
+        field("line_number", pa.int64(), "the line within that page, from 1", null=False),
+        field("loaded_at", _TIMESTAMP, "when the page was loaded", null=False),
     ]
 )
 

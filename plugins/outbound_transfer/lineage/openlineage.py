@@ -83,10 +83,22 @@ def ingestion_lineage(source: str, tables: Sequence[str], operator: Any) -> Oper
     :param source: the dataset of the account that is read: ``events`` or ``transfers``.
     :param tables: the tables written, without their prefix.
     """
+    namespace, before = _table_namespace(operator.sql_conn_id, operator.schema)
+    names = [".".join((*before, f"{operator.table_prefix}{table}")) for table in tables]
+    return _loading_lineage(source, namespace, names, operator)
+
+
+def lake_lineage(namespace: str, names: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:
+    """Return the datasets of an ingestion of events into a lake; none of them contains a key.
+
+    :param names: the datasets written, in ``namespace``.
+    """
+    return _loading_lineage("events", namespace, names, operator)
+
+
+def _loading_lineage(source: str, namespace: str, names: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:
     settings = settings_from_connection(BaseHook.get_connection(operator.outbound_transfer_conn_id))
     account = Dataset(namespace=account_namespace(settings.account), name=source)
-    namespace, before = _table_namespace(operator.sql_conn_id, operator.schema)
-    names = (".".join((*before, f"{operator.table_prefix}{table}")) for table in tables)
     return OperatorLineage(inputs=[account], outputs=[Dataset(namespace=namespace, name=name) for name in names])
 
 

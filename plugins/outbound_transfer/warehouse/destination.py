@@ -197,8 +197,11 @@ class FeedMaintenance(ABC):
         """
 
     @abstractmethod
-    def reset(self, to: int) -> tuple[int, int]:
-        """Set the cursor; return the cursor before and after.
+    def reset(self, to: int) -> tuple[int | None, int]:
+        """Set the cursor; return the cursor before (None if it was not valid) and after.
+
+        A destination without keys deletes the rows that are loaded again. It deletes whole pages, so the cursor may
+        be before ``to``: at the start of the page that has it.
 
         :raises InvalidCursor: ``to`` is not a cursor.
         :raises UnknownFeed: the feed has never been read.
@@ -206,8 +209,8 @@ class FeedMaintenance(ABC):
         """
 
     @abstractmethod
-    def rebuild_cursor(self) -> tuple[int, int]:
-        """Set the cursor by the events that are stored; return the cursor before and after.
+    def rebuild_cursor(self) -> tuple[int | None, int]:
+        """Set the cursor by the events that are stored; return the cursor before (None if invalid) and after.
 
         What is read again is not loaded twice.
         """

@@ -81,3 +81,11 @@ class SchemaTooNew(WarehouseError):
 
 class UnreliableTable(WarehouseError):
     """The database does not return the row of a task's state as it was written."""
+
+
+class NotAnIcebergConnection(WarehouseError):
+    """The connection is not one of Iceberg, or a package for it is missing."""
+
+
+class UnusableTable(WarehouseError):
+    """A table of the lake is missing, or is not as this package creates it."""

@@ -1,0 +1,83 @@
+"""The operator that loads the account's event feed into an Iceberg table (service-api.md, R40 to R47)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from outbound_transfer.assets.outbound_transfer import iceberg_asset
+from outbound_transfer.transfers.event_feed import EventFeedOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Asset
+
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.warehouse.destination import EventDestination
+
+
+class EventFeedToIcebergOperator(EventFeedOperator):
+    """Load the event feed into an Iceberg table, from the stored cursor to the end, every page exactly once.
+
+    Each page is one commit: its events, its rejected lines, and the cursor, which is a property of the table. The
+    table is created at first use, and its log of polls beside it (``<table>_polls``). To read the feed again from its
+    beginning: ``airflow outbound-transfer feed reset --to 0``, which also deletes the rows.
+
+    A run that loaded events emits an asset event for the table
+    (:func:`~outbound_transfer.assets.outbound_transfer.iceberg_asset`). Its ``extra`` is the operator's return value,
+    and ``account``.
+
+    An event that the feed repeats on another page is there once for each page. An ``X-Next-Cursor`` that is further
+    beyond the lines of its page than usual for this feed is stored only after a second response, a minute later,
+    claims about as much.
+
+    :param iceberg_conn_id: connection of the catalog (``apache-airflow-providers-apache-iceberg`` 2.0 or newer).
+    :param table: namespace and table, such as ``lake.outbound_transfer_events``. The namespace exists.
+    :param keep_snapshots_for: the table's snapshots younger than that do not expire, so that readers can go on using
+        them; of older ones, the newest 50 stay.
+    :param account: name of the account in the table. Default: its site address.
+    :param max_pages: maximum number of pages to load, of up to 1,000 events each, one a minute. ``None``: no limit.
+    :param max_rejected: maximum number of unparsable lines per page. If exceeded, the page is not loaded and the task
+        fails without retry. ``None``: no limit.
+    :param outbound_transfer_conn_id: connection of the service; its extra field ``event_api_key`` is the key.
+    :param deferrable: whether to give the worker slot back between pages, and for delays that the service asks for.
+    :return: a mapping: ``pages``, ``events``, ``new_events``, ``rejected``, ``cursor_from``, ``cursor_to``,
+        ``has_more``, ``types`` (number of events by type).
+    """
+
+    template_fields: Sequence[str] = (*EventFeedOperator.template_fields, "iceberg_conn_id", "table")
+
+    def __init__(
+        self,
+        *,
+        iceberg_conn_id: str,
+        table: str,
+        keep_snapshots_for: timedelta = timedelta(hours=1),
+        account: str | None = None,
+        max_pages: int | str | None = None,
+        max_rejected: int | str | None = 100,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(account=account, max_pages=max_pages, max_rejected=max_rejected, **kwargs)
+        self.iceberg_conn_id = iceberg_conn_id
+        self.table = table
+        self.keep_snapshots_for = keep_snapshots_for
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
+        """Return what was read and written; called by the OpenLineage provider if it is installed."""
+        from outbound_transfer.lineage.openlineage import lake_lineage
+
+        return lake_lineage(f"iceberg://{self.iceberg_conn_id}", (self.table, f"{self.table}_polls"), self)
+
+    def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:
+        from outbound_transfer.lake.catalog import open_catalog
+
+        catalog = open_catalog(self.iceberg_conn_id)  # says what to install before pyiceberg is imported
+        from outbound_transfer.lake.iceberg import IcebergEventDestination
+
+        return IcebergEventDestination(
+            catalog, self.table, self._account(hook), keep_snapshots_for=self.keep_snapshots_for
+        )
+
+    def _asset(self) -> Asset:
+        return iceberg_asset(self.table, iceberg_conn_id=self.iceberg_conn_id)
