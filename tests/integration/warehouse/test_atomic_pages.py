@@ -11,6 +11,7 @@ import pytest
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.events import EventStore
 from support.feed_pages import CONSISTENT, PAGES, Fault, Faulty, drop_tables, rewind, state_of, tables
+from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import Hook
 
 
@@ -24,7 +25,11 @@ def _drain(feed: EventStore, feed_pages: dict[int, Page]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "after"),
-    [(name, after) for name in ("sqlite", "psycopg", "psycopg2", "psycopg-autocommit") for after in (False, True)]
+    [
+        (name, after)
+        for name in ("sqlite", "psycopg", "psycopg2", "psycopg-autocommit", *MARIADB_DRIVERS)
+        for after in (False, True)
+    ]
     + [("duckdb", False)],
 )
 def test_a_fault_at_any_statement_lands_a_page_whole_or_not_at_all(
@@ -46,7 +51,7 @@ def test_a_fault_at_any_statement_lands_a_page_whole_or_not_at_all(
         met += faulty.met
         if not faulty.met:
             break
-    rows = "INSERT INTO" if name in ("sqlite", "duckdb") else "COPY"
+    rows = "COPY" if name.startswith("psycopg") else "INSERT INTO"
     for kind in (*(["CREATE TABLE"] if name == "sqlite" else []), "UPDATE", "SELECT", rows, "commit"):
         assert any(statement.startswith(kind) for statement in met), f"no fault was met in {kind}"
 

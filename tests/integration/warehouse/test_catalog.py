@@ -20,6 +20,11 @@ QUERIES = {
         "SELECT relname, attname, col_description(oid, attnum) FROM pg_class JOIN pg_attribute ON attrelid = oid"
         " WHERE relkind = 'r' AND attnum > 0",
     ),
+    "mysqlclient": (
+        "SELECT table_name, table_comment FROM information_schema.tables WHERE table_schema = database()",
+        "SELECT table_name, column_name, column_comment FROM information_schema.columns"
+        " WHERE table_schema = database()",
+    ),
     "duckdb": (
         "SELECT table_name, comment FROM duckdb_tables()",
         "SELECT table_name, column_name, comment FROM duckdb_columns()",

@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from outbound_transfer.warehouse.errors import CursorMoved
 from support.feed_pages import CURSOR, IDS, PAGES, Faulty, drop_tables, events, page, tables
@@ -51,7 +54,8 @@ def test_of_readers_that_race_for_a_page_one_lands_it(hook: Hook) -> None:
     assert len(hook.fetch(IDS)) == 500
 
 
-def test_readers_that_drain_at_once_land_everything_once(hook: Hook) -> None:
+@pytest.mark.parametrize("readers", [2, 6])
+def test_readers_that_drain_at_once_land_everything_once(hook: Hook, readers: int) -> None:
     pages = {start: page(start, *events(start, start + 10)) for start in range(0, 200, 10)}
 
     def drain() -> None:
@@ -62,8 +66,20 @@ def test_readers_that_drain_at_once_land_everything_once(hook: Hook) -> None:
             except CursorMoved:
                 continue
 
-    _at_once([drain] * 4)
+    _at_once([drain] * readers)
     assert [row[0] for row in hook.fetch(IDS)] == [f"e{number}" for number in range(200)]
+
+
+def test_feeds_of_six_accounts_load_at_once(hook: Hook) -> None:
+    pages = {start: page(start, *events(start, start + 10)) for start in range(0, 80, 10)}
+
+    def drain(account: str) -> None:
+        feed = tables(hook, account)
+        while (cursor := feed.get_or_create_cursor()) in pages:
+            feed.load_page(pages[cursor])
+
+    assert _at_once([partial(drain, f"account {number}") for number in range(6)]) == [None] * 6
+    assert sorted(hook.fetch(IDS)) == sorted((f"e{number}",) for number in range(80) for _ in range(6))
 
 
 def test_a_strict_default_isolation_is_no_error(hook_of: Callable[[str], Hook]) -> None:

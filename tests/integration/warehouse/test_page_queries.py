@@ -19,13 +19,14 @@ from outbound_transfer.warehouse.errors import WarehouseBusy
 from outbound_transfer.warehouse.schema import FEED, LEDGER, ensure_schema
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, FEED_POLLS, RECIPIENTS, TRANSFERS
 from support import sample_rows as ledger
+from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import Hook
 
 NOW = datetime(2026, 3, 10, 12, 30, tzinfo=timezone.utc)
 DAG = {"deliver_files"}
 
 
-@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2-dictionaries"])
+@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2-dictionaries", *MARIADB_DRIVERS])
 def a_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     return hook_of(request.param)
 
@@ -260,6 +261,8 @@ def test_indexes_are_made_where_the_database_gains_by_them(warehouse: Warehouse)
         "sqlite": "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL AND 1 = ?",
         "postgresql": "SELECT indexname FROM pg_indexes WHERE schemaname = 'public'"
         " AND indexname NOT LIKE '%%_pkey' AND 1 = ?",
+        "mysql": "SELECT index_name FROM information_schema.statistics WHERE table_schema = database()"
+        " AND index_name <> 'PRIMARY' AND 1 = ?",
     }.get(warehouse.dialect.name)
     if asked is None:
         assert (warehouse.dialect.name, list(warehouse.dialect.indexes(DELIVERIES))) == ("duckdb", [])
