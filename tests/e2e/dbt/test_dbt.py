@@ -31,17 +31,15 @@ NOW = datetime.now(timezone.utc)
 MODELS = {file.stem for file in (PACKAGE / "models").rglob("*.sql")}
 EVENTS = "outbound_transfer_events"
 
-#: A lake's one table of events and rejected lines: no keys, and timestamps are text.
+#: A lake's one table of events and rejected lines: no keys, and JSON is text.
 LAKE = """
 CREATE SCHEMA lake;
 CREATE TABLE lake.events AS
-SELECT * REPLACE (strftime(occurred_at AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ') AS occurred_at,
-    strftime(loaded_at AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ') AS loaded_at),
+SELECT * REPLACE (data::text AS data, extra_fields::text AS extra_fields),
     NULL::text AS rejected_reason, NULL::blob AS rejected_line
 FROM outbound_transfer_events;
 INSERT INTO lake.events BY NAME
-SELECT account, cursor_from, line_number, reason AS rejected_reason, raw AS rejected_line,
-    strftime(loaded_at AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%fZ') AS loaded_at
+SELECT account, cursor_from, line_number, reason AS rejected_reason, raw AS rejected_line, loaded_at
 FROM outbound_transfer_rejected_lines
 """
 
