@@ -5,7 +5,7 @@ DROP VIEW IF EXISTS outbound_transfer_funnel_by_day;
 CREATE VIEW outbound_transfer_funnel_by_day AS
 SELECT
     account,
-    date(sent_at) AS sent_on,
+    CAST(sent_at AS date) AS sent_on,
     count(*) AS sent,
     count(CASE WHEN picked_up_count > 0 THEN 1 END) AS picked_up_by_any,
     count(CASE WHEN status = 'complete' THEN 1 END) AS complete,
@@ -15,7 +15,7 @@ SELECT
     CAST(sum(recipient_count) AS signed) AS recipients,
     CAST(sum(picked_up_count) AS signed) AS recipients_picked_up
 FROM outbound_transfer_transfers
-GROUP BY account, date(sent_at);
+GROUP BY account, CAST(sent_at AS date);
 
 DROP VIEW IF EXISTS outbound_transfer_time_to_pickup;
 CREATE VIEW outbound_transfer_time_to_pickup AS

@@ -73,10 +73,6 @@
     CAST(to_utc_timestamp({{ value }}, current_timezone()) AS date)
 {%- endmacro %}
 
-{% macro mysql__utc_date(value) -%}
-    date({{ value }})
-{%- endmacro %}
-
 {% macro sqlite__utc_date(value) -%}
     date({{ value }})
 {%- endmacro %}
