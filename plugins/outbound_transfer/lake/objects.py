@@ -114,9 +114,8 @@ class ObjectEventDestination(EventDestination):
     def _take_back(self, header: PageHeader) -> None:
         """Delete the page, unless a reset has deleted it and another reader has put the one that is there.
 
-        That the page is not replaced after it was read takes for granted that this takes less than the minute that
-        the feed has between two pages: a page after the replaced one finds, like this one, that its predecessor is
-        gone.
+        It could still be replaced between the two calls. That does no harm within the minute that the feed has between
+        two pages: the reader that puts the page after it finds, like this one, that its predecessor is gone.
         """
         found = self.chain.read(header.cursor_from)
         if found is not None and found.token == header.token:
