@@ -178,7 +178,7 @@ def test_one_destination_must_be_named(connection, tmp_path: Path) -> None:
 
     for given in ([], ["--sql-conn-id", "warehouse", "--path", str(tmp_path)]):
         arguments = cli_parser.get_parser().parse_args(["outbound-transfer", "feed", "status", *given])
-        with pytest.raises(SystemExit, match="Give one of --sql-conn-id, --path"):
+        with pytest.raises(SystemExit, match="Exactly one of these says it: --sql-conn-id.* --path"):
             arguments.func(arguments)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Final
@@ -113,34 +113,42 @@ def _confirm(arguments: Namespace, question: str) -> None:
 
 
 def _open_feed(arguments: Namespace) -> FeedMaintenance:
-    """Return the feed at the destination that the arguments name."""
-    openers = {"--sql-conn-id": (arguments.sql_conn_id, _open_tables), "--path": (arguments.path, _open_objects)}
-    chosen = [open_feed for value, open_feed in openers.values() if value]
-    if len(chosen) != 1:
-        raise SystemExit(f"Give one of {', '.join(openers)}: where the feed is loaded.")
-    return chosen[0](arguments)
-
-
-def _open_tables(arguments: Namespace) -> FeedMaintenance:
-    warehouse = open_warehouse(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
-    feed = SqlFeedMaintenance(EventStore(warehouse, _choose_account(arguments, list_feeds(warehouse))))
+    given = [name for name in _KINDS if getattr(arguments, name)]
+    if len(given) != 1:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in _KINDS)
+        raise SystemExit(f"Where is the feed? Exactly one of these says it: {options}.")
+    feed = _KINDS[given[0]](arguments)
     feed.read_cursor()  # before a question is asked about a feed that is not there
     return feed
 
 
-def _open_objects(arguments: Namespace) -> FeedMaintenance:
+def _open_sql_feed(arguments: Namespace) -> FeedMaintenance:
+    warehouse = open_warehouse(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
+    return SqlFeedMaintenance(EventStore(warehouse, _account(arguments, lambda: list_feeds(warehouse))))
+
+
+def _open_object_feed(arguments: Namespace) -> FeedMaintenance:
+    # Not at the top: pyarrow is optional.
     from outbound_transfer.lake.object_chain import list_accounts
     from outbound_transfer.lake.object_maintenance import open_maintenance
     from outbound_transfer.lake.object_store import open_store
 
     store = open_store(arguments.path)
-    return open_maintenance(store, _choose_account(arguments, list_accounts(store)))
+    return open_maintenance(store, _account(arguments, lambda: list_accounts(store)))
 
 
-def _choose_account(arguments: Namespace, known: Sequence[str]) -> str:
-    accounts = [arguments.account] if arguments.account else known
-    if len(accounts) != 1:
+#: The option that says where a feed is, and what opens it.
+_KINDS: Final[dict[str, Callable[[Namespace], FeedMaintenance]]] = {
+    "sql_conn_id": _open_sql_feed,
+    "path": _open_object_feed,
+}
+
+
+def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> str:
+    """Return the account that a command is about: the one given, or the only one there is."""
+    feeds = [arguments.account] if arguments.account else list_accounts()
+    if len(feeds) != 1:
         raise SystemExit(
-            f"--account must say which: {', '.join(accounts)}" if accounts else "No feed has been read here yet."
+            f"--account must say which: {', '.join(feeds)}" if feeds else "No feed has been read here yet."
         )
-    return str(accounts[0])
+    return feeds[0]

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_YES, ActionCommand, Arg, GroupCommand, lazy_load_command
 
-_DESTINATION = (
-    Arg(("--sql-conn-id",), help="Connection of the warehouse, if the feed is loaded into a SQL database"),
-    Arg(("--path",), help="Folder, such as s3://conn@bucket/folder, if the feed is loaded into object storage"),
-    Arg(("--table-prefix",), help="Prefix of the tables' names", default="outbound_transfer_"),
-    Arg(("--schema",), help="Schema of the tables (default: the connection's own)"),
+_WAREHOUSE = (
+    Arg(("--sql-conn-id",), help="Connection of the warehouse, if the feed is in a SQL database"),
+    Arg(("--path",), help="Folder, such as s3://conn@bucket/folder, if the feed is in object storage"),
+    Arg(("--table-prefix",), help="Prefix of its tables' names", default="outbound_transfer_"),
+    Arg(("--schema",), help="Schema of its tables (default: the connection's own)"),
     Arg(("--account",), help="Account of the feed; required if there are several"),
 )
 
@@ -58,7 +58,7 @@ def get_commands() -> list[GroupCommand]:
 
 
 def _feed_command(name: str, text: str, *arguments: Arg) -> ActionCommand:
-    return _command(name.replace("-", "_"), name, text, *_DESTINATION, *arguments)
+    return _command(name.replace("-", "_"), name, text, *_WAREHOUSE, *arguments)
 
 
 def _command(function: str, name: str, text: str, *arguments: Arg) -> ActionCommand:
