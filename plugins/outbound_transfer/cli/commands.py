@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Final
 
@@ -13,10 +13,11 @@ import msgspec
 from airflow.cli.simple_table import AirflowConsole
 
 from outbound_transfer.airflow_compat.variables import clean_variables
+from outbound_transfer.lake.catalog import open_catalog
 from outbound_transfer.warehouse.config import open_states, state_conn_id
 from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.destination import FeedMaintenance
-from outbound_transfer.warehouse.errors import WarehouseError
+from outbound_transfer.warehouse.errors import InvalidCursor, WarehouseError
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.warehouse.task_state import clean_task_states
@@ -78,16 +79,19 @@ def verify(arguments: Namespace) -> None:
 def rebuild_cursor(arguments: Namespace) -> None:
     """Set the cursor to the page of the newest rows."""
     feed = _open_feed(arguments)
-    _confirm(arguments, f"Set the cursor of {feed.account} by the rows? It is {feed.read_cursor()}.")
-    print("The cursor was {} and is {}.".format(*feed.rebuild_cursor()))  # noqa: T201
+    _confirm(arguments, f"Set the cursor of {feed.account} by the rows? It is {_cursor_text(feed)}.")
+    print(_moved(*feed.rebuild_cursor()))  # noqa: T201
 
 
 @with_connections
 def reset(arguments: Namespace) -> None:
     """Set the cursor."""
     feed = _open_feed(arguments)
-    _confirm(arguments, f"Set the cursor of {feed.account} from {feed.read_cursor()} to {arguments.to}?")
-    print("The cursor was {} and is {}.".format(*feed.reset(arguments.to)))  # noqa: T201
+    _confirm(arguments, f"Set the cursor of {feed.account} from {_cursor_text(feed)} to {arguments.to}?")
+    before, after = feed.reset(arguments.to)
+    print(_moved(before, after))  # noqa: T201
+    if after != arguments.to:
+        print(f"The page that has {arguments.to} starts at {after}: its rows are deleted, and read again.")  # noqa: T201
 
 
 @with_connections
@@ -118,7 +122,7 @@ def _open_feed(arguments: Namespace) -> FeedMaintenance:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in _KINDS)
         raise SystemExit(f"Where is the feed? Exactly one of these says it: {options}.")
     feed = _KINDS[given[0]](arguments)
-    feed.read_cursor()  # before a question is asked about a feed that is not there
+    _check_known(feed)
     return feed
 
 
@@ -137,10 +141,23 @@ def _open_object_feed(arguments: Namespace) -> FeedMaintenance:
     return open_maintenance(store, _account(arguments, lambda: list_accounts(store)))
 
 
+def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:
+    if not arguments.table:
+        raise SystemExit("--iceberg-conn-id needs --table, the namespace and table of Iceberg.")
+    catalog = open_catalog(arguments.iceberg_conn_id)
+    # Not at the top: pyiceberg is optional.
+    from outbound_transfer.lake.iceberg import IcebergEventDestination
+    from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance, list_feeds_of
+
+    account = _account(arguments, lambda: list_feeds_of(catalog, arguments.table))
+    return IcebergFeedMaintenance(IcebergEventDestination(catalog, arguments.table, account))
+
+
 #: The option that says where a feed is, and what opens it.
 _KINDS: Final[dict[str, Callable[[Namespace], FeedMaintenance]]] = {
     "sql_conn_id": _open_sql_feed,
     "path": _open_object_feed,
+    "iceberg_conn_id": _open_iceberg_feed,
 }
 
 
@@ -152,3 +169,20 @@ def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> st
             f"--account must say which: {', '.join(feeds)}" if feeds else "No feed has been read here yet."
         )
     return feeds[0]
+
+
+def _check_known(feed: FeedMaintenance) -> None:
+    """Check that a feed is there, before a question is asked about it; a command may repair its cursor."""
+    with suppress(InvalidCursor):
+        feed.read_cursor()
+
+
+def _cursor_text(feed: FeedMaintenance) -> str:
+    try:
+        return str(feed.read_cursor())
+    except InvalidCursor:
+        return "not valid"
+
+
+def _moved(before: int | None, after: int) -> str:
+    return f"The cursor was {'not valid' if before is None else before} and is {after}."

@@ -10,9 +10,11 @@ from airflow.cli.cli_config import ARG_OUTPUT, ARG_YES, ActionCommand, Arg, Grou
 
 _WAREHOUSE = (
     Arg(("--sql-conn-id",), help="Connection of the warehouse, if the feed is in a SQL database"),
-    Arg(("--path",), help="Folder, such as s3://conn@bucket/folder, if the feed is in object storage"),
     Arg(("--table-prefix",), help="Prefix of its tables' names", default="outbound_transfer_"),
     Arg(("--schema",), help="Schema of its tables (default: the connection's own)"),
+    Arg(("--iceberg-conn-id",), help="Connection of the catalog, if the feed is in an Iceberg table"),
+    Arg(("--table",), help="Namespace and table of Iceberg, such as lake.outbound_transfer_events"),
+    Arg(("--path",), help="Folder, such as s3://conn@bucket/folder, if the feed is in object storage"),
     Arg(("--account",), help="Account of the feed; required if there are several"),
 )
 

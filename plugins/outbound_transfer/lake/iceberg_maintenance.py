@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
+from outbound_transfer.lake.catalog import IcebergCatalog
 from outbound_transfer.lake.feed_state import FeedState, list_accounts, read_details, read_last_poll, read_state
-from outbound_transfer.lake.feed_table import Change
+from outbound_transfer.lake.feed_table import Change, FeedTable
 from outbound_transfer.lake.filters import filters
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.lake.rows import SCHEMA, page_table
@@ -26,6 +27,12 @@ log = logging.getLogger(__name__)
 
 #: Event ids in one search.
 _MAX_IDS: Final = 1_000
+
+
+def list_feeds_of(catalog: IcebergCatalog, table: str) -> list[str]:
+    """Return the accounts whose feeds have been read into a table; none if it does not exist."""
+    found = FeedTable(catalog, table, SCHEMA, partition_by="loaded_at").find()
+    return list_accounts(found.properties) if found else []
 
 
 class _Move(NamedTuple):

@@ -1,0 +1,538 @@
+"""The event feed in a real Iceberg table: a page is one commit, once, whoever commits beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+from outbound_transfer.lake.feed_state import FeedState, read_state
+from outbound_transfer.lake.rows import SCHEMA
+from outbound_transfer.warehouse.destination import PollRecord
+from outbound_transfer.warehouse.errors import (
+    CursorMoved,
+    InvalidCursor,
+    InvalidName,
+    UnknownFeed,
+    UnusableTable,
+    WarehouseBusy,
+)
+from support import iceberg
+from support.feed_pages import event, events, page
+from support.iceberg import LINES, PAGES, InterruptedCatalog, Lake, at_once, open_lake
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+ALL = [f"e{number}" for number in range(LINES * PAGES)]
+CURSOR = "outbound-transfer.cursor.acme"
+FEED = "outbound-transfer.feed.acme"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return open_lake(tmp_path)
+
+
+def state_of(lake: Lake, account: str = "acme") -> FeedState:
+    return read_state(lake.table().properties, account)
+
+
+def problems(lake: Lake) -> list[str]:
+    return list(lake.maintenance().find_problems())
+
+
+# -------------------------------------------------------------------------------------------------------- loading
+
+
+def test_a_page_is_its_rows_its_cursor_and_one_snapshot(lake) -> None:
+    destination = lake.destination()
+    assert destination.get_or_create_cursor() == 0
+    before = lake.snapshots()
+    assert destination.load_page(page(0, *events(0, 3), b"junk", has_more=True)) == 3
+    assert destination.get_or_create_cursor() == 4
+    assert [(row["event_id"], row["rejected_line"]) for row in lake.rows()] == [
+        ("e0", None),
+        ("e1", None),
+        ("e2", None),
+        (None, b"junk"),
+    ]
+    assert lake.snapshots() == before + 1
+    with pytest.raises(CursorMoved):
+        destination.load_page(page(0, *events(0, 3)))
+    assert (len(lake.ids()), problems(lake)) == (3, [])
+
+
+def test_a_table_has_a_comment_for_each_column_and_its_days_as_partitions(lake) -> None:
+    lake.destination().get_or_create_cursor()
+    table = lake.table()
+    assert [field.name for field in table.schema().fields] == SCHEMA.names
+    assert [field.doc for field in table.schema().fields] == [field.metadata[b"comment"].decode() for field in SCHEMA]
+    assert [field.name for field in table.spec().fields] == ["loaded_at_day"]
+    assert table.format_version == 2
+
+
+def test_a_page_without_lines_moves_the_cursor_and_excludes_other_readers(lake) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    rival = lake.destination()
+    overtaken = lake.destination(
+        catalog=InterruptedCatalog(lake.catalog, before=once(lambda: rival.load_page(page(0, next_cursor=7))))
+    )
+    with pytest.raises(CursorMoved):
+        overtaken.load_page(page(0, next_cursor=9))
+    assert (destination.get_or_create_cursor(), lake.rows()) == (7, [])
+
+
+def test_a_poll_that_changes_nothing_is_no_snapshot_and_is_shown(lake) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    destination.load_page(page(0, *events(0, 2), has_more=True))
+    before = lake.snapshots()
+    assert lake.maintenance().status().caught_up is False
+    assert lake.destination(clock=lambda: NOW).load_page(page(2)) == 0
+    status = lake.maintenance().status()
+    assert (status.caught_up, status.polled_at, lake.snapshots()) == (True, "2026-01-31T12:00:00.000000Z", before)
+    with pytest.raises(CursorMoved):
+        destination.load_page(page(0))
+
+
+def test_an_event_twice_in_a_page_is_there_once_and_on_two_pages_twice_which_verify_says(lake) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    assert destination.load_page(page(0, event(1), event(1), event(2))) == 2
+    assert destination.load_page(page(3, event(2), event(3))) == 2
+    assert lake.ids() == ["e1", "e2", "e2", "e3"]
+    assert problems(lake) == ["1 event ids occur more than once: the feed repeated them on other pages"]
+
+
+HOSTILE = ["it's", 'say "hi"', "a.b.c", "ünï 🎉 日本", "x" * 250, "a = 'b' OR 1 = 1", "%s {0}", "back\\slash"]
+
+
+@pytest.mark.parametrize("account", HOSTILE)
+def test_any_account_has_a_feed_of_its_own(lake, account: str) -> None:
+    for name in (account, f"{account[:-1]}!"):
+        destination = lake.destination(name)
+        assert destination.get_or_create_cursor() == 0
+        destination.load_page(page(0, *events(0, 2), b"junk"))
+    assert lake.maintenance(account).reset(0) == (3, 0)
+    assert lake.ids(account) == []
+    assert (lake.ids(f"{account[:-1]}!"), state_of(lake, f"{account[:-1]}!").cursor) == (["e0", "e1"], 3)
+
+
+@pytest.mark.parametrize("account", ["", "x" * 251, "nul\0", "line\nbreak", "\ud800"])
+def test_a_name_that_no_property_can_have_is_refused(lake, account: str) -> None:
+    with pytest.raises(InvalidName):
+        lake.destination(account)
+
+
+@pytest.mark.parametrize("value", ["'); DROP TABLE x; --", "\\u0000 \\ud800", "日本 🎉", '{"a": "\\n"}'])
+def test_values_are_read_back_as_they_were_sent(lake, value: str) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    line = json.dumps({"event_id": "1", "type": value, "data": {"v": value}}).encode()
+    destination.load_page(page(0, line))
+    (row,) = lake.rows()
+    data = json.loads(row["data"]) if row["data"] else json.loads(row["raw"])["data"]
+    assert (row["type"], data) == (value, {"v": value})
+
+
+# ------------------------------------------------------------------------------------------------- reading it back
+
+
+def test_duckdb_reads_the_rows_from_the_data_files_and_from_arrow(lake) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    destination.load_page(page(0, *events(0, 3), b"junk"))
+    destination.load_page(page(4, *events(3, 5)))
+    files = [task.file.file_path.removeprefix("file://") for task in lake.table().scan().plan_files()]
+    columns = ("event_id", "rejected_line", "cursor_from", "line_number")
+    query = f"SELECT {', '.join(columns)} FROM {{}} ORDER BY cursor_from, line_number"
+    with duckdb.connect() as connection:
+        from_files = connection.execute(query.format(f"read_parquet({files})")).fetchall()
+        connection.register("arrow_rows", lake.table().scan().to_arrow())
+        from_arrow = connection.execute(query.format("arrow_rows")).fetchall()
+    assert from_files == from_arrow == [tuple(row[name] for name in columns) for row in lake.rows()]
+    assert len(from_files) == 6
+
+
+# ------------------------------------------------------------------------------------------------ others at the table
+
+
+@pytest.mark.parametrize("readers", [2, 6])
+def test_readers_that_race_load_every_page_once(lake, readers: int) -> None:
+    loaded = at_once(*[(iceberg.drain, (lake.folder,))] * readers)
+    assert sum(loaded) == PAGES
+    assert (lake.ids(), problems(lake)) == (ALL, [])
+
+
+def test_first_runs_at_once_create_one_table(lake) -> None:
+    assert at_once(*[(iceberg.create, (lake.folder,))] * 6) == [0] * 6
+    assert lake.catalog.list_tables("lake") == [("lake", "events")]
+    assert state_of(lake).cursor == 0
+
+
+def test_two_accounts_share_a_table(lake) -> None:
+    assert at_once((iceberg.drain, (lake.folder,)), (iceberg.drain, (lake.folder, "other"))) == [PAGES, PAGES]
+    assert lake.ids() == lake.ids("other") == ALL
+
+
+def test_a_compactor_and_an_expirer_beside_the_feed_lose_and_double_nothing(lake) -> None:
+    create, folder = lake.destination().get_or_create_cursor, (lake.folder,)
+    create()
+    loaded, compacted, expired = at_once((iceberg.drain, folder), (iceberg.compact, folder), (iceberg.expire, folder))
+    assert loaded == PAGES
+    assert compacted + expired > 0
+    assert (lake.ids(), problems(lake)) == (ALL, [])
+
+
+def once(action: Callable[[], Any]) -> Callable[[], Any]:
+    """What runs an action the first time only."""
+    actions = [action]
+    return lambda: actions.pop()() if actions else None
+
+
+def test_a_lost_append_is_not_repeated_though_the_table_says_so(lake) -> None:
+    rival = lake.destination()
+    rival.get_or_create_cursor()
+    lake.set_property("commit.retry.num-retries", "4")
+    overtake = once(lambda: rival.load_page(page(0, *events(0, 3))))
+    overtaken = lake.destination(catalog=InterruptedCatalog(lake.catalog, before=overtake))
+    with pytest.raises(CursorMoved):
+        overtaken.load_page(page(0, *events(0, 3)))
+    assert lake.ids() == ["e0", "e1", "e2"]
+
+
+def test_a_page_that_a_compactor_overtakes_is_committed_after_it(lake) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    destination.load_page(page(0, *events(0, 3)))
+    rewrite = once(lambda: lake.table().overwrite(lake.table().scan().to_arrow()))
+    overtaken = lake.destination(catalog=InterruptedCatalog(lake.catalog, before=rewrite))
+    assert overtaken.load_page(page(3, *events(3, 5))) == 2
+    assert lake.ids() == ["e0", "e1", "e2", "e3", "e4"]
+
+
+def test_a_table_that_others_never_leave_alone_is_left_to_the_tasks_retries(lake, monkeypatch) -> None:
+    monkeypatch.setattr("outbound_transfer.lake.feed_table._MAX_BACKOFF", 0.0)
+    lake.destination().get_or_create_cursor()
+
+    def overtake() -> None:
+        lake.table().append(SCHEMA.empty_table())
+
+    with pytest.raises(WarehouseBusy, match="came first 30 times"):
+        lake.destination(catalog=InterruptedCatalog(lake.catalog, before=overtake)).load_page(page(0, *events(0, 3)))
+    assert lake.rows() == []
+
+
+# --------------------------------------------------------------------------------------------------- commits in doubt
+
+
+def fail(error: Exception) -> Callable[[], Any]:
+    def run() -> None:
+        raise error
+
+    return run
+
+
+ERRORS = [ConnectionError("reset"), CommitStateUnknownException("504"), CommitFailedException("409")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("applied", ["before", "after"])
+def test_a_commit_in_doubt_is_found_out_and_the_page_is_there_once(lake, error: Exception, applied: str) -> None:
+    lake.destination().get_or_create_cursor()
+    interrupted: Any = InterruptedCatalog(lake.catalog, **{applied: once(fail(error))})
+    assert lake.destination(catalog=interrupted).load_page(page(0, *events(0, 3))) == 3
+    assert (lake.ids(), state_of(lake).cursor) == (["e0", "e1", "e2"], 3)
+
+
+@pytest.mark.parametrize(("applied", "found"), [("before", 0), ("after", 3)])
+def test_a_commit_in_doubt_that_cannot_be_found_out_is_raised_and_the_next_run_goes_on(
+    lake, applied: str, found: int
+) -> None:
+    lake.destination().get_or_create_cursor()
+    interrupted = Unreachable(lake.catalog)
+    interrupted.at(applied)
+    with pytest.raises(ConnectionError, match="reset"):
+        lake.destination(catalog=interrupted).load_page(page(0, *events(0, 3)))
+    destination = lake.destination()
+    cursor = destination.get_or_create_cursor()
+    assert cursor == found
+    destination.load_page(page(cursor, *events(cursor, cursor + 3)))
+    assert lake.ids() == [f"e{number}" for number in range(cursor + 3)]
+
+
+class Unreachable(InterruptedCatalog):
+    """A catalog that cannot be reached any more once its commit was interrupted."""
+
+    def at(self, moment: str) -> None:
+        setattr(self, f"_{moment}", self._vanish)
+
+    def _vanish(self) -> None:
+        self.load_table = fail(OSError("no route"))  # type: ignore[method-assign, assignment]
+        raise ConnectionError("reset")
+
+
+def test_a_commit_that_keeps_failing_is_raised(lake) -> None:
+    lake.destination().get_or_create_cursor()
+    with pytest.raises(ConnectionError, match="reset"):
+        lake.destination(catalog=InterruptedCatalog(lake.catalog, before=fail(ConnectionError("reset")))).load_page(
+            page(0, *events(0, 3))
+        )
+    assert lake.rows() == []
+
+
+# ------------------------------------------------------------------------------------------------ inspection, repair
+
+
+@pytest.fixture
+def three_pages(lake: Lake) -> Lake:
+    """Pages after 0 (four lines), 4 and 8 (two lines and a gap of ten); the cursor is 20."""
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    destination.load_page(page(0, *events(0, 3), b"junk", has_more=True))
+    destination.load_page(page(4, *events(4, 8), has_more=True))
+    destination.load_page(page(8, *events(8, 10), next_cursor=20))
+    return lake
+
+
+RESETS = {  # to: cursor afterwards, events left
+    0: (0, 0),
+    3: (0, 0),
+    4: (4, 3),
+    7: (4, 3),
+    8: (8, 7),
+    19: (8, 7),
+    20: (20, 9),
+    1_000: (1_000, 9),
+}
+
+
+@pytest.mark.parametrize(("to", "expected"), RESETS.items())
+def test_a_reset_deletes_what_is_read_again_in_the_same_commit(three_pages, to: int, expected: tuple[int, int]) -> None:
+    cursor, left = expected
+    assert three_pages.maintenance().reset(to) == (20, cursor)
+    assert (state_of(three_pages).cursor, len(three_pages.ids())) == (cursor, left)
+    assert problems(three_pages) == []
+    (logged,) = three_pages.rows("lake.events_polls")
+    assert (logged["action"], logged["cursor_from"], logged["cursor_to"]) == ("reset", 20, cursor)
+
+
+def test_resets_one_after_another_and_a_feed_that_is_read_again_load_every_event_once(three_pages) -> None:
+    maintenance, destination = three_pages.maintenance(), three_pages.destination()
+    assert maintenance.reset(8) == (20, 8)
+    assert maintenance.reset(6) == (8, 4)
+    destination.load_page(page(4, *events(4, 8), *events(8, 10), next_cursor=20))
+    assert three_pages.ids() == ["e0", "e1", "e2", *(f"e{number}" for number in range(4, 10))]
+    assert problems(three_pages) == []
+
+
+def test_a_reset_of_an_overtaken_command_changes_nothing(three_pages) -> None:
+    load = once(lambda: three_pages.destination().load_page(page(20, *events(20, 22))))
+    maintenance = three_pages.maintenance()
+    maintenance._table.catalog.catalog = InterruptedCatalog(three_pages.catalog, before=load)
+    with pytest.raises(CursorMoved):
+        maintenance.reset(0)
+    assert (len(three_pages.ids()), state_of(three_pages).cursor) == (11, 22)
+
+
+@pytest.mark.parametrize("cursor", ["-1", "many", "", "9" * 19, "9" * 30, "１２", None])
+def test_a_cursor_that_is_none_is_refused_and_rebuilt_by_the_rows(three_pages, cursor: str | None) -> None:
+    if cursor is None:
+        three_pages.remove_property(CURSOR)
+    else:
+        three_pages.set_property(CURSOR, cursor)
+    for refused in (three_pages.destination().get_or_create_cursor, three_pages.maintenance().status):
+        with pytest.raises(InvalidCursor, match="feed rebuild-cursor"):
+            refused()
+    assert three_pages.maintenance().rebuild_cursor() == (None, 20)
+    assert (len(three_pages.ids()), problems(three_pages)) == (9, [])
+
+
+def test_a_cursor_is_rebuilt_by_the_rows_alone(three_pages) -> None:
+    """The newest page's end is not known then, so the page is deleted and read again."""
+    for name in (CURSOR, FEED):
+        three_pages.remove_property(name)
+    assert three_pages.maintenance().rebuild_cursor() == (None, 8)
+    assert (len(three_pages.ids()), problems(three_pages)) == (7, [])
+
+
+def test_lines_that_are_valid_by_now_become_events_in_one_commit(three_pages) -> None:
+    table = three_pages.table()
+    rows = table.scan().to_arrow().to_pylist()
+    template = next(row for row in rows if row["rejected_line"])
+    valid = [template | {"rejected_line": event(number), "line_number": 50 + number} for number in (60, 61, 61, 0)]
+    table.append(pa.Table.from_pylist(valid, schema=SCHEMA))
+    before = three_pages.table().current_snapshot().snapshot_id
+
+    assert three_pages.maintenance().replay_rejected_lines() == (4, 1)
+
+    loaded = [f"e{number}" for number in (0, 1, 2, *range(4, 10), 60, 61)]
+    assert sorted(three_pages.ids()) == sorted(loaded)
+    assert [row["rejected_line"] for row in three_pages.rows() if row["rejected_line"]] == [b"junk"]
+    assert state_of(three_pages).cursor == 20
+    assert before != three_pages.table().current_snapshot().snapshot_id
+    assert three_pages.maintenance().replay_rejected_lines() == (0, 1)
+
+
+def test_status_counts_rows_and_shows_the_last_poll(three_pages) -> None:
+    status = three_pages.maintenance().status()
+    assert (status.cursor, status.events, status.rejected, status.caught_up) == (20, 9, 1, True)
+    assert (status.status, status.note) == (200, None)
+    three_pages.destination().log_poll(PollRecord(cursor_from=20, status=503, note="not now"))
+    status = three_pages.maintenance().status()
+    assert (status.status, status.note, status.caught_up) == (503, "not now", True)
+
+
+def test_a_feed_that_was_never_read_is_an_error_and_makes_no_table(lake) -> None:
+    maintenance = lake.maintenance()
+    for command in (
+        maintenance.read_cursor,
+        maintenance.status,
+        lambda: maintenance.reset(0),
+        maintenance.rebuild_cursor,
+    ):
+        with pytest.raises(UnknownFeed, match="no feed has been read here yet"):
+            command()
+    assert lake.catalog.list_tables("lake") == []
+    lake.destination("other").get_or_create_cursor()
+    with pytest.raises(UnknownFeed, match="there is: other"):
+        maintenance.status()
+
+
+def test_verify_says_what_others_changed(three_pages) -> None:
+    three_pages.set_property(CURSOR, "4")
+    assert problems(three_pages) == [
+        "6 rows are of pages from the cursor 4 on: it was set back by hand, and the next run loads them twice. "
+        "`feed reset --to 4` deletes them first; `feed rebuild-cursor` skips their pages",
+        "the cursor is 4, and the last commit set it to 20: somebody changed it",
+    ]
+    assert three_pages.maintenance().reset(4) == (4, 4)
+    assert problems(three_pages) == []
+
+
+def test_verify_says_that_a_table_was_rolled_back(three_pages) -> None:
+    table = three_pages.table()
+    older = table.current_snapshot().parent_snapshot_id
+    table.manage_snapshots().set_current_snapshot(snapshot_id=older).commit()
+    (problem,) = problems(three_pages)
+    assert "the rows of the newest page, after cursor 8, are missing" in problem
+    assert three_pages.maintenance().rebuild_cursor() == (20, 4)
+    assert problems(three_pages) == []
+
+
+# ------------------------------------------------------------------------------------------------------- claims
+
+
+def test_a_claim_is_kept_with_the_cursor_and_forgotten_with_it(lake) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    wild = page(0, *(event(number, event_id=f"x{number}") for number in range(3)), next_cursor=1_000)
+    assert not destination.accepts_cursor(wild)
+    assert lake.destination().greatest_claim(0) == 1_000
+    assert lake.destination().greatest_claim(1) == 0
+    assert destination.accepts_cursor(wild)
+    lake.maintenance().reset(0)
+    assert lake.destination().greatest_claim(0) == 0
+    assert not destination.accepts_cursor(wild)
+    destination.load_page(wild)
+    assert (destination.greatest_excess(), destination.greatest_claim(0)) == (997, 0)
+
+
+# ------------------------------------------------------------------------------------------------------- snapshots
+
+
+def test_old_snapshots_expire_and_those_that_readers_may_use_stay(lake) -> None:
+    class Clock:
+        age = timedelta(0)
+
+        def __call__(self) -> datetime:
+            return datetime.now(timezone.utc) + self.age
+
+    clock = Clock()
+    destination = lake.destination(clock=clock, keep_snapshots_for=timedelta(hours=1))
+    destination.get_or_create_cursor()
+    for number in range(80):
+        destination.load_page(page(number, *events(number, number + 1)))
+    assert lake.snapshots() == 81
+    clock.age = timedelta(hours=2)
+    destination.load_page(page(80, *events(80, 81)))
+    assert lake.snapshots() == 50
+    assert len(lake.ids()) == 81
+    metadata = list((lake.folder / "lake").rglob("*.metadata.json"))
+    assert len([file for file in metadata if "events_polls" not in str(file)]) <= 12
+
+
+def test_an_expiry_that_fails_harms_no_page(lake, caplog) -> None:
+    destination = lake.destination(keep_snapshots_for=timedelta(days=-1))
+    destination.get_or_create_cursor()
+    for number in range(73):
+        destination.load_page(page(number, *events(number, number + 1)))
+    commits = iter([lambda: None, fail(ConnectionError("reset"))])
+    broken = InterruptedCatalog(lake.catalog, before=lambda: next(commits)())
+    lake.destination(catalog=broken, keep_snapshots_for=timedelta(days=-1)).load_page(page(73, event(73)))
+    assert (len(lake.ids()), lake.snapshots()) == (74, 75)
+    assert "expires the snapshots of lake.events: ConnectionError" in caplog.text
+
+
+# --------------------------------------------------------------------------------------------- tables of somebody else
+
+
+def refusal_of(lake: Lake) -> str:
+    with pytest.raises(UnusableTable) as refused:
+        lake.destination().get_or_create_cursor()
+    return str(refused.value)
+
+
+def test_a_table_of_other_columns_is_refused(lake) -> None:
+    fields = [pa.field("account", pa.int64()), pa.field("more", pa.string(), nullable=False)]
+    lake.catalog.create_table("lake.events", schema=pa.schema(fields))
+    refusal = refusal_of(lake)
+    for part in ("the column account is long, not string", "the column event_id is missing", "more is required"):
+        assert part in refusal
+
+
+def test_a_column_that_is_dropped_is_refused_and_one_that_is_added_is_not(three_pages) -> None:
+    from pyiceberg.types import StringType
+
+    with three_pages.table().update_schema() as update:
+        update.add_column("remark", StringType())
+    assert three_pages.destination().load_page(page(20, *events(20, 22))) == 2
+    with three_pages.table().update_schema() as update:
+        update.delete_column("raw")
+    assert "the column raw is missing" in refusal_of(three_pages)
+
+
+def test_a_property_of_somebody_else_is_refused(three_pages) -> None:
+    for text in ("{", '{"cursor": "x"}', "null"):
+        three_pages.set_property(FEED, text)
+        assert FEED in refusal_of(three_pages)
+
+
+def test_a_table_that_was_replaced_is_not_loaded_a_second_time(three_pages) -> None:
+    rows = three_pages.table().scan().to_arrow()
+    schema = three_pages.table().schema()
+    three_pages.catalog.drop_table("lake.events")
+    three_pages.catalog.create_table("lake.events", schema=schema).append(rows)
+    with pytest.raises(InvalidCursor, match="has events of acme but no cursor"):
+        three_pages.destination().get_or_create_cursor()
+
+
+def test_a_namespace_that_is_not_there_is_an_error_in_words(lake) -> None:
+    lake.catalog.drop_namespace("lake")
+    assert refusal_of(lake) == "the namespace lake does not exist in the catalog: create it first"
+
+
+@pytest.mark.parametrize("name", ["events", "", ".", "lake.", ".events", "lake..events"])
+def test_a_name_without_a_namespace_is_refused(lake, name: str) -> None:
+    from outbound_transfer.lake.catalog import IcebergCatalog
+    from outbound_transfer.lake.iceberg import IcebergEventDestination
+
+    with pytest.raises(InvalidName, match=r"namespace\.table"):
+        IcebergEventDestination(IcebergCatalog(lake.catalog), name, "acme")

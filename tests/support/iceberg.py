@@ -1,0 +1,162 @@
+"""A real Iceberg catalog in a folder, and processes that use it at once."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from outbound_transfer.lake.catalog import IcebergCatalog
+from outbound_transfer.lake.iceberg import IcebergEventDestination
+from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
+from outbound_transfer.protocol.events import Page
+from outbound_transfer.warehouse.errors import CursorMoved
+from support.feed_pages import events, page
+from support.timeouts import TEST_TIMEOUT
+
+TABLE = "lake.events"
+
+#: Events in a page of :func:`drain`, and pages.
+LINES, PAGES = 20, 12
+
+
+def properties(folder: Path) -> dict[str, str]:
+    """What the connection's extra has for a catalog in a folder."""
+    return {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder / 'lake'}"}
+
+
+def connection_json(folder: Path) -> str:
+    """The catalog as the value of an ``AIRFLOW_CONN_…`` variable."""
+    return json.dumps({"conn_type": "iceberg", "extra": properties(folder)})
+
+
+@dataclass
+class Lake:
+    """A catalog in a folder, and what its table holds."""
+
+    folder: Path
+    catalog: Any
+
+    def destination(self, account: str = "acme", catalog: Any = None, **options: Any) -> IcebergEventDestination:
+        return IcebergEventDestination(IcebergCatalog(catalog or self.catalog), TABLE, account, **options)
+
+    def maintenance(self, account: str = "acme") -> IcebergFeedMaintenance:
+        return IcebergFeedMaintenance(self.destination(account))
+
+    def table(self, name: str = TABLE) -> Table:
+        return self.catalog.load_table(name)
+
+    def rows(self, name: str = TABLE) -> list[dict[str, Any]]:
+        rows = self.table(name).scan().to_arrow().to_pylist()
+        return sorted(rows, key=lambda row: (row["cursor_from"], row.get("line_number", 0)))
+
+    def ids(self, account: str = "acme") -> list[str]:
+        return [row["event_id"] for row in self.rows() if row["event_id"] and row["account"] == account]
+
+    def snapshots(self) -> int:
+        return len(self.table().snapshots())
+
+    def set_property(self, name: str, value: str) -> None:
+        with self.table().transaction() as transaction:
+            transaction.set_properties({name: value})
+
+    def remove_property(self, name: str) -> None:
+        with self.table().transaction() as transaction:
+            transaction.remove_properties(name)
+
+
+def open_lake(folder: Path) -> Lake:
+    """The catalog of a folder, with the namespace of :data:`TABLE`."""
+    catalog = SqlCatalog("lake", **properties(folder))
+    catalog.create_namespace_if_not_exists("lake")
+    return Lake(folder, catalog)
+
+
+class InterruptedCatalog:
+    """A catalog whose commits are interrupted: ``before`` and ``after`` may raise, or commit something themselves."""
+
+    def __init__(
+        self, catalog: Any, *, before: Callable[[], Any] = lambda: None, after: Callable[[], Any] = lambda: None
+    ) -> None:
+        self._catalog, self._before, self._after = catalog, before, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def load_table(self, name: str) -> Table:
+        table = self._catalog.load_table(name)
+        table.catalog = self
+        return table
+
+    def commit_table(self, *arguments: Any) -> Any:
+        self._before()
+        response = self._catalog.commit_table(*arguments)
+        self._after()
+        return response
+
+
+# ----------------------------------------------------------------------------------------- processes, several at once
+
+
+def at_once(*workers: tuple[Callable[..., Any], tuple[Any, ...]]) -> list[Any]:
+    """Run each worker in a process of its own, all at once; what they returned."""
+    context = multiprocessing.get_context("forkserver")  # a fork of this process would inherit Arrow's threads
+    context.set_forkserver_preload(["support.iceberg", "pyiceberg.io.pyarrow", "pyarrow.dataset"])
+    with context.Pool(len(workers)) as pool:
+        results = [pool.apply_async(worker, arguments) for worker, arguments in workers]
+        return [result.get(TEST_TIMEOUT) for result in results]
+
+
+def create(folder: Path) -> int:
+    """Create the table unless it is there; the cursor."""
+    return open_lake(folder).destination().get_or_create_cursor()
+
+
+def drain(folder: Path, account: str = "acme") -> int:
+    """Load the pages of a feed until it is drained; how many this process loaded."""
+    destination, loaded = open_lake(folder).destination(account), 0
+    while (cursor := destination.get_or_create_cursor()) < LINES * PAGES:
+        with suppress(CursorMoved):
+            destination.load_page(page_after(cursor))
+            loaded += 1
+    return loaded
+
+
+def page_after(cursor: int) -> Page:
+    """The page of the feed of :func:`drain` after a cursor."""
+    return page(cursor, *events(cursor, cursor + LINES), has_more=cursor + LINES < LINES * PAGES)
+
+
+def compact(folder: Path, accounts: Sequence[str] = ("acme",)) -> int:
+    """Rewrite the table into one file again and again until its feeds are drained; how often that succeeded."""
+    lake, done = open_lake(folder), 0
+    while not _is_drained(lake, accounts):
+        table = lake.table()
+        with suppress(CommitFailedException):
+            table.overwrite(table.scan().to_arrow())
+            done += 1
+    return done
+
+
+def expire(folder: Path) -> int:
+    """Expire every snapshot that may be, until the feed is drained; how often that succeeded."""
+    lake, done = open_lake(folder), 0
+    while not _is_drained(lake, ("acme",)):
+        with suppress(CommitFailedException):
+            lake.table().maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
+            done += 1
+    return done
+
+
+def _is_drained(lake: Lake, accounts: Sequence[str]) -> bool:
+    found = lake.table().properties
+    return all(found[f"outbound-transfer.cursor.{account}"] == str(LINES * PAGES) for account in accounts)
