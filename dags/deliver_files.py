@@ -135,12 +135,12 @@ def deliver_files() -> None:
             poke_interval=POKE_INTERVAL,
             timeout=timedelta(days=30),
         )
-        discard = DiscardTransferOperator(
+        discard = DiscardTransferOperator(  # for a task whose process was killed; others remove their draft themselves
             task_id="discard_draft",
             transfer_id="{{ ti.xcom_pull(task_ids='delivery.deliver', key='transfer_id', map_indexes=ti.map_index) }}",
         )
         deliver >> wait
-        deliver >> discard.as_teardown(setups=deliver)
+        deliver >> discard.as_teardown()
 
     delivery.expand(subject=deliveries())
 

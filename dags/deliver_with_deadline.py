@@ -64,9 +64,9 @@ The alert does not end the task, which keeps waiting.
         deferrable=True,
         timeout=timedelta(days=30),
     )
-    discard = DiscardTransferOperator(
+    discard = DiscardTransferOperator(  # for a task whose process was killed; others remove their draft themselves
         task_id="discard_draft",
         transfer_id="{{ ti.xcom_pull('deliver', key='transfer_id') }}",
     )
     deliver >> wait
-    deliver >> discard.as_teardown(setups=deliver)
+    deliver >> discard.as_teardown()

@@ -5,7 +5,7 @@ from tempfile import mkdtemp
 
 from airflow.sdk import DAG, task
 
-from outbound_transfer.operators.transfer import DeliverFilesOperator, DiscardTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 
 with DAG("first_delivery", schedule=None):
@@ -24,10 +24,6 @@ with DAG("first_delivery", schedule=None):
         deferrable=True,
         retries=3,
     )
-    wait = TransferSensor(
+    TransferSensor(
         task_id="wait_for_pickup", transfer_id=deliver.output, on_expired="fail", poke_interval=10, deferrable=True
     )
-    discard = DiscardTransferOperator(
-        task_id="discard_draft", transfer_id="{{ ti.xcom_pull('deliver', key='transfer_id') }}"
-    )
-    deliver >> [wait, discard.as_teardown(setups=deliver)]

@@ -546,7 +546,7 @@ def test_an_upload_of_a_file_that_is_not_wanted_any_more_is_never_sent(task, san
 
 def test_a_file_that_was_certainly_attached_can_be_dropped(deliver, sandbox, files, hook) -> None:
     sandbox.patch_account(billing="per_transfer", credits=0)
-    ti = deliver()
+    ti = deliver(keep_draft=True)
     with pytest.raises(AirflowFailException, match="no_credit"):
         ti.run()
     sandbox.patch_account(credits=1)
@@ -699,7 +699,7 @@ def test_a_draft_whose_send_is_in_doubt_is_not_changed(deliver, sandbox, files, 
 )
 def test_an_incomplete_read_is_repeated(deliver, sandbox, files, hook, field, value) -> None:
     sandbox.patch_account(billing="per_transfer", credits=0)
-    ti = deliver(retries=1)
+    ti = deliver(retries=1, keep_draft=True)
     with pytest.raises(AirflowFailException, match="no_credit"):
         ti.run()
     sandbox.patch_account(credits=1)
@@ -1082,7 +1082,9 @@ def test_a_version_of_a_file_whose_record_is_lost_is_not_sent(task, sandbox, fil
 @pytest.mark.parametrize("operator", [CreateTransferOperator, DeliverFilesOperator])
 def test_a_draft_of_another_account_is_not_discarded_here(task, sandbox, files, elsewhere, operator) -> None:
     sandbox.patch_account(billing="per_transfer", credits=0)
-    ti = task(operator, **DELIVERY, **({"files": files} if operator is DeliverFilesOperator else {}))
+    ti = task(
+        operator, **DELIVERY, **({"files": files, "keep_draft": True} if operator is DeliverFilesOperator else {})
+    )
     try:
         draft = ti.run()
     except AirflowFailException:

@@ -109,7 +109,7 @@ def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, 
 
 def test_the_teardown_knows_the_draft_even_if_a_later_try_misses_a_file(task, sandbox, files) -> None:
     sandbox.patch_account(billing="per_transfer", credits=0)
-    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    ti = task(DeliverFilesOperator, files=files, keep_draft=True, **DELIVERY)
     with pytest.raises(AirflowFailException, match="Buy credit"):
         ti.run()
     first = ti.xcoms["transfer_id"]
@@ -164,9 +164,9 @@ def test_other_input_before_the_send_discards_the_draft(task, sandbox, files, ho
     assert billed(sandbox) == 1
 
 
-def test_no_credit_keeps_the_draft_and_a_clear_sends_it(task, sandbox, files) -> None:
+def test_a_clear_sends_a_draft_that_was_kept(task, sandbox, files) -> None:
     sandbox.patch_account(billing="per_transfer", credits=0)
-    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    ti = task(DeliverFilesOperator, files=files, keep_draft=True, **DELIVERY)
     with pytest.raises(AirflowFailException, match="Buy credit"):
         ti.run()
     sandbox.patch_account(credits=1)
@@ -236,7 +236,7 @@ def test_a_file_that_grows_while_it_is_read_is_not_sent(task, sandbox, files, ho
             Path(self.location).write_bytes(b"Y" * 2000)
 
     monkeypatch.setattr(Source, "_chunks", growing)
-    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    ti = task(DeliverFilesOperator, files=files, keep_draft=True, **DELIVERY)
     with pytest.raises(SourceChanged):
         ti.run()
 

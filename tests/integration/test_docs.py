@@ -42,6 +42,7 @@ def surroundings(sandbox, tmp_path, monkeypatch) -> Path:
 SENDS = {
     "statements": 1,
     "in_steps": 2,
+    "leave_no_draft": 1,
     "account_activity": 0,
     "outstanding": 0,
     "board_minutes": 1,

@@ -57,7 +57,7 @@ def deliver(connection, sandbox) -> Callable[..., FakeTaskInstance]:
     time = SimulatedClock(sandbox)
 
     def make(*files: Any, **arguments: Any) -> FakeTaskInstance:
-        operator = {"task_id": "task", "files": list(files), **DELIVERY, **arguments}
+        operator = {"task_id": "task", "files": list(files), "keep_draft": True, **DELIVERY, **arguments}
         return FakeTaskInstance(lambda: DeliverFilesOperator(**operator), time)
 
     return make

@@ -52,6 +52,7 @@ class Delivery:
     :param run: the try of the task that takes them.
     :param observer: is notified of every step.
     :ivar history: what earlier tries did.
+    :ivar draft: the draft that the task has made and works on, in this try; None if there is none yet.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Delivery:
         self.client, self.store, self.log, self.run = client, store, log, run
         self.observer = self._session.observer
         self.history = DeliveryHistory(self._session)
+        self.draft: DraftState | None = None
 
     @contextmanager
     def annotate_in_doubt_errors(self) -> Iterator[None]:
@@ -102,7 +104,8 @@ class Delivery:
         states.save(self.store, state)
         self.observer.record_transfer(transfer)
         self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
-        return DraftState(state, transfer, {})
+        self.draft = DraftState(state, transfer, {})
+        return self.draft
 
     def load_draft(self, transfer_id: str) -> DraftState:
         """Read a draft that another task made, with what this task has attached to it so far.

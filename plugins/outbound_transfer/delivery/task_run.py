@@ -30,6 +30,9 @@ _MAX_OTHER_RUNS: Final = 100
 #: The XCom of a task with the transfers that it made or sends in its run, and the account of each.
 MADE_KEY: Final = "outbound_transfer_draft_account"
 
+#: The XCom of a failed task with the transfer that it has sent or may have sent.
+POSSIBLE_SEND_KEY: Final = "outbound_transfer_possible_send"
+
 #: How many task ids a request to Airflow names: they are in its URL.
 _MAX_TASK_IDS: Final = 100
 
@@ -56,6 +59,11 @@ class TaskRun:
     def expects_record(self) -> bool:
         """Whether the try before, or this one before it was deferred, has stored something."""
         return self.try_number > 1 or self._resumed
+
+    @property
+    def has_retries(self) -> bool:
+        """Whether Airflow retries the task if this try fails with an error that may pass."""
+        return self.try_number <= self.clear_counters[0]
 
     def is_newest_record(self, at: int, newest: int) -> bool:
         """Return whether no record is missing after the one of a try.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.airflow_compat.version import HAS_TABS
 from outbound_transfer.delivery.progress import delivery_summary, log_sources
 from outbound_transfer.delivery.state_store import state_store
-from outbound_transfer.delivery.task_run import MADE_KEY, iter_mappings
+from outbound_transfer.delivery.task_run import MADE_KEY, POSSIBLE_SEND_KEY, iter_mappings
 from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
@@ -133,6 +133,9 @@ class _SendingOperator(_TransferOperator):
             raise
         except (Exception, AirflowTaskTimeout) as error:
             text, transfer_id = str(error), self._find_possible_send(context)
+            if transfer_id:
+                with suppress(Exception):  # it is for a task that discards drafts, and the error matters more
+                    context["ti"].xcom_push(POSSIBLE_SEND_KEY, {"transfer_id": transfer_id})
             if transfer_id and transfer_id not in text:
                 end = "" if text.endswith((".", "!", "?")) else "."
                 _change_text(error, f"{text}{end} {send_in_doubt_warning(transfer_id)}")
@@ -366,10 +369,15 @@ class SendTransferOperator(_SendingOperator):
 
 
 class DiscardTransferOperator(_TransferOperator):
-    """Remove a draft that its run will not send; meant for a teardown task. A sent transfer is left alone.
+    """Remove a draft that its run will not send, in a task that runs also if those before it failed.
+
+    ``deliver >> discard.as_teardown()`` is such a task, and ``send >> discard.as_teardown(setups=create)`` for a draft
+    that ``create`` made; the run's state stays that of the others. A sent transfer is left alone, and so is a
+    draft if a task directly upstream has failed with its send in doubt.
 
     :param transfer_id: the draft; empty if its task created none, then nothing is done.
-    :return: False if the transfer was sent; True if the draft was removed, or the connection's key sees none.
+    :return: False if the transfer was sent or may have been; True if the draft was removed, or the connection's key
+        sees none.
     """
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
@@ -386,11 +394,21 @@ class DiscardTransferOperator(_TransferOperator):
             return True
         push_link(context, hook.get_conn().settings, self.transfer_id)
         self.check_account(self.delivery(hook, context), context, self.transfer_id)
+        if self._is_send_in_doubt(context):
+            self.log.warning(
+                "Transfer '%s' may have been sent, as the error of the task that sends it says: it is left alone",
+                self.transfer_id,
+            )
+            return False
         outcome = hook.run(discard_draft(self.transfer_id))
         if outcome is DiscardOutcome.REMOVED:
             self.recorder.record_draft_removed(self.transfer_id)
         self.log.info("Transfer %s: %s", self.transfer_id, outcome.value)
         return outcome is not DiscardOutcome.SENT
+
+    def _is_send_in_doubt(self, context: Context) -> bool:
+        possible = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=POSSIBLE_SEND_KEY) or ()
+        return any(one.get("transfer_id") == self.transfer_id for one in iter_mappings(possible))
 
 
 class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOperator):
@@ -402,6 +420,8 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
     :param files: see :class:`AttachFilesOperator`.
     :param max_parallel_uploads: see :class:`AttachFilesOperator`.
     :param slot_timeout: see :class:`SendTransferOperator`.
+    :param keep_draft: whether the draft stays at the service if the task fails for good before its send, so that a
+        clear continues with it. By default the task removes it. A draft whose send is in doubt always stays.
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
     :param str on_expired: outcome of the task when the transfer expires: ``fail``, ``succeed`` or ``skip``.
     :param str on_canceled: outcome of the task when the transfer is canceled: ``fail``, ``succeed`` or ``skip``.
@@ -429,6 +449,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         files: Any,
         max_parallel_uploads: int | str = 4,
         slot_timeout: float | timedelta = timedelta(hours=1),
+        keep_draft: bool = False,
         wait: bool = False,
         poke_interval: float | timedelta = 60,
         timeout: float | timedelta = timedelta(days=7),
@@ -438,6 +459,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         self.files = files
         self.max_parallel_uploads = max_parallel_uploads
         self.slot_timeout = slot_timeout
+        self.keep_draft = keep_draft
         self.wait = wait
         self.poke_interval = poke_interval
         self.timeout = timeout
@@ -447,7 +469,8 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         delivery = self.delivery(hook, context)
-        with delivery.annotate_in_doubt_errors():
+        keep_or_discard = nullcontext() if self.keep_draft else self._discard_after_failure(delivery)
+        with keep_or_discard, delivery.annotate_in_doubt_errors():
             transfer = self._deliver(delivery, context, resumed=resumed)
         if self.wait:
             with _mention_sent_transfer(transfer.id):
@@ -482,6 +505,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         draft = delivery.history.resume_deferred(new) if resumed else None
         draft = draft or delivery.history.find_previous_attempt(new, files, resend=self.resend)
+        delivery.draft = draft
         if draft:
             # Also that of an earlier try: Airflow has removed the XComs of that try.
             self._push_transfer_id(context, delivery, draft)
@@ -497,7 +521,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         delivery.history.fail_if_sent(new, sources, resend=self.resend)
         if draft and (reason := delivery.reason_to_replace(draft, sources)):
             delivery.history.discard(draft.transfer.id, reason)
-            draft = None
+            draft = delivery.draft = None
         if not draft:
             draft = delivery.create(new, files)
             self._push_transfer_id(context, delivery, draft)
@@ -507,6 +531,12 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         transfer = delivery.send(draft.state, new)
         self.log.info("%s", delivery_summary(transfer, records, context["ti"], delivery.client.settings))
         return transfer
+
+    def _discard_after_failure(self, delivery: Delivery) -> AbstractContextManager[None]:
+        from outbound_transfer.client.retry import POLL_RETRY_POLICY
+        from outbound_transfer.tasks.unsent_drafts import discard_after_failure
+
+        return discard_after_failure(delivery, lambda: self.hook(policy=POLL_RETRY_POLICY))
 
     @staticmethod
     def _push_transfer_id(context: Context, delivery: Delivery, draft: DraftState) -> None:

@@ -209,7 +209,7 @@ class AuthOptionNotEnabled(Forbidden):
 
 class NoCredit(Forbidden):
     codes = ("no_credit",)
-    advice = "Buy credit for the account, then clear the task: the draft is kept and sent."
+    advice = "Buy credit for the account, then clear the task: nothing was sent."
 
 
 class NotFound(ServiceError):
