@@ -133,7 +133,6 @@ def deliver_files() -> None:
             transfer_id="{{ ti.xcom_pull(task_ids='delivery.deliver', key='transfer_id', map_indexes=ti.map_index) }}",
             deferrable=True,
             poke_interval=POKE_INTERVAL,
-            timeout=timedelta(days=30),
         )
         discard = DiscardTransferOperator(  # for a task whose process was killed; others remove their draft themselves
             task_id="discard_draft",

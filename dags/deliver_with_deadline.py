@@ -62,7 +62,6 @@ The alert does not end the task, which keeps waiting.
         task_id="wait_for_pickup",
         transfer_id="{{ ti.xcom_pull('deliver', key='transfer_id') }}",
         deferrable=True,
-        timeout=timedelta(days=30),
     )
     discard = DiscardTransferOperator(  # for a task whose process was killed; others remove their draft themselves
         task_id="discard_draft",

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from airflow.sdk import Asset
+from airflow.sdk import DAG, Asset
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
@@ -31,6 +31,7 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.polling import poller, watcher_state
 from outbound_transfer.protocol.errors import RateLimited
+from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.tasks import waiting
 from outbound_transfer.triggers import transfer as triggers
@@ -105,7 +106,7 @@ def wait(request, report) -> Callable[..., Any]:
     def wait(**arguments: Any) -> Any:
         return to_the_end(lambda: make(**arguments), store)
 
-    wait.sent = sent
+    wait.sent, wait.make, wait.store = sent, make, store
     return wait
 
 
@@ -162,6 +163,19 @@ def test_it_is_given_up_at_the_deadline(wait) -> None:
     with pytest.raises(AirflowSensorTimeout):
         wait(timeout=2.0)
     assert timezone.utcnow() - began >= timedelta(seconds=2)
+
+
+def test_without_a_timeout_it_lasts_until_the_expiry(wait, sandbox, monkeypatch) -> None:
+    start = timezone.utcnow() - timedelta(days=8)
+    wait.store.set("rescheduled", start.isoformat())
+    with monkeypatch.context() as then:
+        then.setattr(waiting.timezone, "utcnow", lambda: start)
+        wait.make(timeout=None).get_or_create_deadline(context_of(wait.store))
+    expiry = threading.Timer(3, sandbox.advance_clock, [40 * 86_400])
+    expiry.start()
+    with pytest.raises(AirflowFailException, match="is expired"):
+        wait(timeout=None)
+    expiry.join()
 
 
 def test_a_refused_key_fails_immediately(wait, sandbox) -> None:
@@ -253,7 +267,7 @@ def test_an_invalid_stored_trigger_fails_alone(wrong, sandbox, sent) -> None:
     assert (neighbour["status"], neighbour["transfer"]["status"]) == ("finished", "complete")
 
 
-@pytest.mark.parametrize("given", [float("nan"), float("inf"), -1, "{{ params.every }}", None])
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), -1, "{{ params.every }}", ""])
 @pytest.mark.parametrize("argument", ["poke_interval", "timeout"])
 def test_an_invalid_duration_is_rejected_before_the_task_defers(report, argument, given) -> None:
     store = InMemoryStateStore()
@@ -288,6 +302,27 @@ def trigger_of(operator: Any, context: Any) -> TransferTrigger:
     trigger = deferred.value.trigger
     assert isinstance(trigger, TransferTrigger)
     return trigger
+
+
+def test_a_sensor_has_the_timeout_that_its_user_has_set(monkeypatch) -> None:
+    with DAG("waits", schedule=None, default_args={"timeout": 5.0}):
+        assert sensor().timeout == 5.0
+        assert sensor(task_id="other", timeout=timedelta(seconds=6)).timeout == 6.0
+    assert sensor(timeout=7 * 86_400.0).timeout == 7 * 86_400.0
+    assert sensor().timeout > 365 * 86_400.0
+
+    monkeypatch.setenv("AIRFLOW__SENSORS__DEFAULT_TIMEOUT", "3600")
+    assert sensor().timeout == 3_600.0
+
+
+@pytest.mark.parametrize("mode", [{"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}], ids=str)
+def test_a_draft_is_named_as_one(hook, mode) -> None:
+    draft = hook.create_transfer(build_new_transfer(subject="Report", recipients=[ANN]))
+    store = InMemoryStateStore()
+    with pytest.raises(AirflowSensorTimeout, match=r"is draft.* it was never sent, so nobody can pick it up"):
+        to_the_end(
+            lambda: sensor(transfer_id=draft.id, poke_interval=1.0, timeout=2.0, **{"deferrable": False} | mode), store
+        )
 
 
 def test_deferring_makes_no_call(sandbox) -> None:

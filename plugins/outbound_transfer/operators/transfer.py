@@ -428,7 +428,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
     :param bool accept_partial: whether the task succeeds as soon as one recipient has picked up.
     :param bool finish_in_triggerer: whether a success or a skip finishes without a worker; needs ``deferrable``.
     :param poke_interval: seconds between two polls of the transfer.
-    :param timeout: how long to wait at most, in seconds or as a timedelta; 7 days by default.
+    :param timeout: how long to wait at most, in seconds or as a timedelta; by default until it finishes.
     :return: the transfer as last read, as a mapping with the fields of service-api.md, R11.
     """
 
@@ -452,7 +452,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         keep_draft: bool = False,
         wait: bool = False,
         poke_interval: float | timedelta = 60,
-        timeout: float | timedelta = timedelta(days=7),
+        timeout: float | timedelta | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -15,11 +15,10 @@ from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import Transfer, to_epoch, to_summary_dict
 from outbound_transfer.protocol.outcomes import (
-    KNOWN_STATUSES,
     TERMINAL_STATUSES,
-    UNKNOWN_STATUS_HINT,
     OutcomeRules,
     describe,
+    status_hint,
 )
 
 #: Seconds from a transfer's expiry to the poll that checks for it: the service evaluates expiry on read
@@ -122,8 +121,7 @@ class Waiter:
             transfer.status,
             transfer.picked_up_count,
         ):
-            is_unknown_status = transfer.status not in KNOWN_STATUSES
-            self.log_messages.append(describe(transfer) + (UNKNOWN_STATUS_HINT if is_unknown_status else ""))
+            self.log_messages.append(describe(transfer) + status_hint(transfer))
         # Only with a new status: an expiry that is extended at each poll must not cause polls of its own.
         if self.transfer is None or self.transfer.status != transfer.status:
             self.expires_at = to_epoch(transfer.expires_at) or -inf

@@ -20,6 +20,13 @@ UNKNOWN_STATUS_HINT: Final = (
     "Upgrade the provider if a later version knows the status"
 )
 
+#: Appended to log lines about a draft.
+DRAFT_HINT: Final = (
+    "; it was never sent, so nobody can pick it up, and the wait continues. Check that a task of this run sends it"
+)
+
+STATUS_HINTS: Final = (UNKNOWN_STATUS_HINT, DRAFT_HINT)
+
 #: Ends a wait that finds another transfer under the id than the one that was sent.
 OTHER_TRANSFER: Final = "Under its id the connection leads to another transfer now, whose status is not this one's."
 
@@ -72,6 +79,13 @@ class OutcomeRules:
         ):
             return Outcome.SUCCEED
         return {EXPIRED: self.on_expired, CANCELED: self.on_canceled}.get(transfer.status)
+
+
+def status_hint(transfer: Transfer) -> str:
+    """Return what to append to a log line about a status that a wait does not expect; "" for the others."""
+    if transfer.is_draft:
+        return DRAFT_HINT
+    return "" if transfer.status in KNOWN_STATUSES else UNKNOWN_STATUS_HINT
 
 
 def describe(transfer: Transfer) -> str:

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from outbound_transfer.airflow_compat.names import conf, timezone
+from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink, push_link_for_connection
-from outbound_transfer.tasks.waiting import DeferrableWaitMixin, checked_transfer_id
+from outbound_transfer.tasks.waiting import DeferrableWaitMixin, checked_transfer_id, default_sensor_timeout, timed_out
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from outbound_transfer.protocol.models import Transfer
 
 
 class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
     """Wait for a transfer's terminal status; the same in poke, reschedule and deferred mode.
 
     All deferred waiters of one connection share one poll in a triggerer. A terminal status is seen within
-    ``poke_interval``, an expiry within seconds. ``timeout`` counts from the first try, and one last poll precedes a
-    timeout. A failed poll does not end the wait, unless the key is refused or does not see the transfer.
+    ``poke_interval``, an expiry within seconds. A failed poll does not end the wait, unless the key is refused or does
+    not see the transfer.
 
     :param transfer_id: the sent transfer: its id, or a mapping with its id, such as the result of the delivering task.
     :param outbound_transfer_conn_id: the Airflow connection.
     :param deferrable: wait in the triggerer, without a worker slot.
+    :param timeout: how long to wait at most, in seconds or as a timedelta, counted from the first try; one last poll
+        precedes a timeout. By default until the transfer finishes, which its expiry does at the latest, or as long as
+        ``[sensors] default_timeout`` where that was changed.
     :param on_expired: outcome of the task when the transfer expires: ``fail``, ``succeed`` or ``skip``.
     :param on_canceled: outcome of the task when the transfer is canceled: ``fail``, ``succeed`` or ``skip``.
     :param accept_partial: whether the task succeeds as soon as one recipient has picked up.
@@ -42,15 +48,18 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
     #: It only sees deliveries, and starts no row of the ledger.
     owns_delivery = False
 
+    _last_read: Transfer | None = None
+
     def __init__(
         self,
         *,
         transfer_id: Any,
         outbound_transfer_conn_id: str = OutboundTransferHook.default_conn_name,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        timeout: float | timedelta | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(timeout=default_sensor_timeout() if timeout is None else timeout, **kwargs)
         self.transfer_id = transfer_id
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.deferrable = deferrable
@@ -62,7 +71,10 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
             self.defer_wait(self.transfer_id, self.get_or_create_deadline(context))
         if not self.reschedule:  # in reschedule mode Airflow itself counts from the first try
             self.timeout = max((self.get_or_create_deadline(context) - timezone.utcnow()).total_seconds(), 0)
-        return super().execute(context)
+        try:
+            return super().execute(context)
+        except AirflowSensorTimeout as error:  # Airflow's text does not say what the transfer is
+            raise timed_out(self._last_read) from error
 
     def hook(self) -> OutboundTransferHook:
         """Return the hook of the connection; a failed poll is retried less than a delivery, as the next one is near."""
@@ -77,5 +89,6 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
         with self.hook() as hook, record_task(self, context, hook.get_account) as recorder:
             if transfer := self.poll_transfer(hook, checked_transfer_id(self.transfer_id)):
                 recorder.record_transfer(transfer)
+                self._last_read = transfer
         result = self.resolve_outcome(transfer) if transfer else None
         return PokeReturnValue(is_done=result is not None, xcom_value=result)

@@ -16,6 +16,7 @@ from outbound_transfer.airflow_compat.names import (
     AirflowSkipException,
     TaskDeferralError,
     TaskDeferralTimeout,
+    conf,
     timezone,
 )
 from outbound_transfer.delivery.clears import read_clear_counters
@@ -25,12 +26,18 @@ from outbound_transfer.protocol.errors import CallError
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import Transfer, to_summary_dict
-from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, UNKNOWN_STATUS_HINT, Outcome, OutcomeRules, describe
+from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules, describe, status_hint
 from outbound_transfer.tasks.errors import fail_without_retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
+
+#: The timeout of a wait without one: the service expires transfers and removes drafts long before.
+NO_TIMEOUT: Final = timedelta(days=3_650)
+
+#: ``[sensors] default_timeout`` as Airflow ships it: shorter than transfers live.
+_SHIPPED_SENSOR_TIMEOUT: Final = timedelta(days=7)
 
 OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
 
@@ -61,6 +68,13 @@ def to_seconds(duration: float | str | timedelta, argument: str = "a duration") 
     return length
 
 
+def default_sensor_timeout() -> float:
+    """Return the timeout of a sensor without one, in seconds: ``[sensors] default_timeout`` where it was changed."""
+    shipped = _SHIPPED_SENSOR_TIMEOUT.total_seconds()
+    configured = conf.getfloat("sensors", "default_timeout", fallback=shipped)
+    return NO_TIMEOUT.total_seconds() if configured == shipped else configured
+
+
 def checked_transfer_id(transfer_id: Any) -> str:
     """Return the transfer's id, as :func:`~outbound_transfer.protocol.ids.resolve_transfer_id` does.
 
@@ -84,7 +98,7 @@ def transfer_from_event(event: Any) -> Transfer | None:
 class DeferrableWaitMixin(BaseOperator):
     """An operator or sensor that waits for a transfer, here or in the triggerer.
 
-    It also has ``outbound_transfer_conn_id``, ``poke_interval`` and ``timeout``.
+    It also has ``outbound_transfer_conn_id``, ``poke_interval`` and ``timeout`` (None: until the transfer finishes).
 
     :param on_expired: the task's outcome if the transfer expired before all recipients picked it up: ``fail``,
         ``succeed`` or ``skip``.
@@ -142,8 +156,15 @@ class DeferrableWaitMixin(BaseOperator):
         :raises AirflowFailException, ValueError: naming the argument.
         """
         self.outcome_rules()
-        for argument in ("poke_interval", "timeout"):
-            to_seconds(getattr(self, argument), argument)
+        to_seconds(self.poke_interval, "poke_interval")
+        self.timeout_seconds()
+
+    def timeout_seconds(self) -> float:
+        """Return how long to wait at most.
+
+        :raises AirflowFailException: ``timeout`` is not a duration.
+        """
+        return to_seconds(NO_TIMEOUT if self.timeout is None else self.timeout, "timeout")
 
     def get_or_create_deadline(self, context: Context) -> datetime:
         """Return when the wait times out: stored, so that it survives restarts and retries. A clear starts it anew.
@@ -158,7 +179,7 @@ class DeferrableWaitMixin(BaseOperator):
         if isinstance(stored, dict) and stored.get("clear_counters") == clear_counters:
             return datetime.fromisoformat(stored["deadline"])
         try:
-            deadline = timezone.utcnow() + timedelta(seconds=to_seconds(self.timeout, "timeout"))
+            deadline = timezone.utcnow() + timedelta(seconds=self.timeout_seconds())
         except OverflowError:
             raise AirflowFailException(f"timeout is too long: {self.timeout!r:.100}") from None
         state: dict[str, JsonValue] = {"deadline": deadline.isoformat(), "clear_counters": clear_counters}
@@ -187,8 +208,8 @@ class DeferrableWaitMixin(BaseOperator):
         """
         if self._last_logged != describe(transfer):
             self._last_logged = describe(transfer)
-            if transfer.status not in KNOWN_STATUSES:
-                self.log.warning("Transfer '%s' has status %r%s", transfer.id, transfer.status, UNKNOWN_STATUS_HINT)
+            if hint := status_hint(transfer):
+                self.log.warning("Transfer '%s' has status %r%s", transfer.id, transfer.status, hint)
             self.log.info("%s", describe(transfer))
         match self.outcome_rules().outcome_of(transfer):
             case None:
@@ -210,7 +231,7 @@ class DeferrableWaitMixin(BaseOperator):
             raise AirflowFailException(str(event.get("message")))
         if event["status"] == "finished" and transfer and (result := self.resolve_outcome(transfer)) is not None:
             return result
-        raise _timed_out(transfer)
+        raise timed_out(transfer)
 
     @staticmethod
     def check_deadline(transfer: Transfer, deadline: datetime) -> None:
@@ -219,7 +240,7 @@ class DeferrableWaitMixin(BaseOperator):
         :raises AirflowSensorTimeout: it has.
         """
         if timezone.utcnow() >= deadline:
-            raise _timed_out(transfer)
+            raise timed_out(transfer)
 
     def defer_wait(self, transfer_id: str, deadline: datetime, *, sent: Transfer | None = None) -> NoReturn:
         """Wait in the triggerer, on the poll that all waiters of the connection share.
@@ -244,7 +265,7 @@ class DeferrableWaitMixin(BaseOperator):
         self.log.info(
             "Waiting for transfer %s until %s, without a worker slot; polled every %g s",
             transfer_id,
-            deadline.isoformat(timespec="seconds"),
+            deadline.isoformat(timespec="seconds") if self._has_timeout() else "it finishes",
             trigger.poke_interval,
         )
         self.defer(trigger=trigger, method_name="execute_complete")
@@ -274,13 +295,17 @@ class DeferrableWaitMixin(BaseOperator):
             self._was_deferred = True
             return self.execute(context)
 
+    def _has_timeout(self) -> bool:
+        return self.timeout_seconds() < NO_TIMEOUT.total_seconds()
+
     def _can_finish_in_triggerer(self) -> bool:
         """Return whether no worker is needed: the triggerer emits no asset events, splits no outputs, calls nobody."""
         return not (self.outlets or self.multiple_outputs or self.on_success_callback or self.on_skipped_callback)
 
 
-def _timed_out(transfer: Transfer | None) -> AirflowSensorTimeout:
-    status = describe(transfer) if transfer else "the service could not be reached"
+def timed_out(transfer: Transfer | None) -> AirflowSensorTimeout:
+    """Return the error of a wait whose timeout has passed; None if the transfer was never read."""
+    status = describe(transfer) + status_hint(transfer) if transfer else "the service could not be reached"
     return AirflowSensorTimeout(f"Timed out waiting: {status}. Raise timeout to wait longer.")
 
 

@@ -33,7 +33,7 @@ from outbound_transfer.polling.watcher_state import AssetState, TableState, Watc
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import Transfer, to_summary_dict
-from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, TERMINAL_STATUSES, Outcome, OutcomeRules
+from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, STATUS_HINTS, TERMINAL_STATUSES, Outcome, OutcomeRules
 
 if TYPE_CHECKING:
     from outbound_transfer.client import Settings
@@ -175,7 +175,8 @@ class TransferTrigger(_SharedPollTrigger):
                 if waiter.result and not finished:
                     del waiter.log_messages[-1:]  # the worker logs it
                 while waiter.log_messages:
-                    self.log.info("%s", waiter.log_messages.pop(0))
+                    message = waiter.log_messages.pop(0)
+                    self.log.log(logging.WARNING if message.endswith(STATUS_HINTS) else logging.INFO, "%s", message)
                 if waiter.result:
                     yield finished or TriggerEvent(self._checked_result(waiter))
                     return
