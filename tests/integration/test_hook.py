@@ -243,7 +243,7 @@ def service() -> Iterator[Sandbox]:
         ({"host": ""}, "the host must be"),
         ({"host": "ftp://h"}, "the host must be"),
         ({"host": "http://u:wrong-key@h"}, "must hold no user, password"),
-        ({"host": "http://127.0.0.1:1"}, "no connection to the service"),
+        ({"host": "http://127.0.0.1:1"}, "no connection to http://127.0.0.1:1"),
     ],
 )
 def test_unusable_settings_are_reported_and_not_quoted(

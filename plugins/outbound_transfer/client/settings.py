@@ -29,7 +29,7 @@ class InvalidSettings(ValueError):
 class Settings:
     """One account's address and keys.
 
-    :ivar base_url: scheme, host, port and optionally a path; ``/v1`` is below it (service-api.md, R1).
+    :ivar base_url: scheme, host and port; ``/v1`` is below it (service-api.md, R1).
     :ivar transfer_api_key: key of the transfer interface (service-api.md, R6).
     :ivar event_api_key: key of the event feed (service-api.md, R9); "" if it is not used.
     :ivar timeout: seconds for each step of a call (connect, one read, one write).
@@ -57,6 +57,12 @@ class Settings:
             raise InvalidSettings(f"timeout must be over 0 and at most {MAX_TIMEOUT:g} seconds, not {self.timeout}")
         if self.calls_per_minute < 1:
             raise InvalidSettings(f"calls_per_minute must be at least 1, not {self.calls_per_minute}")
+
+    @cached_property
+    def origin(self) -> str:
+        """Scheme, host and port of the service, for errors."""
+        url = urlsplit(self.base_url)
+        return f"{url.scheme}://{url.netloc}"
 
     @cached_property
     def account(self) -> str:

@@ -27,6 +27,9 @@ _HEADERS: Final = {
 
 _HTTP_ERRORS: Final = (httpx.TransportError, httpx.StreamError, httpx.InvalidURL)
 
+#: A server of the other scheme refuses the TLS handshake, or responds with bytes that are not HTTP.
+_ADDRESS_HINT: Final = "Are scheme (http or https), host and port of the Airflow connection right?"
+
 #: Messages of the HTTP library that quote nothing of the response.
 _SAFE_MESSAGES: Final = re.compile(
     r"Server disconnected without sending a response\.|"
@@ -68,7 +71,7 @@ def send(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Ite
                 _append(body, chunk, call)
             return _to_response(http_response, body, secrets_of_call)
     except _HTTP_ERRORS as error:
-        failure = _translate_error(call, error, secrets_of_call)
+        failure = _translate_error(call, error, settings, secrets_of_call)
     raise failure
 
 
@@ -87,7 +90,7 @@ async def send_async(
                     _append(body, chunk, call)
                 return _to_response(http_response, body, secrets_of_call)
     except _HTTP_ERRORS as error:
-        failure = _translate_error(call, error, secrets_of_call)
+        failure = _translate_error(call, error, settings, secrets_of_call)
     raise failure
 
 
@@ -114,7 +117,9 @@ async def _read_chunks_in_thread(upload: Upload) -> AsyncIterator[bytes]:
         yield chunk
 
 
-def _translate_error(call: Call[Any], error: Exception, secrets: Iterable[str]) -> CallError | InvalidSettings:
+def _translate_error(
+    call: Call[Any], error: Exception, settings: Settings, secrets: Iterable[str]
+) -> CallError | InvalidSettings:
     """Return our error for one of the HTTP library.
 
     The caller raises it outside of its ``except`` block: logs show the context of an error too, and the library's
@@ -122,12 +127,13 @@ def _translate_error(call: Call[Any], error: Exception, secrets: Iterable[str]) 
     """
     operation, reason = call.operation.value, redact(f"{type(error).__name__} {_describe(error)}", secrets)
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-        return NotConnected(f"{operation}: no connection to the service: {reason}")
+        return NotConnected(f"{operation}: no connection to {settings.origin}: {reason}. {_ADDRESS_HINT}")
     if isinstance(error, httpx.TimeoutException):
-        return TimedOut(f"{operation}: the service did not respond in time ({reason})")
+        return TimedOut(f"{operation}: {settings.origin} did not respond in time ({reason})")
     if isinstance(error, httpx.InvalidURL):
         return InvalidSettings(f"the connection's address is unusable: {reason}")
-    return ConnectionLost(f"{operation}: the connection broke: {reason}")
+    hint = f". {_ADDRESS_HINT}" if isinstance(error, httpx.RemoteProtocolError) else ""
+    return ConnectionLost(f"{operation}: the connection to {settings.origin} broke: {reason}{hint}")
 
 
 def _describe(error: Exception) -> str:

@@ -63,13 +63,20 @@ def settings_from_connection(connection: Connection) -> Settings:
 
 
 def build_base_url(host: str, schema: str = "", port: int | None = None) -> str:
-    """Build the service's address from a connection's fields: https if there is no scheme, port 0 like no port."""
+    """Build the service's address from a connection's fields: https if there is no scheme, port 0 like no port.
+
+    :raises InvalidSettings: the host is not an address, or holds more than the site's address.
+    """
     from outbound_transfer.client.settings import InvalidSettings
 
     try:
         url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")
     except ValueError:
         raise InvalidSettings("the host is not an address: check its brackets") from None
+    if url.path.strip("/"):
+        raise InvalidSettings(
+            "the host must hold no path: give the site's address alone, such as https://account.example.com"
+        )
     netloc = url.netloc.removesuffix(":0")
     if port and ":" not in netloc.rpartition("]")[2]:
         netloc = f"{netloc}:{port}"

@@ -36,8 +36,7 @@ def connection(**fields: Any) -> Any:
         ("h", "", None, "https://h/"),
         ("h", "http", 8085, "http://h:8085/"),
         ("h:8085", "", None, "https://h:8085/"),
-        ("h/prefix/", "", 8085, "https://h:8085/prefix/"),
-        ("http://h/a/b", "", None, "http://h/a/b/"),
+        ("h/", "", 8085, "https://h:8085/"),
         ("[::1]", "http", 8085, "http://[::1]:8085/"),
         ("http://[::1]:8085", "", 9, "http://[::1]:8085/"),
     ],
@@ -66,6 +65,13 @@ UNUSABLE = [
 @pytest.mark.parametrize("host", UNUSABLE)
 def test_an_address_that_cannot_be_used_is_refused_and_its_secrets_are_not_quoted(host: str) -> None:
     with pytest.raises(InvalidSettings, match="the host ") as refused:
+        settings_from_connection(connection(host=host))
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["h/v1", "https://h/s3cret-key", "http://h/a/b/", "h:8085/transfers"])
+def test_a_path_in_the_host_is_refused_and_not_quoted(host: str) -> None:
+    with pytest.raises(InvalidSettings, match="the host must hold no path") as refused:
         settings_from_connection(connection(host=host))
     assert SECRET not in str(refused.value)
 

@@ -160,6 +160,19 @@ def test_an_unreachable_service_is_not_connected(kind: type) -> None:
     with pytest.raises(errors.NotConnected) as error:
         ask(kind, f"http://127.0.0.1:{port}/")
     assert not error.value.in_doubt
+    assert f"no connection to http://127.0.0.1:{port}: " in str(error.value)
+    assert "http or https" in str(error.value)
+
+
+@both
+def test_https_where_the_service_speaks_http_is_named(kind: type) -> None:
+    with serving(saying(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")) as server:
+        address = server.url().replace("http://", "https://").rstrip("/")
+        with pytest.raises(errors.NotConnected) as error:
+            ask(kind, f"{address}/v1-of-nobody/")
+    assert f"no connection to {address}: " in str(error.value)
+    assert "http or https" in str(error.value)
+    assert "nobody" not in str(error.value)
 
 
 @both

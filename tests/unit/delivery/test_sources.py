@@ -158,6 +158,7 @@ def test_object_storage_is_a_text_like_others(folder: Path, monkeypatch: pytest.
     store.attach("s3", conn_id="conn", fs=MemoryFileSystem())
     (folder / "%41.csv").write_text("%41")
     local = ObjectStoragePath(f"file://{folder}/%41.csv")
+    assert normalize_files(ObjectStoragePath("s3://conn@b/a b.csv")) == ["s3://conn@b/a b.csv"]
     assert normalize_files([ObjectStoragePath("s3://conn@b/a b.csv"), local]) == [
         "s3://conn@b/a b.csv",
         f"{folder}/%41.csv",
