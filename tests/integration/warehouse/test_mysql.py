@@ -221,3 +221,18 @@ def test_a_deadlock_with_another_session_loads_the_page_after_all(hook: Hook) ->
 def _is_waiting(hook: Hook) -> bool:
     time.sleep(0.2)  # the server repeats its last response to those who ask more often
     return hook.fetch("SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'") == [(1,)]
+
+
+def test_a_user_who_may_not_create_tables_uses_those_that_are_there(mariadb: Database) -> None:
+    import MySQLdb
+
+    root = Hook("mysql", mariadb.connect)
+    tables(root, "other").get_or_create_cursor()
+    user = mariadb.name
+    root.run(f"CREATE USER '{user}'@'localhost'")
+    try:
+        root.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {mariadb.name}.* TO '{user}'@'localhost'")
+        feed = ready(Hook("mysql", lambda: MySQLdb.connect(unix_socket=mariadb.socket, user=user, db=mariadb.name)))
+        assert feed.load_page(page(0, event(1))) == 1
+    finally:
+        root.run(f"DROP USER '{user}'@'localhost'")

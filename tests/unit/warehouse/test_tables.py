@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Table
+from sqlalchemy import Column, String, Table
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
-from outbound_transfer.warehouse.tables import TABLES, with_names
+from outbound_transfer.warehouse.tables import TABLES, TIME, TIME_COLUMNS, with_names
 
 COLUMNS = [pytest.param(column, id=str(column)) for table in TABLES for column in table.columns]
 
@@ -39,3 +39,25 @@ def test_a_copy_leaves_the_definitions_as_they_are() -> None:
         "x_deliveries_2",
         "x_calls_1",
     }
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_name_says_whether_a_column_is_a_timestamp(column: Column[Any]) -> None:
+    assert (column.name in TIME_COLUMNS) == (column.type is TIME)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=str)
+def test_the_keys_of_a_table_fit_into_those_of_mysql(table: Table) -> None:
+    for key in (table.primary_key, *table.indexes):
+        lengths = key.dialect_options["mysql"].get("length") or {}
+        assert sum(_key_bytes(column, lengths) for column in key.columns) <= 3_072
+
+
+def _key_bytes(column: Column[Any], lengths: dict[str, int]) -> int:
+    """Of utf8mb4; a number or a time has 8 at most."""
+    kind = column.type.dialect_impl(mysql.dialect())
+    if not isinstance(kind, String):
+        return 8
+    length = lengths.get(str(column.name), kind.length)
+    assert length, f"{column} has no length in a key"
+    return 4 * length

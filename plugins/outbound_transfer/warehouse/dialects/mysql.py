@@ -140,7 +140,8 @@ class MySqlDialect(WarehouseDialect):
     # The server compares names there without case, though they may differ by it.
     exists = (
         "SELECT count(*) > 0 FROM information_schema.tables WHERE table_schema = coalesce(%(schema)s, database())"
-        " AND table_name = %(plain)s AND (@@lower_case_table_names <> 0 OR BINARY table_name = BINARY %(plain)s)"
+        " AND table_name = %(plain)s"
+        " AND (@@lower_case_table_names <> 0 OR CAST(table_name AS BINARY) = CAST(%(plain)s AS BINARY))"
     )
     uses_indexes = True
     supports_append = True
