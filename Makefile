@@ -69,7 +69,7 @@ test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clea
 test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
-test-crash-ingest: setup .mariadb ## Kill the ingest at every step of its SQL, on each warehouse (about 10 minutes)
+test-crash-ingest: setup .mariadb ## Kill the ingest at every step of its SQL, on each warehouse (about 12 minutes)
 	$(RUN) -m resilience.crash_ingest $(ARGS)
 
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
@@ -109,7 +109,7 @@ bench-uploads: setup ## 20 files of 50 MB one and several at once, over a simula
 bench-ledger: setup ## What the ledger adds to a delivery of three small files
 	$(RUN) -m benchmarks.bench_ledger $(ARGS)
 
-bench-ingest: setup .mariadb ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 10 minutes)
+bench-ingest: setup .mariadb ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 15 minutes)
 	$(RUN) -m benchmarks.bench_ingest $(ARGS)
 
 bench-import: setup ## What importing the operators adds to importing Airflow

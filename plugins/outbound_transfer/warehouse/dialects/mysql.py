@@ -420,5 +420,7 @@ def _joined(names: Sequence[str], mark: str) -> str:
     ``CONCAT`` and ``GROUP_CONCAT`` return no text that is longer than a packet. ``MAKE_SET`` does, with commas between
     the parts, of which it takes 64.
     """
+    if len(names) == 1:
+        return names[0]
     joined = [f"MAKE_SET({2**64 - 1}, {', '.join(names[at : at + 64])})" for at in range(0, len(names), 64)]
     return f"REGEXP_REPLACE(MAKE_SET({2**64 - 1}, {', '.join(joined)}), ',{mark}', '')"
