@@ -164,6 +164,32 @@ def page(target: dict[str, Any]) -> dict[str, Any]:
     return {"median": statistics.median(took), "longest": max(took)}
 
 
+def objects(target: dict[str, Any]) -> dict[str, Any]:
+    """Seconds that each of 50 pages of 1,000 takes as an object, and how long the next run takes to find the cursor."""
+    from outbound_transfer.protocol.events import Event, Page
+    from support.object_folders import destination, local_store, s3_store
+
+    local = local_store(Path(target["folder"], target["format"]))
+    store = s3_store(target["endpoint"], target["bucket"]) if target["place"] == "s3" else local
+    feed, took = destination(store, page_format=target["format"]), []
+    with feed.session():
+        cursor = feed.get_or_create_cursor()
+        for _ in range(51):
+            numbers = range(cursor + 1, cursor + 1_001)
+            events = tuple(
+                Event(f"b{n}", "transfer_sent", "2026-01-01T00:00:00Z", '{"synthetic": true}', None, n - cursor)
+                for n in numbers
+            )
+            started = time.monotonic()
+            feed.load_page(Page(cursor, cursor + 1_000, True, events, ()))
+            took.append(time.monotonic() - started)
+            cursor += 1_000
+    started = time.monotonic()
+    assert destination(store, page_format=target["format"]).get_or_create_cursor() == cursor
+    found = time.monotonic() - started
+    return {"median": statistics.median(took[1:]), "longest": max(took[1:]), "cursor": found}  # the first imports
+
+
 # ----------------------------------------------------------------------------------------------------- in the parent
 
 
@@ -240,12 +266,31 @@ def _report(who: str, warehouse: str, result: dict[str, Any]) -> dict[str, float
     return {"rate": rate, "cpu": cpu}
 
 
+def _bench_objects(folder: Path) -> None:
+    """Pages as objects, on a local disk and on moto's S3 server, which takes a core of its own."""
+    from support.object_storage import Bucket, running_s3
+
+    with running_s3() as endpoint:
+        for place in ("local", "s3"):
+            for page_format in ("parquet", "ndjson"):
+                bucket = f"bench-{page_format}"
+                Bucket(endpoint, bucket).close()
+                target = {"place": place, "format": page_format, "folder": str(folder), "endpoint": endpoint}
+                took = _child("objects", {"warehouse": f"objects ({place})", "bucket": bucket, **target}, {})
+                print(
+                    f"objects, {place:<5} {page_format:<7} a page of 1,000 in {took['median'] * 1000:.0f} ms at the median,"
+                    f" {took['longest'] * 1000:.0f} ms at most; the cursor is found in {took['cursor'] * 1000:.0f} ms",
+                    flush=True,
+                )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--dlt-events", type=int, help="how many dlt reads; as many where not given")
     parser.add_argument("--warehouse", choices=WAREHOUSES, action="append")
     parser.add_argument("--in-memory", action="store_true", help="both find the pages in their memory")
+    parser.add_argument("--objects", action="store_true", help="only pages as objects: local files and an S3 server")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if min(options.events, options.dlt_events or options.events) < 1_000:
@@ -255,6 +300,11 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     warehouses = options.warehouse or WAREHOUSES
+    if options.objects:
+        try:
+            return _bench_objects(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     try:
         with _servers(warehouses) as databases, _sandbox(folder, options.events) as keys:
             _bench(options, folder, {name: databases.get(name) for name in warehouses}, keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,9 @@ from outbound_transfer.warehouse.errors import InvalidName
 
 #: Where local files are written before they get their name; loaders skip folders with an underscore.
 _TEMPORARY: Final = "_tmp"
+
+#: Seconds after which such a file is one of a process that was killed.
+_TEMPORARY_AGE: Final = 3_600.0
 
 
 class ObjectStore:
@@ -78,6 +82,9 @@ class ObjectStore:
             return []
         return sorted(str(each).rstrip("/").rpartition("/")[2] for each in found)
 
+    def clean_up(self) -> None:
+        """Delete what processes that were killed left behind."""
+
     def check_create(self) -> None:
         """Check that the storage refuses to create an object that exists.
 
@@ -127,6 +134,13 @@ class LocalStore(ObjectStore):
         temporary, path = self._write(content), Path(self.path(name))
         path.parent.mkdir(parents=True, exist_ok=True)
         os.replace(temporary, path)  # noqa: PTH105
+
+    def clean_up(self) -> None:
+        oldest = time.time() - _TEMPORARY_AGE
+        for file in Path(self.root, _TEMPORARY).glob("*"):
+            with suppress(FileNotFoundError):  # its writer has just finished
+                if file.stat().st_mtime < oldest:
+                    file.unlink()
 
     def _write(self, content: bytes) -> str:
         folder = Path(self.root, _TEMPORARY)

@@ -57,6 +57,7 @@ class ObjectEventDestination(EventDestination):
             self.chain.check_other_formats()
             self.chain.store.check_create()
         self.chain.check_after_resets()
+        self.chain.store.clean_up()
         return self._cursor()
 
     def _cursor(self) -> int:

@@ -606,6 +606,16 @@ def test_a_local_file_is_whole_before_it_has_its_name(folder: ObjectStore, monke
     assert folder.list_names("_tmp") == []
 
 
+def test_files_that_a_killed_process_left_are_deleted_after_an_hour(folder: ObjectStore) -> None:
+    load(folder, 10)
+    old, new = (Path(folder.root, "_tmp", name) for name in ("old", "new"))
+    for file in (old, new):
+        file.write_bytes(b"half a pa")
+    os.utime(old, (0, 0))
+    load(folder, 20)
+    assert folder.list_names("_tmp") == ["new"]
+
+
 # ------------------------------------------------------------------------------------------------------- log of polls
 
 
