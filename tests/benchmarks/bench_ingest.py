@@ -278,8 +278,8 @@ def _bench_objects(folder: Path) -> None:
                 target = {"place": place, "format": page_format, "folder": str(folder), "endpoint": endpoint}
                 took = _child("objects", {"warehouse": f"objects ({place})", "bucket": bucket, **target}, {})
                 print(
-                    f"objects, {place:<5} {page_format:<7} a page of 1,000 in {took['median'] * 1000:.0f} ms at the median,"
-                    f" {took['longest'] * 1000:.0f} ms at most; the cursor is found in {took['cursor'] * 1000:.0f} ms",
+                    f"objects, {place:<5} {page_format:<7} a page of 1,000 in {took['median'] * 1000:.0f} ms at the"
+                    f" median, {took['longest'] * 1000:.0f} ms at most; the cursor is found in {took['cursor'] * 1000:.0f} ms",
                     flush=True,
                 )
 
@@ -300,12 +300,10 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     warehouses = options.warehouse or WAREHOUSES
-    if options.objects:
-        try:
-            return _bench_objects(folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
     try:
+        if options.objects:
+            _bench_objects(folder)
+            return
         with _servers(warehouses) as databases, _sandbox(folder, options.events) as keys:
             _bench(options, folder, {name: databases.get(name) for name in warehouses}, keys)
     finally:

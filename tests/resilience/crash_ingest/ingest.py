@@ -1,4 +1,7 @@
-"""An ingest that is killed (SIGKILL) at every step of its SQL and between any two, on each warehouse, then run again.
+"""An ingest that is killed (SIGKILL) at every step and between any two, on each destination, then run again.
+
+A step is a SQL statement, a commit, or a file that is read or written.
+
 
 Each kill ends a real process: forked, with the whole package in it. After each kill the warehouse must hold whole pages
 and the cursor of the last of them; after the run that follows, everything once. ``main()`` prints a table.
@@ -22,11 +25,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from outbound_transfer.protocol.events import Page, read_page
 from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
+from outbound_transfer.warehouse.destination import EventDestination
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.schema import FEED
 from support.mariadb import MARIADB_DRIVERS
@@ -35,18 +39,62 @@ from support.warehouses import InventedPostgresql
 #: When, seen from a step. ``during`` is a race that the kill wins most of the time.
 MOMENTS = ("before", "during", "after")
 
-WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", *MARIADB_DRIVERS)
+WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", *MARIADB_DRIVERS, "iceberg")
+
+
+class Target(Protocol):
+    """A destination that is killed: how to open it, to make it empty, and to read what is there."""
+
+    #: What may be there, as :meth:`found` returns it: nothing, or the first pages, whole. The last one is all of it.
+    states: list[dict[str, Any]]
+
+    def prepare(self) -> None:
+        """Import what :meth:`open` and :meth:`found` need, once and not in each of the many processes."""
+
+    def empty(self) -> None:
+        """Make it empty."""
+
+    def open(self, killer: Killer | None = None) -> EventDestination:
+        """Open it in the process that is killed; ``killer`` is called for each step."""
+
+    def found(self) -> dict[str, Any]:
+        """Return the cursor, the ids and what else must be whole."""
+
+    def count(self) -> list[int]:
+        """Return the numbers of events and of different ids, and the cursor."""
 
 
 @dataclass(frozen=True)
 class WarehouseTarget:
-    """A database: how to connect, and how to make it empty."""
+    """A database: how to connect, and how to make it empty. It is its own hook."""
 
     dialect_name: str
     connect: Callable[[], Any]
     empty: Callable[[], None]
     placeholder: str = "%s"
     supports_autocommit: bool = True
+
+    @property
+    def states(self) -> list[dict[str, Any]]:
+        return STATES
+
+    def prepare(self) -> None:
+        Warehouse(self).qualified(FEED.tables[0])
+        __import__("duckdb"), __import__("psycopg"), __import__("psycopg2")
+
+    def open(self, killer: Killer | None = None) -> EventDestination:
+        warehouse = Warehouse(self)
+        return EventStore(killer.watched(warehouse) if killer else warehouse, "acme")
+
+    def found(self) -> dict[str, Any]:
+        return look(self)
+
+    def count(self) -> list[int]:
+        warehouse = Warehouse(self)
+        with warehouse.read() as cursor:
+            (row,) = fetch_all(warehouse.run(cursor, "SELECT count(*), count(DISTINCT event_id) FROM {events}"))
+            ((position,),) = fetch_all(warehouse.run(cursor, "SELECT [cursor] FROM {feed_cursor}"))
+        return [*row, position]
 
     def get_conn(self) -> Any:
         return self.connect()
@@ -83,6 +131,16 @@ PAGES = {
 }
 
 
+def states_without_keys() -> list[dict[str, Any]]:
+    """What may be in a destination that searches for no ids: an event on two pages is there twice."""
+    states, ids, rejected = [{"cursor": 0, "ids": [], "rejected": 0}], [], 0
+    for page in PAGES.values():
+        ids = sorted([*ids, *{int(event.event_id) for event in page.events}])
+        rejected += len(page.rejected)
+        states.append({"cursor": page.next_cursor, "ids": ids, "rejected": rejected})
+    return states
+
+
 def _states() -> list[dict[str, Any]]:
     """What may be in the warehouse: nothing, or the first pages, whole."""
     states, ids, rejected = [{"cursor": 0, "ids": [], "rejected": 0, "polls": []}], [], 0
@@ -97,12 +155,11 @@ def _states() -> list[dict[str, Any]]:
 STATES = _states()
 
 
-def ingest(warehouse: Warehouse) -> None:
+def ingest(destination: EventDestination) -> None:
     """Land all pages from where the cursor is."""
-    tables = EventStore(warehouse, "acme")
-    cursor = tables.get_or_create_cursor()
+    cursor = destination.get_or_create_cursor()
     while cursor in PAGES:
-        tables.load_page(PAGES[cursor])
+        destination.load_page(PAGES[cursor])
         cursor = PAGES[cursor].next_cursor
 
 
@@ -134,7 +191,7 @@ def _is_there(warehouse: Warehouse, table: Any) -> bool:
 
 @dataclass
 class Killer:
-    """Kills its process at the n-th step of a warehouse (from 1): connecting, statements and commits are steps."""
+    """Kills its process at the n-th step of a destination (from 1): of a database, connecting is one, too."""
 
     at: int
     moment: str
@@ -202,9 +259,9 @@ def in_a_process(work: Callable[[int], Any]) -> tuple[int, bytes]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
 
 
-def asked(target: WarehouseTarget) -> dict[str, Any]:
-    """What the warehouse holds, asked in a process of its own: DuckDB must not be open where others are forked."""
-    code, said = in_a_process(lambda write: os.write(write, json.dumps(look(target)).encode()))
+def asked(target: Target) -> dict[str, Any]:
+    """What the destination holds, asked in a process of its own: DuckDB must not be open where others are forked."""
+    code, said = in_a_process(lambda write: os.write(write, json.dumps(target.found()).encode()))
     assert code == 0, said
     found: dict[str, Any] = json.loads(said)
     return found
@@ -220,15 +277,13 @@ class Account:
     wrong: list[str] = field(default_factory=list)
 
 
-def kill_everywhere(target: WarehouseTarget, moment: str, every: int = 1) -> Account:
+def kill_everywhere(target: Target, moment: str, every: int = 1) -> Account:
     """Kill at every n-th step; which, and what was found afterwards."""
     account = Account()
-    # Imported once here, not in each of the many processes.
-    Warehouse(target).qualified(FEED.tables[0])
-    __import__("duckdb"), __import__("psycopg"), __import__("psycopg2")
+    target.prepare()
     for at in range(1, 10_000, every):
         target.empty()
-        code, said = in_a_process(lambda write, at=at: ingest(Killer(at, moment, write).watched(Warehouse(target))))  # type: ignore[misc]
+        code, said = in_a_process(lambda write, at=at: ingest(target.open(Killer(at, moment, write))))  # type: ignore[misc]
         if code == 0:
             break
         if code != -signal.SIGKILL:
@@ -238,16 +293,16 @@ def kill_everywhere(target: WarehouseTarget, moment: str, every: int = 1) -> Acc
     return account
 
 
-def _judge(account: Account, target: WarehouseTarget, step: str, at: int) -> None:
+def _judge(account: Account, target: Target, step: str, at: int) -> None:
     account.kills += 1
     account.steps.add(step.split("(")[0].split('"')[0].strip())
     found = asked(target)
-    if found not in STATES:
+    if found not in target.states:
         account.wrong.append(f"step {at}, {step}: left {found}")
         return
     account.left[found["cursor"]] = account.left.get(found["cursor"], 0) + 1
-    code, said = in_a_process(lambda _: ingest(Warehouse(target)))
-    if code != 0 or asked(target) != STATES[-1]:
+    code, said = in_a_process(lambda _: ingest(target.open()))
+    if code != 0 or asked(target) != target.states[-1]:
         account.wrong.append(f"step {at}, {step}: the next run {said.decode() or asked(target)}")
 
 
@@ -280,11 +335,15 @@ def _file(name: str, file: Path) -> WarehouseTarget:
     return WarehouseTarget(name, connect, empty)
 
 
-def target_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> WarehouseTarget:
-    """The warehouse of a name.
+def target_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> Target:
+    """The destination of a name.
 
     :param database_of: gives the database of a warehouse that has a server, as :func:`databases` does.
     """
+    if name == "iceberg":
+        from resilience.crash_ingest.iceberg import IcebergTarget
+
+        return IcebergTarget(folder / "iceberg")
     if name in ("sqlite", "duckdb"):
         return _file(name, folder / f"warehouse.{name}")
     database = database_of(name)
@@ -337,7 +396,7 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _table(places: dict[str, WarehouseTarget]) -> int:
+def _table(places: dict[str, Target]) -> int:
     print(
         f"{'warehouse':<15} {'killed':<7} {'kills':>5} {'steps':>6} {'wrong':>6}  found after the kill (cursor: times)"
     )

@@ -42,6 +42,7 @@ def run(events: int, names: list[str], folder: Path, database_of: Callable[[str]
 
 def _land(name: str, events: int, sandbox: Any, folder: Path, database_of: Callable[[str], Any]) -> int:
     target, kills, runs, started = target_of(name, folder, database_of), 0, 0, time.monotonic()
+    target.prepare()
     target.empty()
     settings = (sandbox.base_url, sandbox.event_api_key)
     while True:
@@ -55,7 +56,7 @@ def _land(name: str, events: int, sandbox: Any, folder: Path, database_of: Calla
         elif not said.startswith(_EXPECTED):
             print(f"{name}: {said.decode()}")
             return 1
-    found = json.loads(in_a_process(lambda write: os.write(write, json.dumps(_count(target)).encode()))[1])
+    found = json.loads(in_a_process(lambda write: os.write(write, json.dumps(target.count()).encode()))[1])
     met = sum(fault["state"] == "triggered" for fault in sandbox.faults())
     good = found == [events, events, events]
     took = time.monotonic() - started
@@ -76,8 +77,6 @@ def _ingest(target: Any, base_url: str, key: str, write: int) -> None:
     from outbound_transfer.client import Client
     from outbound_transfer.client.settings import Settings
     from outbound_transfer.protocol import endpoints
-    from outbound_transfer.warehouse.database import Warehouse
-    from outbound_transfer.warehouse.events import EventStore
 
     # The kernel ends the process at an instant that nothing in it knows of.
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -87,7 +86,7 @@ def _ingest(target: Any, base_url: str, key: str, write: int) -> None:
         sleep=lambda _: None,
         on_retry=lambda _: None,
     ) as client:
-        tables = EventStore(Warehouse(target), "acme")
+        tables = target.open()
         cursor = tables.get_or_create_cursor()
         while True:
             page = client.perform(endpoints.read_events(cursor=cursor))
@@ -97,13 +96,3 @@ def _ingest(target: Any, base_url: str, key: str, write: int) -> None:
                 break
     signal.setitimer(signal.ITIMER_REAL, 0)
     os.write(write, b"caught up")
-
-
-def _count(target: Any) -> list[int]:
-    from outbound_transfer.warehouse.database import Warehouse, fetch_all
-
-    warehouse = Warehouse(target)
-    with warehouse.read() as cursor:
-        (row,) = fetch_all(warehouse.run(cursor, "SELECT count(*), count(DISTINCT event_id) FROM {events}"))
-        ((position,),) = fetch_all(warehouse.run(cursor, "SELECT [cursor] FROM {feed_cursor}"))
-    return [*row, position]

@@ -1,0 +1,273 @@
+"""The whole operator into a real Iceberg table, through Airflow's connection, and the commands for it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.client import deferral
+from outbound_transfer.lake.catalog import IcebergCatalog, open_catalog
+from outbound_transfer.transfers import feed_ingest
+from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
+from outbound_transfer.warehouse.errors import NotAnIcebergConnection, WarehouseBusy
+from support.iceberg import TABLE, Lake, connection_json, open_lake
+from support.object_storage import ACCESS_KEY, SECRET_KEY, Bucket, running_s3
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection_json(tmp_path))
+    return open_lake(tmp_path)
+
+
+@pytest.fixture
+def time(sandbox) -> SimulatedClock:
+    return SimulatedClock(sandbox)
+
+
+@pytest.fixture
+def task(connection, lake, time) -> Callable[..., FakeTaskInstance]:
+    def make(**arguments: Any) -> FakeTaskInstance:
+        options = {"task_id": "load", "iceberg_conn_id": "lake", "table": TABLE, "deferrable": True, **arguments}
+        return FakeTaskInstance(lambda: EventFeedToIcebergOperator(**options), time)
+
+    return make
+
+
+def test_a_feed_of_two_pages_is_drained_without_a_worker_slot(task, sandbox, lake, time) -> None:
+    sandbox.add_events(1_000, "transfer_sent")
+    last = sandbox.add_events(100, "file_downloaded")
+    ti = task(account="acme")
+    result = ti.run()
+    assert (result["pages"], result["new_events"], result["cursor_to"]) == (2, 1_100, last)
+    assert result["types"] == {"transfer_sent": 1_000, "file_downloaded": 100}
+    assert ti.deferrals == 1
+    assert time.waits == pytest.approx([60], abs=1)
+    assert len(set(lake.ids())) == len(lake.ids()) == 1_100
+    assert task(account="acme").run()["events"] == 0
+
+
+def test_a_page_that_is_refused_is_in_the_log_of_polls(task, sandbox, lake) -> None:
+    sandbox.new_event_key()
+    with pytest.raises(AirflowFailException, match="Check the API key"):
+        task().run()
+    (logged,) = lake.rows("lake.events_polls")
+    assert (logged["action"], logged["status"]) == ("poll", 401)
+    assert lake.rows() == []
+
+
+def test_a_run_with_events_emits_an_event_for_the_tables_asset(connection, sandbox, lake) -> None:
+    emitted: list[Any] = []
+
+    class Outlets(dict):
+        def __missing__(self, key: Any) -> Any:
+            return type("Alias", (), {"add": lambda _, asset, extra: emitted.append((asset.uri, extra["cursor_to"]))})()
+
+    operator = EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE)
+    operator.execute({"outlet_events": Outlets()})
+    assert emitted == []
+    sandbox.patch_account(feed_interval_seconds=0)
+    sandbox.add_events(2)
+    operator.execute({"outlet_events": Outlets()})
+    assert emitted == [("x-outbound-transfer://lake/lake.events", 2)]
+
+
+def test_lineage_names_the_account_and_the_tables(connection, sandbox, lake) -> None:
+    operator = EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE)
+    lineage = operator.get_openlineage_facets_on_complete(None)
+    assert [each.name for each in lineage.inputs] == ["events"]
+    assert [(each.namespace, each.name) for each in lineage.outputs] == [
+        ("iceberg://lake", "lake.events"),
+        ("iceberg://lake", "lake.events_polls"),
+    ]
+
+
+DRAIN = """
+    from airflow.sdk import DAG
+    from outbound_transfer.client import deferral
+    from outbound_transfer.transfers import feed_ingest
+    from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
+
+    # The sandbox is told the same: a minute would make this test take one.
+    feed_ingest.FEED_INTERVAL = 1.0
+    deferral.MAX_BLOCKING_WAIT = 0.1
+
+    with DAG("drain", schedule=None, params={"table": "events"}):
+        EventFeedToIcebergOperator(
+            task_id="load", iceberg_conn_id="{{ 'la' ~ 'ke' }}", table="lake.{{ params.table }}", account="acme",
+            deferrable=True,
+        )
+"""
+
+
+def test_a_dag_drains_the_feed(run_dag, connection, sandbox, lake, monkeypatch) -> None:
+    for module, name in ((feed_ingest, "FEED_INTERVAL"), (deferral, "MAX_BLOCKING_WAIT")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    sandbox.patch_account(feed_interval_seconds=1)
+    sandbox.add_events(1_200)
+
+    run = run_dag(DRAIN)
+
+    assert run.states() == {"load": "success"}
+    # dag.test() drops what a deferral carries, so only the last page is counted; in a scheduler's run, both are.
+    assert run.xcom("load")["types"] == {"transfer_sent": 200}
+    assert len(set(lake.ids())) == len(lake.ids()) == 1_200
+
+
+# -------------------------------------------------------------------------------------------------- the connection
+
+
+@pytest.mark.parametrize("conn_type", ["outbound_transfer", "sqlite"])
+def test_a_connection_of_another_type_is_an_error_in_words(task, sandbox, monkeypatch, conn_type: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": conn_type, "host": "localhost"}))
+    with pytest.raises(AirflowFailException, match="'lake' is not of the type iceberg"):
+        task().run()
+    assert sandbox.feed_calls() == []
+
+
+def test_a_provider_without_catalogs_is_an_error_that_says_what_to_install(monkeypatch, lake) -> None:
+    from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
+
+    monkeypatch.delattr(IcebergHook, "catalog")
+    with pytest.raises(NotAnIcebergConnection, match=r"install 2\.0 or newer"):
+        open_catalog("lake")
+
+
+def test_without_pyiceberg_the_error_names_the_extra(monkeypatch, lake) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg_core", None)
+    with pytest.raises(NotAnIcebergConnection, match=r"outbound-transfer\[iceberg\]"):
+        open_catalog("lake")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"type": "sql", "uri": "postgresql+psycopg2://ann:s3cr%40t-pass@localhost:1/none"},
+        {"type": "none-s3cr@t-pass", "s3.secret-access-key": "s3cr@t-pass"},
+    ],
+)
+def test_no_secret_of_a_connection_is_in_an_error(monkeypatch, extra: dict[str, str], caplog) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", "extra": extra}))
+    with pytest.raises(Exception, match=r".") as error:  # of whatever kind
+        open_catalog("lake")
+    for secret in ("s3cr@t-pass", "s3cr%40t-pass"):
+        assert secret not in f"{error.value!r} {error.value} {error.value.__cause__} {caplog.text}"
+
+
+def test_an_error_that_quotes_a_secret_is_raised_without_it() -> None:
+    catalog = IcebergCatalog(None, ("a-long-secret-value",))  # type: ignore[arg-type]
+    with pytest.raises(WarehouseBusy, match=r"OSError: refused: \*\*\*") as error, catalog.hide_secrets():
+        raise OSError("refused: a-long-secret-value")
+    assert error.value.__cause__ is None
+    with pytest.raises(OSError, match="refused"), catalog.hide_secrets():
+        raise OSError("refused")
+
+
+def test_importing_the_operator_is_light() -> None:
+    code = (
+        "import sys, airflow.sdk; before = set(sys.modules);"
+        "import outbound_transfer.transfers.event_feed_to_iceberg;"
+        "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('airflow')))"
+    )
+    added = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"httpx", "sqlalchemy", "pyarrow", "pyiceberg", "outbound_transfer.lake"} & set(added)
+
+
+# ------------------------------------------------------------------------------------------------ S3
+
+
+@pytest.fixture
+def s3_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A catalog whose files are in a bucket."""
+    with running_s3() as endpoint:
+        Bucket(endpoint, "lake").close()
+        extra = {
+            "type": "sql",
+            "uri": f"sqlite:///{tmp_path / 'catalog.db'}",
+            "warehouse": "s3://lake/warehouse",
+            "s3.endpoint": endpoint,
+            "s3.region": "us-east-1",
+            "s3.access-key-id": ACCESS_KEY,
+            "s3.secret-access-key": SECRET_KEY,
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", "extra": extra}))
+        yield endpoint
+
+
+def test_a_table_in_a_bucket(connection, sandbox, s3_lake) -> None:
+    catalog = open_catalog("lake").catalog
+    catalog.create_namespace("lake")
+    sandbox.add_events(5)
+    operator = EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE)
+    assert operator.execute({})["new_events"] == 5
+    rows = catalog.load_table(TABLE).scan().to_arrow()
+    assert rows.num_rows == 5
+    assert len(set(rows["event_id"].to_pylist())) == 5
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+@pytest.fixture
+def command(connection, sandbox, lake) -> Callable[..., None]:
+    """Runs a command on a table with three events."""
+    from airflow.cli import cli_parser
+
+    sandbox.add_events(3)
+    EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE, account="acme").execute({})
+
+    def run(*words: str, where: tuple[str, ...] = ("--iceberg-conn-id", "lake", "--table", TABLE)) -> None:
+        arguments = cli_parser.get_parser().parse_args(["outbound-transfer", "feed", *words, *where])
+        arguments.func(arguments)
+
+    return run
+
+
+def test_the_commands_inspect_and_repair_the_table(command, lake, capsys) -> None:
+    command("status")
+    out = capsys.readouterr().out
+    assert re.search(r"cursor +\| 3\b", out)
+    assert re.search(r"events +\| 3\b", out)
+    command("verify")
+    assert "OK: no problems found" in capsys.readouterr().out
+    command("reset", "--to", "1", "--yes")
+    out = capsys.readouterr().out
+    assert "was 3 and is 0" in out
+    assert "The page that has 1 starts at 0: its rows are deleted, and read again." in out
+    assert lake.ids() == []
+    command("rebuild-cursor", "--yes")
+    assert "was 0 and is 0" in capsys.readouterr().out
+    command("replay-rejected")
+    assert "0 lines loaded, 0 are left" in capsys.readouterr().out
+
+
+def test_a_cursor_that_is_none_is_repaired_by_command(command, lake, capsys) -> None:
+    lake.set_property("outbound-transfer.cursor.acme", "many")
+    with pytest.raises(SystemExit, match="feed rebuild-cursor"):
+        command("status")
+    command("rebuild-cursor", "--yes")
+    assert "The cursor was not valid and is 3." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ((), "Exactly one of these says it: --sql-conn-id, --iceberg-conn-id"),
+        (("--sql-conn-id", "a", "--iceberg-conn-id", "b", "--table", TABLE), "Exactly one of these"),
+        (("--iceberg-conn-id", "lake"), "needs --table"),
+        (("--iceberg-conn-id", "lake", "--table", "lake.none"), "No feed has been read here yet"),
+        (("--iceberg-conn-id", "lake", "--table", TABLE, "--account", "nope"), "no feed nope; there is: acme"),
+    ],
+)
+def test_a_command_says_what_it_needs(command, where: tuple[str, ...], error: str) -> None:
+    with pytest.raises(SystemExit, match=error):
+        command("status", where=where)

@@ -1,0 +1,80 @@
+"""An Iceberg table that an ingest is killed at: steps are its catalog's SQL, and each file read, written or removed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outbound_transfer.warehouse.destination import EventDestination
+
+if TYPE_CHECKING:
+    from resilience.crash_ingest.ingest import Killer
+
+
+class IcebergTarget:
+    """An Iceberg table with a catalog in SQLite and its files in the same folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def states(self) -> list[dict[str, Any]]:
+        from resilience.crash_ingest.ingest import states_without_keys
+
+        return states_without_keys()
+
+    def prepare(self) -> None:
+        for name in ("support.iceberg", "pyiceberg.io.pyarrow", "pyarrow.dataset", "pyiceberg_core"):
+            __import__(name)
+
+    def empty(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+
+    def open(self, killer: Killer | None = None) -> EventDestination:
+        from support.iceberg import open_lake
+
+        if killer:
+            _watch(killer)
+        lake = open_lake(self._folder)
+        return lake.destination()
+
+    def found(self) -> dict[str, Any]:
+        from support.iceberg import open_lake
+
+        lake = open_lake(self._folder)
+        if not lake.catalog.table_exists("lake.events"):
+            return self.states[0]
+        rows = lake.rows()
+        return {
+            "cursor": int(lake.table().properties.get("outbound-transfer.cursor.acme", 0)),
+            "ids": sorted(int(row["event_id"]) for row in rows if row["event_id"]),
+            "rejected": sum(row["event_id"] is None for row in rows),
+        }
+
+    def count(self) -> list[int]:
+        ids, cursor = (found := self.found())["ids"], found["cursor"]
+        return [len(ids), len(set(ids)), cursor]
+
+
+def _watch(killer: Killer) -> None:
+    """Make steps of the catalog's statements and commits, and of the files."""
+    from pyarrow import parquet
+    from pyiceberg.avro.file import AvroOutputFile
+    from pyiceberg.io import pyarrow
+    from pyiceberg.serializers import ToOutputFile
+    from sqlalchemy.engine.default import DefaultDialect
+
+    def watch(owner: Any, name: str, what: str) -> None:
+        inner = getattr(owner, name)
+        setattr(owner, name, lambda *args, **kwargs: killer.step(what, lambda: inner(*args, **kwargs)))
+
+    watch(DefaultDialect, "do_execute", "SQL statement")
+    watch(DefaultDialect, "do_commit", "SQL commit")
+    watch(pyarrow.PyArrowFile, "create", "open a new file")
+    watch(parquet.ParquetWriter, "close", "write a data file")
+    watch(AvroOutputFile, "__exit__", "write a manifest or a list of them")
+    watch(ToOutputFile, "table_metadata", "write the metadata")
+    watch(pyarrow.PyArrowFile, "open", "read a file")
+    watch(pyarrow.PyArrowFileIO, "delete", "remove a file")
