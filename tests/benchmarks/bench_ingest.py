@@ -279,7 +279,8 @@ def _bench_objects(folder: Path) -> None:
                 took = _child("objects", {"warehouse": f"objects ({place})", "bucket": bucket, **target}, {})
                 print(
                     f"objects, {place:<5} {page_format:<7} a page of 1,000 in {took['median'] * 1000:.0f} ms at the"
-                    f" median, {took['longest'] * 1000:.0f} ms at most; the cursor is found in {took['cursor'] * 1000:.0f} ms",
+                    f" median, {took['longest'] * 1000:.0f} ms at most;"
+                    f" the cursor is found in {took['cursor'] * 1000:.0f} ms",
                     flush=True,
                 )
 
