@@ -76,7 +76,7 @@ def test_old_rows_are_deleted(airflow_database, states, command, capsys) -> None
     add_state("old", 91)
     add_state("new", 89)
     command("state", "clean", "--older-than", "90d", "--yes")
-    assert "1 rows of connection 'states' deleted." in capsys.readouterr().out
+    assert "1 row of connection 'states' deleted." in capsys.readouterr().out
     assert states("SELECT run_id FROM outbound_transfer_task_state") == [("new",)]
 
 
@@ -95,7 +95,7 @@ def test_variables_of_a_task_are_deleted_together_once_all_are_old(variables, co
         variables(KEY_PREFIX + key, days)
     before = stored()
     command("state", "clean", "--older-than", "90d", "--yes")
-    assert capsys.readouterr().out == "States of 1 deliveries deleted from Airflow Variables.\n"
+    assert capsys.readouterr().out == "1 state of deliveries deleted from Airflow Variables.\n"
     assert before - stored() == {"old__1", "old__2"}
 
 

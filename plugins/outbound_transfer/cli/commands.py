@@ -14,6 +14,7 @@ from airflow.cli.simple_table import AirflowConsole
 
 from outbound_transfer.airflow_compat.variables import clean_variables
 from outbound_transfer.lake.catalog import open_catalog
+from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.warehouse.config import open_states, state_conn_id
 from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.destination import FeedMaintenance
@@ -97,7 +98,8 @@ def reset(arguments: Namespace) -> None:
 @with_connections
 def replay_rejected(arguments: Namespace) -> None:
     """Load the rejected lines that are valid by now."""
-    print("{} lines loaded, {} are left.".format(*_open_feed(arguments).replay_rejected_lines()))  # noqa: T201
+    loaded, left = _open_feed(arguments).replay_rejected_lines()
+    print(f"{pluralize(loaded, 'line')} loaded, {left} left.")  # noqa: T201
 
 
 @with_connections
@@ -105,10 +107,15 @@ def clean_states(arguments: Namespace) -> None:
     """Delete the states of deliveries that have not changed for some time, in the table and in Variables."""
     conn_id, oldest = state_conn_id(), utc_now() - arguments.older_than
     days = arguments.older_than.days
-    _confirm(arguments, f"Delete states older than {days} days? A task that is cleared later forgets what it sent.")
+    _confirm(
+        arguments,
+        f"Delete states older than {pluralize(days, 'day')}? A task that is cleared later forgets what it sent.",
+    )
     if conn_id:
-        print(f"{clean_task_states(open_states(conn_id), oldest)} rows of connection '{conn_id}' deleted.")  # noqa: T201
-    print(f"States of {clean_variables(oldest)} deliveries deleted from Airflow Variables.")  # noqa: T201
+        rows = pluralize(clean_task_states(open_states(conn_id), oldest), "row")
+        print(f"{rows} of connection '{conn_id}' deleted.")  # noqa: T201
+    states = pluralize(clean_variables(oldest), "state")
+    print(f"{states} of deliveries deleted from Airflow Variables.")  # noqa: T201
 
 
 def _confirm(arguments: Namespace, question: str) -> None:

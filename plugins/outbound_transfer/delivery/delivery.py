@@ -35,6 +35,7 @@ from outbound_transfer.delivery.state import DeliveryState, StateStore
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import CallError, NothingMatches, OutboundTransferError, SourceMissing
 from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -103,7 +104,7 @@ class Delivery:
         state.identity = states.digest(identity_of(transfer), state.salt)
         states.save(self.store, state)
         self.observer.record_transfer(transfer)
-        self.log.info("Created draft %s for %d recipients", transfer.id, len(new.recipients))
+        self.log.info("Created draft %s for %s", transfer.id, pluralize(len(new.recipients), "recipient"))
         self.draft = DraftState(state, transfer, {})
         return self.draft
 

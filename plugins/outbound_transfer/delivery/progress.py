@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import timezone
+from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -78,14 +79,10 @@ def delivery_summary(transfer: Transfer, files: Sequence[File] | None, ti: Any, 
     seconds = (timezone.utcnow() - started).total_seconds() if getattr(started, "tzinfo", None) else 0.0
     return (
         f"Done: {'files' if files is None else _describe_files(files)} "
-        f"to {_pluralize(transfer.recipients, 'recipient')} in {seconds:.1f} s of try {ti.try_number}; "
+        f"to {pluralize(len(transfer.recipients), 'recipient')} in {seconds:.1f} s of try {ti.try_number}; "
         f"transfer {transfer.id}, {settings.transfer_url(transfer.id)}"
     )
 
 
 def _describe_files(files: Sequence[Source] | Sequence[File]) -> str:
-    return f"{_pluralize(files, 'file')} ({format_bytes(sum(file.size for file in files))})"
-
-
-def _pluralize(items: Sequence[object], name: str) -> str:
-    return f"{len(items)} {name}{'' if len(items) == 1 else 's'}"
+    return f"{pluralize(len(files), 'file')} ({format_bytes(sum(file.size for file in files))})"

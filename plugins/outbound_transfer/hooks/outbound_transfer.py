@@ -19,6 +19,7 @@ from outbound_transfer.assets.outbound_transfer import account_namespace
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferError, RateLimited, ServiceError
+from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
     from outbound_transfer.client import AsyncClient, Client, Settings
@@ -177,7 +178,9 @@ class OutboundTransferHook(BaseHook):
             yield from page.data
             if page.unreadable:
                 self.log.warning(
-                    "%d rows of the listing are not valid transfers: %s", len(page.unreadable), page.unreadable[0]
+                    "%s of the listing cannot be read as a transfer: %s",
+                    pluralize(len(page.unreadable), "row"),
+                    page.unreadable[0],
                 )
             if page.next_cursor is None or page.next_cursor == cursor:
                 return

@@ -21,6 +21,7 @@ from outbound_transfer.protocol.poll_lease import (
     ProcessState,
     SharedWaiter,
 )
+from outbound_transfer.protocol.wording import pluralize
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,10 @@ class ClusterMember:
             waiter.polled_elsewhere_until = self._valid_until if is_elsewhere else -inf
         self._readings = state.readings
         if unread := sum(transfer is None for transfer in state.readings.values()):
-            log.info("The holder of the poll could not read %d transfers; this process reads them itself", unread)
+            log.info(
+                "The holder of the poll could not read %s, which this process reads itself",
+                pluralize(unread, "transfer"),
+            )
         self._apply(state.readings, now)
         return True
 

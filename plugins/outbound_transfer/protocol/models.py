@@ -12,6 +12,7 @@ import msgspec
 from outbound_transfer.protocol.addresses import duplicate_addresses
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.recipients import is_structured_text, mask_digits, parse_text
+from outbound_transfer.protocol.wording import pluralize
 
 #: The documented statuses (service-api.md, R17). They are plain strings, because the set is open (R5).
 DRAFT: Final = "draft"
@@ -162,7 +163,7 @@ class NewTransfer(msgspec.Struct, frozen=True, omit_defaults=True):
     security_answer: str | None = None
 
     def __repr__(self) -> str:
-        return f"NewTransfer({self.subject!r}, {len(self.recipients)} recipients)"
+        return f"NewTransfer({self.subject!r}, {pluralize(len(self.recipients), 'recipient')})"
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.protocol.errors import CallError
+from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.transfers.progress import IngestProgress
 from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.errors import CursorMoved, RowsRefused, TooManyRejectedLines
@@ -104,10 +105,10 @@ class FeedIngest:
             self.log_poll(200, f"not loaded: {type(error).__name__}: {error}")
             raise
         log.info(
-            "Loaded %d events (%d new) and %d rejected lines; cursor %d to %d, %s",
-            len(page.events),
+            "Loaded %s (%d new) and %s; cursor %d to %d, %s",
+            pluralize(len(page.events), "event"),
             new_events,
-            len(page.rejected),
+            pluralize(len(page.rejected), "rejected line"),
             page.cursor,
             page.next_cursor,
             "more to come" if page.has_more else "caught up",
@@ -121,8 +122,8 @@ class FeedIngest:
             return
         first = page.rejected[0]
         message = (
-            f"{len(page.rejected)} lines of the page after cursor {page.cursor} are not valid events, and max_rejected "
-            f"is {self._max_rejected}; nothing of the page was loaded. "
+            f"{pluralize(len(page.rejected), 'line')} of the page after cursor {page.cursor} cannot be read as events, "
+            f"and max_rejected is {self._max_rejected}; nothing of the page was loaded. "
             f"The first is line {first.line_number}: {first.reason}."
         )
         self.log_poll(200, message)

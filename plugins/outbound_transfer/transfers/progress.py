@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from outbound_transfer.protocol.events import Page
+from outbound_transfer.protocol.wording import pluralize
 
 #: Limits for the types of events, which the service names: they are stored in the deferred task and the XCom.
 MAX_TYPES: Final = 50
@@ -55,8 +56,9 @@ class IngestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __str__(self) -> str:
         return (
-            f"Loaded {self.events} events ({self.new_events} new) and {self.rejected} rejected lines of {self.pages} "
-            f"pages; cursor {self.cursor_from} to {self.cursor_to}, {'more to come' if self.has_more else 'caught up'}"
+            f"Loaded {pluralize(self.events, 'event')} ({self.new_events} new) and "
+            f"{pluralize(self.rejected, 'rejected line')} of {pluralize(self.pages, 'page')}; "
+            f"cursor {self.cursor_from} to {self.cursor_to}, {'more to come' if self.has_more else 'caught up'}"
         )
 
     def as_kwargs(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from outbound_transfer.protocol.endpoints import MAX_PAGE_SIZE
 from outbound_transfer.protocol.errors import InvalidDelivery, MalformedResponse
 from outbound_transfer.protocol.flows import find_transfer
 from outbound_transfer.protocol.messages import Operation
+from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
@@ -82,8 +83,11 @@ class TransfersToSqlOperator(OutboundTransferOperator):
             result = self._sync(hook, tables, tables.sync_state())
             result["outstanding"] = len(tables.sync_state().outstanding)
         self.log.info(
-            "Saw %(transfers)d transfers on %(pages)d pages, %(new_transfers)d new; %(outstanding)d may still change",
-            result,
+            "Saw %s on %s, %d new; %d may still change",
+            pluralize(result["transfers"], "transfer"),
+            pluralize(result["pages"], "page"),
+            result["new_transfers"],
+            result["outstanding"],
         )
         for table in ("transfers", "recipients"):
             emit_asset_event(
@@ -155,7 +159,9 @@ class TransfersToSqlOperator(OutboundTransferOperator):
     def _log_unreadable(self, unreadable: Mapping[str, str]) -> None:
         if unreadable:
             some = "; ".join(f"{row[:100] or '?'}: {reason}" for row, reason in [*unreadable.items()][:5])
-            self.log.warning("%d rows of the listing are not valid transfers: %s", len(unreadable), some)
+            self.log.warning(
+                "%s of the listing cannot be read as a transfer: %s", pluralize(len(unreadable), "row"), some
+            )
 
     def _refresh_each(self, hook: OutboundTransferHook, tables: TransferTables, transfer_ids: Set[str]) -> None:
         """Read transfers that were not listed, one by one. One that cannot be read is skipped and stays as it is."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from outbound_transfer.protocol.events import Event, Page, RejectedLine, read_line
+from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (
     CLAIM,
@@ -118,16 +119,17 @@ class SqlFeedMaintenance(FeedMaintenance):
                 return int(scalar(tx, self._warehouse.render(query), (self.account, *more)) or 0)
 
             if doubled := count(_DUPLICATES):
-                yield f"{doubled} event ids occur more than once"
+                yield f"{pluralize(doubled, 'event id')} found more than once"
             for table in ("events", "rejected_lines"):
                 beyond = f"SELECT count(*) FROM {{{table}}} WHERE [account] = ? AND [cursor_from] >= ?"  # noqa: S608
                 if beyond_cursor := count(beyond, position):
                     yield (
-                        f"{beyond_cursor} rows of {table} are of pages from the cursor {position} on: it was set back "
-                        "or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these pages"
+                        f"{pluralize(beyond_cursor, 'row')} of {table} came with pages from cursor {position} on: it "
+                        "was set back or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip "
+                        "these pages"
                     )
             if unordered := count(_UNORDERED):
-                yield f"{unordered} rows have the page, line and load time of another row"
+                yield f"{pluralize(unordered, 'row')} with the page, line and load time of another row"
             polls = _rows(self._warehouse, tx, _MOVES, (self.account, CLAIM))
         yield from _find_cursor_gaps(polls, position)
 

@@ -75,7 +75,7 @@ Created draft T for # recipients
 Waiting # s to repeat attach: # rate_limited: 'b c.csv': A planned fault. The key's rate limit is exhausted; the call \
 is repeated after the delay that the service asks for.
 Found # files (# kB) to deliver
-Waiting # s to repeat attach: the connection broke: ReadError [Errno #] Connection reset by peer
+Waiting # s to repeat attach: the connection to URL broke: ReadError [Errno #] Connection reset by peer
 Attached b c.csv: # kB in # s (# B/s)
 Attached a.csv: # kB in # s (# B/s)
 Sent transfer T: pending, expires DATE

@@ -79,7 +79,7 @@ def sign_in(sandbox: Sandbox, open_page: Callable[..., Page]) -> Callable[..., P
         sandbox.call("POST", "sign-ins", {"user": user, "password": PASSWORD, "administrator": administrator})
         page = open_page()
         page.goto("/")
-        page.get_by_label("Name").fill(user)
+        page.get_by_label("Email address").fill(user)
         page.get_by_label("Password").fill(PASSWORD)
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("heading", name="Transfers").wait_for()

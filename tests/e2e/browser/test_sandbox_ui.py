@@ -226,7 +226,7 @@ def test_by_keyboard_alone(sandbox: Sandbox, open_page: Callable[..., Page], sen
             page.keyboard.press("Tab")
         raise AssertionError(f"{name} cannot be reached")
 
-    expect(page.get_by_label("Name")).to_be_focused()
+    expect(page.get_by_label("Email address")).to_be_focused()
     page.keyboard.type("sender@example.com")
     page.keyboard.press("Tab")
     page.keyboard.type("correct horse")
