@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-package test-versions test-cluster test-faults test-stateful test-crash \
-	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium .mariadb \
+	test-crash-ingest test-crash-objects test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium .mariadb \
 	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
@@ -71,6 +71,9 @@ test-crash: setup ## A delivery whose processes are killed at every moment, in a
 
 test-crash-ingest: setup .mariadb ## Kill the ingest at every step of its SQL, on each warehouse (about 12 minutes)
 	$(RUN) -m resilience.crash_ingest $(ARGS)
+
+test-crash-objects: setup ## Kill the ingest into objects at every call of the file system (about 10 minutes)
+	$(RUN) -m resilience.crash_ingest.objects $(ARGS)
 
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
 	$(RUN) -m e2e.cluster $(ARGS)

@@ -247,7 +247,7 @@ def test_the_commands_inspect_and_repair_the_table(command, lake, capsys) -> Non
     command("rebuild-cursor", "--yes")
     assert "was 0 and is 0" in capsys.readouterr().out
     command("replay-rejected")
-    assert "0 lines loaded, 0 are left" in capsys.readouterr().out
+    assert "0 lines loaded, 0 left" in capsys.readouterr().out
 
 
 def test_a_cursor_that_is_none_is_repaired_by_command(command, lake, capsys) -> None:

@@ -167,7 +167,7 @@ def test_the_commands(task, sandbox, folder, command, capsys, time) -> None:
     command("rebuild-cursor", "--yes")
     assert "was 1500 and is 1500" in capsys.readouterr().out
     command("replay-rejected")
-    assert "0 lines loaded, 0 are left" in capsys.readouterr().out
+    assert "0 lines loaded, 0 left" in capsys.readouterr().out
     folder.delete(f"account=acme/{page_names(folder)[0]}")
     with pytest.raises(SystemExit, match="read again from 0"):
         command("verify")
