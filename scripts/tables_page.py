@@ -1,4 +1,7 @@
-"""Bring docs/tables.md up to date: everything below its introduction comes from the table definitions."""
+"""Bring docs/tables.md up to date: everything below its introduction comes from the table definitions.
+
+The columns in docs/lake.md come from the schema of the lake's rows.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from sqlalchemy import Column, Table
 
+from outbound_transfer.lake.rows import SCHEMA
 from outbound_transfer.warehouse import tables
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "tables.md"
+LAKE_PAGE: Final = DOCS / "lake.md"
 TYPES: Final = {
     tables.INTEGER: "integer",
     tables.BOOLEAN: "boolean",
@@ -27,6 +33,18 @@ def updated(page: str) -> str:
     """Return ``page`` with a section for each table, in place of the sections that it has."""
     introduction = page.partition("\n## ")[0].rstrip()
     return "\n\n".join([introduction, *map(_section, tables.TABLES)]) + "\n"
+
+
+def updated_lake(page: str) -> str:
+    """Return ``page`` with the columns of the lake's rows, in place of those that it has."""
+    rows = ["| column | type | | description |", "|---|---|---|---|", *map(_field, SCHEMA)]
+    return re.sub(r"\| column \| type \|.*?(?=\n\n)", lambda _: "\n".join(rows), page, count=1, flags=re.DOTALL)
+
+
+def _field(field: pa.Field) -> str:
+    type_ = "timestamp" if pa.types.is_timestamp(field.type) else f"{field.type}".replace("int64", "integer")
+    comment = field.metadata[b"comment"].decode()
+    return f"| `{field.name}` | {type_} | {'NULL allowed' if field.nullable else ''} | {comment} |"
 
 
 def _section(table: Table) -> str:
@@ -52,3 +70,4 @@ def _linked(comment: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(updated(PAGE.read_text()))
+    LAKE_PAGE.write_text(updated_lake(LAKE_PAGE.read_text()))

@@ -286,6 +286,8 @@ def test_the_page_of_tables_is_what_the_definitions_say() -> None:
     spec = importlib.util.spec_from_file_location("tables_page", REPOSITORY / "scripts/tables_page.py")
     tables_page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables_page)
-    page = PAGES["tables.md"]
+    page, lake = PAGES["tables.md"], PAGES["lake.md"]
 
     assert tables_page.updated(page) == page, "run: python scripts/tables_page.py"
+    assert tables_page.updated_lake(lake) == lake, "run: python scripts/tables_page.py"
+    assert "`rejected_line`" in lake

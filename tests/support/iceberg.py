@@ -26,7 +26,19 @@ from support.timeouts import TEST_TIMEOUT
 TABLE = "lake.events"
 
 #: Events in a page of :func:`drain`, and pages.
-LINES, PAGES = 20, 12
+LINES, PAGES = 20, 6
+
+#: What takes seconds to import in each process.
+_IMPORTED_ONCE = [
+    "duckdb",
+    "psycopg.rows",
+    "psycopg2.extras",
+    "pyarrow.dataset",
+    "pyiceberg.catalog.sql",
+    "pyiceberg.io.pyarrow",
+    "outbound_transfer.lake.iceberg_maintenance",
+    "outbound_transfer.warehouse.events",
+]
 
 
 def properties(folder: Path) -> dict[str, str]:
@@ -110,7 +122,7 @@ class InterruptedCatalog:
 def at_once(*workers: tuple[Callable[..., Any], tuple[Any, ...]]) -> list[Any]:
     """Run each worker in a process of its own, all at once; what they returned."""
     context = multiprocessing.get_context("forkserver")  # a fork of this process would inherit Arrow's threads
-    context.set_forkserver_preload(["support.iceberg", "pyiceberg.io.pyarrow", "pyarrow.dataset"])
+    context.set_forkserver_preload(_IMPORTED_ONCE)
     with context.Pool(len(workers)) as pool:
         results = [pool.apply_async(worker, arguments) for worker, arguments in workers]
         return [result.get(TEST_TIMEOUT) for result in results]
