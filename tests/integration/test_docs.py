@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.iceberg import connection_json, open_lake
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md")) if path.name != "testing-your-dags.md"}
 
@@ -30,6 +32,8 @@ def surroundings(sandbox, tmp_path, monkeypatch) -> Path:
         monkeypatch.setenv(f"AIRFLOW_CONN_OUTBOUND_TRANSFER_{name}", sandbox.airflow_connection())
     warehouse = {"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")}
     monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE", json.dumps(warehouse))
+    monkeypatch.setenv("AIRFLOW_VAR_EVENTS_FOLDER", str(tmp_path / "events"))
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection_json(open_lake(tmp_path).folder))
     monkeypatch.setenv("AIRFLOW_VAR_STATEMENTS_ANSWER", "forty-two")
     phone = {"email": "ann@example.com", "phone": "+1 555 010 4477"}
     monkeypatch.setenv("AIRFLOW_VAR_BOARD_MEMBERS", json.dumps([phone]))
@@ -44,6 +48,8 @@ SENDS = {
     "in_steps": 2,
     "leave_no_draft": 1,
     "account_activity": 0,
+    "events_as_objects": 0,
+    "events_in_a_lake": 0,
     "outstanding": 0,
     "board_minutes": 1,
     "statements_to_all": 2,
