@@ -27,7 +27,6 @@ from support.warehouses import Hook, duckdb_hook
 
 pytestmark = pytest.mark.e2e
 
-NOW = datetime.now(timezone.utc)
 MODELS = {file.stem for file in (PACKAGE / "models").rglob("*.sql")}
 EVENTS = "outbound_transfer_events"
 
@@ -77,21 +76,26 @@ def warehouse_of(name: str, server: Database, folder: Path) -> Iterator[tuple[Ho
 
 def fill(hook: Hook, count: int = 200) -> None:
     """Tables with so many deliveries and three feeds: one that goes well, one that fails now, one without any page."""
+    now = datetime.now(timezone.utc)
     warehouse = Warehouse(hook)
-    sample_rows.fill(warehouse, count, NOW)
-    feed = EventStore(warehouse, sample_rows.ACCOUNT, clock=lambda: NOW - timedelta(seconds=30))
-    cursor = feed.get_or_create_cursor()
-    events = tuple(Event(f"e{n}", "file_downloaded", at(-60 + n), '{"n": 1}', None, n) for n in range(1, 40))
-    feed.load_page(Page(cursor, cursor + 40, True, events, (RejectedLine(40, b"{", "no JSON"),)))
-    failing = EventStore(warehouse, "failing.example.com", clock=lambda: NOW - timedelta(minutes=5))
-    failing.get_or_create_cursor()
-    failing.load_page(Page(0, 1, False, (Event("e1", "transfer_sent", None, None, None, 1),), ()))
-    EventStore(warehouse, "failing.example.com", clock=lambda: NOW).log_poll(PollRecord(cursor_from=1, status=429))
-    EventStore(warehouse, "new.example.com", clock=lambda: NOW).get_or_create_cursor()
+    sample_rows.fill(warehouse, count, now)
 
+    def feed(account: str, ago: float) -> EventStore:
+        store = EventStore(warehouse, account, clock=lambda: now - timedelta(seconds=ago))
+        store.get_or_create_cursor()
+        return store
 
-def at(seconds: float) -> str:
-    return (NOW + timedelta(seconds=seconds)).isoformat()
+    def event(number: int, timestamp: datetime | None) -> Event:
+        text = timestamp.isoformat() if timestamp else None
+        return Event(f"e{number}", "file_downloaded", text, '{"n": 1}', None, number)
+
+    going_well = feed(sample_rows.ACCOUNT, 30)
+    cursor = going_well.read_cursor()
+    events = tuple(event(number, now - timedelta(seconds=60 - number)) for number in range(1, 40))
+    going_well.load_page(Page(cursor, cursor + 40, True, events, (RejectedLine(40, b"{", "no JSON"),)))
+    feed("failing.example.com", 300).load_page(Page(0, 1, False, (event(1, None),), ()))
+    feed("failing.example.com", 0).log_poll(PollRecord(cursor_from=1, status=429))
+    feed("new.example.com", 0)
 
 
 def run_all(hook: Hook, statements: str) -> None:
