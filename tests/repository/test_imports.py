@@ -19,6 +19,7 @@ ENTRANCES = [
     "outbound_transfer.operators.transfer",
     "outbound_transfer.sensors.transfer",
     "outbound_transfer.triggers.transfer",
+    "outbound_transfer.transfers.event_feed_to_iceberg",
     "outbound_transfer.transfers.event_feed_to_sql",
     "outbound_transfer.transfers.event_feed_to_object_storage",
 ]

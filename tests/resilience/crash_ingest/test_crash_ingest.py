@@ -34,6 +34,10 @@ def test_so_it_is_in_duckdb(tmp_path: Path) -> None:
     check(kill_everywhere(target_of("duckdb", tmp_path, no_server), "after", every=13))
 
 
+def test_so_it_is_in_an_iceberg_table(tmp_path: Path) -> None:
+    check(kill_everywhere(target_of("iceberg", tmp_path, None), "after", every=29))
+
+
 @pytest.mark.parametrize("name", ["psycopg", "portable"])
 def test_so_it_is_in_postgresql(name: str, tmp_path: Path, postgres: Database) -> None:
     check(kill_everywhere(target_of(name, tmp_path, lambda _: postgres), "after", every=17))
