@@ -32,7 +32,6 @@ def surroundings(sandbox, tmp_path, monkeypatch) -> Path:
         monkeypatch.setenv(f"AIRFLOW_CONN_OUTBOUND_TRANSFER_{name}", sandbox.airflow_connection())
     warehouse = {"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")}
     monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE", json.dumps(warehouse))
-    monkeypatch.setenv("AIRFLOW_VAR_EVENTS_FOLDER", str(tmp_path / "events"))
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection_json(open_lake(tmp_path).folder))
     monkeypatch.setenv("AIRFLOW_VAR_STATEMENTS_ANSWER", "forty-two")
     phone = {"email": "ann@example.com", "phone": "+1 555 010 4477"}
@@ -48,8 +47,8 @@ SENDS = {
     "in_steps": 2,
     "leave_no_draft": 1,
     "account_activity": 0,
-    "events_as_objects": 0,
     "events_in_a_lake": 0,
+    "account_events": 0,
     "outstanding": 0,
     "board_minutes": 1,
     "statements_to_all": 2,

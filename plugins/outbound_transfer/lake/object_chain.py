@@ -110,7 +110,7 @@ class PageChain:
         """
         name = self.name(cursor)
         try:
-            found = self.format.read_header(lambda start, end: self.store.read(name, start, end))
+            found = self.format.read_header(lambda start, stop: self.store.read(name, start, stop))
             return None if found is None else self._decode(found, cursor)
         except InvalidObject as error:
             raise InvalidObject(

@@ -34,14 +34,14 @@ class ObjectStore:
         """Return an object's path, as the file system and errors name it."""
         return f"{self.root}/{name}"
 
-    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
-        """Return an object's bytes from ``start`` to ``end``; None if there is no such object.
+    def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+        """Return an object's bytes from ``start`` to ``stop``; None if there is no such object.
 
         :param start: if it is negative, the last bytes are returned.
         """
         path = self.path(name)
         try:
-            return self._read(path, start, end)
+            return self._read(path, start, stop)
         except FileNotFoundError:
             return None
         except PermissionError:
@@ -53,8 +53,8 @@ class ObjectStore:
             return self._read(path, None, None)
         return None
 
-    def _read(self, path: str, start: int | None, end: int | None) -> bytes:
-        return bytes(self.fs.cat_file(path, start=start, end=end))
+    def _read(self, path: str, start: int | None, stop: int | None) -> bytes:
+        return bytes(self.fs.cat_file(path, start=start, end=stop))
 
     def create(self, name: str, content: bytes) -> None:
         """Create an object, whole or not at all.

@@ -7,6 +7,7 @@ events are loaded while calls fail and the process is killed at random.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
@@ -147,7 +148,8 @@ def kill_everywhere(
 
 def _import_all() -> None:
     """Import once here, not in each of the many processes, what the work imports when it is done."""
-    __import__("s3fs")
+    for name in ("s3fs", "outbound_transfer.client", "outbound_transfer.client.settings"):
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         ingest(local_store(Path(folder, "events")))
         look(local_store(Path(folder, "events")))
@@ -207,6 +209,7 @@ _EXPECTED = (b"MalformedResponse", b"ConnectionLost", b"ServerFault", b"NotConne
 
 def soak(name: str, target: ObjectTarget, events: int, sandbox: Any) -> int:
     """Load ``events``; 1 where any is missing or doubled."""
+    _import_all()
     target.empty()
     kills, runs, started = 0, 0, time.monotonic()
     while True:
