@@ -6,6 +6,7 @@ import argparse
 import ipaddress
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 from . import explain_missing_packages
 from .domain import defaults
@@ -27,6 +29,10 @@ else:
     from .server.uvicorn import Server, base_url, listen
 
 
+#: As in `make sandbox`: whoever starts the sandbox again finds the keys and transfers of before.
+DEFAULT_DATA = Path(".sandbox")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sandbox until SIGTERM or Ctrl-C. Returns 0 after a clean stop, 2 if it cannot start."""
     options = _parser().parse_args(arguments)
@@ -34,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="outbound-transfer-sandbox-") as temporary:
-            _run(options, options.data or Path(temporary))
+            _run(options, Path(temporary) if _is_throwaway(options) else options.data or DEFAULT_DATA)
     except (OSError, DataInUse) as error:
         sys.stderr.write(f"outbound-transfer-sandbox: {error}\n")
         return 2
@@ -50,7 +56,10 @@ def _parser() -> argparse.ArgumentParser:
         "--port", type=int, default=8085, help="port to listen on; 0 selects a free one (default: %(default)s)"
     )
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="directory for all data (default: a temporary one, removed at exit)"
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help=f"directory for all data, keys included (default: {DEFAULT_DATA}; with --port 0, removed at exit)",
     )
     parser.add_argument(
         "--transfer-key", type=_key, metavar="K", help="transfer API key to accept (default: generated)"
@@ -117,6 +126,11 @@ def _run(options: argparse.Namespace, data: Path) -> None:
         Server(create_app(sandbox, options.trusted_host), on_ready).run(sockets=[listener])
 
 
+def _is_throwaway(options: argparse.Namespace) -> bool:
+    """Return whether nobody can mean to come back: to a free port, and without a directory."""
+    return options.data is None and options.port == 0
+
+
 def _listen(host: str, port: int) -> socket.socket:
     try:
         return listen(host, port)
@@ -125,7 +139,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _open_sandbox(options: argparse.Namespace, data: Path) -> SandboxService:
-    return SandboxService(data, options.quota_mb and options.quota_mb * MEGABYTE, durable=bool(options.data))
+    return SandboxService(data, options.quota_mb and options.quota_mb * MEGABYTE, durable=not _is_throwaway(options))
 
 
 def _print_welcome(ready: dict[str, str], password: str | None, options: argparse.Namespace, data: Path) -> None:
@@ -137,13 +151,32 @@ def _print_welcome(ready: dict[str, str], password: str | None, options: argpars
         f"  web application   sign in as {users}\n"
         f"  password          {password or 'unchanged since an earlier run; --password sets another'}\n"
         f"  mailbox           {ready['base_url']}/mailbox shows the messages to recipients\n"
-        f"  data              {data}{'' if options.data else ' (removed at exit)'}\n"
+        f"  data              {f'{data} (removed at exit)' if _is_throwaway(options) else f'{data.resolve()} (kept)'}\n"
+        "\nThe connection of an Airflow on this machine, by one of:\n\n"
+        f"{_connection_commands(ready)}\n"
     )
     sys.stdout.flush()
     if not _is_loopback(options.host):
         sys.stderr.write(
             f"Warning: other machines can reach the sandbox at {options.host}. It is made for tests on this machine.\n"
         )
+
+
+def _connection_commands(ready: dict[str, str]) -> str:
+    """Return two commands that give an Airflow its connection to the sandbox, for a POSIX shell."""
+    url = urlsplit(ready["base_url"])
+    address = {"host": f"{url.scheme}://{url.hostname}", "port": url.port}
+    if ":" in (url.hostname or ""):
+        address["host"] = f"{url.scheme}://[{url.hostname}]"
+    extra = {"event_api_key": ready["event_api_key"]}
+    password = ready["transfer_api_key"]
+    connection = {"conn_type": "outbound_transfer", **address, "password": password, "extra": extra}
+    return (
+        "airflow connections add outbound_transfer_default --conn-type outbound_transfer \\\n"
+        f"    --conn-host {address['host']} --conn-port {address['port']} \\\n"
+        f"    --conn-password {shlex.quote(password)} --conn-extra {shlex.quote(json.dumps(extra))}\n\n"
+        f"export AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT={shlex.quote(json.dumps(connection))}\n"
+    )
 
 
 def _is_loopback(host: str) -> bool:

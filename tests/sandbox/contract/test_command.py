@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import signal
 import socket
 import stat
@@ -45,6 +47,41 @@ def test_it_says_how_to_reach_it(command: Callable[..., Any]) -> None:
     for value in process.ready.values():
         assert value in output
     assert "removed at exit" in output
+
+
+def test_its_keys_stay_between_starts_where_it_says(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "outbound_transfer_sandbox", "--port", str(port)]
+
+    def first_lines() -> list[str]:
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                return [process.stdout.readline() for _ in range(7)]
+            finally:
+                process.terminate()
+
+    lines = first_lines()
+    assert str(tmp_path / ".sandbox") in lines[-1]
+    assert [line.split()[-1] for line in first_lines()[1:3]] == [line.split()[-1] for line in lines[1:3]]
+
+
+def test_it_prints_the_connection_for_airflow(command: Callable[..., Any]) -> None:
+    with command("--transfer-key", "it's-a-$key") as process:
+        assert process.stop() == 0
+        output = process.popen.stdout.read()
+    address, (export,) = process.ready["base_url"], [line for line in output.splitlines() if line.startswith("export ")]
+
+    (_, assigned) = shlex.split(export)
+    connection = json.loads(assigned.removeprefix("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT="))
+    assert f"{connection['host']}:{connection['port']}" == address
+    assert connection["password"] == "it's-a-$key"
+    assert connection["extra"] == {"event_api_key": process.ready["event_api_key"]}
+
+    start = output.index("airflow connections add")
+    added = shlex.split(output[start : output.index("\n\n", start)].replace("\\\n", ""))
+    assert added[added.index("--conn-password") + 1] == "it's-a-$key"
+    assert json.loads(added[added.index("--conn-extra") + 1]) == connection["extra"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
