@@ -14,7 +14,7 @@ from outbound_transfer.lake.catalog import IcebergCatalog
 from outbound_transfer.lake.feed_state import FeedState, LastPoll, read_details, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable
 from outbound_transfer.lake.filters import filters
-from outbound_transfer.lake.polls import PollLog
+from outbound_transfer.lake.polls import PollTable
 from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_account
@@ -51,7 +51,7 @@ class IcebergEventDestination(EventDestination):
             raise InvalidName(f"the account's name {account!r} has characters that are not printable")
         self.table = FeedTable(catalog, table, SCHEMA, partition_by="loaded_at")
         self.account, self.now = account, clock
-        self._polls, self._keep_snapshots_for = PollLog(catalog, table), keep_snapshots_for
+        self._polls, self._keep_snapshots_for = PollTable(catalog, table), keep_snapshots_for
 
     def release(self) -> None:
         self.table.catalog.close()

@@ -34,7 +34,7 @@ POLLS_SCHEMA: Final = pa.schema(
 )
 
 
-class PollLog:
+class PollTable:
     """The table beside an Iceberg table of events; its name ends in ``_polls``."""
 
     def __init__(self, catalog: IcebergCatalog, table: str) -> None:

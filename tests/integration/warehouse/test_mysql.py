@@ -14,7 +14,8 @@ import pytest
 
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.dialects.mysql import MySqlDialect, RowTooLarge
+from outbound_transfer.warehouse.dialects.base import RowTooLarge
+from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 from outbound_transfer.warehouse.errors import RowsRefused
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.rows import event_rows

@@ -30,6 +30,10 @@ _MAX_KEYS_PER_QUERY: Final = 500
 _VALUE_ERRORS: Final = frozenset(("DataError", "IntegrityError"))
 
 
+class RowTooLarge(ValueError):
+    """A row does not fit into a statement of the database."""
+
+
 class DbApiHookLike(Protocol):
     """The part of Airflow's ``DbApiHook`` that is used here."""
 

@@ -19,7 +19,14 @@ from sqlalchemy.dialects.mysql.base import MySQLDDLCompiler, MySQLDialect
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 
-from outbound_transfer.warehouse.dialects.base import Connect, DbApiHookLike, Row, WarehouseDialect, select_new_rows
+from outbound_transfer.warehouse.dialects.base import (
+    Connect,
+    DbApiHookLike,
+    Row,
+    RowTooLarge,
+    WarehouseDialect,
+    select_new_rows,
+)
 from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse
 from outbound_transfer.warehouse.tables import TIME_COLUMNS
 
@@ -282,10 +289,6 @@ class MySqlDialect(WarehouseDialect):
                 expressions.append(_literal(value))
         tx.execute(insert.of(f"({','.join(expressions)})"))
         tx.execute("SET " + ", ".join(f"{name} = NULL" for name in variables))
-
-
-class RowTooLarge(ValueError):
-    """A row cannot be sent to the server."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.sql.compiler import DDLCompiler, IdentifierPreparer
 
-from outbound_transfer.warehouse.dialects.base import Row, WarehouseDialect
+from outbound_transfer.warehouse.dialects.base import Row, RowTooLarge, WarehouseDialect
 from outbound_transfer.warehouse.errors import UnsupportedWarehouse
 
 #: Seconds to wait for a lock. Snowflake gives up the transaction of a session that is gone after five minutes.
@@ -61,10 +61,6 @@ _CANCELED: Final = "57014"
 _APOSTROPHE: Final = "\u2019"
 
 _LOCK_TABLE: Final = "schema_version"
-
-
-class RowTooLarge(ValueError):
-    """A row does not fit into a statement."""
 
 
 class SnowflakeDialect(WarehouseDialect):
