@@ -55,8 +55,8 @@ class _UtcDatetime(DATETIME):
         return cast(func.left(bindvalue, 26), DATETIME(fsp=6))
 
 
-class _OtherType(UserDefinedType[Any]):
-    """A type that SQLAlchemy does not know."""
+class _SnowflakeType(UserDefinedType[Any]):
+    """A type of Snowflake, which SQLAlchemy does not know."""
 
     cache_ok = True
 
@@ -76,13 +76,15 @@ TIME: Final = _type(
     String(27),
     postgresql=TIMESTAMP(timezone=True),
     duckdb=TIMESTAMP(timezone=True),
-    snowflake=_OtherType("TIMESTAMP_TZ"),
+    snowflake=_SnowflakeType("TIMESTAMP_TZ"),
     sqlite=Text(),
     mysql=_UtcDatetime(fsp=6),
 )
 #: Rows have JSON text. MySQL's own JSON rounds large numbers and sorts names, and MariaDB's is text with a check.
-JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT(), snowflake=_OtherType("VARIANT"))
-BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB(), snowflake=_OtherType("BINARY"))
+JSON: Final = _type(
+    Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT(), snowflake=_SnowflakeType("VARIANT")
+)
+BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB(), snowflake=_SnowflakeType("BINARY"))
 
 _METADATA: Final = MetaData()
 

@@ -90,16 +90,16 @@ class WarehouseCheck:
         except ProcessFailed as error:
             finding.wrong.append(f"step {kill.at}: the ingestion failed: {error}")
             return
-        place = f"killed {kill.timing} step {kill.at} ({process.step})"
+        context = f"killed {kill.timing} step {kill.at} ({process.step})"
         found = self._contents()
         if not found.is_whole:
-            finding.wrong.append(f"{place}: {found}")
+            finding.wrong.append(f"{context}: {found}")
         try:
             self._do(ingest)
         except ProcessFailed as error:
-            finding.wrong.append(f"{place}: the next run failed: {error}")
+            finding.wrong.append(f"{context}: the next run failed: {error}")
         else:
-            self._expect_complete(finding, f"{place}, after the next run")
+            self._expect_complete(finding, f"{context}, after the next run")
 
     def _race_all(self, readers: int) -> Finding:
         finding = Finding(f"{readers} readers at once")
@@ -123,10 +123,10 @@ class WarehouseCheck:
                 process.stop()
         self._expect_complete(finding, "after the race")
 
-    def _expect_complete(self, finding: Finding, place: str) -> None:
+    def _expect_complete(self, finding: Finding, context: str) -> None:
         found = self._contents()
         if not found.is_complete:
-            finding.wrong.append(f"{place}: {found}")
+            finding.wrong.append(f"{context}: {found}")
 
     def _contents(self) -> Contents:
         found: Contents = self._do(read_contents)
