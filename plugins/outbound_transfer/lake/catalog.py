@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -19,30 +19,40 @@ if TYPE_CHECKING:
 _SECRET_NAMES: Final = ("secret", "token", "credential", "password", "access-key", "account-key", "sas", "json-key")
 
 
+@contextmanager
+def hide_secrets(secrets: tuple[str, ...]) -> Iterator[None]:
+    """Raise an error that quotes a secret as another one, without it.
+
+    :raises WarehouseBusy: instead, with the redacted text; the task's retries go on.
+    """
+    try:
+        yield
+    except WarehouseError:
+        raise
+    except Exception as error:
+        shown = _redact(str(error), secrets)
+        if shown == str(error):
+            raise
+        raise WarehouseBusy(f"{type(error).__name__}: {shown}") from None
+
+
+def _redact(text: str, secrets: tuple[str, ...]) -> str:
+    return redact(text, secrets) if any(secret in text for secret in secrets) else text
+
+
 class IcebergCatalog:
     """A catalog of pyiceberg, and the secrets that it was opened with."""
 
     def __init__(self, catalog: Catalog, secrets: tuple[str, ...] = ()) -> None:
         self.catalog, self.secrets = catalog, secrets
 
-    @contextmanager
-    def hide_secrets(self) -> Iterator[None]:
-        """Raise an error that quotes a secret as another one, without it.
-
-        :raises WarehouseBusy: instead, with the redacted text; the task's retries go on.
-        """
-        try:
-            yield
-        except WarehouseError:
-            raise
-        except Exception as error:
-            if self.redact(str(error)) == str(error):
-                raise
-            raise WarehouseBusy(f"{type(error).__name__}: {self.redact(str(error))}") from None
+    def hide_secrets(self) -> AbstractContextManager[None]:
+        """Return a context in which no error quotes a secret; see :func:`hide_secrets`."""
+        return hide_secrets(self.secrets)
 
     def redact(self, text: str) -> str:
         """Return a text without the secrets; unchanged if it has none."""
-        return redact(text, self.secrets) if any(secret in text for secret in self.secrets) else text
+        return _redact(text, self.secrets)
 
     def close(self) -> None:
         """Close its connections; the next use opens them again."""
@@ -62,7 +72,7 @@ def open_catalog(iceberg_conn_id: str) -> IcebergCatalog:
     for secret in secrets:
         mask_secret(secret)
     hook = _hook(iceberg_conn_id)
-    with IcebergCatalog(None, secrets).hide_secrets():  # type: ignore[arg-type]  # it is not open yet
+    with hide_secrets(secrets):
         return IcebergCatalog(hook.catalog, secrets)
 
 

@@ -478,7 +478,7 @@ def test_an_expiry_that_fails_harms_no_page(lake, caplog) -> None:
     broken = InterruptedCatalog(lake.catalog, before=lambda: next(commits)())
     lake.destination(catalog=broken, keep_snapshots_for=timedelta(days=-1)).load_page(page(73, event(73)))
     assert (len(lake.ids()), lake.snapshots()) == (74, 75)
-    assert "expires the snapshots of lake.events: ConnectionError" in caplog.text
+    assert "Could not expire snapshots of lake.events, which a later page repeats: ConnectionError" in caplog.text
 
 
 # --------------------------------------------------------------------------------------------- tables of somebody else
