@@ -8,6 +8,13 @@ from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.delivery.comparison import AlreadyDelivered
 from outbound_transfer.delivery.state import StateLost
 from outbound_transfer.delivery.task_run import TaskNotRunning
+from outbound_transfer.lake.object_errors import (
+    InvalidObject,
+    OtherFormat,
+    PagesNotRewritten,
+    StrayObjects,
+    UnreliableStorage,
+)
 from outbound_transfer.protocol.errors import (
     ApiNotEnabled,
     ApiNotPermitted,
@@ -78,6 +85,7 @@ __all__ = [
     "InvalidCursor",
     "InvalidDelivery",
     "InvalidName",
+    "InvalidObject",
     "InvalidRequest",
     "InvalidSettings",
     "InvalidState",
@@ -91,8 +99,10 @@ __all__ = [
     "NotConnected",
     "NotFound",
     "NothingMatches",
+    "OtherFormat",
     "OutboundTransferError",
     "PageRefused",
+    "PagesNotRewritten",
     "RateLimited",
     "RecipientLimitExceeded",
     "RowsRefused",
@@ -106,11 +116,13 @@ __all__ = [
     "SourceUnreadable",
     "StaleAttempt",
     "StateLost",
+    "StrayObjects",
     "TaskNotRunning",
     "TimedOut",
     "TooManyRejectedLines",
     "TransferLimitReached",
     "UnknownFeed",
+    "UnreliableStorage",
     "UnreliableTable",
     "UnsupportedWarehouse",
     "UnusableTable",

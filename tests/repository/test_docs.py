@@ -20,6 +20,7 @@ from outbound_transfer.airflow_compat import task_attempt, variables
 from outbound_transfer.client import settings
 from outbound_transfer.delivery import comparison, state, task_run
 from outbound_transfer.get_provider_info import get_provider_info
+from outbound_transfer.lake import object_errors
 from outbound_transfer.protocol import endpoints, errors
 from outbound_transfer.protocol.errors import ServiceError
 from outbound_transfer.protocol.retry_rules import RetryDecision, decide_retry
@@ -151,7 +152,7 @@ def own_errors() -> set[str]:
     """Every error that leaves this package, is no answer of the service, and is not only a family of others."""
     found = {settings.InvalidSettings, comparison.AlreadyDelivered, state.StateLost, task_run.TaskNotRunning}
     found |= {task_attempt.StaleAttempt, variables.VariablesUnavailable}
-    for module in (errors, warehouse_errors):
+    for module in (errors, warehouse_errors, object_errors):
         found |= {
             thing
             for thing in vars(module).values()
