@@ -12,9 +12,10 @@ import pytest
 from support.environments import UV, make_environment, run_uv
 from support.pythons import python_of
 from support.repository import REPOSITORY, TESTS
-from versions.environments import NEWEST_CONSTRAINTS
 
 pytestmark = pytest.mark.e2e
+
+CONSTRAINTS = REPOSITORY / "constraints.txt"
 
 PROVIDERS = ("amazon", "clickhousedb", "databricks", "google", "microsoft-mssql", "oracle", "trino")
 
@@ -33,13 +34,13 @@ REFUSED = {
 
 def install(interpreter: Path) -> None:
     packages = [f"apache-airflow-providers-{name}" for name in PROVIDERS]
-    pins = ("--constraint", NEWEST_CONSTRAINTS, "--build-constraint", NEWEST_CONSTRAINTS)
+    pins = ("--constraint", CONSTRAINTS, "--build-constraint", CONSTRAINTS)
     run_uv("pip", "install", "--python", interpreter, *pins, "--editable", REPOSITORY, *packages)
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    inputs = (REPOSITORY / "pyproject.toml", NEWEST_CONSTRAINTS, Path(__file__))
+    inputs = (REPOSITORY / "pyproject.toml", CONSTRAINTS, Path(__file__))
     interpreter = make_environment("refused", python_of("3.12", UV), inputs, install)
     connection = {"host": "warehouse.example.com", "login": "ann", "password": "secret", "schema": "analytics"}
     connections = {f"AIRFLOW_CONN_{name.upper()}": json.dumps({"conn_type": name, **connection}) for name in REFUSED}
