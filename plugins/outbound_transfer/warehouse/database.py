@@ -175,7 +175,7 @@ class Warehouse:
     def table_exists(self, tx: Any, table: Table) -> bool:
         """Return whether the table exists. If it does not, ``tx`` may be unusable afterwards."""
         if self.dialect.exists is None:
-            return _succeeds(tx, f"SELECT 1 FROM {self.name(table)} WHERE 1 = 0")  # noqa: S608
+            return self._can_select(tx, table)
         names = {"quoted": self.qualified(table), "plain": self.prefix + table.name, "schema": self.schema}
         return bool(scalar(tx, self.dialect.exists, names))
 
@@ -185,6 +185,16 @@ class Warehouse:
         :raises UnsupportedWarehouse: one of them takes part in no transaction.
         """
         self.dialect.check_tables(tx, [self.prefix + table.name for table in tables], self.schema)
+
+    def _can_select(self, tx: Any, table: Table) -> bool:
+        try:
+            tx.execute(f"SELECT 1 FROM {self.name(table)} WHERE 1 = 0", ())  # noqa: S608
+            tx.fetchall()
+        except Exception as error:
+            if not self.dialect.is_missing_table(error):
+                raise
+            return False
+        return True
 
     def create_tables(self, tables: Iterable[Table]) -> None:
         """Create the tables that do not exist. Several sessions may do so at the same time."""
@@ -272,16 +282,6 @@ class Warehouse:
 
 def _describe(character: str) -> str:
     return "a NUL character" if character == "\0" else f"the character {character}"
-
-
-def _succeeds(tx: Any, statement: str) -> bool:
-    # Each driver has its own error for a missing table.
-    try:
-        tx.execute(statement, ())
-        tx.fetchall()
-    except Exception:
-        return False
-    return True
 
 
 def scalar(tx: Any, statement: str, parameters: Mapping[str, Any] | Sequence[Any]) -> Any:

@@ -15,6 +15,9 @@ from outbound_transfer.cli.commands import with_connections
 from outbound_transfer.cli.warehouse_check.check import Finding, WarehouseCheck
 from outbound_transfer.cli.warehouse_check.processes import ProcessFailed
 from outbound_transfer.warehouse.connection import open_warehouse
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.dialects.refused import check_names
+from outbound_transfer.warehouse.errors import WarehouseError
 
 _DESCRIPTION: Final = """\
 Check that a database loses and doubles nothing: an ingestion of a small feed is killed (SIGKILL) before, during and
@@ -54,11 +57,8 @@ def _stop(*_: Any) -> NoReturn:
 
 @with_connections
 def _check(arguments: Namespace) -> None:
-    # Looked up once: the processes of the check must not share a connection to Airflow's database.
-    connection = with_parsed_extra(BaseHook.get_connection(arguments.sql_conn_id))
-    prefix = f"outbound_transfer_check_{uuid.uuid4().hex[:8]}_"
-    warehouse = open_warehouse(arguments.sql_conn_id, prefix=prefix, schema=arguments.schema, connection=connection)
-    _print(f"The tables of this check start with {prefix}")
+    warehouse = _open(arguments.sql_conn_id, arguments.schema)
+    _print(f"The tables of this check start with {warehouse.prefix}")
     try:
         findings = WarehouseCheck(warehouse, _print).run(arguments.kills, arguments.readers)
     except ProcessFailed as error:
@@ -66,6 +66,19 @@ def _check(arguments: Namespace) -> None:
     except KeyboardInterrupt:
         raise SystemExit("Interrupted.") from None
     _report(findings)
+
+
+def _open(conn_id: str, schema: str | None) -> Warehouse:
+    prefix = f"outbound_transfer_check_{uuid.uuid4().hex[:8]}_"
+    try:
+        # Looked up once: the processes of the check must not share a connection to Airflow's database.
+        connection = with_parsed_extra(BaseHook.get_connection(conn_id))
+        check_names([connection.conn_type])  # before its provider, which may be missing
+        return open_warehouse(conn_id, prefix=prefix, schema=schema, connection=connection)
+    except WarehouseError:
+        raise
+    except Exception as error:
+        raise SystemExit(f"connection '{conn_id}' cannot be used: {error}") from error
 
 
 def _report(findings: Sequence[Finding]) -> None:

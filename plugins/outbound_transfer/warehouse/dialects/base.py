@@ -169,6 +169,10 @@ class WarehouseDialect(ABC):
         """Return whether the transaction was rolled back so that another can go on: it may be run again at once."""
         return False
 
+    def is_missing_table(self, error: BaseException) -> bool:  # noqa: ARG002
+        """Return whether an error of a query may mean that its table does not exist."""
+        return True  # each driver has its own error
+
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether the values of rows may have caused an error."""
         names = {each.__name__ for each in type(error).__mro__}

@@ -54,6 +54,9 @@ _CASTS: Final = {
     "BOOLEAN": "CAST({} AS BOOLEAN)",
 }
 
+#: Errors of a table or a schema that does not exist, or that the role may not see.
+_MISSING: Final = (2003, 2043)
+
 #: SQLSTATE of statements that another session or a timeout has stopped.
 _CANCELED: Final = "57014"
 
@@ -150,6 +153,9 @@ class SnowflakeDialect(WarehouseDialect):
 
     def keeps_json(self, text: str) -> bool:
         return len(text.encode()) <= _MAX_JSON and (not _LARGE_NUMBER.search(text) or all(_numbers(text)))
+
+    def is_missing_table(self, error: BaseException) -> bool:
+        return getattr(error, "errno", None) in _MISSING
 
     def is_refusal(self, error: BaseException) -> bool:
         # The connector has one class for what a statement or its values cause, and for a lock that was waited for.
