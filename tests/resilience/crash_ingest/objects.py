@@ -243,7 +243,7 @@ def _drain(target: ObjectTarget, base_url: str, key: str, write: int) -> None:
 
     # The kernel ends the process at an instant that nothing in it knows of.
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.2, 3))
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.2, 8))
     settings = Settings(base_url=base_url, transfer_api_key="", event_api_key=key)
     feed = destination(target.open())
     with Client(settings, sleep=lambda _: None, on_retry=lambda _: None) as client, feed.session():

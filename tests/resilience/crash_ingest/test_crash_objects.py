@@ -23,7 +23,7 @@ def test_a_killed_ingest_leaves_whole_pages_and_the_next_run_loads_the_rest(tmp_
 @pytest.mark.parametrize("work", [ingest, reset_and_ingest])
 def test_so_it_is_in_s3(work) -> None:
     with s3_target() as target:
-        account = kill_everywhere(target, "after", every=9, work=work)
+        account = kill_everywhere(target, "after", every=5, work=work)
     assert account.wrong == []
     assert account.kills > 3
     assert len(account.left) > 1
