@@ -35,7 +35,7 @@ def test_so_it_is_in_duckdb(tmp_path: Path) -> None:
 
 
 def test_so_it_is_in_an_iceberg_table(tmp_path: Path) -> None:
-    check(kill_everywhere(target_of("iceberg", tmp_path, None), "after", every=29))
+    check(kill_everywhere(target_of("iceberg", tmp_path, None), "after", every=23))
 
 
 @pytest.mark.parametrize("name", ["psycopg", "portable"])
