@@ -261,7 +261,7 @@ def test_a_cursor_that_is_none_is_repaired_by_command(command, lake, capsys) -> 
 @pytest.mark.parametrize(
     ("where", "error"),
     [
-        ((), "Exactly one of these says it: --sql-conn-id, --iceberg-conn-id"),
+        ((), "Exactly one of these says it: --sql-conn-id.* --iceberg-conn-id"),
         (("--sql-conn-id", "a", "--iceberg-conn-id", "b", "--table", TABLE), "Exactly one of these"),
         (("--iceberg-conn-id", "lake"), "needs --table"),
         (("--iceberg-conn-id", "lake", "--table", "lake.none"), "No feed has been read here yet"),

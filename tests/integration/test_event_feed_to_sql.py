@@ -423,7 +423,7 @@ def test_events_that_the_database_refuses_stop_no_others_but_count_as_rejected(
     refuse_rows(hook.get_conn, hook.dialect_name, "bad%")
     bad = b'{"event_id":2,"type":"bad","data":{}}\n'
     script.replies = [Reply(lines(1) + bad + lines(3), cursor=3)]
-    with pytest.raises(AirflowFailException, match=r"1 lines of the page .* line 2: the database refused it"):
+    with pytest.raises(AirflowFailException, match=r"1 line of the page .* line 2: the database refused it"):
         task(max_rejected=0).run()
     assert warehouse.ids() == []
     result = task().run()

@@ -195,7 +195,7 @@ def test_a_wait_ends_though_the_service_s_connection_is_gone(task, fetch, monkey
 def test_a_failed_try_is_told_and_a_retry_that_uploads_nothing_again_knows_the_digests(
     task, fetch, sandbox, tmp_path
 ) -> None:
-    delivery = task()
+    delivery = task(keep_draft=True)
     sandbox.patch_account(outstanding_transfer_limit=0)
     with pytest.raises(Exception, match="transfer_limit_reached"):
         delivery.run()
@@ -227,7 +227,7 @@ def test_what_was_made_from_other_input_is_marked_discarded(task, fetch, sandbox
 
 
 def test_a_file_that_changed_between_two_tries_has_its_new_digest(task, fetch, sandbox, files) -> None:
-    delivery = task()
+    delivery = task(keep_draft=True)
     sandbox.plan_faults({"path": "/v1/transfers/*/send", "kind": "error", "status": 403})
     with pytest.raises(AirflowFailException):
         delivery.run()

@@ -36,7 +36,7 @@ TOO_LARGE = r"file_too_large.*b\.bin.*2 MB.*1 MB.*split it or have the limit rai
 
 
 def test_a_byte_over_the_limit_uploads_nothing_and_says_what_to_do(deliver, sandbox, stored, too_large) -> None:
-    ti = deliver(too_large, retries=3)
+    ti = deliver(too_large, retries=3, keep_draft=True)
 
     for tries in (1, 2):
         with pytest.raises(AirflowFailException, match=TOO_LARGE):

@@ -81,8 +81,8 @@ def test_verify_says_what_is_wrong(hook: Hook) -> None:
     feed = landed(hook)
     hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 1')
     said = "\n".join(SqlFeedMaintenance(feed).find_problems())
-    assert "1 rows of events" in said
-    assert "1 rows of rejected_lines" in said
+    assert "1 row of events" in said
+    assert "1 row of rejected_lines" in said
     assert "the log ends at 4" in said
     hook.run("DELETE FROM outbound_transfer_feed_polls WHERE cursor_to = 4")
     hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 7')

@@ -14,9 +14,8 @@ import pytest
 
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.dialects.base import RowTooLarge
 from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
-from outbound_transfer.warehouse.errors import RowsRefused
+from outbound_transfer.warehouse.errors import PageRefused, RowsRefused
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.rows import event_rows
 from outbound_transfer.warehouse.schema import CLUSTER, FEED, LEDGER, LISTING, STATE, ensure_schema
@@ -114,7 +113,7 @@ def test_a_row_that_cannot_be_sent_is_an_error_that_says_what_to_do(hook: Hook) 
     loaded: Page = page(0, event(1), event(2, data="x" * 1_000_000))
     with pytest.raises(RowsRefused) as refused:
         feed.load_page(loaded)
-    with pytest.raises(RowTooLarge, match="max_allowed_packet, which is 1,000,000 bytes: raise it"):
+    with pytest.raises(PageRefused, match="max_allowed_packet, which is 1,000,000 bytes: raise it"):
         feed.load_page(refused.value.page)
     assert stored(hook) == []
 

@@ -345,7 +345,8 @@ def test_a_field_that_was_not_there_and_a_whole_row(api: Any, plan: Any) -> None
 @pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
 def test_an_answer_that_is_no_http(api: Any, control: Any, plan: Any, wire: Any, effect: str, created: int) -> None:
     plan(*[{"kind": "not_http", "text": f"Bearer {api.key} what?\r\n", "effect": effect}] * 2)
-    with pytest.raises(httpx.RemoteProtocolError):
+    # A connection that is closed with something unread may be reset before the client has read the text.
+    with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
         api.create()
     assert drafts(control) == created
     connection = wire()
