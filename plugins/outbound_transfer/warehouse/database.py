@@ -89,7 +89,7 @@ class Warehouse:
             for statement in self.dialect.begin:
                 tx.execute(statement)
             yield tx
-            # Not reached on an exception; closing the connection then rolls the transaction back.
+            # Not reached on an exception; the connection is rolled back then, and closed.
             self.dialect.commit(connection, tx)
 
     @contextmanager
@@ -109,13 +109,14 @@ class Warehouse:
             try:
                 return change()
             except Exception as error:
-                if not left or not self._is_conflict(error):
+                if not left or not self.is_conflict(error):
                     raise
             left -= 1
             # Random, so that two retries do not stay in step.
             time.sleep(random.uniform(0.01, 0.1))  # noqa: S311
 
-    def _is_conflict(self, error: Exception) -> bool:
+    def is_conflict(self, error: Exception) -> bool:
+        """Return whether another session has created the same row or table, or changed the same row first."""
         # The name that every driver gives its error for a duplicate key (PEP 249); the classes differ.
         is_duplicate = any(base.__name__ == "IntegrityError" for base in type(error).__mro__)
         return is_duplicate or self.dialect.is_conflict(error)
@@ -146,6 +147,8 @@ class Warehouse:
         try:
             yield connection
         except BaseException:
+            with suppress(Exception):  # a hook may keep its connection, and not close it here
+                connection.rollback()
             connection.close()
             raise
         if self._reuses_connection:

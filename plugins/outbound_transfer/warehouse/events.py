@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -49,8 +50,8 @@ AddRows: TypeAlias = Callable[[Any, Table, Sequence[Row]], int]
 #: Number of retries if another session creates the tables at the same time.
 _CREATE_RETRIES: Final = 20
 
-#: Number of times that a page is loaded again after a deadlock.
-_DEADLOCK_RETRIES: Final = 5
+#: Number of times that a page is loaded again after a conflict, while the cursor is where it was.
+_CONFLICT_RETRIES: Final = 5
 
 
 class EventStore(EventDestination):
@@ -125,7 +126,7 @@ class EventStore(EventDestination):
                 self._create()
                 return
             except Exception as error:
-                if not left or not (self.warehouse.dialect.is_conflict(error) or self._read() is not None):
+                if not left or not (self.warehouse.is_conflict(error) or self._read() is not None):
                     raise
             time.sleep(0.05)
 
@@ -168,8 +169,19 @@ class EventStore(EventDestination):
             accepted = storable_page(page, self._refusal, self.now())
             if accepted != page:
                 raise RowsRefused(f"the database refuses rows of the page after {page.cursor}", accepted) from error
-            self.read_cursor()  # a database that cannot be reached refuses nothing: the task's retries go on
+            if not self._is_refused_again(page):
+                raise  # it was no refusal, but a trouble that has passed, or goes on: the task's retries do the same
             raise PageRefused(f"the database refuses any row of the page after {page.cursor}: {error}") from error
+
+    def _is_refused_again(self, page: Page) -> bool:
+        """Return whether a database that can be read refuses a page that it has refused."""
+        try:
+            is_refused = self._refusal(page) is not None
+            with self.warehouse.read() as tx:
+                self.read_cursor_row(tx)
+        except Exception:
+            return False
+        return is_refused
 
     def _append_or_insert_page(self, page: Page) -> int:
         if self._expect_new_rows and self._supports_append:
@@ -184,16 +196,19 @@ class EventStore(EventDestination):
     def _supports_append(self) -> bool:
         return self.warehouse.supports_append(EVENTS)
 
-    def _load_in_transaction(self, page: Page, add_events: AddRows, retries: int = _DEADLOCK_RETRIES) -> int:
+    def _load_in_transaction(self, page: Page, add_events: AddRows, retries: int = _CONFLICT_RETRIES) -> int:
         try:
             with self.warehouse.transaction() as tx:
                 return self._write(tx, page, add_events)
         except Exception as error:
-            if retries and self.warehouse.dialect.is_deadlock(error):  # the cursor may be where it was
-                return self._load_in_transaction(page, add_events, retries - 1)
-            if self.warehouse.dialect.is_conflict(error):
+            if not self.warehouse.dialect.is_conflict(error):
+                raise
+            if self._read() != page.cursor:
                 raise self._cursor_moved(page.cursor) from error
-            raise
+            if not retries:
+                raise
+            time.sleep(random.uniform(0.01, 0.1))  # noqa: S311  # so that two readers do not stay in step
+            return self._load_in_transaction(page, add_events, retries - 1)
 
     def _refusal(self, page: Page) -> Exception | None:
         try:

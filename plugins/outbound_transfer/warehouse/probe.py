@@ -21,6 +21,9 @@ from outbound_transfer.warehouse.tables import probe_table
 #: Keys that only a case-blind, accent-blind or padding collation takes for one another, and characters of four bytes.
 _KEYS: Final = ("a", "A", "a ", "á", "🎉", "🚀", "日本")
 
+#: What a database with short text columns cuts off, and one with escapes in its literals changes.
+_LONG_TEXT: Final = r"\'\\n%s {é🎉}" * 10_000
+
 
 def probe(warehouse: Warehouse) -> None:
     """Check with a table of its own, which is dropped again, that a database keeps what it is given.
@@ -61,16 +64,17 @@ def _find_unknown_rowcount(warehouse: Warehouse, table: Table) -> str | None:
 
 
 def _find_duplicate_key(warehouse: Warehouse, table: Table) -> str | None:
-    try:
-        with warehouse.transaction() as tx:
+    # Twice: an error may have another reason, and each driver has its own for this one.
+    for _ in range(2):
+        with suppress(Exception), warehouse.transaction() as tx:
             _insert(warehouse, tx, table, "a", "")
-    except Exception:  # each driver has its own error
-        return None
-    return f"accepts two rows of one key: {NO_KEYS}"
+    with warehouse.read() as tx:
+        rows = len(fetch_all(warehouse.run(tx, "SELECT [name] FROM {probe}", probe=table)))
+    return None if rows == 1 else f"accepts two rows of one key: {NO_KEYS}"
 
 
 def _find_changed_text(warehouse: Warehouse, table: Table) -> str | None:
-    wanted = {**{name: name for name in _KEYS}, "null": None, "empty": ""}
+    wanted = {**{name: name for name in _KEYS}, "null": None, "empty": "", "long": _LONG_TEXT}
     try:
         with warehouse.transaction() as tx:
             warehouse.run(tx, "DELETE FROM {probe} WHERE [name] = ?", ("a",), probe=table)

@@ -21,6 +21,9 @@ Refusal: TypeAlias = Callable[[Page], Exception | None]
 #: Whether a JSON column returns the value of a text unchanged.
 KeepsJson: TypeAlias = Callable[[str], bool]
 
+#: Number of events that are tried before a page counts as refused as a whole.
+_MAX_SAMPLE: Final = 3
+
 #: Maximum number of characters of the database's error.
 _MAX_REASON: Final = 300
 
@@ -30,7 +33,7 @@ def storable_page(page: Page, refusal: Refusal, now: datetime) -> Page:
 
     Returns the same page if the values of its rows are not the reason.
     """
-    if not page.events or refusal(replace(page, events=(_probe_event(now),), rejected=())) is not None:
+    if not page.events or _is_refused_whole(page, refusal, now):
         return page
     accepted: list[Event] = []
     rejected = list(page.rejected)
@@ -46,6 +49,10 @@ def storable_page(page: Page, refusal: Refusal, now: datetime) -> Page:
             middle = len(events) // 2
             add(events[:middle])
             add(events[middle:])
+        elif (trouble := refusal_with([])) is not None:
+            raise trouble  # it is not this event's
+        elif (error := refusal_with(events)) is None:
+            accepted.extend(events)
         else:
             add_refused(events[0], error)
 
@@ -59,6 +66,12 @@ def storable_page(page: Page, refusal: Refusal, now: datetime) -> Page:
 
     add(page.events)
     return replace(page, events=tuple(accepted), rejected=tuple(sorted(rejected, key=lambda each: each.line_number)))
+
+
+def _is_refused_whole(page: Page, refusal: Refusal, now: datetime) -> bool:
+    """Return whether the database accepts neither an event of its simplest form nor any of the first ones."""
+    some = (_simple_event(now), *page.events[:_MAX_SAMPLE])
+    return all(refusal(replace(page, events=(event,), rejected=())) is not None for event in some)
 
 
 def with_raw_lines(page: Page, keeps_json: KeepsJson) -> Page:
@@ -84,9 +97,9 @@ def _with_raw(event: Event, line: bytes) -> Event:
     return replace(event, raw=line.decode().strip(" \t\r"))
 
 
-def _probe_event(now: datetime) -> Event:
-    """Return an event that is refused only if the tables accept no event at all."""
-    return Event(f"probe {now.timestamp()}", "transfer_sent", now.isoformat(), json.dumps({}), None, 1)
+def _simple_event(now: datetime) -> Event:
+    """Return an event that a database refuses only because of what is not in the event."""
+    return Event(f"probe-{now.timestamp():.0f}", "transfer_sent", now.isoformat(), json.dumps({}), None, 1)
 
 
 def _reason(error: Exception) -> str:

@@ -65,7 +65,8 @@ def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> Non
     with warehouse.read() as tx:
         found = checked_version(warehouse, tx, group)
     if found != group.version:
-        _upgrade(warehouse, group, now)
+        # Without a lock, sessions that create the tables at the same time get an error.
+        warehouse.retry_on_conflict(lambda: _upgrade(warehouse, group, now))
 
 
 def is_current(warehouse: Warehouse, tx: Any, group: TableGroup) -> bool:

@@ -17,6 +17,7 @@ from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 from outbound_transfer.warehouse.errors import PageRefused, RowsRefused
 from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.rows import event_rows
 from outbound_transfer.warehouse.schema import CLUSTER, FEED, LEDGER, LISTING, STATE, ensure_schema
 from outbound_transfer.warehouse.tables import EVENTS, TABLES
@@ -236,3 +237,50 @@ def test_a_user_who_may_not_create_tables_uses_those_that_are_there(mariadb: Dat
         assert feed.load_page(page(0, event(1))) == 1
     finally:
         root.run(f"DROP USER '{user}'@'localhost'")
+
+
+def test_no_index_of_a_users_own_loses_an_event(hook: Hook) -> None:
+    feed = ready(hook)
+    hook.run('CREATE UNIQUE INDEX mine ON outbound_transfer_events ("type"(10))')
+    loaded = page(0, event(1), event(2), event(3))
+    with pytest.raises(RowsRefused) as refused:
+        feed.load_page(loaded)
+    assert feed.load_page(refused.value.page) == 1
+    assert len(stored(hook)) == 1
+    assert hook.fetch("SELECT count(*) FROM outbound_transfer_rejected_lines") == [(2,)]
+
+
+def test_a_lock_wait_timeout_is_no_moved_cursor(hook: Hook) -> None:
+    ready(hook)
+    feed = tables(hook, timeout=1)
+    other = hook.connect()
+    with closing(other), closing(other.cursor()) as tx:
+        tx.execute("UPDATE outbound_transfer_feed_cursor SET updated_at = NULL WHERE 1 = 0")
+        tx.execute("SELECT * FROM outbound_transfer_feed_cursor FOR UPDATE")
+        tx.fetchall()
+        with pytest.raises(Exception, match=r"1205|Lock wait timeout|max_statement_time"):
+            feed.load_page(page(0, event(1)))
+    assert feed.load_page(page(0, event(1))) == 1
+
+
+@pytest.mark.parametrize("mode", ["", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES"])
+def test_a_literal_is_the_same_in_every_sql_mode(hook: Hook, mode: str) -> None:
+    values = ["it's", "back\\slash", "\\'; DROP TABLE x; --", "nul\0", "🎉'", '"']
+    with closing(hook.connect()) as connection, closing(connection.cursor()) as tx:
+        tx.execute("SET SESSION sql_mode = %s", (mode,))
+        tx.execute("SELECT " + ", ".join("%s" for _ in values), tuple(values))
+        assert list(tx.fetchall()[0]) == values
+
+
+def test_a_session_takes_over_nothing_that_changes_results(hook: Hook) -> None:
+    def connect() -> Any:
+        connection = hook.get_conn()
+        settings = ("sql_select_limit = 1", "unique_checks = 0", "foreign_key_checks = 0", "sql_safe_updates = 1")
+        connection.cursor().execute("SET " + ", ".join((*settings, "completion_type = 2", "tx_read_only = 1")))
+        return connection
+
+    feed = tables(Hook(hook.dialect_name, connect))
+    feed.get_or_create_cursor()
+    assert feed.load_page(page(0, event(1), event(2), event(2), event(3))) == 3
+    assert SqlFeedMaintenance(feed).reset(0) == (4, 0)
+    assert feed.load_page(page(0, event(1), event(2), event(2), event(3))) == 0

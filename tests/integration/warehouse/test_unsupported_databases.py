@@ -15,8 +15,9 @@ import pytest
 from outbound_transfer.transfers.feed_ingest import FeedIngest
 from outbound_transfer.transfers.progress import IngestProgress
 from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.dialects.refused import REFUSED
-from outbound_transfer.warehouse.errors import InvalidCursor, PageRefused, UnsupportedWarehouse
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, PageRefused, UnsupportedWarehouse
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.schema import CLUSTER, FEED, LEDGER, LISTING, STATE, TableGroup, ensure_schema
 from outbound_transfer.warehouse.timestamps import utc_now
@@ -75,12 +76,33 @@ class HasEmptyForNull(Bent):
         )
 
 
+class CutsText(Bent):
+    def execute(self, statement: str, *parameters: Any) -> Any:
+        return super().execute(
+            statement, *([value[:255] if isinstance(value, str) else value for value in each] for each in parameters)
+        )
+
+
+class HasNoKeysAndIsBusyOnce(HasNoKeys):
+    """The one error comes where a second row of a key is tried."""
+
+    inserts = 0
+
+    def execute(self, statement: str, *parameters: Any) -> Any:
+        if "INSERT INTO" in statement:
+            HasNoKeysAndIsBusyOnce.inserts += 1
+            if HasNoKeysAndIsBusyOnce.inserts == 3:
+                raise sqlite3.OperationalError("database is locked")
+        return super().execute(statement, *parameters)
+
+
 BENT = {
     CommitsEachStatement: "commits by itself",
     CountsNoRows: "how many rows a statement changed",
     HasNoKeys: "two rows of one key",
     IgnoresCase: "differ by case",
     HasEmptyForNull: "changes text",
+    CutsText: "changes text",
 }
 
 
@@ -101,6 +123,12 @@ def test_an_unknown_database_that_keeps_less_is_refused(bent: type[Bent], group:
         ensure_schema(Warehouse(bent_hook(bent, file)), group, utc_now())
     assert "EventFeedToObjectStorageOperator" in str(refused.value)
     assert table_names(file) == []
+
+
+def test_an_error_alone_does_not_show_that_keys_are_enforced(tmp_path: Path) -> None:
+    HasNoKeysAndIsBusyOnce.inserts = 0
+    with pytest.raises(UnsupportedWarehouse, match="two rows of one key"):
+        tables(bent_hook(HasNoKeysAndIsBusyOnce, tmp_path / "warehouse.db")).get_or_create_cursor()
 
 
 def test_an_unknown_database_that_keeps_what_it_is_given_is_used(tmp_path: Path) -> None:
@@ -183,6 +211,43 @@ def test_the_tables_have_transactions_whatever_the_default_is(hook_of: Callable[
     assert engines == [("InnoDB",)]
 
 
+def test_a_view_over_a_table_without_transactions_is_refused(hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of("mysqlclient")
+    feed = tables(hook)
+    feed.get_or_create_cursor()
+    hook.run("RENAME TABLE outbound_transfer_feed_cursor TO other")
+    hook.run("CREATE VIEW outbound_transfer_feed_cursor AS SELECT * FROM other")
+    with pytest.raises(UnsupportedWarehouse, match="outbound_transfer_feed_cursor has the engine VIEW"):
+        feed.get_or_create_cursor()
+
+
+def test_a_database_behind_mysqls_protocol_is_probed(hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of("mysqlclient")
+
+    class Poolers(Bent):
+        """Ignores what it is told about commits."""
+
+        def cursor(self) -> Any:
+            self.inner.autocommit(True)
+            return self.inner.cursor()
+
+    with pytest.raises(UnsupportedWarehouse, match="keeps rows of a transaction that is rolled back"):
+        tables(Hook("mysql", lambda: Poolers(hook.get_conn()))).get_or_create_cursor()
+    assert hook.fetch("SHOW TABLES") == []
+
+
+def test_a_table_that_a_crash_of_the_server_empties_is_refused(hook_of: Callable[[str], Hook]) -> None:
+    for driver in ("psycopg", "psycopg2-dictionaries"):
+        hook = hook_of(driver)
+        feed = tables(hook)
+        feed.get_or_create_cursor()
+        hook.run("ALTER TABLE outbound_transfer_events SET UNLOGGED")
+        with pytest.raises(UnsupportedWarehouse, match="outbound_transfer_events is UNLOGGED"):
+            feed.get_or_create_cursor()
+        hook.run("ALTER TABLE outbound_transfer_events SET LOGGED")
+        assert feed.get_or_create_cursor() == 0
+
+
 def test_a_cursor_that_is_there_twice_is_an_error_and_no_lost_race(tmp_path: Path) -> None:
     file = tmp_path / "warehouse.db"
     feed = tables(Hook("sqlite", lambda: sqlite3.connect(file), "?"))
@@ -212,3 +277,51 @@ def test_a_page_that_is_refused_as_a_whole_is_in_the_log_of_polls(hook: Hook) ->
     assert found.note is not None
     assert "not loaded: PageRefused: the database refuses any row" in found.note
     assert hook.fetch(CURSOR) == [(0,)]
+
+
+def test_a_refusal_that_does_not_come_again_is_left_to_the_tasks_retries(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DataError(Exception):
+        pass
+
+    feed = tables(hook)
+    feed.get_or_create_cursor()
+    errors = [DataError("once")]
+    append, insert = feed.warehouse.dialect.append, feed.warehouse.dialect.insert
+
+    def failing(add: Callable[..., int]) -> Callable[..., int]:
+        def run(tx: Any, quoted: str, table: Any, rows: Any) -> int:
+            if errors and table.name == "events":
+                raise errors.pop()
+            return add(tx, quoted, table, rows)
+
+        return run
+
+    monkeypatch.setattr(feed.warehouse.dialect, "append", failing(append))
+    monkeypatch.setattr(feed.warehouse.dialect, "insert", failing(insert))
+    with pytest.raises(DataError):
+        feed.load_page(PAGES[0])
+    assert feed.load_page(PAGES[0]) == 3
+
+
+@pytest.mark.parametrize("name", ["sqlite", "mysqlclient", "mysql-connector"])
+def test_a_connection_that_its_hook_keeps_is_rolled_back(name: str, hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of(name)
+
+    class Kept(Bent):
+        def cursor(self) -> Any:
+            return self.inner.cursor()
+
+        def close(self) -> None:
+            pass
+
+    connection = Kept(hook.get_conn())
+    feed = tables(Hook(hook.dialect_name, lambda: connection, hook.placeholder))
+    feed.get_or_create_cursor()
+    with pytest.raises(CursorMoved), feed.warehouse.transaction() as tx:
+        feed.compare_and_set_cursor(tx, 0, 7)
+        feed.compare_and_set_cursor(tx, 0, 8)
+    feed.log_poll(PollRecord(cursor_from=0, status=500))
+    assert feed.get_or_create_cursor() == 0
+    connection.inner.close()

@@ -165,10 +165,6 @@ class WarehouseDialect(ABC):
         """Return whether an error means that another session changed the same row first."""
         return False
 
-    def is_deadlock(self, error: BaseException) -> bool:  # noqa: ARG002
-        """Return whether the transaction was rolled back so that another can go on: it may be run again at once."""
-        return False
-
     def is_missing_table(self, error: BaseException) -> bool:  # noqa: ARG002
         """Return whether an error of a query may mean that its table does not exist."""
         return True  # each driver has its own error

@@ -43,11 +43,23 @@ _BYTES_PER_CHARACTER: Final = 4
 _MARIADB_TIMEOUT: Final = "max_statement_time = {seconds:.3f}"
 _MYSQL_TIMEOUT: Final = "max_execution_time = {milliseconds:.0f}"
 
+#: What a server's defaults may have changed: rows that a query leaves out, what a commit does, what is refused, and
+#: when a duplicate key is found.
+_SETTINGS: Final = (
+    "sql_select_limit = DEFAULT",
+    "completion_type = 0",
+    "sql_big_selects = 1",
+    "sql_safe_updates = 0",
+    "unique_checks = 1",
+    "foreign_key_checks = 1",
+)
+
 _DUPLICATE: Final = 1062
 _DEADLOCK: Final = 1213
 
-#: Errors over a row that another session has locked or changed: a lock wait timeout, a changed record or table.
-_CONFLICTS: Final = frozenset((_DEADLOCK, 1205, 1020, 1412))
+#: Errors over a row that another session has changed: a deadlock, a changed record or table. Not a lock wait timeout
+#: (1205), which says nothing of a change.
+_CONFLICTS: Final = frozenset((_DEADLOCK, 1020, 1412))
 
 #: Errors that values may cause. Drivers have one class for these and for lost connections, and not all have SQLSTATE.
 _REFUSALS: Final = frozenset(
@@ -76,12 +88,9 @@ class _Server:
     collation: str
 
 
-def _server_of(version: str, max_packet: int) -> _Server:
-    is_mariadb = "mariadb" in version.lower()
-    return _Server(is_mariadb, max_packet, "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin")
+_MARIADB_COLLATION, _MYSQL_COLLATION = "utf8mb4_nopad_bin", "utf8mb4_0900_bin"
 
-
-_UNKNOWN: Final = _server_of("", 1024 * 1024)
+_UNKNOWN: Final = _Server(False, 1024 * 1024, _MYSQL_COLLATION)
 
 
 class _Connection:
@@ -170,9 +179,7 @@ class MySqlDialect(WarehouseDialect):
         connection = _Connection(raw)
         tx = connection.cursor()
         if self.server is _UNKNOWN:
-            tx.execute("SELECT version(), @@max_allowed_packet")
-            version, max_packet = tx.fetchall()[0]
-            self.server = _server_of(str(version), int(max_packet))
+            self.server = _read_server(tx)
         for statement in self._session(self.server):
             tx.execute(statement)
         tx.close()
@@ -180,7 +187,7 @@ class MySqlDialect(WarehouseDialect):
 
     def _session(self, server: _Server) -> Iterator[str]:
         """Yield the statements that a session begins with."""
-        settings = ["sql_mode = 'TRADITIONAL'", "autocommit = 0", "time_zone = '+00:00'"]
+        settings = ["sql_mode = 'TRADITIONAL'", "autocommit = 0", "time_zone = '+00:00'", *_SETTINGS]
         if self.timeout is not None:
             limit = _MARIADB_TIMEOUT if server.is_mariadb else _MYSQL_TIMEOUT
             settings += [
@@ -193,14 +200,13 @@ class MySqlDialect(WarehouseDialect):
         yield f"SET NAMES utf8mb4 COLLATE {server.collation}"
         yield "SET " + ", ".join(f"SESSION {each}" for each in settings)
         # The default, REPEATABLE READ, locks gaps between rows: feeds in the same tables would meet deadlocks.
-        yield "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+        yield "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
         new = select_new_rows(tx, self, quoted, table, rows)
         if new:
-            # IGNORE would skip a row that another session has added meanwhile, too, but also change refused values.
-            key = self.quote(next(iter(table.primary_key)).name)
-            self._add(tx, quoted, table, new, f" ON DUPLICATE KEY UPDATE {key} = {key}")
+            # Neither IGNORE nor ON DUPLICATE KEY UPDATE: they skip what any unique index of the table refuses.
+            self._add(tx, quoted, table, new)
         return len(new)
 
     def append(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
@@ -212,14 +218,20 @@ class MySqlDialect(WarehouseDialect):
             raise
         return len(rows)
 
+    def needs_probe(self, tx: Any) -> bool:  # noqa: ARG002  # other databases speak MySQL's protocol, too
+        return True
+
     def check_tables(self, tx: Any, names: Sequence[str], schema: str | None) -> None:
         # The SQL mode lets no other engine take the place of InnoDB, but whoever made the tables may have chosen one.
         tx.execute(
-            "SELECT table_name, engine FROM information_schema.tables WHERE engine <> 'InnoDB'"  # noqa: S608
+            "SELECT table_name, coalesce(engine, 'VIEW'), @@lower_case_table_names"  # noqa: S608
+            " FROM information_schema.tables WHERE coalesce(engine, 'VIEW') <> 'InnoDB'"
             f" AND table_schema = coalesce(%s, database()) AND table_name IN ({', '.join('%s' for _ in names)})",
             (schema, *names),
         )
-        for name, engine in tx.fetchall():
+        for name, engine, folds_case in tx.fetchall():
+            if name not in names and not folds_case:
+                continue  # the query compares names without case
             raise UnsupportedWarehouse(
                 f"the table {name} has the engine {engine}, which has no transactions, so a page could be loaded in "
                 "part: change it to InnoDB (ALTER TABLE … ENGINE = InnoDB), then run `feed verify`"
@@ -231,9 +243,6 @@ class MySqlDialect(WarehouseDialect):
 
     def is_conflict(self, error: BaseException) -> bool:
         return _code(error) in _CONFLICTS
-
-    def is_deadlock(self, error: BaseException) -> bool:
-        return _code(error) == _DEADLOCK
 
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or _code(error) in _REFUSALS
@@ -253,18 +262,18 @@ class MySqlDialect(WarehouseDialect):
             f" CHARACTER SET utf8mb4 COLLATE {self.server.collation}"
         ]
 
-    def _add(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row], on_duplicate: str = "") -> None:
-        insert = _Insert(f"INSERT INTO {quoted} ({self.columns(table)}) VALUES ", on_duplicate)  # noqa: S608
+    def _add(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> None:
+        insert = f"INSERT INTO {quoted} ({self.columns(table)}) VALUES "  # noqa: S608
         texts = _row_literals(table, rows)
         sizes = [len(text.encode()) + 1 for text in texts]
-        room = self.server.max_packet - _PACKET_OVERHEAD - len(insert.of("").encode())
+        room = self.server.max_packet - _PACKET_OVERHEAD - len(insert.encode())
         for batch in _batches(sizes, min(room, _MAX_STATEMENT)):
             if sum(sizes[batch]) <= room:
-                tx.execute(insert.of(",".join(texts[batch])))
+                tx.execute(insert + ",".join(texts[batch]))
             else:
                 self._add_large(tx, insert, _row_values(table, rows[batch.start]), room)
 
-    def _add_large(self, tx: Any, insert: _Insert, row: Row, room: int) -> None:
+    def _add_large(self, tx: Any, insert: str, row: Row, room: int) -> None:
         """Insert a row that is larger than a packet. Its large values are sent in parts, in variables of the session.
 
         :raises RowTooLarge: the server is not MariaDB.
@@ -287,19 +296,8 @@ class MySqlDialect(WarehouseDialect):
                 expressions.append(_joined(names, mark))
             else:
                 expressions.append(_literal(value))
-        tx.execute(insert.of(f"({','.join(expressions)})"))
+        tx.execute(f"{insert}({','.join(expressions)})")
         tx.execute("SET " + ", ".join(f"{name} = NULL" for name in variables))
-
-
-@dataclass(frozen=True)
-class _Insert:
-    """A statement without its rows."""
-
-    start: str
-    on_duplicate: str
-
-    def of(self, rows: str) -> str:
-        return self.start + rows + self.on_duplicate
 
 
 class _DdlCompiler(MySQLDDLCompiler):
@@ -327,6 +325,21 @@ class _Sql(MySQLDialect):
 
 
 _SQL: Final = _Sql(paramstyle="format")
+
+
+def _read_server(tx: _Cursor) -> _Server:
+    """Return what the server is, by what it has: its version may be that of a proxy.
+
+    :raises UnsupportedWarehouse: it has no collation that tells all texts apart.
+    """
+    tx.execute(
+        "SELECT @@max_allowed_packet, max(collation_name) FROM information_schema.collations"  # noqa: S608
+        f" WHERE collation_name IN ('{_MARIADB_COLLATION}', '{_MYSQL_COLLATION}')"
+    )
+    max_packet, collation = tx.fetchall()[0]
+    if collation is None:
+        raise UnsupportedWarehouse("The server is too old: MySQL 8.0.17, MariaDB 10.2 or a later version is needed")
+    return _Server(str(collation) == _MARIADB_COLLATION, int(max_packet), str(collation))
 
 
 def _decode_as_utf8(raw: Any) -> None:
@@ -357,10 +370,8 @@ def _literal(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, str):
-        # The session's SQL mode has backslashes as escapes, and its character set has no byte of another character
-        # that looks like a quote.
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0")
-        return f"'{escaped}'"
+        # In hexadecimal where a quote or a backslash would depend on the session's SQL mode.
+        return f"'{value}'" if _is_plain(value) else f"_utf8mb4 X'{value.encode().hex()}'"
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"X'{bytes(value).hex()}'"
     if isinstance(value, (int, float)):

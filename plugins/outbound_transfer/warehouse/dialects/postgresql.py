@@ -10,7 +10,7 @@ from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects.base import DialectT, Row, WarehouseDialect, select_new_rows
 from outbound_transfer.warehouse.dialects.refused import check_names
-from outbound_transfer.warehouse.errors import DuplicateRow
+from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse
 
 _UNIQUE_VIOLATION: Final = "23505"
 
@@ -50,6 +50,18 @@ class PostgresDialect(WarehouseDialect):
         version = str(_only_value(tx.fetchone())).lower()
         check_names(name for name in ("redshift",) if name in version)
         return any(name in version for name in _OTHERS)
+
+    def check_tables(self, tx: Any, names: Sequence[str], schema: str | None) -> None:
+        tx.execute(
+            "SELECT relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+            " WHERE relpersistence = 'u' AND nspname = coalesce(%s, current_schema()) AND relname = ANY(%s)",
+            (schema, list(names)),
+        )
+        for row in tx.fetchall():
+            raise UnsupportedWarehouse(
+                f"the table {_only_value(row)} is UNLOGGED, so that a crash of the server empties it: "
+                "ALTER TABLE … SET LOGGED, then run `feed verify`"
+            )
 
     def configure_connection(self, connection: Any) -> None:
         connection.autocommit = False  # psycopg 2 and 3 alike, whatever the connection's extra says
