@@ -319,9 +319,14 @@ def test_a_connection_that_its_hook_keeps_is_rolled_back(name: str, hook_of: Cal
     connection = Kept(hook.get_conn())
     feed = tables(Hook(hook.dialect_name, lambda: connection, hook.placeholder))
     feed.get_or_create_cursor()
-    with pytest.raises(CursorMoved), feed.warehouse.transaction() as tx:
-        feed.compare_and_set_cursor(tx, 0, 7)
-        feed.compare_and_set_cursor(tx, 0, 8)
+
+    def move_and_fail() -> None:
+        with feed.warehouse.transaction() as tx:
+            feed.compare_and_set_cursor(tx, 0, 7)
+            feed.compare_and_set_cursor(tx, 0, 8)
+
+    with pytest.raises(CursorMoved):
+        move_and_fail()
     feed.log_poll(PollRecord(cursor_from=0, status=500))
     assert feed.get_or_create_cursor() == 0
     connection.inner.close()
