@@ -145,6 +145,24 @@ def test_values_are_read_back_as_they_were_sent(lake, value: str) -> None:
 # ------------------------------------------------------------------------------------------------- reading it back
 
 
+#: What follows its 16th character is a surrogate, which UTF-8 does not have.
+UNBOUNDED = "x" * 15 + "\ud7ff and more"
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_text_without_a_bound_is_stored_in_any_column_of_a_new_table_and_an_old_one(lake, is_new: bool) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    for name in () if is_new else [name for name in lake.table().properties if "metrics" in name]:
+        lake.remove_property(name)
+    values = {"event_id": UNBOUNDED, "type": UNBOUNDED, "timestamp": UNBOUNDED, "data": {"a": UNBOUNDED}, UNBOUNDED: 1}
+    destination.load_page(page(0, json.dumps(values, ensure_ascii=False).encode(), b"\xff" * 40))
+    destination.log_poll(PollRecord(cursor_from=2, note=UNBOUNDED))
+    assert (lake.rows()[0]["event_id"], lake.rows()[0]["type"]) == (UNBOUNDED, UNBOUNDED)
+    assert lake.maintenance().status().note == UNBOUNDED
+    assert lake.maintenance().reset(0) == (2, 0)
+
+
 def test_duckdb_reads_the_rows_from_the_data_files_and_from_arrow(lake) -> None:
     destination = lake.destination()
     destination.get_or_create_cursor()
