@@ -223,13 +223,14 @@ def _plan_rebuild(starts: list[int], state: FeedState) -> _Move:
 
 
 def _state_after(move: _Move, starts: list[int], state: FeedState) -> FeedState:
-    """Return the state once the cursor is set. Claims are invalid then: the same responses come again."""
+    """Return the state once the cursor is set. It forgets claimed and accepted cursors: one may have been wrong."""
+    state = replace(state, cursor=move.to, claim=None, excess=0)
     if move.delete_from is None:
-        return replace(state, cursor=move.to, claim=None)
+        return state
     left = [start for start in starts if start < move.delete_from]
     # The end of the page that is the newest one now is not known; it was not after the first deleted page.
     rows = (left[-1], move.delete_from) if left else (None, None)
-    return replace(state, cursor=move.to, claim=None, rows_from=rows[0], rows_to=rows[1])
+    return replace(state, rows_from=rows[0], rows_to=rows[1])
 
 
 def find_row_problems(rows: pa.Table, state: FeedState) -> Iterator[str]:

@@ -463,6 +463,16 @@ def test_a_claim_is_kept_with_the_cursor_and_forgotten_with_it(lake) -> None:
     assert (destination.greatest_excess(), destination.greatest_claim(0)) == (997, 0)
 
 
+@pytest.mark.parametrize("repair", [lambda feed: feed.reset(0), lambda feed: feed.rebuild_cursor()])
+def test_a_wrong_cursor_that_was_accepted_is_no_measure_after_a_repair(lake, repair: Callable[[Any], Any]) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    destination.load_page(page(0, *events(0, 3), next_cursor=10**12))
+    assert destination.greatest_excess() == 10**12 - 3
+    repair(lake.maintenance())
+    assert destination.greatest_excess() == 0
+
+
 # ------------------------------------------------------------------------------------------------------- snapshots
 
 
