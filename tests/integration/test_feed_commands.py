@@ -70,6 +70,18 @@ def test_status_and_verify(landed, command, capsys) -> None:
     assert "OK: no problems found" in capsys.readouterr().out
 
 
+def test_a_reset_is_refused_if_another_one_came_while_it_asked(landed, command, warehouse, monkeypatch) -> None:
+    def answer(question: str) -> str:
+        assert " from 3 to 2?" in question
+        command("reset", "--to", "1", "--yes")
+        return "y"
+
+    monkeypatch.setattr("builtins.input", answer)
+    with pytest.raises(SystemExit, match="is no longer 3, it is 1"):
+        command("reset", "--to", "2")
+    assert warehouse('SELECT "cursor" FROM outbound_transfer_feed_cursor') == [(1,)]
+
+
 def test_a_reset_asks_first_and_is_logged(landed, command, warehouse, monkeypatch, capsys) -> None:
     monkeypatch.setattr("builtins.input", lambda _: "n")
     with pytest.raises(SystemExit, match=r"Nothing was changed\."):

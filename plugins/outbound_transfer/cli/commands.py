@@ -80,7 +80,7 @@ def verify(arguments: Namespace) -> None:
 def rebuild_cursor(arguments: Namespace) -> None:
     """Set the cursor to the page of the newest rows."""
     feed = _open_feed(arguments)
-    _confirm(arguments, f"Set the cursor of {feed.account} by the rows? It is {_cursor_text(feed)}.")
+    _confirm(arguments, f"Set the cursor of {feed.account} by the rows? It is {_cursor_text(_cursor_of(feed))}.")
     print(_moved(*feed.rebuild_cursor()))  # noqa: T201
 
 
@@ -88,8 +88,9 @@ def rebuild_cursor(arguments: Namespace) -> None:
 def reset(arguments: Namespace) -> None:
     """Set the cursor."""
     feed = _open_feed(arguments)
-    _confirm(arguments, f"Set the cursor of {feed.account} from {_cursor_text(feed)} to {arguments.to}?")
-    before, after = feed.reset(arguments.to)
+    shown = _cursor_of(feed)
+    _confirm(arguments, f"Set the cursor of {feed.account} from {_cursor_text(shown)} to {arguments.to}?")
+    before, after = feed.reset(arguments.to, expected=shown)
     print(_moved(before, after))  # noqa: T201
     if after != arguments.to:
         print(f"The page that has {arguments.to} starts at {after}: its rows are deleted, and read again.")  # noqa: T201
@@ -184,12 +185,17 @@ def _check_known(feed: FeedMaintenance) -> None:
         feed.read_cursor()
 
 
-def _cursor_text(feed: FeedMaintenance) -> str:
+def _cursor_of(feed: FeedMaintenance) -> int | None:
+    """Return the cursor; None if it is not valid."""
     try:
-        return str(feed.read_cursor())
+        return feed.read_cursor()
     except InvalidCursor:
-        return "not valid"
+        return None
+
+
+def _cursor_text(cursor: int | None) -> str:
+    return "not valid" if cursor is None else str(cursor)
 
 
 def _moved(before: int | None, after: int) -> str:
-    return f"The cursor was {'not valid' if before is None else before} and is {after}."
+    return f"The cursor was {_cursor_text(before)} and is {after}."

@@ -19,7 +19,13 @@ from outbound_transfer.lake.filters import filters
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Event, Page, read_line
-from outbound_transfer.warehouse.destination import FeedMaintenance, FeedStatus, PollRecord, check_cursor
+from outbound_transfer.warehouse.destination import (
+    FeedMaintenance,
+    FeedStatus,
+    PollRecord,
+    check_cursor,
+    check_expected,
+)
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, UnknownFeed
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
@@ -117,17 +123,22 @@ class IcebergFeedMaintenance(FeedMaintenance):
         if at_last_commit is not None and at_last_commit != state.cursor:
             yield f"the cursor is {state.cursor}, and the last commit set it to {at_last_commit}: somebody changed it"
 
-    def reset(self, to: int) -> tuple[int | None, int]:
+    def reset(self, to: int, *, expected: int | None = None) -> tuple[int | None, int]:
         check_cursor(to)
-        return self._move(lambda starts, state: _plan_reset(to, starts, state), "reset", "set by command")
+        return self._move(lambda starts, state: _plan_reset(to, starts, state), "reset", "set by command", expected)
 
     def rebuild_cursor(self) -> tuple[int | None, int]:
         return self._move(_plan_rebuild, "rebuild", "from the rows")
 
     def _move(
-        self, plan_move: Callable[[list[int], FeedState], _Move], action: str, note: str
+        self,
+        plan_move: Callable[[list[int], FeedState], _Move],
+        action: str,
+        note: str,
+        expected: int | None = None,
     ) -> tuple[int | None, int]:
         before = self._cursor_of(self._known_table())
+        check_expected(self.account, before, expected)
 
         def plan(table: Table, commit_id: str) -> Change:
             if self._cursor_of(table) != before:

@@ -11,7 +11,14 @@ from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.lake.objects import ObjectEventDestination
 from outbound_transfer.lake.rows import SCHEMA
 from outbound_transfer.protocol.events import Event, read_line
-from outbound_transfer.warehouse.destination import CLAIM, FeedMaintenance, FeedStatus, PollRecord, check_cursor
+from outbound_transfer.warehouse.destination import (
+    CLAIM,
+    FeedMaintenance,
+    FeedStatus,
+    PollRecord,
+    check_cursor,
+    check_expected,
+)
 from outbound_transfer.warehouse.errors import CursorMoved, UnknownFeed
 
 
@@ -117,7 +124,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
 
     # -- repair
 
-    def reset(self, to: int) -> tuple[int, int]:
+    def reset(self, to: int, *, expected: int | None = None) -> tuple[int, int]:
         """Set the cursor; return the cursor before and after.
 
         Backward, pages are deleted, so the cursor becomes the start of the page with ``to``. Forward, a page without
@@ -126,6 +133,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
         check_cursor(to)
         last = self._find_last()
         position = _finish(last)
+        check_expected(self.account, position, expected)
         if to < position:
             return position, self._shorten(to, position)
         if to > position:

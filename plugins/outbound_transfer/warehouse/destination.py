@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from outbound_transfer.protocol.events import MAX_CURSOR, Page
-from outbound_transfer.warehouse.errors import InvalidCursor, InvalidName
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName
 
 #: Characters of an account's name.
 MAX_ACCOUNT_LENGTH: Final = 250
@@ -69,6 +69,21 @@ def check_cursor(to: int) -> None:
     """
     if not 0 <= to <= MAX_CURSOR:
         raise InvalidCursor(f"a cursor is a whole number from 0 to {MAX_CURSOR}, not {to}")
+
+
+def check_expected(account: str, position: int | None, expected: int | None) -> None:
+    """Check that a cursor is still the one that a user saw.
+
+    :param position: the cursor; None if it is not valid.
+    :param expected: what the user saw; None if that does not matter.
+    :raises CursorMoved: it is another one.
+    """
+    if expected is not None and position != expected:
+        found = "not valid" if position is None else position
+        raise CursorMoved(
+            f"the cursor of the feed {account} is no longer {expected}, it is {found}: a run or another command "
+            "changed it. Nothing was changed now; look at `feed status`, and repeat the command if it is still right"
+        )
 
 
 class EventDestination(ABC):
@@ -197,15 +212,16 @@ class FeedMaintenance(ABC):
         """
 
     @abstractmethod
-    def reset(self, to: int) -> tuple[int | None, int]:
+    def reset(self, to: int, *, expected: int | None = None) -> tuple[int | None, int]:
         """Set the cursor; return the cursor before (None if it was not valid) and after.
 
         A destination without keys deletes the rows that are loaded again. It deletes whole pages, so the cursor may
         be before ``to``: at the start of the page that has it.
 
+        :param expected: the cursor that it was decided at; a step back from there may be one forward by now.
         :raises InvalidCursor: ``to`` is not a cursor.
         :raises UnknownFeed: the feed has never been read.
-        :raises CursorMoved: a reader loaded a page at the same time.
+        :raises CursorMoved: the cursor is not ``expected``, or a reader loaded a page at the same time.
         """
 
     @abstractmethod

@@ -14,6 +14,7 @@ from outbound_transfer.warehouse.destination import (
     FeedStatus,
     PollRecord,
     check_cursor,
+    check_expected,
 )
 from outbound_transfer.warehouse.errors import UnknownFeed
 from outbound_transfer.warehouse.events import EventStore
@@ -133,9 +134,9 @@ class SqlFeedMaintenance(FeedMaintenance):
             polls = _rows(self._warehouse, tx, _MOVES, (self.account, CLAIM))
         yield from _find_cursor_gaps(polls, position)
 
-    def reset(self, to: int) -> tuple[int, int]:
+    def reset(self, to: int, *, expected: int | None = None) -> tuple[int, int]:
         check_cursor(to)
-        return self._set(to, "reset", "set by command")
+        return self._set(to, "reset", "set by command", expected)
 
     def rebuild_cursor(self) -> tuple[int, int]:
         require_known_feed(self._store)
@@ -153,9 +154,10 @@ class SqlFeedMaintenance(FeedMaintenance):
             ]
         return self._set(int(max(newest)[1]) if newest else 0, "rebuild", "from the rows")
 
-    def _set(self, to: int, action: str, note: str) -> tuple[int, int]:
+    def _set(self, to: int, action: str, note: str, expected: int | None = None) -> tuple[int, int]:
         require_known_feed(self._store)
         position = self._store.get_or_create_cursor()
+        check_expected(self.account, position, expected)
         with self._warehouse.transaction() as tx:
             self._store.compare_and_set_cursor(tx, position, to)
             self._store.forget_claims(tx)

@@ -360,6 +360,18 @@ def test_a_reset_of_an_overtaken_command_changes_nothing(three_pages) -> None:
     assert (len(three_pages.ids()), state_of(three_pages).cursor) == (11, 22)
 
 
+def test_a_reset_that_was_decided_at_another_cursor_changes_nothing(three_pages) -> None:
+    second = three_pages.maintenance()
+    shown = second.read_cursor()
+    assert three_pages.maintenance().reset(4, expected=shown) == (20, 4)
+    with pytest.raises(CursorMoved, match="is no longer 20, it is 4"):
+        second.reset(8, expected=shown)
+    three_pages.set_property(CURSOR, "many")
+    with pytest.raises(CursorMoved, match="it is not valid"):
+        second.reset(8, expected=shown)
+    assert len(three_pages.ids()) == 3
+
+
 @pytest.mark.parametrize("cursor", ["-1", "many", "", "9" * 19, "9" * 30, "１２", None])
 def test_a_cursor_that_is_none_is_refused_and_rebuilt_by_the_rows(three_pages, cursor: str | None) -> None:
     if cursor is None:
