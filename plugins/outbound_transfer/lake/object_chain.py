@@ -94,7 +94,6 @@ class PageChain:
     ) -> None:
         self.folder = account_folder(account)
         self.store, self.account, self.format, self.now = store, account, page_format, clock
-        self._page_name = re.compile(rf"page-(\d{{20}}){re.escape(page_format.suffix)}", re.ASCII)
 
     # -- objects
 
@@ -143,14 +142,9 @@ class PageChain:
 
     def list_cursors(self) -> tuple[list[int], list[str]]:
         """Return ``cursor_from`` of all objects that are named like pages, sorted, and the names of the others."""
-        cursors, foreign = [], []
-        for name in self.store.list_names(self.folder):
-            match = self._page_name.fullmatch(name)
-            if match and int(match[1]) <= MAX_CURSOR:
-                cursors.append(int(match[1]))
-            else:
-                foreign.append(name)
-        return sorted(cursors), foreign
+        names = self.store.list_names(self.folder)
+        cursors = _page_cursors(names, self.format)
+        return sorted(cursors.values()), [name for name in names if name not in cursors]
 
     def read_many(self, cursors: Collection[int]) -> Headers:
         """Return the headers of pages; those that are gone meanwhile are left out."""
@@ -204,13 +198,13 @@ class PageChain:
         return [cursor for cursor in cursors if cursor >= start and cursor not in reached]
 
     def check_other_formats(self) -> None:
-        """Check that the feed was not started in another format.
+        """Check that the feed has no page in another format.
 
         :raises OtherFormat: it was.
         """
+        names = self.store.list_names(self.folder)
         for name, other in FORMATS.items():
-            path = f"{self.folder}/page-{0:020d}{other.suffix}"
-            if other is not self.format and self.store.read(path, 0, 1) is not None:
+            if other is not self.format and _page_cursors(names, other):
                 raise OtherFormat(
                     f"{self.store.path(self.folder)} has pages of the format '{name}': set that, or another path"
                 )
@@ -311,10 +305,16 @@ def walk_headers(headers: Headers) -> tuple[set[int], PageHeader | None]:
     return reached, last
 
 
+def _page_cursors(names: Iterable[str], page_format: ObjectFormat) -> dict[str, int]:
+    """Return ``cursor_from`` of the names that are those of pages in a format."""
+    pattern = re.compile(rf"page-(\d{{20}}){re.escape(page_format.suffix)}", re.ASCII)
+    found = {name: int(match[1]) for name in names if (match := pattern.fullmatch(name))}
+    return {name: cursor for name, cursor in found.items() if cursor <= MAX_CURSOR}
+
+
 def detect_format(store: ObjectStore, account: str) -> ObjectFormat:
-    """Return the format of a feed's pages; Parquet if it has none."""
-    folder = account_folder(account)
-    for page_format in FORMATS.values():
-        if store.read(f"{folder}/page-{0:020d}{page_format.suffix}", 0, 1) is not None:
-            return page_format
-    return FORMATS["parquet"]
+    """Return the format of a feed's pages, of which the first may be gone; Parquet if it has none."""
+    names = store.list_names(account_folder(account))
+    found = [each for each in FORMATS.values() if _page_cursors(names, each)]
+    started = [each for each in found if 0 in _page_cursors(names, each).values()]
+    return next(iter([*started, *found]), FORMATS["parquet"])

@@ -184,6 +184,14 @@ def test_a_feed_keeps_its_format(folder: ObjectStore) -> None:
         destination(folder, page_format="ndjson").get_or_create_cursor()
 
 
+def test_a_feed_keeps_its_format_when_its_first_page_is_gone(folder: ObjectStore) -> None:
+    load(folder, 30, page_format="ndjson")
+    folder.delete(destination(folder, page_format="ndjson").chain.name(0))
+    with pytest.raises(OtherFormat, match="ndjson"):
+        destination(folder).get_or_create_cursor()
+    assert open_maintenance(folder, "acme").read_cursor() == 30
+
+
 # ----------------------------------------------------------------------------------------------------------- readers
 
 
