@@ -10,6 +10,7 @@ from outbound_transfer.delivery.state import StateLost
 from outbound_transfer.delivery.task_run import TaskNotRunning
 from outbound_transfer.lake.object_errors import (
     InvalidObject,
+    MissingPages,
     OtherFormat,
     PagesNotRewritten,
     StrayObjects,
@@ -92,6 +93,7 @@ __all__ = [
     "KeyOfAnotherUser",
     "LengthRequired",
     "MalformedResponse",
+    "MissingPages",
     "NameRefused",
     "NoCredit",
     "NotASqlConnection",

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 import msgspec
 import pyarrow as pa
 
-from outbound_transfer.lake.object_errors import InvalidObject, OtherFormat, StrayObjects
+from outbound_transfer.lake.object_errors import InvalidObject, MissingPages, OtherFormat, StrayObjects
 from outbound_transfer.lake.object_format import FORMATS, HEADER_VERSION, ObjectFormat, PageHeader
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.protocol.events import MAX_CURSOR
@@ -173,9 +173,44 @@ class PageChain:
         return last
 
     def find_last(self) -> PageHeader | None:
-        """Return the last page of the chain, from the hint if that is good; None if there is no page."""
+        """Return the last page of the chain, from the hint if that is good; None if there is no page.
+
+        :raises MissingPages: pages of the chain are gone, and no hint leads to its last page.
+        """
         hinted = self._read_hint()
-        return self.follow(hinted or self.walk(self.list_cursors()[0])[1])
+        if hinted is not None:
+            return self.follow(hinted)
+        cursors = self.list_cursors()[0]
+        reached, last = self.walk(cursors)
+        last = self.follow(last)
+        missed = [cursor for cursor in cursors if cursor not in reached]
+        if missed and (missed := [cursor for cursor in self.find_strays() if cursor in missed]):
+            self._check_missed(missed, reached, last)
+        return last
+
+    def _check_missed(self, missed: Collection[int], reached: Collection[int], last: PageHeader | None) -> None:
+        """Check that pages which the chain does not lead to are only what a reset left behind.
+
+        :raises MissingPages: they are not.
+        """
+        starts = {start for start, _, _ in self._resets()} & {*reached, last.cursor_to if last else 0}
+        headers = self.read_many([cursor for cursor in missed if cursor < min(starts, default=MAX_CURSOR)])
+        pages = {cursor: header for cursor, header in headers.items() if isinstance(header, PageHeader)}
+        if pages:
+            finish = max(header.cursor_to for header in pages.values())
+            raise MissingPages(
+                f"{self.describe(pages)} the page with the cursor {last.cursor_to if last else 0} is gone. Restore the "
+                f"objects that are missing; or run `feed reset --to {finish}`: it puts pages without rows in their "
+                "place, and the feed is read from there"
+            )
+
+    def is_reset_to_start(self) -> bool:
+        """Return whether a reset is remembered that deleted all pages."""
+        return any(start == 0 for start, _, _ in self._resets())
+
+    def has_hint(self) -> bool:
+        """Return whether there is a hint, of whatever page."""
+        return self._decode_hint() is not None
 
     def walk(self, cursors: Collection[int]) -> tuple[set[int], PageHeader | None]:
         """Follow the chain from its first page, without the hint.
@@ -217,16 +252,28 @@ class PageChain:
 
     def _read_hint(self) -> PageHeader | None:
         """Return the page that the hint names, if it is still in the chain."""
+        hint = self._decode_hint()
+        if hint is None:
+            return None
         try:
-            hint = msgspec.json.decode(self.store.read(self._hint_name) or b"", type=_Hint)
-            if not 0 <= hint.cursor_from <= MAX_CURSOR:
-                return None
             header = self.read(hint.cursor_from)
             if header is None or header.token != hint.token:
                 return None
-            return header if self.has_predecessor(header) else None
-        except (msgspec.MsgspecError, UnicodeDecodeError, InvalidObject):
+            return header if self.has_predecessor(header) or self._is_oldest(header) else None
+        except InvalidObject:
             return None
+
+    def _decode_hint(self) -> _Hint | None:
+        try:
+            hint = msgspec.json.decode(self.store.read(self._hint_name) or b"", type=_Hint)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return hint if 0 <= hint.cursor_from <= MAX_CURSOR else None
+
+    def _is_oldest(self, header: PageHeader) -> bool:
+        """Return whether the pages before a page have expired; a reset leaves none behind whose predecessor is gone."""
+        is_first = min(self.list_cursors()[0], default=0) == header.cursor_from
+        return is_first and not any(start <= header.cursor_from for start, _, _ in self._resets())
 
     def has_predecessor(self, header: PageHeader) -> bool:
         """Return whether the page that a page follows is there, and leads to it."""
@@ -290,14 +337,15 @@ class PageChain:
         return f"{', '.join(paths[:_NAMED])}{more}: the chain of pages does not lead there;"
 
 
-def walk_headers(headers: Headers) -> tuple[set[int], PageHeader | None]:
+def walk_headers(headers: Headers, start: int = 0) -> tuple[set[int], PageHeader | None]:
     """Follow the chain through headers that were read.
 
+    :param start: ``cursor_from`` of the first page.
     :raises InvalidObject: a page of the chain is not one of this feed.
     """
     reached: set[int] = set()
     last: PageHeader | None = None
-    while (found := headers.get(last.cursor_to if last else 0)) is not None:
+    while (found := headers.get(last.cursor_to if last else start)) is not None:
         if isinstance(found, Exception):
             raise found
         reached.add(found.cursor_from)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbound_transfer.warehouse.errors import WarehouseError
+from outbound_transfer.warehouse.errors import InvalidCursor, WarehouseError
 
 
 class UnreliableStorage(WarehouseError):
@@ -15,6 +15,10 @@ class InvalidObject(WarehouseError):
 
 class StrayObjects(WarehouseError):
     """Pages exist that the chain of pages does not lead to. Nothing was loaded."""
+
+
+class MissingPages(InvalidCursor):
+    """Pages that were loaded are gone, so the cursor is not known. Nothing was loaded."""
 
 
 class OtherFormat(WarehouseError):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from outbound_transfer.lake.object_chain import Headers, detect_format, list_accounts, walk_headers
-from outbound_transfer.lake.object_errors import InvalidObject, PagesNotRewritten, StrayObjects
+from outbound_transfer.lake.object_errors import InvalidObject, MissingPages, PagesNotRewritten, StrayObjects
 from outbound_transfer.lake.object_format import PageHeader, StoredRow, Totals
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.lake.objects import ObjectEventDestination
@@ -41,8 +43,9 @@ class ObjectFeedMaintenance(FeedMaintenance):
         """Return the last page; None if the feed has been read, and no page was loaded.
 
         :raises UnknownFeed: the feed has never been read.
+        :raises MissingPages: pages were loaded and are gone.
         """
-        last = self._chain.find_last()
+        last = self._destination.find_last()
         if last is None:
             self._require_known()
         return last
@@ -83,8 +86,10 @@ class ObjectFeedMaintenance(FeedMaintenance):
         if foreign:
             yield f"{self._chain.folder} has objects that are not pages of this feed: {', '.join(foreign[:3])}"
         yield from (str(each) for each in headers.values() if isinstance(each, Exception))
+        if is_headless := self._is_headless(cursors):
+            yield f"{self._chain.folder} has no page before the one with the cursor {cursors[0]}: they are gone"
         try:
-            reached, last = walk_headers(headers)
+            reached, last = walk_headers(headers, cursors[0] if is_headless else 0)
         except InvalidObject:
             return  # it was named above
         strays = [cursor for cursor in cursors if cursor not in reached]
@@ -95,9 +100,14 @@ class ObjectFeedMaintenance(FeedMaintenance):
             )
         yield from self._find_bad_rows(sorted(reached), last)
 
+    def _is_headless(self, cursors: Sequence[int]) -> bool:
+        """Return whether the chain's beginning is gone, and no reset has deleted it."""
+        return bool(cursors) and cursors[0] > 0 and not self._chain.is_reset_to_start()
+
     def _find_bad_rows(self, cursors: Sequence[int], last: PageHeader | None) -> Iterator[str]:
         ids: set[str] = set()
-        events = rejected = doubled = 0
+        events, rejected = self._count_before(cursors)
+        doubled = 0
         for cursor in cursors:
             path, header = self._chain.store.path(self._chain.name(cursor)), self._chain.read(cursor)
             try:
@@ -116,7 +126,12 @@ class ObjectFeedMaintenance(FeedMaintenance):
         if doubled:
             yield f"{doubled} events have an id that an earlier page has: the feed sent them twice"
         if last and (events, rejected) != (last.totals.events, last.totals.rejected):
-            yield f"the pages have {events} events and {rejected} rejected lines; the last one counts otherwise"
+            yield f"with the last page, there are {events} events and {rejected} rejected lines; it counts otherwise"
+
+    def _count_before(self, cursors: Sequence[int]) -> tuple[int, int]:
+        """Return the events and rejected lines of the pages before the first, which may have expired."""
+        first = self._chain.read(cursors[0]) if cursors else None
+        return (first.totals.events - first.events, first.totals.rejected - first.rejected) if first else (0, 0)
 
     def _read_rows(self, cursor: int) -> list[StoredRow]:
         content = self._chain.store.read(self._chain.name(cursor))
@@ -124,16 +139,21 @@ class ObjectFeedMaintenance(FeedMaintenance):
 
     # -- repair
 
-    def reset(self, to: int, *, expected: int | None = None) -> tuple[int, int]:
-        """Set the cursor; return the cursor before and after.
+    def reset(self, to: int, *, expected: int | None = None) -> tuple[int | None, int]:
+        """Set the cursor; return the cursor before (None if pages are gone, so that it is not known) and after.
 
         Backward, pages are deleted, so the cursor becomes the start of the page with ``to``. Forward, a page without
         rows is put.
         """
         check_cursor(to)
-        last = self._find_last()
+        try:
+            last = self._find_last()
+        except MissingPages:
+            return None, self._bridge(to)
         position = _finish(last)
         check_expected(self.account, position, expected)
+        if to < position and self._is_headless(self._chain.list_cursors()[0]):
+            return position, self._bridge(to, position)
         if to < position:
             return position, self._shorten(to, position)
         if to > position:
@@ -162,6 +182,51 @@ class ObjectFeedMaintenance(FeedMaintenance):
         self._record("reset", position, start, "set by command")
         return start
 
+    def _bridge(self, to: int, position: int = 0) -> int:
+        """Delete the pages from the one with ``to`` on, and put pages without rows in place of those that are gone."""
+        headers = self._pages_before(to)
+        start = min([to, *(cursor for cursor, header in headers.items() if header.cursor_to > to)])
+        kept = {cursor: header for cursor, header in headers.items() if cursor < start}
+        self._delete_from(start, None)
+        last: PageHeader | None = None
+        for cursor in [*kept, start]:
+            self._destination.go_on_from(last)
+            if cursor > _finish(last):
+                header = self._bridge_header(cursor, kept.get(cursor))
+                self._destination.append(header, SCHEMA.empty_table())
+                last = header
+            last = kept.get(cursor, last)
+        self._chain.write_hint(last)
+        self._record("reset", position, start, "set by command; pages were gone")
+        return start
+
+    def _bridge_header(self, cursor_to: int, following: PageHeader | None) -> PageHeader:
+        """Return the header of a page in place of some that are gone; its totals are those before ``following``."""
+        header = self._destination.next_header(cursor_to=cursor_to, has_more=True, action="reset")
+        if following is None:
+            return header
+        events, rejected = (following.totals.events - following.events, following.totals.rejected - following.rejected)
+        totals = msgspec.structs.replace(following.totals, events=events, rejected=rejected)
+        return msgspec.structs.replace(header, totals=totals)
+
+    def _pages_before(self, to: int) -> dict[int, PageHeader]:
+        """Return the pages that begin before ``to``.
+
+        :raises InvalidObject: one is not a page of this feed.
+        :raises StrayObjects: two of them overlap.
+        """
+        headers: dict[int, PageHeader] = {}
+        finish = 0
+        for cursor, header in self._chain.read_many(
+            [each for each in self._chain.list_cursors()[0] if each < to]
+        ).items():
+            if isinstance(header, Exception):
+                raise header
+            if cursor < finish:
+                raise StrayObjects(f"{self._chain.describe([cursor])} move it away first")
+            headers[cursor], finish = header, header.cursor_to
+        return headers
+
     def _delete_from(self, start: int, before: PageHeader | None) -> None:
         """Delete the pages from ``start`` on; the newest first, so that what is left is a chain if this is killed.
 
@@ -177,13 +242,19 @@ class ObjectFeedMaintenance(FeedMaintenance):
         for cursor in reversed(cursors):
             self._chain.store.delete(self._chain.name(cursor))
 
-    def rebuild_cursor(self) -> tuple[int, int]:
+    def rebuild_cursor(self) -> tuple[int | None, int]:
         """Follow the chain from its first page; delete the pages that it does not lead to.
 
-        :return: the cursor before and after.
+        :return: the cursor before (None if it is not known) and after.
+        :raises MissingPages: the first page is gone, so that all would be deleted.
         """
-        position = _finish(self._find_last())
+        position = self._find_position()
         cursors = self._chain.list_cursors()[0]
+        if self._is_headless(cursors):
+            raise MissingPages(
+                f"the pages before {self._chain.store.path(self._chain.name(cursors[0]))} are gone. Restore them; or "
+                "leave them: `feed status` says where the feed goes on, or how to set it"
+            )
         headers = self._chain.read_many(cursors)
         reached, last = walk_headers(headers)
         strays = [cursor for cursor in cursors if cursor not in reached]
@@ -192,8 +263,17 @@ class ObjectFeedMaintenance(FeedMaintenance):
             self._chain.remember_reset(start)
             self._delete(strays)
         self._chain.write_hint(last)
-        self._record("rebuild", position, _finish(last), f"from the pages; {len(strays)} deleted")
+        self._record("rebuild", position or 0, _finish(last), f"from the pages; {len(strays)} deleted")
         return position, _finish(last)
+
+    def _find_position(self) -> int | None:
+        """Return the cursor; None if pages in the middle are gone, which are read again after a rebuild."""
+        try:
+            return _finish(self._find_last())
+        except MissingPages:
+            if self._chain.list_cursors()[0]:
+                return None
+            raise
 
     def _record(self, action: str, position: int, to: int, note: str) -> None:
         self._polls.forget_claims()
@@ -207,7 +287,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
         self._find_last()
         cursors = self._chain.list_cursors()[0]
         headers = self._chain.read_many(cursors)
-        pages = sorted(walk_headers(headers)[0])
+        pages = sorted(walk_headers(headers, cursors[0] if self._is_headless(cursors) else 0)[0])
         lines = [row for cursor in pages for row in self._rejected_rows(cursor, headers)]
         valid = [row for row in lines if isinstance(read_line(row.rejected_line or b"", row.line_number), Event)]
         if valid:

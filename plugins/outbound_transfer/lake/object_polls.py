@@ -50,6 +50,13 @@ class PollLog:
         """Return the newest poll of some actions; None if there is none."""
         return next(self._polls(*actions), None)
 
+    def newest_cursor(self) -> int:
+        """Return the cursor that the newest poll or command found or set; 0 if there is none."""
+        newest = self.newest("poll", "reset", "rebuild")
+        if newest is None:
+            return 0
+        return newest.cursor_from if newest.action == "poll" else newest.cursor_to or 0
+
     def greatest_claim(self, position: int) -> int:
         """Return the greatest cursor that was claimed for the page after ``position``; 0 if none."""
         claims = (each.cursor_to or 0 for each in self._polls(CLAIM) if each.cursor_from == position)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import Table
 
 from outbound_transfer.lake.object_chain import PageChain
-from outbound_transfer.lake.object_errors import OtherFormat
+from outbound_transfer.lake.object_errors import MissingPages, OtherFormat
 from outbound_transfer.lake.object_format import ObjectFormat, PageHeader, Totals
 from outbound_transfer.lake.object_polls import PollLog
 from outbound_transfer.lake.object_store import ObjectStore
@@ -52,20 +52,40 @@ class ObjectEventDestination(EventDestination):
                 self._write_hint()
 
     def get_or_create_cursor(self) -> int:
-        self._last = self.chain.find_last()
+        self._last = self.find_last()
         if self._last is None:
-            self.chain.check_other_formats()
+            self.chain.write_hint(None)  # one of before a reset would say later that pages are gone
             self.chain.store.check_create()
         self.chain.check_after_resets()
         self.chain.store.clean_up()
         return self._cursor()
+
+    def find_last(self) -> PageHeader | None:
+        """Return the last page; None if no page was loaded, or a reset deleted all.
+
+        :raises MissingPages: pages were loaded and are gone.
+        :raises OtherFormat: the pages are in another format.
+        """
+        last = self.chain.find_last()
+        if last is None:
+            self.chain.check_other_formats()
+            if not self.chain.is_reset_to_start() and (self.chain.has_hint() or self.polls.newest_cursor()):
+                raise MissingPages(
+                    f"{self.chain.store.path(self.chain.folder)} has no page, and what is recorded of the feed says "
+                    "that pages were loaded. Restore the objects; or run `feed reset --to N`, N being where to go on"
+                )
+        return last
+
+    def go_on_from(self, last: PageHeader | None) -> None:
+        """Put the next page after this one."""
+        self._last = last
 
     def _cursor(self) -> int:
         return self._last.cursor_to if self._last else 0
 
     def load_page(self, page: Page) -> int:
         if self._cursor() != page.cursor:
-            self._last = self.chain.find_last()
+            self._last = self.find_last()
         else:
             self._last = self.chain.follow(self._last) if page.next_cursor == page.cursor else self._last
         if self._cursor() != page.cursor:

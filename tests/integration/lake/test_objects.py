@@ -20,6 +20,7 @@ from outbound_transfer.lake import object_chain, object_polls, objects
 from outbound_transfer.lake.object_chain import list_accounts
 from outbound_transfer.lake.object_errors import (
     InvalidObject,
+    MissingPages,
     OtherFormat,
     PagesNotRewritten,
     StrayObjects,
@@ -500,6 +501,73 @@ def test_a_page_that_is_missing_in_the_middle_is_found_and_read_again(folder: Ob
     load(folder, 50)
     assert stored_ids(folder) == ids(0, 50)
     assert problems(folder) == []
+
+
+def expire(store: ObjectStore, *cursors: int) -> None:
+    """Delete pages, as a lifecycle rule does."""
+    for cursor in cursors:
+        store.delete(destination(store).chain.name(cursor))
+
+
+def test_a_feed_whose_older_pages_expired_goes_on_from_the_newest(store: ObjectStore) -> None:
+    load(store, 40)
+    expire(store, 0, 10, 20)
+    load(store, 50)
+    assert stored_ids(store) == ids(30, 50)
+    (problem,) = problems(store)
+    assert "no page before the one with the cursor 30" in problem
+    with pytest.raises(MissingPages, match="are gone"):
+        open_maintenance(store, "acme").rebuild_cursor()
+    assert open_maintenance(store, "acme").status().events == 50
+    assert open_maintenance(store, "acme").reset(45) == (50, 40)
+    load(store, 60)
+    assert stored_ids(store) == ids(30, 60)
+    assert problems(store) == []
+
+
+@pytest.mark.parametrize("gone", [[0], [20], [0, 20], [0, 10]])
+def test_missing_pages_without_a_hint_are_refused_and_a_reset_goes_on_without_them(
+    store: ObjectStore, gone: list[int]
+) -> None:
+    load(store, 50)
+    expire(store, *gone)
+    store.delete(HINT)
+    left = stored_ids(store)
+    feed = open_maintenance(store, "acme")
+    with pytest.raises(MissingPages, match="reset --to 50"):
+        destination(store).get_or_create_cursor()
+    with pytest.raises(MissingPages, match=f"cursor {gone[0]} is gone"):
+        feed.status()
+    assert stored_ids(store) == left
+    assert feed.reset(50) == (None, 50)
+    load(store, 60)
+    store.delete(HINT)
+    assert destination(store).get_or_create_cursor() == 60
+    assert stored_ids(store) == [*left, *ids(50, 60)]
+
+
+def test_a_reset_after_missing_pages_deletes_from_there_on(folder: ObjectStore) -> None:
+    load(folder, 50)
+    expire(folder, 0)
+    folder.delete(HINT)
+    assert open_maintenance(folder, "acme").reset(35) == (None, 30)
+    load(folder, 60)
+    assert stored_ids(folder) == ids(10, 60)
+    assert problems(folder) == []
+
+
+def test_a_feed_whose_pages_are_all_gone_does_not_start_anew(store: ObjectStore) -> None:
+    load(store, 30)
+    destination(store).log_poll(PollRecord(cursor_from=30))
+    expire(store, 0, 10, 20)
+    for _ in ("by the hint", "by the polls"):
+        with pytest.raises(MissingPages, match="has no page"):
+            destination(store).get_or_create_cursor()
+        store.delete(HINT)
+    assert open_maintenance(store, "acme").reset(30) == (None, 30)
+    load(store, 40)
+    assert stored_ids(store) == ids(30, 40)
+    assert problems(store) == []
 
 
 def test_maintenance_of_a_feed_that_was_never_read(folder: ObjectStore) -> None:
