@@ -144,14 +144,18 @@ class ObjectFeedMaintenance(FeedMaintenance):
 
         Backward, pages are deleted, so the cursor becomes the start of the page with ``to``. Forward, a page without
         rows is put.
+
+        :param expected: the cursor that the decision was made at; None if it does not matter.
+        :raises CursorMoved: the cursor is another one.
         """
         check_cursor(to)
         try:
             last = self._find_last()
         except MissingPages:
+            self._check_expected(expected, None)
             return None, self._bridge(to)
         position = _finish(last)
-        check_expected(self.account, position, expected)
+        self._check_expected(expected, position)
         if to < position and self._is_headless(self._chain.list_cursors()[0]):
             return position, self._bridge(to, position)
         if to < position:
@@ -161,9 +165,16 @@ class ObjectFeedMaintenance(FeedMaintenance):
         self._record("reset", position, to, "set by command")
         return position, to
 
+    def _check_expected(self, expected: int | None, position: int | None) -> None:
+        if expected is not None and expected != position:
+            raise self._moved(expected)
+
+    def _moved(self, position: int) -> CursorMoved:
+        return CursorMoved(f"the cursor of the feed {self.account} is no longer {position}")
+
     def _skip_to(self, to: int, position: int) -> None:
         if self._destination.get_or_create_cursor() != position:
-            raise CursorMoved(f"the cursor of the feed {self.account} is no longer {position}")
+            raise self._moved(position)
         strays = self._chain.find_strays(position)
         if strays:
             raise StrayObjects(f"{self._chain.describe(strays)} run `feed rebuild-cursor` first")

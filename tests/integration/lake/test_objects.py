@@ -417,6 +417,16 @@ def test_a_reset_forward_is_a_page_without_rows(store: ObjectStore, page_format:
     assert problems(store) == []
 
 
+def test_a_reset_that_was_decided_before_another_one_skips_nothing(folder: ObjectStore) -> None:
+    load(folder, 30)
+    feed = open_maintenance(folder, "acme")
+    assert open_maintenance(folder, "acme").reset(10, expected=30) == (30, 10)
+    with pytest.raises(CursorMoved, match="no longer 30"):
+        feed.reset(27, expected=30)
+    load(folder, 30)
+    assert stored_ids(folder) == ids(0, 30)
+
+
 @pytest.mark.parametrize("to", [-1, MAX_CURSOR + 1])
 def test_a_reset_refuses_what_is_not_a_cursor(folder: ObjectStore, to: int) -> None:
     load(folder, 10)
