@@ -302,28 +302,49 @@ class PageChain:
         name = f"reset-{start:020d}-{compact_timestamp(self.now())}-{uuid.uuid4().hex}.json"
         self.store.create(f"_feed/{self.folder}/{name}", b"{}")
 
-    def check_after_resets(self) -> None:
+    def check_after_resets(self, last: PageHeader | None) -> None:
         """After a reset, check that no reader that it overtook left a page behind.
 
+        :param last: the last page of the chain.
         :raises StrayObjects: there is one.
         """
         resets = self._resets()
         if not resets:
             return
-        start = min(start for start, _, _ in resets)
-        strays = set(self.find_strays(start))
+        strays = self._strays_of(resets, last)
         if strays:
             time.sleep(_STRAY_GRACE)
-            strays &= set(self.find_strays(start))
+            strays &= self._strays_of(resets, self.find_last())
         if strays:
             raise StrayObjects(
                 f"{self.describe(strays)} left behind by a reader that a reset overtook. Run `feed rebuild-cursor`: it "
                 "deletes them, and the feed is read again from there"
             )
         oldest = compact_timestamp(self.now() - RESET_MEMORY)
-        for _, at, name in resets:
-            if at < oldest:
-                self.store.delete(f"_feed/{self.folder}/{name}")
+        self._forget_resets(each for each in resets if each[1] < oldest)
+
+    def _strays_of(self, resets: Iterable[tuple[int, str, str]], last: PageHeader | None) -> set[int]:
+        starts = [start for start, _, _ in resets if self._is_in_chain(start, last)]
+        return set(self.find_strays(min(starts))) if starts else set()
+
+    def _is_in_chain(self, start: int, last: PageHeader | None) -> bool:
+        """Return whether a page of the chain starts here, or the chain finishes: later resets may have cut it anew."""
+        if start == (last.cursor_to if last else 0):
+            return True
+        header = self.read(start)
+        return header is not None and self.has_predecessor(header)
+
+    def forget_other_resets(self, starts: Collection[int]) -> None:
+        """Forget the resets that name no start of a page, and not the chain's finish.
+
+        :param starts: these.
+        """
+        self._forget_resets(each for each in self._resets() if each[0] not in starts)
+
+    def _forget_resets(self, resets: Iterable[tuple[int, str, str]]) -> None:
+        """Delete records, the greatest start first: what a killed process leaves is of the longest part."""
+        for _, _, name in sorted(resets, reverse=True):
+            self.store.delete(f"_feed/{self.folder}/{name}")
 
     def _resets(self) -> list[tuple[int, str, str]]:
         """Return the resets that are remembered: where, when, and the object's name."""

@@ -273,6 +273,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
             start = max((cursor for cursor in reached if cursor <= strays[0]), default=0)
             self._chain.remember_reset(start)
             self._delete(strays)
+        self._chain.forget_other_resets({*reached, _finish(last)})
         self._chain.write_hint(last)
         self._record("rebuild", position or 0, _finish(last), f"from the pages; {len(strays)} deleted")
         return position, _finish(last)

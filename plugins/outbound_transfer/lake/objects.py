@@ -56,7 +56,7 @@ class ObjectEventDestination(EventDestination):
         if self._last is None:
             self.chain.write_hint(None)  # one of before a reset would say later that pages are gone
             self.chain.store.check_create()
-        self.chain.check_after_resets()
+        self.chain.check_after_resets(self._last)
         self.chain.store.clean_up()
         return self._cursor()
 

@@ -502,6 +502,39 @@ def test_a_reset_is_forgotten_after_a_day(folder: ObjectStore, monkeypatch: pyte
     assert folder.list_names("_feed/account=acme") == ["hint.json"]
 
 
+def test_a_reset_that_a_later_one_made_void_calls_no_page_a_stray(folder: ObjectStore) -> None:
+    load(folder, 50)
+    feed = open_maintenance(folder, "acme")
+    assert (feed.reset(30), feed.reset(10)) == ((50, 30), (30, 10))
+    load(folder, 70, size=15)
+    _, later = (f"_feed/account=acme/{name}" for name in resets(folder)[::-1])
+    folder.delete(later)
+    assert destination(folder).get_or_create_cursor() == 70
+    assert feed.rebuild_cursor() == (70, 70)
+    assert resets(folder) == []
+
+
+def test_resets_are_forgotten_the_greatest_start_first(folder: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    load(folder, 50)
+    feed = open_maintenance(folder, "acme")
+    assert (feed.reset(30), feed.reset(10)) == ((50, 30), (30, 10))
+    deleted: list[str] = []
+
+    class Noting(type(folder)):  # type: ignore[misc]
+        def delete(self, name: str) -> None:
+            deleted.append(name.rpartition("/")[2])
+            super().delete(name)
+
+    names = resets(folder)
+    monkeypatch.setattr(object_chain, "RESET_MEMORY", -object_chain.RESET_MEMORY)
+    assert destination(Noting(folder.fs, folder.root)).get_or_create_cursor() == 10
+    assert deleted == names[::-1]
+
+
+def resets(store: ObjectStore) -> list[str]:
+    return [name for name in store.list_names("_feed/account=acme") if name.startswith("reset-")]
+
+
 def test_a_page_that_is_missing_in_the_middle_is_found_and_read_again(folder: ObjectStore) -> None:
     load(folder, 50)
     folder.delete(destination(folder).chain.name(20))
