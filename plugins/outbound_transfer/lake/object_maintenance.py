@@ -152,10 +152,10 @@ class ObjectFeedMaintenance(FeedMaintenance):
         try:
             last = self._find_last()
         except MissingPages:
-            self._check_expected(expected, None)
+            check_expected(self.account, None, expected)
             return None, self._bridge(to)
         position = _finish(last)
-        self._check_expected(expected, position)
+        check_expected(self.account, position, expected)
         if to < position and self._is_headless(self._chain.list_cursors()[0]):
             return position, self._bridge(to, position)
         if to < position:
@@ -164,10 +164,6 @@ class ObjectFeedMaintenance(FeedMaintenance):
             self._skip_to(to, position)
         self._record("reset", position, to, "set by command")
         return position, to
-
-    def _check_expected(self, expected: int | None, position: int | None) -> None:
-        if expected is not None and expected != position:
-            raise self._moved(expected)
 
     def _moved(self, position: int) -> CursorMoved:
         return CursorMoved(f"the cursor of the feed {self.account} is no longer {position}")
