@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -59,6 +60,15 @@ class FeedState(msgspec.Struct, frozen=True, kw_only=True):
         """Return the greatest cursor that was claimed for the page after ``position``; 0 if none."""
         return self.claim[1] if self.claim and self.claim[0] == position else 0
 
+    @property
+    def committed_at(self) -> datetime | None:
+        """When the state was committed; None if that is not known."""
+        try:
+            committed_at = datetime.fromisoformat((self.updated_at or "").replace("Z", "+00:00"))
+        except ValueError:
+            return None
+        return committed_at if committed_at.tzinfo else None
+
     def as_properties(self, account: str) -> dict[str, str]:
         """Return the properties that :func:`read_state` reads."""
         return {f"{_CURSOR}{account}": str(self.cursor), f"{_FEED}{account}": msgspec.json.encode(self).decode()}
@@ -80,7 +90,8 @@ class LastPoll(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_accounts(properties: Mapping[str, str]) -> list[str]:
     """Return the accounts whose feeds have been read into the table."""
-    return sorted(name.removeprefix(_CURSOR) for name in properties if name.startswith(_CURSOR))
+    prefixes = (_CURSOR, _FEED)  # either may have been removed by hand
+    return sorted({name[len(each) :] for name in properties for each in prefixes if name.startswith(each)})
 
 
 def read_state(properties: Mapping[str, str], account: str) -> FeedState:

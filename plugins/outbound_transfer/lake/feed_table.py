@@ -9,7 +9,7 @@ import uuid
 import warnings
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
@@ -35,6 +35,7 @@ from pyiceberg.types import (
 
 from outbound_transfer.lake.catalog import IcebergCatalog
 from outbound_transfer.lake.feed_state import COMMIT
+from outbound_transfer.lake.lineage import find_commit
 from outbound_transfer.warehouse.errors import InvalidName, UnusableTable, WarehouseBusy
 
 log = logging.getLogger(__name__)
@@ -185,7 +186,7 @@ class FeedTable:
             if attempt:
                 time.sleep(random.uniform(0.5, 1) * min(_MIN_BACKOFF * 2**attempt, _MAX_BACKOFF))  # noqa: S311
             table = self.load()
-            if _is_applied(table, commit_id):
+            if find_commit(table.metadata, commit_id):
                 return table
             try:
                 return _commit_once(table, self._with_metrics(table, plan(table, commit_id)), commit_id)
@@ -204,7 +205,7 @@ class FeedTable:
 
     def _is_applied_after(self, error: Exception, commit_id: str) -> bool:
         try:
-            return _is_applied(self.load(), commit_id)
+            return find_commit(self.load().metadata, commit_id) is not None
         except Exception:
             raise error from None  # it cannot be found out now: the next run reads the cursor
 
@@ -268,14 +269,6 @@ def _commit_once(table: Table, change: Change, commit_id: str) -> Table:
         raise
     except Exception as error:
         raise _InDoubt(error) from error
-
-
-def _is_applied(table: Table, commit_id: str) -> bool:
-    return any(_summary_of(snapshot).get(COMMIT) == commit_id for snapshot in reversed(table.metadata.snapshots))
-
-
-def _summary_of(snapshot: Any) -> dict[str, str]:
-    return snapshot.summary.additional_properties if snapshot.summary else {}
 
 
 def expirable(table: Table, before: datetime) -> list[int]:

@@ -14,6 +14,7 @@ from outbound_transfer.lake.catalog import IcebergCatalog
 from outbound_transfer.lake.feed_state import FeedState, LastPoll, read_details, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable
 from outbound_transfer.lake.filters import filters
+from outbound_transfer.lake.lineage import is_rolled_back
 from outbound_transfer.lake.polls import PollTable
 from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Page
@@ -57,14 +58,45 @@ class IcebergEventDestination(EventDestination):
         self.table.catalog.close()
 
     def get_or_create_cursor(self) -> int:
-        state = read_state(self.table.find_or_create().properties, self.account)
+        state = self._checked_state(self.table.find_or_create())
         if state.cursor is None:
             self.table.commit(self._plan_first)
             state = read_state(self.table.load().properties, self.account)
         return state.cursor or 0
 
+    def _checked_state(self, table: Table) -> FeedState:
+        """Return the state of the feed; its cursor is None if the feed has never been read.
+
+        :raises InvalidCursor: somebody changed the cursor, or rolled the rows back and not the cursor.
+        """
+        state, committed = read_state(table.properties, self.account), read_details(table.properties, self.account)
+        if committed.cursor is not None and state.cursor != committed.cursor:
+            found = "missing" if state.cursor is None else state.cursor
+            raise InvalidCursor(
+                f"the cursor of the feed {self.account} in the table {self.table.name} is {found}, and the last commit "
+                f"set it to {committed.cursor}: somebody changed the property. `feed rebuild-cursor` sets the cursor "
+                "by the rows, `feed reset --to` to where you say"
+            )
+        if state.commit and self._has_other_rows(table, state):
+            raise InvalidCursor(
+                f"the table {self.table.name} was rolled back or replaced: its properties have the cursor "
+                f"{state.cursor} of the feed {self.account}, and its rows are those of another time. "
+                "`feed rebuild-cursor` sets the cursor by the rows"
+            )
+        return state
+
+    def _has_other_rows(self, table: Table, state: FeedState) -> bool:
+        """Return whether the commit of the state is not in effect, and that changed the rows."""
+        if not is_rolled_back(table.metadata, state.commit, state.committed_at):
+            return False
+        mine = filters.EqualTo("account", self.account)
+        beyond = filters.And(mine, filters.GreaterThanOrEqual("cursor_from", state.cursor or 0))
+        newest = filters.And(mine, filters.EqualTo("cursor_from", state.rows_from or 0))
+        is_lost = state.rows_from is not None and not self.table.has_rows(table, newest)
+        return is_lost or self.table.has_rows(table, beyond)
+
     def _plan_first(self, table: Table, commit_id: str) -> Change:
-        state = read_state(table.properties, self.account)
+        state = self._checked_state(table)
         if state.cursor is None:
             if self.table.has_rows(table, filters.EqualTo("account", self.account)):
                 raise InvalidCursor(
@@ -116,8 +148,9 @@ class IcebergEventDestination(EventDestination):
         """Return the state of the feed.
 
         :raises CursorMoved: the cursor is not ``position``.
+        :raises InvalidCursor: somebody changed it, or the rows and not the cursor.
         """
-        state = read_state(table.properties, self.account)
+        state = self._checked_state(table)
         if state.cursor != position:
             raise CursorMoved(f"the cursor of the feed {self.account} is no longer {position}")
         return state

@@ -24,6 +24,7 @@ from outbound_transfer.warehouse.errors import (
     UnusableTable,
     WarehouseBusy,
 )
+from outbound_transfer.warehouse.timestamps import format_timestamp
 from support import iceberg
 from support.feed_pages import event, events, page
 from support.iceberg import LINES, PAGES, InterruptedCatalog, Lake, at_once, open_lake
@@ -455,6 +456,91 @@ def test_verify_says_that_a_table_was_rolled_back(three_pages) -> None:
     assert "the rows of the newest page, after cursor 8, are missing" in problem
     assert three_pages.maintenance().rebuild_cursor() == (20, 4)
     assert problems(three_pages) == []
+
+
+def roll_back(lake: Lake) -> None:
+    table = lake.table()
+    older = table.current_snapshot().parent_snapshot_id
+    table.manage_snapshots().set_current_snapshot(snapshot_id=older).commit()
+
+
+def assert_refused(lake: Lake, text: str) -> None:
+    for load in (
+        lambda: lake.destination().get_or_create_cursor(),
+        lambda: lake.destination().load_page(page(20, event(20))),
+    ):
+        with pytest.raises(InvalidCursor, match=f"{text}.*feed rebuild-cursor"):
+            load()
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_table_that_was_rolled_back_is_not_loaded_before_its_cursor_is_rebuilt(three_pages, others: int) -> None:
+    roll_back(three_pages)
+    other = three_pages.destination("other")
+    for number in range(others):
+        other.load_page(page(other.get_or_create_cursor(), event(number)))
+    assert_refused(three_pages, "was rolled back")
+    assert three_pages.maintenance().rebuild_cursor() == (20, 4)
+    assert three_pages.destination().get_or_create_cursor() == 4
+
+
+def test_a_rollback_is_seen_though_the_newest_snapshot_has_expired(three_pages) -> None:
+    state = state_of(three_pages)
+    lost = three_pages.table().current_snapshot().snapshot_id
+    roll_back(three_pages)
+    three_pages.table().maintenance.expire_snapshots().by_id(lost).commit()
+    destination = three_pages.destination()
+    assert destination.get_or_create_cursor() == 20  # it proves nothing: clocks of writers differ
+    later = format_timestamp(datetime.now(timezone.utc) + timedelta(hours=1))
+    three_pages.set_property(FEED, state.stamped(state.commit, later).as_properties("acme")[FEED])
+    assert_refused(three_pages, "was rolled back")
+
+
+def test_a_rollback_of_a_reset_is_refused_and_one_of_a_page_without_lines_is_not(three_pages) -> None:
+    three_pages.destination().load_page(page(20, next_cursor=21))
+    roll_back(three_pages)
+    assert three_pages.destination().get_or_create_cursor() == 21
+    three_pages.maintenance().reset(4)
+    table = three_pages.table()
+    before = next(each for each in table.snapshots() if each.parent_snapshot_id is None)
+    table.manage_snapshots().set_current_snapshot(snapshot_id=before.snapshot_id).commit()
+    assert_refused(three_pages, "was rolled back")
+
+
+def test_a_tagged_commit_whose_successors_expired_is_no_rollback(three_pages) -> None:
+    tagged = three_pages.table().current_snapshot().snapshot_id
+    three_pages.table().manage_snapshots().create_tag(tagged, "kept").commit()
+    other = three_pages.destination("other")
+    for number in range(4):
+        other.load_page(page(other.get_or_create_cursor(), event(number)))
+    kept = {tagged, three_pages.table().current_snapshot().snapshot_id}
+    old = [each.snapshot_id for each in three_pages.table().snapshots() if each.snapshot_id not in kept]
+    three_pages.table().maintenance.expire_snapshots().by_ids(old).commit()
+    assert three_pages.destination().get_or_create_cursor() == 20
+
+
+@pytest.mark.parametrize("cursor", ["19", "21", None])
+def test_a_cursor_that_somebody_changed_is_refused_with_rows_and_without(three_pages, cursor: str | None) -> None:
+    if cursor is None:
+        three_pages.table().delete("account = 'acme'")
+        three_pages.remove_property(CURSOR)
+    else:
+        three_pages.set_property(CURSOR, cursor)
+    assert_refused(three_pages, f"is {cursor or 'missing'}, and the last commit set it to 20")
+    three_pages.maintenance().reset(20)
+    assert three_pages.destination().get_or_create_cursor() == 20
+
+
+def test_rows_that_were_deleted_are_no_rollback(three_pages) -> None:
+    three_pages.table().delete("account = 'acme'")
+    assert three_pages.destination().get_or_create_cursor() == 20
+
+
+def test_a_table_that_was_made_with_the_properties_of_another_one_is_refused(three_pages) -> None:
+    table = three_pages.table()
+    three_pages.catalog.drop_table("lake.events")
+    three_pages.catalog.create_table("lake.events", schema=table.schema(), properties=table.properties)
+    assert_refused(three_pages, "was rolled back or replaced")
 
 
 # ------------------------------------------------------------------------------------------------------- claims
