@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,54 @@ def test_an_error_that_quotes_a_secret_is_raised_without_it() -> None:
     assert error.value.__cause__ is None
     with pytest.raises(OSError, match="refused"), hide_secrets(secrets):
         raise OSError("refused")
+
+
+SECRET = "s3cr3t-token-value"
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        {"extra": {"token": f"{SECRET}\n"}},
+        {"extra": {"header.Authorization": f"Bearer {SECRET}\n"}},
+        {"extra": {"header.X-Api-Key": f"{SECRET}\n"}},
+        {"extra": {"auth": {"type": "custom", "impl": f"x.{SECRET}", "custom": {"password": SECRET}}}},
+        {"host": f"http://127.0.0.1:9/x?api_key={SECRET}"},
+    ],
+)
+def test_no_secret_of_a_catalog_is_in_an_error_however_it_is_quoted(monkeypatch, connection: dict[str, Any]) -> None:
+    value = {"conn_type": "iceberg", "host": "http://127.0.0.1:9", **connection}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(value))
+    with pytest.raises(Exception, match=r".") as error:  # of whatever kind
+        open_catalog("lake")
+    assert SECRET not in "".join(traceback.format_exception(error.value))
+    assert error.type is WarehouseBusy
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"adls.connection_string": f"AccountName=ann;AccountKey={SECRET}"},
+        {"s3.proxy-uri": f"http://ann:{SECRET}/x@localhost:1"},
+        {"oauth2-server-uri": f"http://localhost:1/token?key={SECRET}"},
+        {"more": [{"Credentials": {"number": SECRET}}]},
+    ],
+)
+def test_a_secret_of_a_connection_is_found_wherever_it_is(monkeypatch, tmp_path: Path, extra: dict[str, Any]) -> None:
+    extra |= json.loads(connection_json(tmp_path))["extra"]
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", "extra": extra}))
+    catalog = open_catalog("lake")
+    assert SECRET not in catalog.redact(f"refused: {SECRET}")
+    innocent = "refused: http://localhost:1/token, type sql"
+    assert catalog.redact(innocent) == innocent
+
+
+def test_an_error_is_raised_without_the_secret_of_its_cause_and_in_any_encoding() -> None:
+    with pytest.raises(WarehouseBusy, match="OSError: refused") as error, hide_secrets((SECRET,)):
+        raise OSError("refused") from ValueError(SECRET)
+    assert error.value.__cause__ is None
+    with pytest.raises(WarehouseBusy, match="withheld"), hide_secrets((SECRET,)):
+        raise OSError("refused: " + base64.b64encode(f"ann:{SECRET}".encode()).decode())
 
 
 def test_importing_the_operator_is_light() -> None:

@@ -57,15 +57,12 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
     :return: one printable line of at most :data:`MAX_LENGTH` characters.
     """
-    forms = {form for secret in secrets if secret for form in _secret_forms(secret)}
+    forms = _all_forms(secrets)
     if not text:
         return ""
     if any(len(form) < _MIN_SECRET_LENGTH for form in forms):
         return WITHHELD
-    index = _SecretIndex(
-        frozenset(piece for form in forms for piece in _pieces(form)),
-        tuple(form for form in forms if len(form) < _PIECE_LENGTH),
-    )
+    index = _index_of(forms)
     head = text[:_MAX_READ]
     # Mask first and truncate then: a truncated secret would not be recognized.
     masked = _mask_words(head, index.pieces)
@@ -74,6 +71,23 @@ def redact(text: str, secrets: Iterable[str]) -> str:
         return WITHHELD
     shown = "".join(character if character.isprintable() else " " for character in masked[:MAX_LENGTH])
     return " ".join(shown.split())
+
+
+def quotes_secret(text: str, secrets: Iterable[str]) -> bool:
+    """Return whether a text quotes a secret, in whatever form, or is too long to find that out."""
+    forms = _all_forms(secrets)
+    return bool(forms) and (len(text) > _MAX_READ or _occurs_in_any_decoding(text, _index_of(forms)))
+
+
+def _all_forms(secrets: Iterable[str]) -> set[str]:
+    return {form for secret in secrets if secret for form in _secret_forms(secret)}
+
+
+def _index_of(forms: Iterable[str]) -> _SecretIndex:
+    return _SecretIndex(
+        frozenset(piece for form in forms for piece in _pieces(form)),
+        tuple(form for form in forms if len(form) < _PIECE_LENGTH),
+    )
 
 
 def _secret_forms(secret: str) -> Iterator[str]:
