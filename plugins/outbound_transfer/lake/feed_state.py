@@ -133,7 +133,7 @@ def _decode(properties: Mapping[str, str], name: str, type_: Any) -> Any:
     text = properties.get(name)
     try:
         return None if text is None else msgspec.json.decode(text, type=type_)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise UnusableTable(
             f"the table's property '{name}' is not as this package writes it ({error}): "
             "remove it; the cursor is another property and stays"

@@ -49,7 +49,19 @@ def test_a_cursor_that_is_none_is_refused(text: str) -> None:
         read_state({CURSOR: text}, "acme")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"claim": [1]}', '{"excess": "x"}', "\ud800"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"claim": [1]}',
+        '{"excess": "x"}',
+        "\ud800",
+        pytest.param('{"x":' + "[" * 50_000, id="deep"),
+    ],
+)
 def test_a_state_of_somebody_else_is_refused(text: str) -> None:
     with pytest.raises(UnusableTable, match=FEED):
         read_state({CURSOR: "1", FEED: text}, "acme")
