@@ -67,7 +67,7 @@ def account_folder(account: str) -> str:
 
 def list_accounts(store: ObjectStore) -> list[str]:
     """Return the accounts whose feeds have been read."""
-    names = {*store.list_names(), *store.list_names("_polls")}
+    names = {name.rstrip("/") for name in (*store.list_names(), *store.list_names("_polls"))}
     return sorted(unquote(name.partition("=")[2]) for name in names if name.startswith("account="))
 
 

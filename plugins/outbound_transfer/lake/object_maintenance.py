@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,9 @@ from outbound_transfer.warehouse.destination import (
     check_expected,
 )
 from outbound_transfer.warehouse.errors import CursorMoved, UnknownFeed
+
+#: Number of times that a reset deletes pages which are there again, or still.
+_MAX_ROUNDS: Final = 20
 
 
 def open_maintenance(store: ObjectStore, account: str) -> ObjectFeedMaintenance:
@@ -147,6 +151,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
 
         :param expected: the cursor that the decision was made at; None if it does not matter.
         :raises CursorMoved: the cursor is another one.
+        :raises StrayObjects: pages are in the way, or cannot be deleted.
         """
         check_cursor(to)
         try:
@@ -241,9 +246,15 @@ class ObjectFeedMaintenance(FeedMaintenance):
         """
         self._chain.remember_reset(start)
         self._chain.write_hint(before)
-        # Readers that do not know yet may put more meanwhile.
-        while cursors := [cursor for cursor in self._chain.list_cursors()[0] if cursor >= start]:
+        for _ in range(_MAX_ROUNDS):  # readers that do not know yet may put more meanwhile
+            cursors = [cursor for cursor in self._chain.list_cursors()[0] if cursor >= start]
+            if not cursors:
+                return
             self._delete(cursors)
+        raise StrayObjects(
+            f"{self._chain.describe(cursors)} they are still there after they were deleted {_MAX_ROUNDS} times. Stop "
+            "what puts them, or delete them with the storage's own tools, and repeat the command"
+        )
 
     def _delete(self, cursors: Sequence[int]) -> None:
         for cursor in reversed(cursors):

@@ -73,14 +73,17 @@ class ObjectStore:
             self.fs.rm_file(self.path(name))
 
     def list_names(self, folder: str = "") -> list[str]:
-        """Return the names of what is in a folder, sorted; none if there is no such folder."""
+        """Return the names of what is in a folder, sorted, those of folders with a slash after them.
+
+        None are returned if there is no such folder.
+        """
         path = self.path(folder).rstrip("/")
         self.fs.invalidate_cache()
         try:
-            found = self.fs.ls(path, detail=False)
+            found = self.fs.ls(path, detail=True)
         except FileNotFoundError:
             return []
-        return sorted(str(each).rstrip("/").rpartition("/")[2] for each in found)
+        return sorted(_entry_name(each) for each in found)
 
     def clean_up(self) -> None:
         """Delete what processes that were killed left behind."""
@@ -109,6 +112,11 @@ class ObjectStore:
         except FileExistsError:
             return True
         return False
+
+
+def _entry_name(entry: dict[str, Any]) -> str:
+    name = str(entry["name"]).rstrip("/").rpartition("/")[2]
+    return f"{name}/" if entry["type"] == "directory" else name
 
 
 class LocalStore(ObjectStore):

@@ -681,6 +681,29 @@ def test_objects_of_others_beside_the_pages_are_left_alone_and_reported(folder: 
     assert len(page_names(folder)) == 7
 
 
+def test_a_folder_with_the_name_of_a_page_is_none(store: ObjectStore) -> None:
+    load(store, 30)
+    store.replace(f"account=acme/page-{25:020d}.parquet/part-0.parquet", b"someone's")
+    (problem,) = problems(store)
+    assert f"page-{25:020d}.parquet/" in problem
+    feed = open_maintenance(store, "acme")
+    assert feed.rebuild_cursor() == (30, 30)
+    assert feed.reset(20) == (30, 20)
+    load(store, 30)
+    assert list_accounts(store) == ["acme"]
+
+
+def test_a_reset_whose_deletions_have_no_effect_ends(folder: ObjectStore) -> None:
+    class Holding(type(folder)):  # type: ignore[misc]
+        def delete(self, name: str) -> None:
+            if "/page-" not in name:
+                super().delete(name)
+
+    load(folder, 30)
+    with pytest.raises(StrayObjects, match="still there after"):
+        open_maintenance(Holding(folder.fs, folder.root), "acme").reset(10)
+
+
 class Careless(MemoryFileSystem):
     """A file system that overwrites, whatever it is told."""
 
