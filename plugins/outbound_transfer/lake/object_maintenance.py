@@ -158,9 +158,11 @@ class ObjectFeedMaintenance(FeedMaintenance):
             last = self._find_last()
         except MissingPages:
             check_expected(self.account, None, expected)
+            self._polls.forget_claims()
             return None, self._bridge(to)
         position = _finish(last)
         check_expected(self.account, position, expected)
+        self._polls.forget_claims()  # before the deletion, which may be killed
         if to < position and self._is_headless(self._chain.list_cursors()[0]):
             return position, self._bridge(to, position)
         if to < position:
@@ -276,6 +278,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
         headers = self._chain.read_many(cursors)
         reached, last = walk_headers(headers)
         strays = [cursor for cursor in cursors if cursor not in reached]
+        self._polls.forget_claims()
         if strays:
             start = max((cursor for cursor in reached if cursor <= strays[0]), default=0)
             self._chain.remember_reset(start)

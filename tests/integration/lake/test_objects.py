@@ -783,6 +783,20 @@ def test_a_cursor_far_beyond_the_lines_is_accepted_when_it_comes_again_and_a_res
     assert not destination(folder).accepts_cursor(far)
 
 
+def test_a_reset_that_fails_has_forgotten_the_claims(folder: ObjectStore) -> None:
+    class Failing(type(folder)):  # type: ignore[misc]
+        def delete(self, name: str) -> None:
+            if "/page-" in name:
+                raise OSError("no connection")
+            super().delete(name)
+
+    load(folder, 30)
+    destination(folder).log_poll(PollRecord(action=CLAIM, cursor_from=20, cursor_to=5_000))
+    with pytest.raises(OSError, match="no connection"):
+        open_maintenance(Failing(folder.fs, folder.root), "acme").reset(20)
+    assert destination(folder).greatest_claim(20) == 0
+
+
 def test_polls_that_are_nonsense_are_passed_over(folder: ObjectStore) -> None:
     load(folder, 5)
     for number, content in enumerate((b"", b"\xff", b"[]", b'{"cursor_from": 5, "cursor_to": "9"}')):
