@@ -46,6 +46,9 @@ _NAMED: Final = 3
 
 _RESET: Final = re.compile(r"reset-(\d{20})-(\d{8}T\d{6}\.\d{6}Z)-[0-9a-f]{32}\.json", re.ASCII)
 
+#: What decoding raises for what is not JSON of a type: also for text that is not UTF-8, and for deep nesting.
+NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 #: Headers by ``cursor_from``; an error for an object that is not a page of this feed.
 Headers: TypeAlias = dict[int, "PageHeader | InvalidObject | SchemaTooNew"]
 
@@ -111,7 +114,7 @@ class PageChain:
         try:
             found = self.format.read_header(lambda start, stop: self.store.read(name, start, stop))
             return None if found is None else self._decode(found, cursor)
-        except InvalidObject as error:
+        except (InvalidObject, IsADirectoryError) as error:
             raise InvalidObject(
                 f"{self.store.path(name)} is not a page of this feed: {error}. Restore the object, or move it away "
                 "and run `feed rebuild-cursor`: the feed is then read again from there"
@@ -125,7 +128,7 @@ class PageChain:
                     f"{self.store.path(self.name(cursor))} was written by a newer version of this package"
                 )
             header = msgspec.json.decode(text, type=PageHeader)
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise InvalidObject(f"its header is invalid: {error}") from error
         if (header.account, header.cursor_from) != (self.account, cursor):
             raise InvalidObject("its header is of another page or account: it was renamed or copied")
@@ -266,7 +269,7 @@ class PageChain:
     def _decode_hint(self) -> _Hint | None:
         try:
             hint = msgspec.json.decode(self.store.read(self._hint_name) or b"", type=_Hint)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (*NOT_JSON, IsADirectoryError):
             return None
         return hint if 0 <= hint.cursor_from <= MAX_CURSOR else None
 

@@ -22,7 +22,7 @@ from outbound_transfer.warehouse.destination import (
     check_cursor,
     check_expected,
 )
-from outbound_transfer.warehouse.errors import CursorMoved, UnknownFeed
+from outbound_transfer.warehouse.errors import CursorMoved, SchemaTooNew, UnknownFeed
 
 #: Number of times that a reset deletes pages which are there again, or still.
 _MAX_ROUNDS: Final = 20
@@ -94,8 +94,10 @@ class ObjectFeedMaintenance(FeedMaintenance):
             yield f"{self._chain.folder} has no page before the one with the cursor {cursors[0]}: they are gone"
         try:
             reached, last = walk_headers(headers, cursors[0] if is_headless else 0)
-        except InvalidObject:
-            return  # it was named above
+        except (InvalidObject, SchemaTooNew):  # it was named above, and what is in the chain after it is not known
+            pages = (cursor for cursor, header in headers.items() if isinstance(header, PageHeader))
+            yield from self._find_bad_rows(sorted(pages), None)
+            return
         strays = [cursor for cursor in cursors if cursor not in reached]
         if strays:
             yield (

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from outbound_transfer.lake.object_chain import account_folder, compact_timestamp
+from outbound_transfer.lake.object_chain import NOT_JSON, account_folder, compact_timestamp
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.warehouse.destination import CLAIM, MAX_NOTE, PollRecord
 from outbound_transfer.warehouse.rows import storable_text
@@ -72,11 +72,11 @@ class PollLog:
         for name in reversed(self._names(*actions)):
             try:
                 yield msgspec.json.decode(self._store.read(f"{self._folder}/{name}") or b"", type=StoredPoll)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except NOT_JSON:
                 continue
 
     def _names(self, *actions: str) -> list[str]:
-        names = self._store.list_names(self._folder)
+        names = [name for name in self._store.list_names(self._folder) if not name.endswith("/")]
         return [name for name in names if not actions or any(f"-{action}-" in name for action in actions)]
 
     def _delete(self, name: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -346,6 +347,8 @@ HINT = "_feed/account=acme/hint.json"
         b'{"cursor_from": 10, "token": "not that of the page"}',
         b'{"cursor_from": 5, "token": "x"}',
         b'{"cursor_from": "../../etc", "token": "x"}',
+        b'{"cursor_from": 0, "token": "\xff"}',
+        b"[" * 100_000,
     ],
 )
 def test_a_hint_that_is_nonsense_costs_time_and_nothing_else(store: ObjectStore, hint: bytes) -> None:
@@ -652,6 +655,42 @@ def test_a_page_that_is_cut_off_is_named(folder: ObjectStore, page_format: str) 
     bad = destination(folder, page_format=page_format).chain.name(10)
     folder.replace(bad, (folder.read(bad) or b"")[:-20])
     assert any(bad in each for each in problems(folder))
+
+
+@pytest.mark.parametrize("header", [b'{"version": 1, "account": "\xff"}', b"[" * 60_000, b"", b'{"version": "9"}'])
+def test_a_header_that_is_nonsense_is_named_and_stops_nothing_outside_the_chain(
+    folder: ObjectStore, header: bytes
+) -> None:
+    load(folder, 20, page_format="ndjson")
+    chain = destination(folder, page_format="ndjson").chain
+    extra = b"OT" + struct.pack("<H", len(header)) + header
+    content = b"\x1f\x8b\x08\x04\x00\x00\x00\x00\x00\xff" + struct.pack("<H", len(extra)) + extra
+    folder.replace(chain.name(15), content)
+    folder.delete(HINT)
+    load(folder, 30, page_format="ndjson")
+    assert stored_ids_of(chain, 0, 10, 20) == ids(0, 30)
+    folder.replace(chain.name(10), content)
+    folder.replace(chain.name(20), (folder.read(chain.name(20)) or b"")[:-20])
+    found = problems(folder)
+    assert all(any(f"page-{cursor:020d}" in each for each in found) for cursor in (10, 15, 20))
+    folder.delete(HINT)
+    with pytest.raises(InvalidObject, match=f"page-{10:020d}"):
+        destination(folder, page_format="ndjson").get_or_create_cursor()
+
+
+def stored_ids_of(chain: object_chain.PageChain, *cursors: int) -> list[str | None]:
+    contents = [chain.store.read(chain.name(cursor)) or b"" for cursor in cursors]
+    return [row.event_id for content in contents for row in chain.format.read_rows(content)]
+
+
+def test_a_folder_in_place_of_a_hint_or_a_page_is_named_or_skipped(folder: ObjectStore) -> None:
+    load(folder, 20)
+    folder.delete(HINT)
+    Path(folder.path(HINT)).mkdir()
+    load(folder, 30)
+    Path(folder.path(destination(folder).chain.name(30))).mkdir()
+    with pytest.raises(InvalidObject, match=f"page-{30:020d}"):
+        destination(folder).get_or_create_cursor()
 
 
 def test_a_page_of_another_place_is_refused(folder: ObjectStore, page_format: str) -> None:
