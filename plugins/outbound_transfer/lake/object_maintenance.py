@@ -25,7 +25,7 @@ from outbound_transfer.warehouse.destination import (
 from outbound_transfer.warehouse.errors import CursorMoved, SchemaTooNew, UnknownFeed
 
 #: Number of times that a reset deletes pages which are there again, or still.
-_MAX_ROUNDS: Final = 20
+_MAX_DELETIONS: Final = 20
 
 
 def open_maintenance(store: ObjectStore, account: str) -> ObjectFeedMaintenance:
@@ -250,13 +250,13 @@ class ObjectFeedMaintenance(FeedMaintenance):
         """
         self._chain.remember_reset(start)
         self._chain.write_hint(before)
-        for _ in range(_MAX_ROUNDS):  # readers that do not know yet may put more meanwhile
+        for _ in range(_MAX_DELETIONS):  # readers that do not know yet may put more meanwhile
             cursors = [cursor for cursor in self._chain.list_cursors()[0] if cursor >= start]
             if not cursors:
                 return
             self._delete(cursors)
         raise StrayObjects(
-            f"{self._chain.describe(cursors)} they are still there after they were deleted {_MAX_ROUNDS} times. Stop "
+            f"{self._chain.describe(cursors)} they are still there after they were deleted {_MAX_DELETIONS} times. Stop "
             "what puts them, or delete them with the storage's own tools, and repeat the command"
         )
 
