@@ -158,7 +158,7 @@ def own_errors() -> set[str]:
             for thing in vars(module).values()
             if inspect.isclass(thing) and issubclass(thing, errors.OutboundTransferError)
         }
-    raised_as_they_are = {errors.InvalidDelivery, errors.SourceUnreadable}
+    raised_as_they_are = {errors.InvalidDelivery, errors.SourceUnreadable, warehouse_errors.InvalidCursor}
     leaves = {kind for kind in found if not kind.__subclasses__() and not issubclass(kind, ServiceError)}
     return {kind.__name__ for kind in leaves | raised_as_they_are}
 

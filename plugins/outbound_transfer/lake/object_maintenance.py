@@ -256,8 +256,8 @@ class ObjectFeedMaintenance(FeedMaintenance):
                 return
             self._delete(cursors)
         raise StrayObjects(
-            f"{self._chain.describe(cursors)} they are still there after they were deleted {_MAX_DELETIONS} times. Stop "
-            "what puts them, or delete them with the storage's own tools, and repeat the command"
+            f"{self._chain.describe(cursors)} they are still there after they were deleted {_MAX_DELETIONS} times. "
+            "Stop what puts them, or delete them with the storage's own tools, and repeat the command"
         )
 
     def _delete(self, cursors: Sequence[int]) -> None:

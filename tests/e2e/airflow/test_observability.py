@@ -80,7 +80,7 @@ Attached b c.csv: # kB in # s (# B/s)
 Attached a.csv: # kB in # s (# B/s)
 Sent transfer T: pending, expires DATE
 Done: # files (# kB) to # recipients in # s of try #; transfer T, URL/transfers/T
-Waiting for transfer T until DATE, without a worker slot; polled every # s
+Waiting for transfer T until it finishes, without a worker slot; polled every # s
 transfer T is pending: picked up by # of #; not by ann@example.com, bob@example.com
 transfer T is complete: picked up by # of #
 """
@@ -355,7 +355,7 @@ def test_the_ingestions_tell_their_tables_and_what_they_landed(stack: ViewStack)
         ]
     assert {source: stack.story("landing", run_id, source) for source in ("events", "transfers")} == {
         "events": ["Loaded # events (# new) and # rejected lines; cursor # to #, caught up"],
-        "transfers": ["Saw # transfers on # pages, # new; # may still change"],
+        "transfers": ["Saw # transfers on # page, # new; # may still change"],
     }
 
 

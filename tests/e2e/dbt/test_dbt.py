@@ -74,11 +74,11 @@ def warehouse_of(name: str, server: Database, folder: Path) -> Iterator[tuple[Ho
         yield Hook("postgresql", database.connect), {"type": "postgres", "schema": "analytics", **login}, "public"
 
 
-def fill(hook: Hook, count: int = 200) -> None:
+def fill(hook: Hook, count: int = 200, *, ledger: bool = True) -> None:
     """Tables with so many deliveries and three feeds: one that goes well, one that fails now, one without any page."""
     now = datetime.now(timezone.utc)
     warehouse = Warehouse(hook)
-    sample_rows.fill(warehouse, count, now)
+    sample_rows.fill(warehouse, count, now, ledger=ledger)
 
     def feed(account: str, ago: float) -> EventStore:
         store = EventStore(warehouse, account, clock=lambda: now - timedelta(seconds=ago))
@@ -249,14 +249,17 @@ def test_the_models_compile_into_a_databases_sql(compiled_for: Callable[[str], P
     assert {model: sqlglot.parse_one(models[model], dialect=name).named_selects for model in MODELS} == columns
 
 
+LEDGER_MODEL = "stg_outbound_transfer__deliveries"
+
+
 @pytest.mark.filterwarnings("ignore:Arrow output")  # of fakesnow, about itself
-def test_the_models_run_where_timestamps_are_text(compiled_for: Callable[[str], Project]) -> None:
+def test_the_models_run_in_an_emulator_of_snowflake(compiled_for: Callable[[str], Project]) -> None:
     models = compiled_for("snowflake").compiled()
     with fakesnow.patch():
         hook = Hook("snowflake", lambda: snowflake.connector.connect(database="LAKEHOUSE", schema="ANALYTICS"))
-        fill(hook, 20)
+        fill(hook, 20, ledger=False)
         # Staging comes first: the marts read it.
-        for model in sorted(MODELS, key=lambda name: (not name.startswith("stg_"), name)):
+        for model in sorted(set(MODELS) - {LEDGER_MODEL}, key=lambda name: (not name.startswith("stg_"), name)):
             hook.run(f"CREATE VIEW {model} AS {models[model]}")
         pickup = "SELECT count(*), count(seconds_to_pickup), min(seconds_to_pickup) > 0"
         ((recipients, picked_up),) = hook.fetch(

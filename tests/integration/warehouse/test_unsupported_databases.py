@@ -309,14 +309,14 @@ def test_a_refusal_that_does_not_come_again_is_left_to_the_tasks_retries(
 def test_a_connection_that_its_hook_keeps_is_rolled_back(name: str, hook_of: Callable[[str], Hook]) -> None:
     hook = hook_of(name)
 
-    class Kept(Bent):
+    class Unclosed(Bent):
         def cursor(self) -> Any:
             return self.inner.cursor()
 
         def close(self) -> None:
             pass
 
-    connection = Kept(hook.get_conn())
+    connection = Unclosed(hook.get_conn())
     feed = tables(Hook(hook.dialect_name, lambda: connection, hook.placeholder))
     feed.get_or_create_cursor()
 

@@ -39,7 +39,9 @@ from support.warehouses import InventedPostgresql
 #: When, seen from a step. ``during`` is a race that the kill wins most of the time.
 MOMENTS = ("before", "during", "after")
 
-WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", *MARIADB_DRIVERS, "iceberg")
+SQL_WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", *MARIADB_DRIVERS)
+
+WAREHOUSES = (*SQL_WAREHOUSES, "iceberg")
 
 
 class Target(Protocol):

@@ -77,7 +77,7 @@ def test_a_delivery_is_delivered_once_whatever_the_database_does(
 ) -> None:
     clock = SimulatedClock(sandbox)
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
-    monkeypatch.setattr(database, "TIMEOUT", 0.1 if failure == "hangs" else 5.0)
+    monkeypatch.setattr(database, "TIMEOUT", 1.0 if failure == "hangs" else 5.0)
     monkeypatch.setattr(Warehouse, "epoch_time", lambda warehouse, tx: START + clock.now)
     change_row = KeyAllowance._change_row
     for position, call in enumerate(CALLS):

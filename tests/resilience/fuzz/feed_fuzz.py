@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from resilience.crash_ingest.ingest import WAREHOUSES, WarehouseTarget, databases, target_of
+from resilience.crash_ingest.ingest import SQL_WAREHOUSES, WarehouseTarget, databases, target_of
 from resilience.fuzz.feed_server import EVENT, JUNK, REFUSED, Feed, Line, lines, serving
 
 #: What one feed's scenario has in it.
@@ -271,9 +271,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1, help="the first of the seeds")
-    parser.add_argument("--warehouse", choices=WAREHOUSES, action="append")
+    parser.add_argument("--warehouse", choices=SQL_WAREHOUSES, action="append")
     options = parser.parse_args(arguments)
-    names = options.warehouse or WAREHOUSES
+    names = options.warehouse or SQL_WAREHOUSES
     _be_quiet()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     report, seed, until = Report(), options.seed, clock.monotonic() + options.seconds

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from resilience.crash_ingest.ingest import WAREHOUSES, target_of
+from resilience.crash_ingest.ingest import SQL_WAREHOUSES, target_of
 from resilience.fuzz.feed_fuzz import Report, fuzz_feed
 from resilience.fuzz.feed_mutants import MUTANTS
 from support.mariadb import MARIADB_DRIVERS
@@ -22,7 +22,7 @@ SEEDS = {"sqlite": range(1, 9), "duckdb": range(20, 22)}
 MOST = 60
 
 
-@pytest.mark.parametrize("name", WAREHOUSES)
+@pytest.mark.parametrize("name", SQL_WAREHOUSES)
 def test_a_hostile_feed_loses_nothing_doubles_nothing_and_stops_nobody(
     name: str, memory: Path, request: pytest.FixtureRequest
 ) -> None:

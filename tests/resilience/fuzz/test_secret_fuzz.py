@@ -67,8 +67,8 @@ def exactly(text: str, known: Any) -> str:
 
 
 def with_its_cause(failure: Callable[..., Exception]) -> Callable[..., Exception]:
-    def failed(call: Any, error: Exception, known: Any) -> Exception:
-        made = failure(call, error, known)
+    def failed(call: Any, error: Exception, *more: Any) -> Exception:
+        made = failure(call, error, *more)
         made.__cause__ = error
         return made
 
