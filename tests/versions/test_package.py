@@ -30,7 +30,11 @@ def module_names() -> list[str]:
 
 @pytest.mark.parametrize("name", module_names())
 def test_every_module_imports(name: str) -> None:
-    importlib.import_module(name)
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Optional, and the constraints of older versions have none that is new enough.
+        assert (error.name, name.rpartition(".")[0]) == ("pyiceberg", "outbound_transfer.lake")
 
 
 def test_provider_info_matches_the_schema_of_this_airflow() -> None:
