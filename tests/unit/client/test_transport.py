@@ -289,7 +289,7 @@ def test_a_certificate_is_checked_unless_the_connection_says_otherwise(kind: typ
 
 @pytest.mark.parametrize("cookie", ["session=1", "secret=京"])
 def test_a_cookie_is_neither_kept_nor_sent_again(cookie: str) -> None:
-    with serving(saying(answer(TRANSFER, "200 OK", f"Set-Cookie: {cookie}"))) as server:
+    with serving(saying(answer(TRANSFER, "200 OK", f"Set-Cookie: {cookie}", "Connection: close"))) as server:
         settings = Settings(server.url(), "obt_k", timeout=5.0)
         with Client(settings, policy=ONCE) as client:
             client.perform(GET)
