@@ -89,8 +89,12 @@ def as_storable(event: Event, line: bytes, keeps_json: KeepsJson) -> Event:
 
 
 def _is_storable(event: Event, keeps_json: KeepsJson) -> bool:
-    texts = (event.data, event.extra_fields) if event.raw is None else ()
-    return all(keeps_json(text) for text in texts if text is not None)
+    if event.raw is not None:
+        return True
+    # Without a generator: asked of each event.
+    return (event.data is None or keeps_json(event.data)) and (
+        event.extra_fields is None or keeps_json(event.extra_fields)
+    )
 
 
 def _with_raw(event: Event, line: bytes) -> Event:
