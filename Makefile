@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-package test-versions test-cluster test-faults test-stateful test-crash \
-	test-crash-ingest test-crash-objects test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium .mariadb \
+	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium .mariadb \
 	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
@@ -69,11 +69,8 @@ test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clea
 test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
-test-crash-ingest: setup .mariadb ## Kill the ingest at every step of its SQL, on each warehouse (about 12 minutes)
+test-crash-ingest: setup .mariadb ## Kill the ingest at every step, on each warehouse, Iceberg table and folder of objects (about 25 minutes)
 	$(RUN) -m resilience.crash_ingest $(ARGS)
-
-test-crash-objects: setup ## Kill the ingest into objects at every call of the file system (about 10 minutes)
-	$(RUN) -m resilience.crash_ingest.objects $(ARGS)
 
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
 	$(RUN) -m e2e.cluster $(ARGS)

@@ -39,7 +39,7 @@ def test_extras_bring_the_pinned_providers(python: str, tmp_path: Path) -> None:
     for provider, lowest in PROVIDERS.values():
         name = f"apache-airflow-providers-{provider}"
         assert int(resolved[name].split(".")[0]) >= lowest
-        assert resolved[name] in re.findall(rf"^{name}==(\S+)", constraints, re.M)
+        assert resolved[name] in re.findall(rf"^{name}==(\S+)", constraints, re.MULTILINE)
 
 
 def _resolve(requirements: Path, python: str) -> dict[str, str]:
@@ -48,4 +48,4 @@ def _resolve(requirements: Path, python: str) -> dict[str, str]:
     pins = ["--constraint", REPOSITORY / "constraints.txt"]
     done = subprocess.run([*command, *pins], cwd=requirements.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3_000:]
-    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", done.stdout, re.M))
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", done.stdout, re.MULTILINE))

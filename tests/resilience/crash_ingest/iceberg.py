@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outbound_transfer.warehouse.destination import EventDestination
+from outbound_transfer.warehouse.destination import FeedMaintenance
 
 if TYPE_CHECKING:
+    from outbound_transfer.lake.iceberg import IcebergEventDestination
     from resilience.crash_ingest.ingest import Killer
 
 
@@ -25,20 +26,30 @@ class IcebergTarget:
         return states_without_keys()
 
     def prepare(self) -> None:
-        for name in ("support.iceberg", "pyiceberg.io.pyarrow", "pyarrow.dataset", "pyiceberg_core"):
+        for name in (
+            "support.iceberg",
+            "outbound_transfer.lake.iceberg_maintenance",
+            "pyiceberg.io.pyarrow",
+            "pyarrow.dataset",
+            "pyiceberg_core",
+        ):
             __import__(name)
 
     def empty(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
 
-    def open(self, killer: Killer | None = None) -> EventDestination:
+    def open(self, killer: Killer | None = None) -> IcebergEventDestination:
         from support.iceberg import open_lake
 
         if killer:
             _watch(killer)
-        lake = open_lake(self._folder)
-        return lake.destination()
+        return open_lake(self._folder).destination()
+
+    def maintenance(self, killer: Killer | None = None) -> FeedMaintenance:
+        from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
+
+        return IcebergFeedMaintenance(self.open(killer))
 
     def found(self) -> dict[str, Any]:
         from support.iceberg import open_lake

@@ -1,7 +1,7 @@
 """An ingest that is killed (SIGKILL) at every step and between any two, on each destination, then run again.
 
-A step is a SQL statement, a commit, or a file that is read or written.
-
+A step is a SQL statement, a commit, a file that is read or written, or a call of an object store. Where a reset removes
+rows, it is killed at every step, too.
 
 Each kill ends a real process: forked, with the whole package in it. After each kill the warehouse must hold whole pages
 and the cursor of the last of them; after the run that follows, everything once. ``main()`` prints a table.
@@ -25,13 +25,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from outbound_transfer.protocol.events import Page, read_page
 from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
-from outbound_transfer.warehouse.destination import EventDestination
+from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
 from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.schema import FEED
 from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import InventedPostgresql
@@ -41,7 +42,10 @@ MOMENTS = ("before", "during", "after")
 
 SQL_WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", *MARIADB_DRIVERS)
 
-WAREHOUSES = (*SQL_WAREHOUSES, "iceberg")
+#: Where a reset removes rows, so that what it leaves is what was there before them.
+MOVED_BACK = ("iceberg", "objects", "objects-s3")
+
+WAREHOUSES = (*SQL_WAREHOUSES, *MOVED_BACK)
 
 
 class Target(Protocol):
@@ -58,6 +62,9 @@ class Target(Protocol):
 
     def open(self, killer: Killer | None = None) -> EventDestination:
         """Open it in the process that is killed; ``killer`` is called for each step."""
+
+    def maintenance(self, killer: Killer | None = None) -> FeedMaintenance:
+        """Open what resets it, likewise."""
 
     def found(self) -> dict[str, Any]:
         """Return the cursor, the ids and what else must be whole."""
@@ -87,6 +94,9 @@ class WarehouseTarget:
     def open(self, killer: Killer | None = None) -> EventDestination:
         warehouse = Warehouse(self)
         return EventStore(killer.watched(warehouse) if killer else warehouse, "acme")
+
+    def maintenance(self, killer: Killer | None = None) -> FeedMaintenance:
+        return SqlFeedMaintenance(EventStore(killer.watched(Warehouse(self)) if killer else Warehouse(self), "acme"))
 
     def found(self) -> dict[str, Any]:
         return look(self)
@@ -157,12 +167,20 @@ def _states() -> list[dict[str, Any]]:
 STATES = _states()
 
 
-def ingest(destination: EventDestination) -> None:
-    """Land all pages from where the cursor is."""
-    cursor = destination.get_or_create_cursor()
-    while cursor in PAGES:
-        destination.load_page(PAGES[cursor])
-        cursor = PAGES[cursor].next_cursor
+def ingest(target: Target, killer: Killer | None = None) -> None:
+    """Load all pages from where the cursor is."""
+    destination = target.open(killer)
+    with destination.session():
+        cursor = destination.get_or_create_cursor()
+        while cursor in PAGES:
+            destination.load_page(PAGES[cursor])
+            cursor = PAGES[cursor].next_cursor
+
+
+def reset_and_ingest(target: Target, killer: Killer | None = None) -> None:
+    """Remove all pages but the first, and load them again."""
+    target.maintenance(killer).reset(5)
+    ingest(target)
 
 
 def look(hook: Any) -> dict[str, Any]:
@@ -269,6 +287,10 @@ def asked(target: Target) -> dict[str, Any]:
     return found
 
 
+#: What is killed.
+Work: TypeAlias = Callable[[Target, "Killer | None"], None]
+
+
 @dataclass
 class Account:
     """What was met in one warehouse at one moment."""
@@ -279,13 +301,15 @@ class Account:
     wrong: list[str] = field(default_factory=list)
 
 
-def kill_everywhere(target: Target, moment: str, every: int = 1) -> Account:
+def kill_everywhere(target: Target, moment: str, every: int = 1, work: Work = ingest) -> Account:
     """Kill at every n-th step; which, and what was found afterwards."""
     account = Account()
     target.prepare()
     for at in range(1, 10_000, every):
         target.empty()
-        code, said = in_a_process(lambda write, at=at: ingest(target.open(Killer(at, moment, write))))  # type: ignore[misc]
+        if work is not ingest:
+            assert in_a_process(lambda _: ingest(target)) == (0, b"")
+        code, said = in_a_process(lambda write, at=at: work(target, Killer(at, moment, write)))  # type: ignore[misc]
         if code == 0:
             break
         if code != -signal.SIGKILL:
@@ -303,7 +327,7 @@ def _judge(account: Account, target: Target, step: str, at: int) -> None:
         account.wrong.append(f"step {at}, {step}: left {found}")
         return
     account.left[found["cursor"]] = account.left.get(found["cursor"], 0) + 1
-    code, said = in_a_process(lambda _: ingest(target.open()))
+    code, said = in_a_process(lambda _: ingest(target))
     if code != 0 or asked(target) != target.states[-1]:
         account.wrong.append(f"step {at}, {step}: the next run {said.decode() or asked(target)}")
 
@@ -346,6 +370,10 @@ def target_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> Tar
         from resilience.crash_ingest.iceberg import IcebergTarget
 
         return IcebergTarget(folder / "iceberg")
+    if name in ("objects", "objects-s3"):
+        from resilience.crash_ingest.objects import local_target, s3_target
+
+        return s3_target(database_of(name)) if name == "objects-s3" else local_target(folder / "objects")
     if name in ("sqlite", "duckdb"):
         return _file(name, folder / f"warehouse.{name}")
     database = database_of(name)
@@ -361,16 +389,17 @@ def target_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> Tar
 @contextmanager
 def databases() -> Iterator[Callable[[str], Any]]:
     """The database of each warehouse that has a server; the server is started when it is first asked for."""
-    from support import mariadb, postgres
+    from support import mariadb, object_storage, postgres
 
+    servers = {"objects-s3": object_storage.running_s3, **dict.fromkeys(MARIADB_DRIVERS, mariadb.running_server)}
     started: dict[Any, Any] = {}
     with ExitStack() as stack:
 
         def database_of(name: str) -> Any:
-            module = mariadb if name in MARIADB_DRIVERS else postgres
-            if module not in started:
-                started[module] = stack.enter_context(module.running_server())
-            return started[module]
+            server = servers.get(name, postgres.running_server)
+            if server not in started:
+                started[server] = stack.enter_context(server())
+            return started[server]
 
         yield database_of
 
@@ -398,22 +427,24 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _table(places: dict[str, Target]) -> int:
+def _table(targets: dict[str, Target]) -> int:
     print(
-        f"{'warehouse':<15} {'killed':<7} {'kills':>5} {'steps':>6} {'wrong':>6}  found after the kill (cursor: times)"
+        f"{'warehouse':<15} {'killed':<16} {'when':<7} {'kills':>5} {'steps':>6} {'wrong':>6}"
+        "  found after the kill (cursor: times)"
     )
     wrong: list[str] = []
-    for name, target in places.items():
-        for moment in MOMENTS:
-            started = time.monotonic()
-            account = kill_everywhere(target, moment)
-            left = ", ".join(f"{cursor}: {times}" for cursor, times in sorted(account.left.items()))
-            print(
-                f"{name:<15} {moment:<7} {account.kills:>5} {len(account.steps):>6} {len(account.wrong):>6}  {left}"
-                f"   ({time.monotonic() - started:.0f} s)",
-                flush=True,
-            )
-            wrong += [f"{name}, {moment}, {each}" for each in account.wrong]
+    for name, target in targets.items():
+        for work in (ingest, reset_and_ingest) if name in MOVED_BACK else (ingest,):
+            for moment in MOMENTS:
+                started = time.monotonic()
+                account = kill_everywhere(target, moment, work=work)
+                left = ", ".join(f"{cursor}: {times}" for cursor, times in sorted(account.left.items()))
+                print(
+                    f"{name:<15} {work.__name__:<16} {moment:<7} {account.kills:>5} {len(account.steps):>6}"
+                    f" {len(account.wrong):>6}  {left}   ({time.monotonic() - started:.0f} s)",
+                    flush=True,
+                )
+                wrong += [f"{name}, {work.__name__}, {moment}, {each}" for each in account.wrong]
     print("\n".join(wrong) or "Nothing was lost, doubled or left half done.")
     return 1 if wrong else 0
 

@@ -86,13 +86,12 @@ def _ingest(target: Any, base_url: str, key: str, write: int) -> None:
         sleep=lambda _: None,
         on_retry=lambda _: None,
     ) as client:
-        tables = target.open()
-        cursor = tables.get_or_create_cursor()
-        while True:
-            page = client.perform(endpoints.read_events(cursor=cursor))
-            tables.load_page(page)
-            cursor = page.next_cursor
-            if not page.has_more:
-                break
+        destination, has_more = target.open(), True
+        with destination.session():
+            cursor = destination.get_or_create_cursor()
+            while has_more:
+                page = client.perform(endpoints.read_events(cursor=cursor))
+                destination.load_page(page)
+                cursor, has_more = page.next_cursor, page.has_more
     signal.setitimer(signal.ITIMER_REAL, 0)
     os.write(write, b"caught up")
