@@ -1,4 +1,4 @@
-"""Every error that this provider raises for a DAG to catch."""
+"""Every error that this provider raises for a DAG to catch, and what an error says of its transfer."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ from outbound_transfer.protocol.errors import (
     TransferLimitReached,
     WrongTransfer,
 )
+from outbound_transfer.tasks.outcome_report import outcome_of
 from outbound_transfer.warehouse.errors import (
     CursorMoved,
     InvalidCursor,
@@ -132,4 +133,5 @@ __all__ = [
     "WarehouseBusy",
     "WarehouseError",
     "WrongTransfer",
+    "outcome_of",
 ]

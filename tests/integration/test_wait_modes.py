@@ -20,6 +20,7 @@ from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from outbound_transfer.airflow_compat import asset_state
 from outbound_transfer.airflow_compat.names import (
+    AirflowException,
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSensorTimeout,
@@ -28,10 +29,12 @@ from outbound_transfer.airflow_compat.names import (
     TaskDeferred,
     timezone,
 )
+from outbound_transfer.exceptions import outcome_of
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.polling import poller, watcher_state
 from outbound_transfer.protocol.errors import RateLimited
-from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.protocol.models import build_new_transfer, to_builtins
+from outbound_transfer.protocol.outcomes import TransferOutcome
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.tasks import waiting
 from outbound_transfer.triggers import transfer as triggers
@@ -81,12 +84,17 @@ def context_of(store: InMemoryStateStore, max_tries: int = 0, clear_number: int 
         get_task_states=lambda **_: {"run": {"deliver": "running"}},
         max_tries=max_tries,
         try_number=1,
-        xcom_push=lambda *_: None,
+        xcom_push=xcoms_of(store).__setitem__,
         start_date=timezone.utcnow(),
         get_first_reschedule_date=lambda _: rescheduled and datetime.fromisoformat(rescheduled),
     )
     runs = {} if clear_number is None else {"dag_run": SimpleNamespace(clear_number=clear_number)}
     return {"ti": ti, "task_state_store": store, "dag": SimpleNamespace(task_ids=["deliver"]), **runs}
+
+
+def xcoms_of(store: InMemoryStateStore) -> dict[str, Any]:
+    """What the task with this store has pushed."""
+    return vars(store).setdefault("xcoms", {})
 
 
 @pytest.fixture(params=WAYS)
@@ -115,10 +123,11 @@ def to_the_end(make: Callable[[], Any], store: InMemoryStateStore) -> Any:
     while True:
         context = context_of(store)
         try:
-            return getattr(make(), method)(context, **kwargs)
+            return getattr(make(), method)(context=context, **kwargs)
         except TaskDeferred as deferred:
             event = asyncio.run(asyncio.wait_for(first_event(deferred.trigger), 60))
-            method, kwargs = deferred.method_name, {"event": event.payload}
+            kwargs = {"next_method": deferred.method_name, "next_kwargs": {"event": event.payload}}
+            method = "resume_execution"
         except AirflowRescheduleException as rescheduled:
             store.set("rescheduled", store.get("rescheduled") or timezone.utcnow().isoformat())
             pause = (rescheduled.reschedule_date - timezone.utcnow()).total_seconds()
@@ -135,12 +144,15 @@ def test_all_recipients_picked_up(wait, sandbox) -> None:
     final = wait()
     assert (final["id"], final["status"]) == (wait.sent, "complete")
     assert all(recipient["picked_up_at"] for recipient in final["recipients"])
-    assert set(final) == {"id", "status", "subject", "message", "recipients", "expires_at", "sent_at"}
+    fields = {"id", "status", "subject", "message", "recipients", "expires_at", "sent_at", "not_picked_up"}
+    assert set(final) == fields
+    assert "outcome" not in xcoms_of(wait.store)
 
 
 def test_one_is_enough_where_that_is_accepted(wait, sandbox) -> None:
     sandbox.pickup(wait.sent, BOB)
-    assert wait(accept_partial=True)["status"] == "partial"
+    final = wait(accept_partial=True)
+    assert (final["status"], final["not_picked_up"]) == ("partial", [ANN])
 
 
 @pytest.mark.parametrize("choice", ["fail", "succeed", "skip"])
@@ -156,6 +168,36 @@ def test_the_outcome_arguments_apply(wait, sandbox, end, choice) -> None:
     else:
         with pytest.raises({"fail": AirflowFailException, "skip": AirflowSkipException}[choice], match=f"is {end}"):
             wait(**arguments)
+
+
+@pytest.mark.parametrize("end", ["expired", "canceled", "skipped", "partial"])
+def test_a_wait_without_success_says_who_has_not_picked_up(wait, sandbox, end) -> None:
+    sandbox.pickup(wait.sent, BOB)
+    if end == "canceled":
+        sandbox.cancel(wait.sent)
+    elif end != "partial":
+        sandbox.advance_clock(40 * 86_400)
+    with pytest.raises(AirflowException) as raised:
+        wait(on_expired="skip" if end == "skipped" else "fail", timeout=2.0 if end == "partial" else 60.0)
+    error, outcome = raised.value, outcome_of(raised.value)
+    assert (error.transfer_id, error.not_picked_up) == (wait.sent, [ANN])
+    assert outcome == TransferOutcome(
+        transfer_id=wait.sent,
+        reason=str(error),
+        status="expired" if end == "skipped" else end,
+        subject="Report",
+        picked_up=[BOB],
+        not_picked_up=[ANN],
+    )
+    assert xcoms_of(wait.store)["outcome"] == to_builtins(outcome)
+
+
+def test_who_has_picked_up_is_unknown_if_the_service_refuses(wait, sandbox) -> None:
+    sandbox.revoke_key(sandbox.transfer_api_key)
+    with pytest.raises(AirflowFailException) as raised:
+        wait()
+    assert (raised.value.transfer_id, raised.value.not_picked_up) == (wait.sent, None)
+    assert xcoms_of(wait.store)["outcome"]["not_picked_up"] is None
 
 
 def test_it_is_given_up_at_the_deadline(wait) -> None:
@@ -429,7 +471,7 @@ def test_the_triggerer_finishes_a_task_only_if_nothing_is_lost(arguments, finish
 )
 def test_a_failure_takes_a_worker(sandbox, sent, monkeypatch, end, choices, event) -> None:
     pushed = []
-    monkeypatch.setattr(triggers, "_push_return_value", lambda _, transfer: pushed.append(transfer["status"]))
+    monkeypatch.setattr(triggers, "_push_xcom", lambda _, key, value: pushed.append((key, value["status"])))
     if end == "complete":
         for recipient in (ANN, BOB):
             sandbox.pickup(sent, recipient)
@@ -440,7 +482,8 @@ def test_a_failure_takes_a_worker(sandbox, sent, monkeypatch, end, choices, even
     )
     fired = asyncio.run(asyncio.wait_for(shared(trigger), 60))
     assert type(fired).__name__ == (event.__name__ if event else "TriggerEvent")
-    assert pushed == ([end] if event is TaskSuccessEvent else [])
+    keys = {TaskSuccessEvent: ["return_value"], TaskSkippedEvent: ["outcome"], None: []}
+    assert pushed == [(key, end) for key in keys[event]]
 
 
 def test_a_result_that_the_triggerer_cannot_store_takes_a_worker(sandbox, sent, monkeypatch) -> None:
@@ -450,7 +493,7 @@ def test_a_result_that_the_triggerer_cannot_store_takes_a_worker(sandbox, sent, 
         threads.append(threading.current_thread())
         raise OSError("down")
 
-    monkeypatch.setattr(triggers, "_push_return_value", push)
+    monkeypatch.setattr(triggers, "_push_xcom", push)
     assert event_after_pickup(sandbox, sent).payload["status"] == "finished"
     assert threads[0] is not threading.main_thread(), "Airflow 3.0 refuses what is called in the event loop"
 
@@ -458,7 +501,7 @@ def test_a_result_that_the_triggerer_cannot_store_takes_a_worker(sandbox, sent, 
 def test_a_triggerer_that_cannot_store_results_leaves_them_to_a_worker(sandbox, sent, monkeypatch) -> None:
     assert triggers.can_push_xcom()
     monkeypatch.setattr(triggers, "can_push_xcom", lambda: False)
-    monkeypatch.setattr(triggers, "_push_return_value", None)
+    monkeypatch.setattr(triggers, "_push_xcom", None)
     assert event_after_pickup(sandbox, sent).payload["status"] == "finished"
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import (
@@ -26,10 +27,11 @@ from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.flows import DiscardOutcome, discard_draft
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
-from outbound_transfer.protocol.models import build_new_transfer, to_builtins
-from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
+from outbound_transfer.protocol.models import build_new_transfer, to_builtins, to_result
+from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, TransferOutcome, describe
 from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
+from outbound_transfer.tasks.outcome_report import report_outcome
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
 
 if TYPE_CHECKING:
@@ -115,13 +117,30 @@ def _change_text(error: BaseException, text: str) -> None:
 class _SendingOperator(_TransferOperator):
     """An operator whose errors, of whatever kind and origin, name what the task has sent or may have sent."""
 
+    #: As it was last read, where the task waits for it.
+    _last_read: Transfer | None = None
+
     def execute(self, context: Context) -> Any:
-        with self._mention_possible_send(context):
+        with self._report_failure(context):
             return super().execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        with self._mention_possible_send(context):
+        with self._report_failure(context):
             return super().resume_execution(next_method, next_kwargs, context)
+
+    @contextmanager
+    def _report_failure(self, context: Context) -> Iterator[None]:
+        find_outcome = partial(self._find_outcome, context)
+        with report_outcome(context, find_outcome), self._mention_possible_send(context):
+            yield
+
+    def _find_outcome(self, context: Context, error: BaseException) -> TransferOutcome | None:
+        if self._last_read:
+            return TransferOutcome.from_transfer(self._last_read, str(error))
+        if transfer_id := self._find_possible_send(context):
+            return TransferOutcome(transfer_id, str(error))
+        draft = self._delivery.draft if self._delivery else None
+        return TransferOutcome.from_transfer(draft.transfer, str(error)) if draft else None
 
     @contextmanager
     def _mention_possible_send(self, context: Context) -> Iterator[None]:
@@ -364,8 +383,7 @@ class SendTransferOperator(_SendingOperator):
                 ),
             )
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], delivery.client.settings))
-        result: dict[str, Any] = to_builtins(transfer)
-        return result
+        return to_result(transfer)
 
 
 class DiscardTransferOperator(_TransferOperator):
@@ -475,8 +493,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         if self.wait:
             with _mention_sent_transfer(transfer.id):
                 return self._wait_until_finished(hook, transfer, context)
-        result: dict[str, Any] = to_builtins(transfer)
-        return result
+        return to_result(transfer)
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event, if it is about the transfer that was sent."""

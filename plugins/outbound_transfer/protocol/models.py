@@ -64,7 +64,17 @@ class Transfer(msgspec.Struct, frozen=True):
     @property
     def picked_up_count(self) -> int:
         """Number of recipients who have picked up."""
-        return sum(recipient.picked_up_at is not None for recipient in self.recipients)
+        return len(self.picked_up)
+
+    @property
+    def picked_up(self) -> list[str]:
+        """Addresses of the recipients who have picked up."""
+        return [recipient.email for recipient in self.recipients if recipient.picked_up_at is not None]
+
+    @property
+    def not_picked_up(self) -> list[str]:
+        """Addresses of the recipients who have not picked up."""
+        return [recipient.email for recipient in self.recipients if recipient.picked_up_at is None]
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):
@@ -132,9 +142,14 @@ def to_builtins(resource: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(resource))
 
 
+def to_result(transfer: Transfer) -> dict[str, Any]:
+    """Convert a transfer to a mapping with the addresses of those who have not picked up, as tasks return it."""
+    return {**to_builtins(transfer), "not_picked_up": transfer.not_picked_up}
+
+
 def to_summary_dict(transfer: Transfer) -> dict[str, Any]:
-    """Convert a transfer to a mapping without its files; listings have none, and those of a sent transfer are fixed."""
-    return {field: value for field, value in to_builtins(transfer).items() if field != "files"}
+    """Convert a transfer as :func:`to_result` does, without its files: listings have none, those sent are fixed."""
+    return {field: value for field, value in to_result(transfer).items() if field != "files"}
 
 
 class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+import msgspec
+
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING, Transfer
 
 #: Statuses that no longer change (service-api.md, R18).
@@ -31,12 +33,42 @@ STATUS_HINTS: Final = (UNKNOWN_STATUS_HINT, DRAFT_HINT)
 OTHER_TRANSFER: Final = "Under its id the connection leads to another transfer now, whose status is not this one's."
 
 
+#: The XCom of a task that did not succeed, with the fields of :class:`TransferOutcome`.
+OUTCOME_KEY: Final = "outcome"
+
+
 class Outcome(str, Enum):
     """Result of waiting for a transfer."""
 
     SUCCEED = "succeed"
     FAIL = "fail"
     SKIP = "skip"
+
+
+class TransferOutcome(msgspec.Struct, frozen=True):
+    """What became of the transfer of a task that did not succeed, for callbacks and for other tasks.
+
+    What is not known is None, never "nobody". Addresses are in it, phones never: the service returns none.
+
+    :ivar transfer_id: the transfer.
+    :ivar reason: why the task did not succeed.
+    :ivar status: as it was last read; also None after a send in doubt.
+    :ivar subject: of the transfer.
+    :ivar picked_up: addresses of the recipients who have picked up.
+    :ivar not_picked_up: addresses of the others.
+    """
+
+    transfer_id: str
+    reason: str
+    status: str | None = None
+    subject: str | None = None
+    picked_up: list[str] | None = None
+    not_picked_up: list[str] | None = None
+
+    @classmethod
+    def from_transfer(cls, transfer: Transfer, reason: str) -> TransferOutcome:
+        """Return the outcome of a transfer that was read."""
+        return cls(transfer.id, reason, transfer.status, transfer.subject, transfer.picked_up, transfer.not_picked_up)
 
 
 @dataclass(frozen=True)
@@ -81,6 +113,11 @@ class OutcomeRules:
         return {EXPIRED: self.on_expired, CANCELED: self.on_canceled}.get(transfer.status)
 
 
+def skip_reason(transfer: Transfer) -> str:
+    """Return why a task is skipped whose transfer has this status."""
+    return f"Skipped by on_expired or on_canceled: {describe(transfer)}"
+
+
 def status_hint(transfer: Transfer) -> str:
     """Return what to append to a log line about a status that a wait does not expect; "" for the others."""
     if transfer.is_draft:
@@ -90,7 +127,7 @@ def status_hint(transfer: Transfer) -> str:
 
 def describe(transfer: Transfer) -> str:
     """Describe the state of a transfer in one line, with up to five recipients who have not picked up."""
-    outstanding = [recipient.email for recipient in transfer.recipients if recipient.picked_up_at is None]
+    outstanding = transfer.not_picked_up
     not_by = f"; not by {', '.join(outstanding[:5])}{' …' if len(outstanding) > 5 else ''}" if outstanding else ""
     return (
         f"transfer {transfer.id} is {transfer.status}: picked up by {transfer.picked_up_count} of "

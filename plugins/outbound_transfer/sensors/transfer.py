@@ -11,12 +11,12 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink, push_link_for_connection
+from outbound_transfer.protocol.outcomes import TransferOutcome
+from outbound_transfer.tasks.outcome_report import report_outcome
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, checked_transfer_id, default_sensor_timeout, timed_out
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from outbound_transfer.protocol.models import Transfer
 
 
 class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
@@ -48,8 +48,6 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
     #: It only sees deliveries, and starts no row of the ledger.
     owns_delivery = False
 
-    _last_read: Transfer | None = None
-
     def __init__(
         self,
         *,
@@ -67,14 +65,24 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         self.transfer_id = checked_transfer_id(self.transfer_id)
         push_link_for_connection(context, self.outbound_transfer_conn_id, self.transfer_id)
-        if self.deferrable:
-            self.defer_wait(self.transfer_id, self.get_or_create_deadline(context))
-        if not self.reschedule:  # in reschedule mode Airflow itself counts from the first try
-            self.timeout = max((self.get_or_create_deadline(context) - timezone.utcnow()).total_seconds(), 0)
-        try:
-            return super().execute(context)
-        except AirflowSensorTimeout as error:  # Airflow's text does not say what the transfer is
-            raise timed_out(self._last_read) from error
+        with report_outcome(context, self._find_outcome):
+            if self.deferrable:
+                self.defer_wait(self.transfer_id, self.get_or_create_deadline(context))
+            if not self.reschedule:  # in reschedule mode Airflow itself counts from the first try
+                self.timeout = max((self.get_or_create_deadline(context) - timezone.utcnow()).total_seconds(), 0)
+            try:
+                return super().execute(context)
+            except AirflowSensorTimeout as error:  # Airflow's text does not say what the transfer is
+                raise timed_out(self._last_read) from error
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        with report_outcome(context, self._find_outcome):
+            return super().resume_execution(next_method, next_kwargs, context)
+
+    def _find_outcome(self, error: BaseException) -> TransferOutcome:
+        if self._last_read:
+            return TransferOutcome.from_transfer(self._last_read, str(error))
+        return TransferOutcome(checked_transfer_id(self.transfer_id), str(error))
 
     def hook(self) -> OutboundTransferHook:
         """Return the hook of the connection; a failed poll is retried less than a delivery, as the next one is near."""
@@ -89,6 +97,5 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
         with self.hook() as hook, record_task(self, context, hook.get_account) as recorder:
             if transfer := self.poll_transfer(hook, checked_transfer_id(self.transfer_id)):
                 recorder.record_transfer(transfer)
-                self._last_read = transfer
         result = self.resolve_outcome(transfer) if transfer else None
         return PokeReturnValue(is_done=result is not None, xcom_value=result)

@@ -26,7 +26,7 @@ from outbound_transfer.protocol.errors import CallError
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import Transfer, to_summary_dict
-from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules, describe, status_hint
+from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules, describe, skip_reason, status_hint
 from outbound_transfer.tasks.errors import fail_without_retry
 
 if TYPE_CHECKING:
@@ -112,6 +112,9 @@ class DeferrableWaitMixin(BaseOperator):
     outbound_transfer_conn_id: str
     poke_interval: Any
     timeout: Any
+
+    #: The transfer as it was last read, here or by the trigger.
+    _last_read: Transfer | None = None
 
     #: The last line logged about the transfer: a poll that shows the same is not logged again.
     _last_logged: str = ""
@@ -206,6 +209,7 @@ class DeferrableWaitMixin(BaseOperator):
         :raises AirflowFailException: its status means failure.
         :raises AirflowSkipException: its status means to skip.
         """
+        self._last_read = transfer
         if self._last_logged != describe(transfer):
             self._last_logged = describe(transfer)
             if hint := status_hint(transfer):
@@ -217,7 +221,7 @@ class DeferrableWaitMixin(BaseOperator):
             case Outcome.FAIL:
                 raise AirflowFailException(f"Not delivered to all: {describe(transfer)}")
             case Outcome.SKIP:
-                raise AirflowSkipException(f"Skipped by on_expired or on_canceled: {describe(transfer)}")
+                raise AirflowSkipException(skip_reason(transfer))
         return to_summary_dict(transfer)
 
     def resolve_event(self, event: Any) -> dict[str, Any]:
@@ -226,7 +230,7 @@ class DeferrableWaitMixin(BaseOperator):
         :raises AirflowFailException, AirflowSkipException: see :meth:`resolve_outcome`; or the service refused.
         :raises AirflowSensorTimeout: the deadline passed.
         """
-        transfer = transfer_from_event(event)
+        self._last_read = transfer = transfer_from_event(event)
         if event["status"] == "error":
             raise AirflowFailException(str(event.get("message")))
         if event["status"] == "finished" and transfer and (result := self.resolve_outcome(transfer)) is not None:

@@ -32,8 +32,17 @@ from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.polling.watcher_state import AssetState, TableState, WatcherState
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.models import Transfer, to_summary_dict
-from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, STATUS_HINTS, TERMINAL_STATUSES, Outcome, OutcomeRules
+from outbound_transfer.protocol.models import Transfer, to_builtins, to_summary_dict
+from outbound_transfer.protocol.outcomes import (
+    OTHER_TRANSFER,
+    OUTCOME_KEY,
+    STATUS_HINTS,
+    TERMINAL_STATUSES,
+    Outcome,
+    OutcomeRules,
+    TransferOutcome,
+    skip_reason,
+)
 
 if TYPE_CHECKING:
     from outbound_transfer.client import Settings
@@ -201,16 +210,22 @@ class TransferTrigger(_SharedPollTrigger):
             return None
         if outcome not in (Outcome.SKIP, Outcome.SUCCEED) or waiter.transfer is None:
             return None
-        if outcome is Outcome.SUCCEED and self.push_xcom:
+        if pushed := self._xcom_of(outcome, waiter.transfer):
             if not can_push_xcom():
                 return None
             try:
-                await call_airflow(partial(_push_return_value, self.task_instance, to_summary_dict(waiter.transfer)))
+                await call_airflow(partial(_push_xcom, self.task_instance, *pushed))
             except Exception as error:  # an error of the trigger would start the wait again
                 self.log.warning("Could not store the result from the triggerer; a worker does: %s", error)
                 return None
         self._record_finished(waiter.transfer)
         return TaskSkippedEvent() if outcome is Outcome.SKIP else TaskSuccessEvent()
+
+    def _xcom_of(self, outcome: Outcome, transfer: Transfer) -> tuple[str, Any] | None:
+        """Return key and value of the XCom of a task that finishes here; None if it has none."""
+        if outcome is Outcome.SKIP:
+            return OUTCOME_KEY, to_builtins(TransferOutcome.from_transfer(transfer, skip_reason(transfer)))
+        return ("return_value", to_summary_dict(transfer)) if self.push_xcom else None
 
     def _is_meant(self, transfer: Transfer) -> bool:
         """Return whether the transfer has the subject and recipients of the one that was sent."""
@@ -397,8 +412,8 @@ def _serialize(trigger: BaseEventTrigger, *names: str) -> tuple[str, dict[str, A
     return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}
 
 
-def _push_return_value(ti: Any, transfer: dict[str, Any]) -> None:
+def _push_xcom(ti: Any, key: str, value: Any) -> None:
     # Airflow 3.3 encodes the ``xcoms`` of an event twice.
     from airflow.sdk.execution_time.xcom import XCom
 
-    XCom.set("return_value", transfer, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index)
+    XCom.set(key, value, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index)

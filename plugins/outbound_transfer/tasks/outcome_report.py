@@ -1,0 +1,46 @@
+"""What callbacks and other tasks learn of the transfer of a task that did not succeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from outbound_transfer.airflow_compat.names import AirflowRescheduleException, AirflowTaskTimeout
+from outbound_transfer.protocol.models import to_builtins
+from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+@contextmanager
+def report_outcome(context: Context, find_outcome: Callable[[BaseException], TransferOutcome | None]) -> Iterator[None]:
+    """Let an error or a skip that ends the block carry the outcome of its transfer, and push it as an XCom.
+
+    The error has it as its attribute ``outcome``, and for short ``transfer_id`` and ``not_picked_up``.
+
+    :param find_outcome: returns the outcome; None if the task has no transfer.
+    """
+    try:
+        yield
+    except AirflowRescheduleException:
+        raise
+    except (Exception, AirflowTaskTimeout) as error:
+        with suppress(Exception):  # the error matters more
+            if outcome := find_outcome(error):
+                vars(error).update(
+                    outcome=outcome, transfer_id=outcome.transfer_id, not_picked_up=outcome.not_picked_up
+                )
+                context["ti"].xcom_push(OUTCOME_KEY, to_builtins(outcome))
+        raise
+
+
+def outcome_of(error: object) -> TransferOutcome | None:
+    """Return what became of a task's transfer, from the error that ended the task.
+
+    :param error: in a callback ``context.get("exception")``.
+    :return: None if the task had no transfer yet, or the error is not from a task of this provider.
+    """
+    outcome = getattr(error, "outcome", None)
+    return outcome if isinstance(outcome, TransferOutcome) else None
