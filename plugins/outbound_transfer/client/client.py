@@ -68,6 +68,10 @@ class _BaseClient:
         self._observer = observer or Observer()
         self._secrets = tuple(secrets)
 
+    def add_secrets(self, secrets: Iterable[str]) -> None:
+        """Let no error or log of the calls from now on quote these texts either."""
+        self._secrets += tuple(secrets)
+
     def _retry_options(self, call: Call[T]) -> dict[str, Any]:
         waited = self._waited.pop(call.operation.value, 0.0)
         return self.policy.options(call, self._clock, self._before_retry, waited)

@@ -260,6 +260,16 @@ class DeliveryHistory:
         session.observer.record_transfer(transfer, recipients=len(new.recipients))
         return DraftState(state, transfer, attached)
 
+    def needs_same_input(self, *, resend: bool) -> bool:
+        """Return whether an earlier try may have sent something, so that this one must ask for the very same.
+
+        :param resend: send again if the task was cleared after the send.
+        """
+        record = self._record
+        if resend and record is not None and self._session.was_cleared(record) is not False:
+            return False
+        return self._has_gap or (record is not None and record.send_started)
+
     def made_before(self) -> list[dict[str, str]]:
         """Return what earlier tries of the task made in this run: the transfers and their accounts."""
         return [{"transfer_id": one.transfer_id, "account": one.account} for one in _chain(self._record)]

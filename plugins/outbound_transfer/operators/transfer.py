@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from copy import copy
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +24,14 @@ from outbound_transfer.delivery.task_run import MADE_KEY, POSSIBLE_SEND_KEY, ite
 from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.protocol.errors import OutboundTransferError
+from outbound_transfer.operators.recipients import RecipientsFromSql
+from outbound_transfer.protocol.errors import InvalidDelivery, OutboundTransferError
 from outbound_transfer.protocol.flows import DiscardOutcome, discard_draft
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import build_new_transfer, to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, TransferOutcome, describe
+from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
 from outbound_transfer.tasks.outcome_report import report_outcome
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery.comparison import DraftState
     from outbound_transfer.delivery.delivery import Delivery
+    from outbound_transfer.delivery.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
@@ -236,6 +240,8 @@ class _NewTransferOperator(_TransferOperator):
         # Airflow stores and shows rendered fields; their secrets are masked before it does.
         mask_phones_in_log(self.recipients)  # Airflow logs a template that fails to render
         templates, recipients = {name: getattr(self, name) for name in _TEXT_FIELDS}, self.recipients
+        if isinstance(recipients, RecipientsFromSql):
+            self.recipients = copy(recipients)  # its templates are rendered in place, for this task instance alone
         try:
             super()._do_render_template_fields(parent, *args, **kwargs)
         except BaseException:
@@ -246,17 +252,38 @@ class _NewTransferOperator(_TransferOperator):
                 setattr(self, name, _clean_rendered(name, template, getattr(self, name)))
             self.recipients = _replace_none_texts(recipients, self.recipients)
             self.security_answer = mask(self.security_answer)
-            self.recipients = mask_phones(self.recipients)
+            if not isinstance(self.recipients, RecipientsFromSql):
+                self.recipients = mask_phones(self.recipients)
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
         secrets = find_secrets([self.security_answer, self.recipients])
         return super().hook(secrets=tuple(secrets), **client_options)
 
-    def new_transfer(self) -> NewTransfer:
+    def load_recipients(self, delivery: Delivery) -> None:
+        """Run the query for the recipients, if there is one; from then on their phones are masked.
+
+        :raises InvalidDelivery: it returns no row, or none that is a recipient.
+        :raises AirflowSkipException: it returns no row, and the task is to be skipped then.
+        """
+        query = self.recipients
+        if not isinstance(query, RecipientsFromSql):
+            return
+        rows = query.load()
+        self.log.info("The query for the recipients returned %s", pluralize(len(rows), "row"))
+        if not rows:
+            reason = "The query for the recipients returned no row: nothing is delivered"
+            if query.on_empty == "skip" and not delivery.history.needs_same_input(resend=self.resend):
+                raise AirflowSkipException(reason)
+            raise InvalidDelivery(reason)
+        self.recipients = mask_phones(rows)
+        delivery.client.add_secrets(find_secrets(self.recipients))
+
+    def new_transfer(self, delivery: Delivery) -> NewTransfer:
         """Return the draft to create, validated.
 
         :raises InvalidDelivery: listing every mistake.
         """
+        self.load_recipients(delivery)
         return build_new_transfer(
             subject=self.subject,
             recipients=unmask(self.recipients),
@@ -274,7 +301,8 @@ class CreateTransferOperator(_NewTransferOperator):
 
     :param subject: not empty.
     :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``. A template
-        may render to JSON, or to the text of a Python list or mapping.
+        may render to JSON, or to the text of a Python list or mapping. Or the rows of a query:
+        :class:`~outbound_transfer.operators.recipients.RecipientsFromSql`.
     :param message: up to 2,000 characters.
     :param security: one of none, email, email_code, question, sms, login; by default the account's option.
     :param security_question: only with ``security="question"``.
@@ -287,7 +315,7 @@ class CreateTransferOperator(_NewTransferOperator):
         delivery = self.delivery(hook, context)
         with delivery.annotate_in_doubt_errors():
             delivery.history.begin()
-            new = self.new_transfer()
+            new = self.new_transfer(delivery)
             draft = delivery.history.find_previous_attempt(new, resend=self.resend) or delivery.create(new)
             transfer_id = draft.state.transfer_id
         _push_account(context, hook.get_conn().settings, transfer_id)
@@ -518,7 +546,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
             context["ti"].xcom_push(MADE_KEY, made)  # also if this try fails
         if self.wait:
             self.validate_wait()
-        new, files = self.new_transfer(), normalize_files(self.files)
+        new, files = self.new_transfer(delivery), normalize_files(self.files)
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         draft = delivery.history.resume_deferred(new) if resumed else None
         draft = draft or delivery.history.find_previous_attempt(new, files, resend=self.resend)
@@ -532,6 +560,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         try:
             # Before anything is created: a missing file must leave no draft behind.
             sources = log_sources(resolve_files(files), self.log)
+            self.check_sources(sources)
         except OutboundTransferError:
             delivery.history.fail_if_sent(new, None, resend=self.resend)
             raise
@@ -548,6 +577,9 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         transfer = delivery.send(draft.state, new)
         self.log.info("%s", delivery_summary(transfer, records, context["ti"], delivery.client.settings))
         return transfer
+
+    def check_sources(self, sources: Sequence[Source]) -> None:
+        """Check the files before anything is created; here, any will do."""
 
     def _discard_after_failure(self, delivery: Delivery) -> AbstractContextManager[None]:
         from outbound_transfer.client.retry import POLL_RETRY_POLICY

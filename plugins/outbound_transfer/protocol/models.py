@@ -207,7 +207,7 @@ def build_new_transfer(
     :param security_answer: for security ``question`` only; secret.
     :raises InvalidDelivery: one line for each broken rule; secrets are not quoted.
     """
-    parsed = [_parse_recipient(position, each) for position, each in enumerate(_as_list(recipients), 1)]
+    parsed = [_parse_recipient(position, each) for position, each in enumerate(as_recipient_list(recipients), 1)]
     new = NewTransfer(
         subject or "",
         tuple(each for each in parsed if isinstance(each, NewRecipient)),
@@ -223,7 +223,10 @@ def build_new_transfer(
     return new
 
 
-def _as_list(given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> list[str | Mapping[str, Any]]:
+def as_recipient_list(
+    given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]],
+) -> list[str | Mapping[str, Any]]:
+    """Return recipients in whatever form they are given as a list, each as it is."""
     given = parse_text(given)
     if isinstance(given, str | bytes | Mapping):
         return [given]

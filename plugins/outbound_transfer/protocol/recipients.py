@@ -7,6 +7,9 @@ import json
 import re
 from typing import Any, Final
 
+#: The fields of a recipient (service-api.md, R22); a phone is never shown.
+RECIPIENT_FIELDS: Final = frozenset({"email", "name", "phone"})
+
 #: A single address: no list of addresses, no JSON, no phone number instead of the domain.
 _ADDRESS: Final = re.compile(r"[^\s@\"'()<>\[\]{},:;]+@(?![^@]*\d{4})[\w.-]+")
 

@@ -10,10 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from outbound_transfer.airflow_compat import names
-from outbound_transfer.protocol.recipients import is_safe_to_show, parse_text
-
-#: The fields of a recipient; a phone is never shown.
-_FIELDS: Final = {"email", "name", "phone"}
+from outbound_transfer.protocol.recipients import RECIPIENT_FIELDS, is_safe_to_show, parse_text
 
 #: A text or number with fewer digits is not a phone number, unless it stands in the field ``phone``.
 _MIN_PHONE_DIGITS: Final = 5
@@ -89,7 +86,7 @@ def find_secrets(value: Any) -> Iterator[str]:
 
 def _mask_recipient(recipient: Mapping[Any, Any]) -> Any:
     # A field that the service does not know is refused later; until then it may be a phone number by another name.
-    if not set(recipient) <= _FIELDS:
+    if not set(recipient) <= RECIPIENT_FIELDS:
         return mask(recipient)
     return {field: value if _may_show(field, value) else mask(value) for field, value in recipient.items()}
 

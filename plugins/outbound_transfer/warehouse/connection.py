@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.warehouse.database import Warehouse
@@ -11,10 +11,24 @@ from outbound_transfer.warehouse.dialects.refused import check_names
 from outbound_transfer.warehouse.errors import NotASqlConnection
 
 if TYPE_CHECKING:
+    from airflow.providers.common.sql.hooks.sql import DbApiHook
     from airflow.sdk import Connection
 
-
 log = logging.getLogger(__name__)
+
+
+def require_sql_hook(hook: Any, conn_id: str) -> DbApiHook:
+    """Return the hook of a connection if it is one of a SQL database.
+
+    :raises NotASqlConnection: it is not a ``DbApiHook``.
+    :raises UnsupportedWarehouse: its database is known not to work.
+    """
+    from airflow.providers.common.sql.hooks.sql import DbApiHook
+
+    if not isinstance(hook, DbApiHook):
+        check_names([getattr(hook, "conn_type", None)])
+        raise NotASqlConnection(f"connection '{conn_id}' is not a SQL connection (its hook is not a DbApiHook)")
+    return hook
 
 
 def open_warehouse(
@@ -32,12 +46,7 @@ def open_warehouse(
     :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
     :raises UnsupportedWarehouse: its database is known not to work.
     """
-    from airflow.providers.common.sql.hooks.sql import DbApiHook
-
-    hook = connection.get_hook() if connection else BaseHook.get_hook(sql_conn_id)
-    if not isinstance(hook, DbApiHook):
-        check_names([getattr(hook, "conn_type", None)])
-        raise NotASqlConnection(f"connection '{sql_conn_id}' is not a SQL connection (its hook is not a DbApiHook)")
+    hook = require_sql_hook(connection.get_hook() if connection else BaseHook.get_hook(sql_conn_id), sql_conn_id)
     if connection:  # the hook would look it up for each statement
         hook.get_connection = lambda _: connection
     warehouse = Warehouse(hook, prefix=prefix, schema=schema, timeout=timeout)

@@ -1,0 +1,70 @@
+"""Recipients that are not known before the task runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.models import MAX_RECIPIENTS
+from outbound_transfer.protocol.recipients import RECIPIENT_FIELDS
+
+ON_EMPTY: Final = ("fail", "skip")
+
+
+class RecipientsFromSql:
+    """The recipients of a delivery, as the rows of a query: an operator's argument ``recipients``.
+
+    The query runs in the worker, in each try, before anything is created. Its columns are ``email`` and optionally
+    ``name`` and ``phone``, in any case and order. A try that finds other recipients than the one before is a try with
+    other input: it discards an unsent draft, and after a send it fails.
+
+    :param sql: the query, a template. Leave values to ``parameters``, which the database's driver quotes.
+    :param conn_id: connection of a SQL database, a template.
+    :param parameters: values for the query's placeholders, in the form that the driver takes; templates. They are
+        never shown.
+    :param on_empty: outcome of the task if the query returns no row: ``fail`` or ``skip``.
+    :raises ValueError: ``on_empty`` is neither.
+    """
+
+    template_fields: Sequence[str] = ("sql", "conn_id", "parameters")
+
+    def __init__(self, *, sql: str, conn_id: str, parameters: Any = None, on_empty: str = "fail") -> None:
+        if on_empty not in ON_EMPTY:
+            raise ValueError(f"on_empty must be one of {', '.join(ON_EMPTY)}, not {on_empty!r}")
+        self.sql = sql
+        self.conn_id = conn_id
+        self.parameters = parameters
+        self.on_empty = on_empty
+
+    def __repr__(self) -> str:
+        return f"RecipientsFromSql(sql={self.sql!r}, conn_id={self.conn_id!r})"
+
+    def load(self) -> list[dict[str, Any]]:
+        """Run the query.
+
+        :return: a mapping for each row, without the fields that are NULL.
+        :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
+        :raises InvalidDelivery: the columns are not those of a recipient, or the rows are more than the service takes.
+        """
+        from outbound_transfer.warehouse.connection import require_sql_hook  # loads the warehouse
+
+        hook = require_sql_hook(BaseHook.get_hook(self.conn_id), self.conn_id)
+        with closing(hook.get_conn()) as connection, closing(connection.cursor()) as tx:
+            tx.execute(self.sql, *([self.parameters] if self.parameters else []))
+            columns = [str(column[0]).lower() for column in tx.description or ()]
+            _check_columns(columns)
+            rows = tx.fetchmany(MAX_RECIPIENTS + 1)
+        if len(rows) > MAX_RECIPIENTS:
+            raise InvalidDelivery(f"The query for the recipients returned more than {MAX_RECIPIENTS} rows")
+        return [{field: value for field, value in zip(columns, row, strict=True) if value is not None} for row in rows]
+
+
+def _check_columns(columns: list[str]) -> None:
+    if "email" not in columns or len(set(columns)) < len(columns) or not set(columns) <= RECIPIENT_FIELDS:
+        raise InvalidDelivery(
+            "The query for the recipients must return the column email, optionally name and phone, and no other, not "
+            f"{', '.join(columns)[:200] or 'nothing'}"
+        )

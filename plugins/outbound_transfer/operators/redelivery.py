@@ -1,0 +1,161 @@
+"""Deliver the files of a transfer again, to those who have not picked it up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from outbound_transfer.airflow_compat.names import NEVER_EXPIRE, AirflowSkipException
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.addresses import normalize_address
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.ids import resolve_transfer_id
+from outbound_transfer.protocol.models import CANCELED, as_recipient_list
+from outbound_transfer.protocol.recipients import parse_text
+from outbound_transfer.tasks.masking import mask_phones, unmask
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.delivery.delivery import Delivery
+    from outbound_transfer.delivery.sources import Source
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.protocol.models import NewTransfer, Transfer
+
+#: Begins the subject of a second delivery that is given none.
+SUBJECT_PREFIX: Final = "Once more: "
+
+#: Where the task stores to whom it delivers.
+_STATE_KEY: Final = "outbound_transfer_redelivery"
+
+
+class Selection(msgspec.Struct):
+    """To whom a transfer is delivered again, without an address in clear.
+
+    :ivar first: digest of the transfer's id, subject and recipients, with ``salt``.
+    :ivar positions: of those who had not picked up, among the sorted addresses of the transfer.
+    """
+
+    first: str
+    salt: str
+    positions: list[int]
+
+
+class RedeliverFilesOperator(DeliverFilesOperator):
+    """Deliver the files of a sent transfer again, to those of its recipients who have not picked it up.
+
+    Skips the task if everybody has. Otherwise it is a delivery like any other, see :class:`.DeliverFilesOperator`: who
+    has not picked up is decided once, before the send. A retry or a clear after it delivers to nobody else.
+
+    :param transfer_id: the first transfer: its id, or a mapping with its id, such as the result of its task.
+    :param files: must have the names and sizes of the first transfer's files, which the service does not return.
+    :param security: see :class:`.DeliverFilesOperator`. To be given, if only as None for the account's default: the
+        service does not return the option of the first transfer, and the default may be weaker.
+    :param subject: by default "Once more: " and the first transfer's.
+    :param message: by default the first transfer's.
+    :param recipients: those of the first transfer, if the service lacks something about them: it returns no phones.
+        Only those who have not picked up are delivered to.
+    :return: the second transfer, as :class:`.DeliverFilesOperator` returns it.
+    """
+
+    template_fields: Sequence[str] = (*DeliverFilesOperator.template_fields, "transfer_id")
+
+    _first: Transfer | None = None
+
+    def __init__(
+        self,
+        *,
+        transfer_id: Any,
+        security: str | None,
+        subject: str | None = None,
+        message: str | None = None,
+        recipients: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(subject=subject, message=message, recipients=recipients, security=security, **kwargs)
+        self.transfer_id = transfer_id
+
+    def delivery(self, hook: OutboundTransferHook, context: Context) -> Delivery:
+        delivery = super().delivery(hook, context)
+        self.transfer_id = resolve_transfer_id(self.transfer_id)
+        self.check_account(delivery, context, self.transfer_id)
+        return delivery
+
+    def new_transfer(self, delivery: Delivery) -> NewTransfer:
+        """Return the draft to create, for those who have not picked up.
+
+        :raises AirflowSkipException: everybody has.
+        :raises InvalidDelivery: the first transfer cannot be delivered again.
+        """
+        from outbound_transfer.delivery.comparison import require_file_list
+        from outbound_transfer.protocol import endpoints
+
+        self._first = first = delivery.client.perform(endpoints.get_transfer(self.transfer_id))
+        require_file_list(first)
+        addresses = self._select(delivery, first)
+        self.load_recipients(delivery)
+        self.recipients = mask_phones(_only(addresses, first, unmask(self.recipients)))
+        self.subject = self.subject or f"{SUBJECT_PREFIX}{first.subject}"
+        self.message = first.message if self.message is None else self.message
+        return super().new_transfer(delivery)
+
+    def check_sources(self, sources: Sequence[Source]) -> None:
+        assert self._first is not None
+        wanted = {file.name: file.size for file in self._first.files or ()}
+        found = {source.name: source.size for source in sources}
+        if different := sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name)):
+            raise InvalidDelivery(
+                f"The files are not those of transfer {self._first.id}, which is not delivered again. Missing, "
+                f"additional or of another size: {', '.join(map(repr, different[:5]))}"
+            )
+
+    def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
+        """Return the addresses to deliver to: those of an earlier try that may have sent, otherwise of who is left."""
+        from outbound_transfer.delivery.state import digest, new_salt
+
+        addresses, stored = sorted({recipient.email for recipient in first.recipients}), delivery.store.get(_STATE_KEY)
+        if stored and delivery.history.needs_same_input(resend=self.resend):
+            selection = msgspec.convert(stored, Selection)
+            if selection.first == digest([first.id, identity_of(first)], selection.salt):
+                return [addresses[position] for position in selection.positions]
+        _check_deliverable(first)
+        outstanding = set(first.not_picked_up) - set(first.picked_up)
+        if not outstanding:
+            raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
+        salt = new_salt()
+        positions = [position for position, address in enumerate(addresses) if address in outstanding]
+        selection = Selection(digest([first.id, identity_of(first)], salt), salt, positions)
+        delivery.store.set(_STATE_KEY, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
+        return sorted(outstanding)
+
+
+def _check_deliverable(first: Transfer) -> None:
+    """:raises InvalidDelivery: the transfer was not sent, or somebody has canceled it."""
+    if first.is_draft:
+        raise InvalidDelivery(f"Transfer {first.id} was never sent, so it cannot be delivered again")
+    if first.status == CANCELED:
+        raise InvalidDelivery(f"Transfer {first.id} was canceled, so it is not delivered again")
+
+
+def _only(addresses: list[str], first: Transfer, recipients: Any) -> list[Any]:
+    """Return the recipients at these addresses, as they were given, or as the service returned them.
+
+    :raises InvalidDelivery: one of them is not among those that were given.
+    """
+    known = {each.email: {"email": each.email, "name": each.name} for each in first.recipients}
+    if recipients is None:
+        return [known[address] for address in addresses]
+    given = {normalize_address(_address_of(each)): each for each in as_recipient_list(recipients)}
+    if missing := [address for address in addresses if normalize_address(address) not in given]:
+        raise InvalidDelivery(
+            f"recipients lacks {', '.join(missing[:5])}, who received transfer {first.id} and did not pick it up"
+        )
+    return [given[normalize_address(address)] for address in addresses]
+
+
+def _address_of(recipient: Any) -> str:
+    recipient = parse_text(recipient)
+    return str(recipient.get("email") if isinstance(recipient, Mapping) else recipient)

@@ -1,0 +1,219 @@
+"""Recipients from a query: read in the worker, hidden like those given directly, and the same rules for both."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
+from outbound_transfer.operators.recipients import RecipientsFromSql
+from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer_sandbox.testing import Sandbox
+from support.deliveries import BOTH_MODES, task_instance
+from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
+
+ANN, BOB = "ann@example.com", "bob@example.com"
+PHONE = "+1 555 010 4477"
+
+
+@pytest.fixture
+def crm(tmp_path: Path, monkeypatch) -> Callable[..., None]:
+    """``crm(rows)`` is what the table ``people`` has from then on."""
+    file = tmp_path / "crm.db"
+    monkeypatch.setenv("AIRFLOW_CONN_CRM", json.dumps({"conn_type": "sqlite", "host": str(file)}))
+
+    def fill(*rows: tuple[Any, ...]) -> None:
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute("DROP TABLE IF EXISTS people")
+            database.execute("CREATE TABLE people (email, name, phone, team)")
+            database.executemany("INSERT INTO people VALUES (?, ?, ?, 'board')", rows)
+
+    fill((ANN, "Ann", PHONE), (BOB, None, 15_550_104_478))
+    return fill
+
+
+def people(**arguments: Any) -> RecipientsFromSql:
+    sql = "SELECT email AS EMAIL, name, phone FROM people WHERE team = ?"
+    return RecipientsFromSql(**{"sql": sql, "conn_id": "crm", "parameters": ["board"], **arguments})
+
+
+@pytest.fixture
+def deliver(connection, sandbox, tmp_path) -> Callable[..., FakeTaskInstance]:
+    file, time = tmp_path / "a.csv", SimulatedClock(sandbox)
+    file.write_text("a")
+
+    def make(query: RecipientsFromSql | None = None, **arguments: Any) -> FakeTaskInstance:
+        given = {"files": str(file), "subject": "Report", "recipients": query or people(), **arguments}
+        return task_instance(DeliverFilesOperator, time, **given)
+
+    return make
+
+
+def emailed(sandbox: Sandbox) -> list[str]:
+    return sorted(row["recipient"] for row in sandbox.ledger() if row["kind"] == "emailed")
+
+
+@BOTH_MODES
+def test_the_rows_of_a_query_are_the_recipients(deliver, crm, sandbox, deferrable) -> None:
+    sent = deliver(security="sms", deferrable=deferrable).run()
+    assert emailed(sandbox) == [ANN, BOB]
+    assert {one["email"]: one["name"] for one in sent["recipients"]} == {ANN: "Ann", BOB: "bob"}
+
+
+def test_create_takes_a_query_too(connection, crm, sandbox) -> None:
+    task = task_instance(CreateTransferOperator, SimulatedClock(sandbox), subject="Report", recipients=people())
+    assert len(sandbox.transfer(task.run())["recipients"]) == 2
+
+
+def test_a_query_looks_the_same_each_time_and_shows_no_parameter() -> None:
+    assert repr(people(conn_id="nowhere")) == repr(people(conn_id="nowhere")), "a DAG is the same each time it is read"
+    assert "board" not in repr(people())
+
+
+def test_phones_of_a_query_are_masked(deliver, crm, sandbox, caplog, monkeypatch) -> None:
+    masked: list[str] = []
+    monkeypatch.setattr("outbound_transfer.airflow_compat.names.mask_secret", masked.append)
+    task = deliver(security="sms")
+    fault = {"kind": "error", "status": 400, "message": f"No: {PHONE}", "method": "POST", "path": "*/files"}
+    sandbox.plan_faults(fault)
+    with caplog.at_level(logging.DEBUG), pytest.raises(AirflowFailException, match="400 invalid_request") as raised:
+        task.run()
+    sandbox.assert_all_faults_triggered()
+    shown = caplog.text + str(raised.value) + repr(task.xcoms) + repr(task.store.values)
+    assert PHONE not in shown
+    assert {PHONE, "15550104477", "15550104478"} <= set(masked)
+
+
+def test_a_changed_result_discards_the_draft_and_fails_after_the_send(deliver, crm, sandbox) -> None:
+    task = deliver(keep_draft=True)
+    with without_credit(sandbox):
+        task.run()
+    crm((ANN, None, None))
+    sent = again(task)
+    assert emailed(sandbox) == [ANN]
+
+    crm((BOB, None, None))
+    with pytest.raises(AirflowFailException, match="already delivered transfer .*, with other input"):
+        again(task)
+    assert sandbox.sent() == [sent["id"]]
+
+
+def test_the_same_rows_in_another_order_are_the_same_delivery(deliver, crm, sandbox) -> None:
+    task = deliver()
+    sent = task.run()
+    crm((BOB, None, 15_550_104_478), (ANN, "Ann", PHONE))
+    assert again(task)["id"] == sent["id"]
+
+
+def test_no_row_is_an_error_or_a_skip(deliver, crm, sandbox) -> None:
+    crm()
+    with pytest.raises(AirflowFailException, match="returned no row: nothing is delivered"):
+        deliver().run()
+    with pytest.raises(AirflowSkipException, match="returned no row: nothing is delivered"):
+        deliver(people(on_empty="skip")).run()
+    assert sandbox.requests() == []
+
+
+def test_no_row_is_no_skip_once_something_was_sent(deliver, crm, sandbox) -> None:
+    task = deliver(people(on_empty="skip"))
+    sent = task.run()["id"]
+    crm()
+    with pytest.raises(AirflowFailException, match=f"returned no row.*{sent}"):
+        again(task)
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        ("SELECT name, phone FROM people", "must return the column email.*not name, phone"),
+        ("SELECT * FROM people", "not email, name, phone, team"),
+        ("SELECT email, email FROM people", "not email, email"),
+        ("CREATE TABLE other (a)", "not nothing"),
+    ],
+)
+def test_other_columns_are_refused(crm, sql, error) -> None:
+    with pytest.raises(InvalidDelivery, match=error):
+        RecipientsFromSql(sql=sql, conn_id="crm").load()
+
+
+def test_more_rows_than_the_service_takes_are_refused(deliver, crm, sandbox) -> None:
+    crm(*((f"a{number}@example.com", None, None) for number in range(251)))
+    with pytest.raises(AirflowFailException, match="more than 250 rows"):
+        deliver().run()
+    crm(*((f"a{number}@example.com", None, None) for number in range(250)))
+    deliver().run()
+    assert len(emailed(sandbox)) == 250
+
+
+def test_a_row_follows_the_rules_of_a_recipient(deliver, crm, sandbox) -> None:
+    crm(("nobody", None, PHONE), (None, None, PHONE))
+    with pytest.raises(AirflowFailException, match="recipient 2: .*email") as raised:
+        deliver().run()
+    assert PHONE not in str(raised.value)
+
+
+def test_a_connection_without_sql_is_refused(connection) -> None:
+    from outbound_transfer.exceptions import NotASqlConnection
+
+    with pytest.raises(NotASqlConnection, match="'outbound_transfer_default' is not a SQL connection"):
+        people(conn_id=connection).load()
+
+
+@pytest.mark.parametrize("choice", ["succeed", "", None])
+def test_an_empty_result_has_two_outcomes(choice) -> None:
+    with pytest.raises(ValueError, match="fail, skip"):
+        people(on_empty=choice)
+
+
+@given(st.lists(st.sampled_from(["email", "name", "phone", "EMAIL", "Phone", "team", ""]), max_size=5))
+def test_columns_are_those_of_a_recipient_or_refused(columns) -> None:
+    from outbound_transfer.operators.recipients import _check_columns
+
+    lower = [column.lower() for column in columns]
+    is_right = "email" in lower and len(set(lower)) == len(lower) and set(lower) <= {"email", "name", "phone"}
+    try:
+        _check_columns(lower)
+    except InvalidDelivery:
+        assert not is_right
+    else:
+        assert is_right
+
+
+FROM_TEMPLATES = """
+    from airflow.sdk import DAG
+    from outbound_transfer.operators.recipients import RecipientsFromSql
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+    with DAG("from_templates", schedule=None, params={{"team": "board"}}):
+        arguments = dict(subject="Report", files={file!r})
+        query = RecipientsFromSql(
+            sql="SELECT email, phone FROM people WHERE team = ? AND email LIKE ?", conn_id="{{{{ var.value.crm }}}}",
+            parameters=["{{{{ params.team }}}}", "{{{{ task.subject }}}}%"],
+        )
+        DeliverFilesOperator.partial(task_id="query", recipients=query, files={file!r}).expand(subject=["ann", "bob"])
+        DeliverFilesOperator(task_id="variable", recipients="{{{{ var.json.team }}}}", **arguments)
+        DeliverFilesOperator(task_id="text", recipients="{{{{ var.value.team }}}}", **arguments)
+"""
+
+
+def test_a_query_and_a_variable_are_templates(run_dag, connection, crm, sandbox, tmp_path, monkeypatch) -> None:
+    (tmp_path / "a.csv").write_text("a")
+    team = [{"email": "var@example.com", "name": "Var", "phone": PHONE}, "val@example.com"]
+    monkeypatch.setenv("AIRFLOW_VAR_TEAM", json.dumps(team))
+    monkeypatch.setenv("AIRFLOW_VAR_CRM", "crm")
+    run = run_dag(FROM_TEMPLATES.format(file=str(tmp_path / "a.csv")))
+
+    assert run.state == "success", run.states()
+    assert [run.xcom("query", map_index=index)["not_picked_up"] for index in (0, 1)] == [[ANN], [BOB]]
+    assert run.xcom("variable")["not_picked_up"] == run.xcom("text")["not_picked_up"]
+    assert emailed(sandbox) == sorted([ANN, BOB, *["val@example.com", "var@example.com"] * 2])

@@ -1,0 +1,184 @@
+"""A transfer delivered again to those who have not picked it up: never to anybody else, and never twice."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
+from outbound_transfer.exceptions import outcome_of
+from outbound_transfer.operators.recipients import RecipientsFromSql
+from outbound_transfer.operators.redelivery import RedeliverFilesOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer_sandbox.testing import Sandbox
+from support.deliveries import BOTH_MODES, task_instance
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after_the_send, without_credit
+
+ANN, BOB, EVE = "ann@example.com", "bob@example.com", "eve@example.com"
+
+pytestmark = pytest.mark.usefixtures("connection")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    for path in paths:
+        path.write_text(path.name * 100)
+    return [str(path) for path in paths]
+
+
+@pytest.fixture
+def time(sandbox) -> SimulatedClock:
+    return SimulatedClock(sandbox)
+
+
+@pytest.fixture
+def first(files, time) -> Any:
+    """A transfer to Ann, Bob and Eve."""
+    recipients = [EVE, {"email": ANN, "name": "Ann"}, BOB]
+    task = task_instance(
+        DeliverFilesOperator, time, files=files, subject="Report", message="Hello", recipients=recipients
+    )
+    return task.run()
+
+
+@pytest.fixture
+def redeliver(files, time, first) -> Callable[..., FakeTaskInstance]:
+    def make(**arguments: Any) -> FakeTaskInstance:
+        given = {"transfer_id": first, "files": files, "security": None, **arguments}
+        return task_instance(RedeliverFilesOperator, time, **given)
+
+    return make
+
+
+def received(sandbox: Sandbox, transfer_id: str) -> list[str]:
+    return sorted(
+        row["recipient"] for row in sandbox.ledger() if (row["transfer_id"], row["kind"]) == (transfer_id, "emailed")
+    )
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("expired", [True, False])
+def test_those_who_have_not_picked_up_get_the_files_again(redeliver, sandbox, first, expired, deferrable) -> None:
+    sandbox.pickup(first["id"], BOB)
+    if expired:
+        sandbox.set_expiry(first["id"], 0)
+    second = redeliver(deferrable=deferrable).run()
+    assert received(sandbox, second["id"]) == [ANN, EVE]
+    assert (second["subject"], second["message"], second["not_picked_up"]) == ("Once more: Report", "Hello", [ANN, EVE])
+    assert [one["name"] for one in second["recipients"] if one["email"] == ANN] == ["Ann"]
+    assert {one["name"]: one["size"] for one in second["files"]} == {one["name"]: one["size"] for one in first["files"]}
+
+
+def test_a_subject_and_a_message_may_be_given(redeliver, sandbox, first) -> None:
+    second = redeliver(subject="Reminder", message="Please", transfer_id=first["id"]).run()
+    assert (second["subject"], second["message"]) == ("Reminder", "Please")
+
+
+def test_it_is_skipped_if_everybody_has_picked_up(redeliver, sandbox, first) -> None:
+    for recipient in (ANN, BOB, EVE):
+        sandbox.pickup(first["id"], recipient)
+    with pytest.raises(AirflowSkipException, match="Everybody has picked up"):
+        redeliver().run()
+    assert sandbox.sent() == [first["id"]]
+
+
+def test_a_canceled_transfer_is_not_delivered_again(redeliver, sandbox, first) -> None:
+    sandbox.cancel(first["id"])
+    with pytest.raises(AirflowFailException, match="was canceled"):
+        redeliver().run()
+
+
+def test_a_draft_is_not_delivered_again(redeliver, sandbox, files, time) -> None:
+    draft = task_instance(DeliverFilesOperator, time, files=files, subject="Draft", recipients=[ANN], keep_draft=True)
+    with without_credit(sandbox):
+        draft.run()
+    with pytest.raises(AirflowFailException, match="was never sent"):
+        redeliver(transfer_id=draft.xcoms["transfer_id"]).run()
+
+
+@pytest.mark.parametrize("wrong", ["missing", "additional", "changed"])
+def test_other_files_are_not_delivered(redeliver, sandbox, first, files, tmp_path, wrong) -> None:
+    if wrong == "missing":
+        files.pop()
+    elif wrong == "additional":
+        (tmp_path / "c.csv").write_text("c")
+        files.append(str(tmp_path / "c.csv"))
+    else:
+        Path(files[0]).write_text("other")
+    with pytest.raises(AirflowFailException, match="The files are not those of transfer .*csv'"):
+        redeliver().run()
+    assert [call["path"] for call in sandbox.requests() if call["method"] == "POST"].count("/v1/transfers") == 1
+
+
+def test_who_picks_up_after_the_send_changes_nothing(redeliver, sandbox, first) -> None:
+    """The send is applied, and its process dies; Ann picks up the first transfer before the retry, and a clear."""
+    task = redeliver()
+    task.retries = task.max_tries = 1
+    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+        task.try_number += 1
+        task.run_once()
+    sandbox.pickup(first["id"], ANN)
+    second = task.run()
+    assert received(sandbox, second["id"]) == [ANN, BOB, EVE]
+    for recipient in (BOB, EVE):
+        sandbox.pickup(first["id"], recipient)
+    assert again(task)["id"] == second["id"]
+    assert sandbox.sent() == [first["id"], second["id"]]
+
+
+def test_who_picks_up_before_the_send_gets_nothing(redeliver, sandbox, first) -> None:
+    task = redeliver(keep_draft=True)
+    with without_credit(sandbox):
+        task.run()
+    sandbox.pickup(first["id"], ANN)
+    second = again(task)
+    assert received(sandbox, second["id"]) == [BOB, EVE]
+    assert sandbox.sent() == [first["id"], second["id"]]
+
+
+def test_a_clear_with_resend_delivers_to_those_who_are_left(redeliver, sandbox, first) -> None:
+    task = redeliver(resend=True)
+    second = task.run()
+    sandbox.pickup(first["id"], ANN)
+    third = again(task)
+    assert (received(sandbox, second["id"]), received(sandbox, third["id"])) == ([ANN, BOB, EVE], [BOB, EVE])
+
+
+def test_no_address_is_stored(redeliver, first) -> None:
+    task = redeliver()
+    task.run()
+    assert "example.com" not in "".join(task.store.values.values())
+    assert json.loads(task.store.values["outbound_transfer_redelivery"])["positions"] == [0, 1, 2]
+
+
+def test_phones_come_from_recipients(redeliver, sandbox, first, tmp_path, monkeypatch) -> None:
+    sandbox.pickup(first["id"], BOB)
+    with closing(sqlite3.connect(tmp_path / "crm.db")) as database, database:
+        database.execute("CREATE TABLE people (email, phone)")
+        people = [(ANN.upper(), "+1 555 010 4477"), (EVE, "+1 555 010 4478"), ("zoe@example.com", "1")]
+        database.executemany("INSERT INTO people VALUES (?, ?)", people)
+    monkeypatch.setenv("AIRFLOW_CONN_CRM", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "crm.db")}))
+    query = RecipientsFromSql(sql="SELECT email, phone FROM people", conn_id="crm")
+    second = redeliver(security="sms", recipients=query).run()
+    assert [one.lower() for one in received(sandbox, second["id"])] == [ANN, EVE]
+
+
+def test_recipients_must_have_all_who_are_left(redeliver, sandbox, first) -> None:
+    with pytest.raises(AirflowFailException, match=f"recipients lacks {BOB}, {EVE}"):
+        redeliver(recipients=[ANN]).run()
+
+
+def test_an_error_is_about_the_second_transfer(redeliver, sandbox, first) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    with pytest.raises(AirflowFailException) as raised:
+        redeliver().run()
+    outcome = outcome_of(raised.value)
+    assert outcome.transfer_id != first["id"]
+    assert (outcome.status, outcome.not_picked_up) == ("draft", [ANN, BOB, EVE])
