@@ -1,4 +1,4 @@
-"""The files of a delivery: found by path, URI or glob, read in chunks, and checked for changes."""
+"""The files of a delivery: found by path, URI or glob or given as content, read in chunks, and checked for changes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 from urllib.parse import unquote
 
+from outbound_transfer.delivery.content import CHUNK_BYTES, Content, HeldContent, Spool
 from outbound_transfer.delivery.globs import has_magic, match_local, match_remote
 from outbound_transfer.protocol.content_disposition import check_name
 from outbound_transfer.protocol.errors import (
@@ -27,13 +28,15 @@ from outbound_transfer.protocol.messages import Upload
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-#: A path, a URI or a glob of either, or a mapping ``{"path": …, "name": …}`` that renames one file.
+#: A path, a URI or a glob of either; a mapping ``{"path": …, "name": …}`` that renames one file; or a mapping
+#: ``{"name": …, "content": …}`` for a file that exists nowhere (see :class:`.Content`).
 FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str, Any]"
 
 #: A file as JSON can represent it.
 PlainSpec: TypeAlias = "str | dict[str, str]"
 
-CHUNK_BYTES: Final = 1024 * 1024
+#: The same, with its content if it is given by that.
+ParsedSpec: TypeAlias = "str | dict[str, Any]"
 
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
 _URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re.IGNORECASE | re.DOTALL)
@@ -43,17 +46,21 @@ _URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re
 class Source:
     """One file to deliver.
 
-    :ivar location: its path or URI, for messages and lineage.
+    :ivar location: its path or URI, for messages and lineage; "" if it is given by its content.
     :ivar name: the name that it is attached under.
     :ivar size: bytes.
-    :ivar fingerprint: changes whenever the content may have changed: device, inode and times of change, or an ETag.
+    :ivar fingerprint: changes whenever the content may have changed: device, inode and times of change, an ETag, or a
+        digest.
     """
 
     location: str
     name: str
     size: int
     fingerprint: str
-    _backend: LocalFile | RemoteFile
+    _backend: LocalFile | RemoteFile | HeldContent
+
+    def __str__(self) -> str:
+        return self.location or f"the content of {self.name!r}"
 
     def check_unchanged(self) -> None:
         """Check that the file is the same as when it was found.
@@ -63,10 +70,10 @@ class Source:
         try:
             now = self._backend.stat()
         except SourceUnreadable as error:
-            raise SourceChanged(f"{self.location} vanished while it was delivered: {error}") from error
+            raise SourceChanged(f"{self} vanished while it was delivered: {error}") from error
         if now != (self.size, self.fingerprint):
             raise SourceChanged(
-                f"{self.location} changed while it was delivered: {self.size} bytes before, {now[0]} now. "
+                f"{self} changed while it was delivered: {self.size} bytes before, {now[0]} now. "
                 "Deliver files that nothing writes to any more."
             )
 
@@ -86,7 +93,7 @@ class Source:
             while left:
                 chunk = self._read(file, min(CHUNK_BYTES, left))
                 if not chunk:
-                    raise SourceChanged(f"{self.location} shrank while it was read: {left} bytes are missing")
+                    raise SourceChanged(f"{self} shrank while it was read: {left} bytes are missing")
                 left -= len(chunk)
                 if not left:
                     # Before the last bytes are sent, so that the service never gets a complete but truncated file.
@@ -108,13 +115,13 @@ class Source:
     def _check_no_more_bytes(self, file: BinaryIO) -> None:
         if self._read(file, 1):
             raise SourceChanged(
-                f"{self.location} is longer than the {self.size} bytes that it is said to have. Deliver a copy of it "
+                f"{self} is longer than the {self.size} bytes that it is said to have. Deliver a copy of it "
                 "that nothing writes to any more."
             )
 
     def _read(self, file: BinaryIO, size: int) -> bytes:
         try:
-            with _readable(self.location):
+            with _readable(self):
                 return file.read(size)
         except SourceUnreadable:
             # An object store refuses to continue with an object that was replaced or deleted meanwhile.
@@ -174,17 +181,18 @@ def _readable(path: object) -> Iterator[None]:
         raise SourceUnreadable(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
 
-def resolve_files(files: FileSpec | Iterable[FileSpec]) -> list[Source]:
-    """Find every file that ``files`` names, and open each once to check that it can be read.
+def resolve_files(files: FileSpec | Iterable[FileSpec], spool: Spool | None = None) -> list[Source]:
+    """Find every file that ``files`` names, open each once to check that it can be read, and produce every content.
 
-    :param files: one file or several; see :func:`normalize_files`.
-    :raises InvalidDelivery: there is no file, a glob matches nothing, a text may be a name or a pattern, or two files
-        have the same name.
+    :param files: one file or several; see :func:`parse_files`.
+    :param spool: holds the contents, and must stay open for as long as the sources are read.
+    :raises InvalidDelivery: there is no file, a glob matches nothing, a text may be a name or a pattern, a content is
+        none, or two files have the same name.
     :raises SourceUnreadable: a file is missing or may not be read, or a folder of a glob could not be listed.
     :raises SourceChanged: a file of size 0 is not empty.
     :raises NameRefused: the service would change a name.
     """
-    sources = [source for spec in normalize_files(files) for source in _resolve(spec)]
+    sources = [source for spec in parse_files(files) for source in _resolve(spec, spool)]
     if not sources:
         raise InvalidDelivery("files is empty: a transfer without files cannot be sent")
     _reject_duplicate_names(sources)
@@ -194,27 +202,49 @@ def resolve_files(files: FileSpec | Iterable[FileSpec]) -> list[Source]:
 def normalize_files(files: FileSpec | Iterable[FileSpec] | None) -> list[PlainSpec]:
     """Convert ``files`` to what JSON can represent, the same in each try of a task. No file is read.
 
+    Of a file that is given by its content, this is the name and the digest of text or bytes: what a callable or a file
+    will return is not known, so another content of the same name is the same request, as it is of the same path.
+
+    :param files: see :func:`parse_files`. A generator is consumed.
+    :return: paths, URIs or patterns, or mappings with ``path`` and ``name``, or with ``name`` and ``sha256``.
+    :raises InvalidDelivery: an element is not a file.
+    """
+    return [_plain(spec) for spec in parse_files(files)]
+
+
+def parse_files(files: FileSpec | Iterable[FileSpec] | None) -> list[ParsedSpec]:
+    """Convert ``files`` to a list of paths, URIs or patterns and of mappings. No file is read, no content produced.
+
     A set is sorted. A generator is consumed: continue with the result, which this function returns unchanged.
 
     :param files: one file or several; None and "" mean no file.
-    :return: paths, URIs or patterns, or mappings with ``path`` and ``name``.
     :raises InvalidDelivery: an element is not a file.
     """
     if isinstance(files, str | Mapping) or not isinstance(files, Iterable):
-        return [_normalize(files)] if files else []
-    specs = [_normalize(spec) for spec in files]
+        return [_parse(files)] if files else []
+    specs = [_parse(spec) for spec in files]
     return sorted(specs, key=str) if isinstance(files, Set) else specs
 
 
-def _normalize(spec: Any) -> PlainSpec:
+def _parse(spec: Any) -> ParsedSpec:
     if not isinstance(spec, Mapping):
         return _path_text(spec)
-    if not spec.get("path") or not set(spec) <= {"path", "name"}:
-        raise InvalidDelivery('a file given as a mapping needs "path", and may have "name"')
     name = spec.get("name")
     if not isinstance(name, str | None):
         raise InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
+    if set(spec) == {"name", "content"} and name:
+        return {"name": name, "content": Content.of(name, spec["content"])}
+    if not spec.get("path") or not set(spec) <= {"path", "name"}:
+        raise InvalidDelivery(
+            'a file given as a mapping needs "path", and may have "name"; or it has "name" and "content"'
+        )
     return {"path": _path_text(spec["path"]), "name": name} if name else {"path": _path_text(spec["path"])}
+
+
+def _plain(spec: ParsedSpec) -> PlainSpec:
+    if isinstance(spec, str) or "path" in spec:
+        return spec
+    return {"name": spec["name"], "sha256": spec["content"].sha256}
 
 
 def _path_text(given: object) -> str:
@@ -235,7 +265,10 @@ def _object_storage_text(given: object) -> str | None:
     return str(given.path if given.protocol in ("", "file", "local") else given)
 
 
-def _resolve(spec: PlainSpec) -> Iterator[Source]:
+def _resolve(spec: ParsedSpec, spool: Spool | None) -> Iterator[Source]:
+    if not isinstance(spec, str) and "content" in spec:
+        yield _hold(spec["name"], spec["content"], spool)
+        return
     path, name = (spec, None) if isinstance(spec, str) else (spec["path"], spec.get("name"))
     backends = _find_files(path)
     if name and len(backends) > 1:
@@ -247,6 +280,14 @@ def _resolve(spec: PlainSpec) -> Iterator[Source]:
         source = Source(str(backend.path), source_name, size, fingerprint, backend)
         source.check_readable()
         yield source
+
+
+def _hold(name: str, content: Content, spool: Spool | None) -> Source:
+    check_name(name)
+    if spool is None:
+        raise TypeError("content needs a spool that holds it")
+    held = spool.hold(name, content)
+    return Source("", name, *held.stat(), held)
 
 
 def _find_files(path: str) -> list[LocalFile] | list[RemoteFile]:
@@ -278,14 +319,14 @@ def _reject_duplicate_names(sources: list[Source]) -> None:
     twins = {name for name, count in Counter(source.name for source in sources).items() if count > 1}
     if twins:
         _reject_duplicate_files(sources)
-        where = "; ".join(f"{source.name}: {source.location}" for source in sources if source.name in twins)
+        where = "; ".join(f"{source.name}: {source}" for source in sources if source.name in twins)
         raise InvalidDelivery(
             f'two files have one name, and the service would keep only the first: {where}. Set "name" on one of them.'
         )
 
 
 def _reject_duplicate_files(sources: list[Source]) -> None:
-    files = Counter((source.location, source.name) for source in sources)
+    files = Counter((source.location, source.name) for source in sources if source.location)
     if repeated := [location for (location, _), count in files.items() if count > 1]:
         raise InvalidDelivery(
             f"files finds {'; '.join(repeated)} more than once, as a path and a pattern that matches it do. Name each "

@@ -18,6 +18,7 @@ from outbound_transfer.airflow_compat.names import (
     AirflowTaskTimeout,
 )
 from outbound_transfer.airflow_compat.version import HAS_TABS
+from outbound_transfer.delivery.content import wrap_contents
 from outbound_transfer.delivery.progress import delivery_summary, log_sources
 from outbound_transfer.delivery.state_store import state_store
 from outbound_transfer.delivery.task_run import MADE_KEY, POSSIBLE_SEND_KEY, iter_mappings
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client import Settings
     from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery.comparison import DraftState
+    from outbound_transfer.delivery.content import Spool
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
@@ -323,11 +325,35 @@ class CreateTransferOperator(_NewTransferOperator):
         return transfer_id
 
 
-class AttachFilesOperator(_TransferOperator):
+class _FilesOperator(_TransferOperator):
+    """An operator with an argument ``files``."""
+
+    files: Any
+
+    def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
+        # Airflow stores and shows rendered fields; contents are wrapped before it does.
+        templates = self.files
+        super()._do_render_template_fields(parent, *args, **kwargs)
+        if parent is self:  # and not for an argument that has its own templates
+            self.files = wrap_contents(_replace_none_contents(templates, self.files), rendered=True)
+
+
+def _replace_none_contents(templates: Any, files: Any) -> Any:
+    """Return ``files`` with None for each content whose template rendered to "None"."""
+    if isinstance(files, Mapping) and isinstance(templates, Mapping) and "content" in files:
+        return {**files, "content": _replace_none_texts(templates.get("content"), files["content"])}
+    if isinstance(files, list) and isinstance(templates, list) and len(templates) == len(files):
+        return [_replace_none_contents(*each) for each in zip(templates, files, strict=True)]
+    return files
+
+
+class AttachFilesOperator(_FilesOperator):
     """Attach files to a draft. A retry attaches the missing ones (service-api.md, R30 to R33).
 
     :param transfer_id: the draft.
-    :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file.
+    :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file,
+        and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file, or
+        a callable that returns one of them and is called in each try.
     :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
         it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.
     :return: the service's file records: ``id``, ``name`` and ``size`` in bytes, in the order of ``files``.
@@ -343,13 +369,20 @@ class AttachFilesOperator(_TransferOperator):
     def __init__(self, *, transfer_id: str, files: Any, max_parallel_uploads: int | str = 4, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
-        self.files = files
+        self.files = wrap_contents(files, rendered=False)
         self.max_parallel_uploads = max_parallel_uploads
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> list[dict[str, Any]]:  # noqa: ARG002
-        from outbound_transfer.delivery.sources import normalize_files, resolve_files
+        from outbound_transfer.delivery.content import Spool
 
-        delivery, files = self.delivery(hook, context), normalize_files(self.files)
+        with Spool() as spool:
+            return self._attach(hook, context, spool)
+
+    def _attach(self, hook: OutboundTransferHook, context: Context, spool: Spool) -> list[dict[str, Any]]:
+        from outbound_transfer.delivery.sources import normalize_files, parse_files, resolve_files
+
+        delivery, specs = self.delivery(hook, context), parse_files(self.files)
+        files = normalize_files(specs)
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         transfer_id = resolve_transfer_id(self.transfer_id)
         push_link(context, delivery.client.settings, transfer_id)
@@ -357,11 +390,11 @@ class AttachFilesOperator(_TransferOperator):
         draft = delivery.load_draft(transfer_id)
         planned = draft.state.files.keys()
         if planned and planned <= draft.attached.keys() and not draft.transfer.is_draft:
-            delivery.check_files_unchanged(draft, files, lambda: resolve_files(files))
+            delivery.check_files_unchanged(draft, files, lambda: resolve_files(specs, spool))
             self.log.info("Transfer %s was sent with these files; nothing is attached again", transfer_id)
             records = [draft.attached[name] for name in planned]
         else:
-            sources = log_sources(resolve_files(files), self.log)
+            sources = log_sources(resolve_files(specs, spool), self.log)
             records = delivery.attach(
                 draft, sources, files=files, exclusive=False, max_parallel_uploads=max_parallel_uploads
             )
@@ -457,7 +490,7 @@ class DiscardTransferOperator(_TransferOperator):
         return any(one.get("transfer_id") == self.transfer_id for one in iter_mappings(possible))
 
 
-class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOperator):
+class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator, _NewTransferOperator):
     """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
     A retry resumes where the earlier try stopped; a clear after the send returns the same transfer. Pushes the XCom
@@ -502,7 +535,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.files = files
+        self.files = wrap_contents(files, rendered=False)
         self.max_parallel_uploads = max_parallel_uploads
         self.slot_timeout = slot_timeout
         self.keep_draft = keep_draft
@@ -514,10 +547,12 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
         return _policy_with_slot_timeout(self.slot_timeout)
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
+        from outbound_transfer.delivery.content import Spool
+
         delivery = self.delivery(hook, context)
         keep_or_discard = nullcontext() if self.keep_draft else self._discard_after_failure(delivery)
-        with keep_or_discard, delivery.annotate_in_doubt_errors():
-            transfer = self._deliver(delivery, context, resumed=resumed)
+        with Spool() as spool, keep_or_discard, delivery.annotate_in_doubt_errors():
+            transfer = self._deliver(delivery, context, spool, resumed=resumed)
         if self.wait:
             with _mention_sent_transfer(transfer.id):
                 return self._wait_until_finished(hook, transfer, context)
@@ -538,15 +573,16 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
                 raise AirflowFailException(OTHER_TRANSFER)
             return super().execute_complete(context, event)
 
-    def _deliver(self, delivery: Delivery, context: Context, *, resumed: bool) -> Transfer:
-        from outbound_transfer.delivery.sources import normalize_files, resolve_files
+    def _deliver(self, delivery: Delivery, context: Context, spool: Spool, *, resumed: bool) -> Transfer:
+        from outbound_transfer.delivery.sources import normalize_files, parse_files, resolve_files
 
         delivery.history.begin()
         if made := [one for one in delivery.history.made_before() if one["transfer_id"]]:
             context["ti"].xcom_push(MADE_KEY, made)  # also if this try fails
         if self.wait:
             self.validate_wait()
-        new, files = self.new_transfer(delivery), normalize_files(self.files)
+        new, specs = self.new_transfer(delivery), parse_files(self.files)
+        files = normalize_files(specs)
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         draft = delivery.history.resume_deferred(new) if resumed else None
         draft = draft or delivery.history.find_previous_attempt(new, files, resend=self.resend)
@@ -555,11 +591,11 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _NewTransferOp
             # Also that of an earlier try: Airflow has removed the XComs of that try.
             self._push_transfer_id(context, delivery, draft)
             if not draft.transfer.is_draft:
-                delivery.check_files_unchanged(draft, files, lambda: resolve_files(files))
+                delivery.check_files_unchanged(draft, files, lambda: resolve_files(specs, spool))
                 return draft.transfer
         try:
             # Before anything is created: a missing file must leave no draft behind.
-            sources = log_sources(resolve_files(files), self.log)
+            sources = log_sources(resolve_files(specs, spool), self.log)
             self.check_sources(sources)
         except OutboundTransferError:
             delivery.history.fail_if_sent(new, None, resend=self.resend)
