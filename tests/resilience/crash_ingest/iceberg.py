@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +27,14 @@ class IcebergTarget:
         return states_without_keys()
 
     def prepare(self) -> None:
-        for name in (
-            "support.iceberg",
-            "outbound_transfer.lake.iceberg_maintenance",
-            "pyiceberg.io.pyarrow",
-            "pyarrow.dataset",
-            "pyiceberg_core",
-        ):
-            __import__(name)
+        from resilience.crash_ingest.ingest import ingest, reset_and_ingest
+
+        with tempfile.TemporaryDirectory() as folder:
+            other = IcebergTarget(Path(folder) / "iceberg")
+            other.empty()
+            ingest(other)
+            reset_and_ingest(other)
+            other.found()
 
     def empty(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -42,8 +42,7 @@ class ObjectTarget:
     def prepare(self) -> None:
         from resilience.crash_ingest.ingest import ingest
 
-        for name in ("s3fs", "outbound_transfer.client", "outbound_transfer.client.settings"):
-            importlib.import_module(name)
+        importlib.import_module("s3fs")
         with tempfile.TemporaryDirectory() as folder:
             ingest(local_target(Path(folder)))
             local_target(Path(folder)).found()

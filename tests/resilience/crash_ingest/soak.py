@@ -11,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from outbound_transfer.client.client import Client
+from outbound_transfer.client.settings import Settings
+from outbound_transfer.protocol import endpoints
+from outbound_transfer_sandbox.testing import running_sandbox
 from resilience.crash_ingest.ingest import in_a_process, target_of
 
 #: What the feed does to calls; each is planned again and again.
@@ -28,8 +32,6 @@ _EXPECTED = (b"MalformedResponse", b"ConnectionLost", b"ServerFault", b"NotConne
 
 def run(events: int, names: list[str], folder: Path, database_of: Callable[[str], Any]) -> int:
     """Land ``events`` in each; 1 where any is missing or doubled."""
-    from outbound_transfer_sandbox.testing import running_sandbox
-
     wrong = 0
     with running_sandbox() as sandbox:
         sandbox.patch_account(feed_interval_seconds=0)
@@ -74,10 +76,6 @@ def _plan(sandbox: Any) -> None:
 
 
 def _ingest(target: Any, base_url: str, key: str, write: int) -> None:
-    from outbound_transfer.client import Client
-    from outbound_transfer.client.settings import Settings
-    from outbound_transfer.protocol import endpoints
-
     # The kernel ends the process at an instant that nothing in it knows of.
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     signal.setitimer(signal.ITIMER_REAL, random.uniform(0.2, 6))
