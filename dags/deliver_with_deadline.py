@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG, AsyncCallback, CronTriggerTimetable, DeadlineAlert, DeadlineReference, Param
 
+from outbound_transfer.notifications.smtp import TransferSmtpNotifier
 from outbound_transfer.operators.transfer import DeliverFilesOperator, DiscardTransferOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 
@@ -29,15 +29,12 @@ with DAG(
         interval=timedelta(hours=NOON - MORNING),
         # The triggerer imports the callback, so it must be in a package, not in this file.
         callback=AsyncCallback(
-            SmtpNotifier,
+            TransferSmtpNotifier,
             kwargs={
+                "title": "Not picked up by noon",
+                "task_id": "deliver",
                 "from_email": "airflow@example.com",
                 "to": "operations@example.com",
-                "subject": "Not picked up by noon: {{ dag_run.dag_run_id }}",
-                "html_content": (
-                    "The run {{ dag_run.dag_run_id }} of {{ dag_run.dag_id }} is {{ dag_run.state }}. "
-                    "The link of its task wait_for_pickup opens the transfer."
-                ),
             },
         ),
     ),
@@ -46,7 +43,8 @@ with DAG(
 ### Not picked up by noon
 
 An example of a deadline: the run ends when all recipients have picked up, and at noon Airflow's `DeadlineAlert`
-checks whether it has. The email uses the connection `smtp_default`; any notifier with `async_notify` can replace it.
+checks whether it has. The email names who has not, and links to the transfer. It uses the connection `smtp_default`;
+`TransferSlackNotifier`, or any notifier with `async_notify`, can replace it.
 The alert does not end the task, which keeps waiting.
 """,
 ):

@@ -14,18 +14,13 @@ from airflow.sdk import DAG, Asset, AssetWatcher, task
 
 from outbound_transfer.exceptions import NotFound
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.operators.redelivery import SUBJECT_PREFIX
 from outbound_transfer.triggers.transfer import TransferOutcomeTrigger
 
 log = logging.getLogger(__name__)
 
 #: Folder with the delivered files under their delivered names; the service does not return files.
 OUTBOX = Path(os.environ.get("OUTBOUND_TRANSFER_OUTBOX", "/data/outbox"))
-
-#: Prefix of the subject of a second delivery, which is not followed by a third.
-SUBJECT_PREFIX = "Once more: "
-
-#: Security option of a second delivery; None is the account's default. The service does not return that of the first.
-SECURITY: str | None = None
 
 POKE_INTERVAL = float(os.environ.get("OUTBOUND_TRANSFER_POKE_INTERVAL", "60"))
 
@@ -56,18 +51,6 @@ def files_in_outbox(hook: OutboundTransferHook, transfer_id: str) -> list[str] |
     return paths
 
 
-def redelivery(transfer: dict[str, Any], files: list[str]) -> dict[str, Any]:
-    """Return the entry of ``deliveries`` for ``deliver_files``."""
-    left = [recipient for recipient in transfer["recipients"] if recipient["picked_up_at"] is None]
-    return {
-        "files": files,
-        "subject": f"{SUBJECT_PREFIX}{transfer['subject']}",
-        "message": transfer["message"],
-        "recipients": [{"email": recipient["email"], "name": recipient["name"]} for recipient in left],
-        "security": SECURITY,
-    }
-
-
 def run_id_for(transfer_id: str) -> str:
     """Return one run id for each transfer: Airflow creates no second run with the same id."""
     return f"redelivery__{hashlib.sha256(transfer_id.encode()).hexdigest()[:32]}"
@@ -82,13 +65,12 @@ with DAG(
     doc_md="""
 ### Deliver again to recipients who missed the expiry
 
-An example of a DAG that is scheduled on outcomes. For each expired transfer it starts a run of `deliver_files` that
+An example of a DAG that is scheduled on outcomes. For each expired transfer it starts a run of `redeliver_files` that
 is named after the transfer, so a repeated event delivers once. Airflow's table of runs is the memory: a deleted run
-(`airflow db clean`) is forgotten.
+(`airflow db clean`) is forgotten. A second delivery, which its subject shows, is not followed by a third.
 
 The files come from the folder in `OUTBOUND_TRANSFER_OUTBOX` and must have their delivered names and sizes; otherwise
-the transfer is skipped, with a warning in the log. Put only files there that may be sent with the account's default
-security, or set `SECURITY`: the service does not return the security option of a transfer.
+the transfer is skipped, with a warning in the log.
 """,
 ):
 
@@ -105,14 +87,14 @@ security, or set `SECURITY`: the service does not return the security option of 
                 if not transfer["subject"].startswith(SUBJECT_PREFIX)
             ]
         return [
-            {"trigger_run_id": run_id_for(transfer["id"]), "conf": {"deliveries": [redelivery(transfer, files)]}}
+            {"trigger_run_id": run_id_for(transfer["id"]), "conf": {"transfer_id": transfer["id"], "files": files}}
             for transfer, files in found
             if files
         ]
 
     TriggerDagRunOperator.partial(
         task_id="deliver",
-        trigger_dag_id="deliver_files",
+        trigger_dag_id="redeliver_files",
         # Without a logical date, because two runs with the same one would exclude each other.
         logical_date=None,
         skip_when_already_exists=True,

@@ -72,7 +72,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": "Outbound Transfer Service",
-                "python-modules": ["outbound_transfer.operators.transfer"],
+                "python-modules": ["outbound_transfer.operators.transfer", "outbound_transfer.operators.redelivery"],
             }
         ],
         "sensors": [
@@ -90,6 +90,10 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "outbound_transfer.links.deliveries.DeliveriesLink",
             "outbound_transfer.links.transfer.TransferLink",
+        ],
+        "notifications": [
+            "outbound_transfer.notifications.slack.TransferSlackNotifier",
+            "outbound_transfer.notifications.smtp.TransferSmtpNotifier",
         ],
         "asset-uris": [
             {

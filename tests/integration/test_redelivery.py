@@ -120,9 +120,8 @@ def test_other_files_are_not_delivered(redeliver, sandbox, first, files, tmp_pat
 def test_who_picks_up_after_the_send_changes_nothing(redeliver, sandbox, first) -> None:
     """The send is applied, and its process dies; Ann picks up the first transfer before the retry, and a clear."""
     task = redeliver()
-    task.retries = task.max_tries = 1
+    task.retries = task.max_tries = task.try_number = 1
     with dying_after_the_send(), pytest.raises(ProcessCrashed):
-        task.try_number += 1
         task.run_once()
     sandbox.pickup(first["id"], ANN)
     second = task.run()

@@ -19,6 +19,7 @@ __all__ = [
     "AirflowSkipException",
     "AirflowTaskTimeout",
     "BaseHook",
+    "BaseNotifier",
     "TaskDeferralError",
     "TaskDeferralTimeout",
     "TaskDeferred",
@@ -35,6 +36,11 @@ try:
 except ImportError:  # before 3.1
     from airflow.hooks.base import BaseHook
     from airflow.utils import timezone
+
+try:
+    from airflow.sdk import BaseNotifier
+except ImportError:  # before 3.1
+    from airflow.notifications.basenotifier import BaseNotifier
 
 try:
     from airflow.sdk import conf

@@ -126,6 +126,9 @@ class _SendingOperator(_TransferOperator):
     #: As it was last read, where the task waits for it.
     _last_read: Transfer | None = None
 
+    #: The id of a draft that another task made and this one is to send.
+    _sends: str = ""
+
     def execute(self, context: Context) -> Any:
         with self._report_failure(context):
             return super().execute(context)
@@ -146,7 +149,9 @@ class _SendingOperator(_TransferOperator):
         if transfer_id := self._find_possible_send(context):
             return TransferOutcome(transfer_id, str(error))
         draft = self._delivery.draft if self._delivery else None
-        return TransferOutcome.from_transfer(draft.transfer, str(error)) if draft else None
+        if draft:
+            return TransferOutcome.from_transfer(draft.transfer, str(error))
+        return TransferOutcome(self._sends, str(error)) if self._sends else None
 
     @contextmanager
     def _mention_possible_send(self, context: Context) -> Iterator[None]:
@@ -432,6 +437,7 @@ class SendTransferOperator(_SendingOperator):
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         delivery, transfer_id = self.delivery(hook, context), resolve_transfer_id(self.transfer_id)
+        self._sends = transfer_id
         push_link(context, delivery.client.settings, transfer_id)
         self.check_account(delivery, context, transfer_id)
         with delivery.annotate_in_doubt_errors():

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
-from outbound_transfer.ui.formatting import clean
+from outbound_transfer.protocol.wording import clean
 
 #: Number of days that each bar of the chart covers, by length of the time window in days.
 DAYS_PER_BAR: Final = {7: 1, 30: 1, 90: 3, 365: 7}

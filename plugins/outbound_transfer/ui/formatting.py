@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any, Final
-
-#: Invisible characters: controls, and marks that change the direction of text.
-_INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 #: Shown instead of a missing value.
 DASH: Final = "\N{EN DASH}"
 
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-
-
-def clean(text: Any, max_length: int = 200) -> str:
-    """Return ``text`` with invisible characters replaced, cut to ``max_length`` characters."""
-    found = _INVISIBLE.sub("\ufffd", str(text)[: max_length + 1])
-    return found if len(found) <= max_length else found[: max_length - 1] + "…"
 
 
 def format_duration(seconds: float) -> str:

@@ -14,8 +14,9 @@ from outbound_transfer.client.settings import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.client.web_links import transfer_url
 from outbound_transfer.delivery.progress import format_bytes
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
+from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui.filters import DELETED, DISCARDED, LEDGER_TERMINAL_STATUSES
-from outbound_transfer.ui.formatting import DASH, clean, format_duration, parse_timestamp
+from outbound_transfer.ui.formatting import DASH, format_duration, parse_timestamp
 from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, LeaseRow, OutcomeRow, RecipientRow
 
 #: Seconds after which a feed that is not read is shown as behind. The service recommends a poll every 90 seconds.

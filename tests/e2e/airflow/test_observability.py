@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socketserver
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -18,6 +15,7 @@ import pytest
 
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
+from support.mail_server import MailServer
 from support.repository import REPOSITORY
 
 pytestmark = pytest.mark.e2e
@@ -103,7 +101,7 @@ class ViewStack(ManySandboxesStack):
             (outbox / name).write_bytes(content)
         dags = shutil.copytree(REPOSITORY / "dags", self.folder / "dags")
         (dags / "in_view.py").write_text(DAGS.format(recipients=RECIPIENTS, glob=str(outbox / "*.csv")))
-        self.mail = Mailbox()
+        self.mail = MailServer()
         self._open.enter_context(self.mail.served())
         super().start()
         self.sandbox = self.sandboxes[0]
@@ -177,46 +175,6 @@ class ViewStack(ManySandboxesStack):
         return dict(event)
 
 
-class Mailbox:
-    """A mail server that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-        messages = self.messages
-
-        class Session(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                self.say("220 mail.example.com")
-                while line := self.rfile.readline():
-                    command = line.strip().upper()
-                    if command == b"DATA":
-                        self.say("354 go on")
-                        messages.append(b"".join(iter(self.rfile.readline, b".\r\n")).decode())
-                    self.say("221 bye" if command == b"QUIT" else "250 ok")
-
-            def say(self, text: str) -> None:
-                self.wfile.write(f"{text}\r\n".encode())
-
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Session)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-
-    def unfolded(self) -> list[str]:
-        """The messages, their long headers on one line each."""
-        return [message.replace("\r\n ", " ") for message in self.messages]
-
-    @contextmanager
-    def served(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._server.serve_forever)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join()
-
-
 def until(done: Callable[[], Any], patience: float = 120) -> Any:
     """What ``done`` gives as soon as that is something."""
     end = time.monotonic() + patience
@@ -238,6 +196,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewStack]:
             "hooked",
             "deliver_with_deadline",
             "redeliver_expired",
+            "redeliver_files",
         )
         for paused in ("ingest_event_feed", "process_new_events"):
             stack.airflow.call("PATCH", f"dags/{paused}", {"is_paused": True})
@@ -374,9 +333,11 @@ def test_what_is_not_collected_by_noon_is_told_by_email(stack: ViewStack) -> Non
     run_id = stack.airflow.call("POST", "dags/deliver_with_deadline/dagRuns", body)["dag_run_id"]
 
     # In the afternoon, the day's own run has an alert as well.
-    told = until(lambda: [message for message in stack.mail.unfolded() if run_id in message])
-    assert f"Not picked up by noon: {run_id}" in told[0]
-    assert "operations@example.com" in told[0]
+    told = until(lambda: [message for message in stack.mail.parsed() if run_id in message.get_content()])
+    assert told[0]["Subject"].startswith("Not picked up by noon: Reports of ")
+    assert told[0]["To"] == "operations@example.com"
+    assert "not picked up by 1 recipient: ann@example.com" in told[0].get_content()
+    assert "The run has not finished by its deadline" in told[0].get_content()
     (transfer_id,) = [
         row["transfer_id"]
         for row in stack.sandbox.ledger()

@@ -1,0 +1,138 @@
+"""Base class of the notifiers: finds out what to say, in a worker, the DAG processor or the triggerer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from outbound_transfer.airflow_compat.lookups import call_airflow
+from outbound_transfer.airflow_compat.names import BaseNotifier
+from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.notifications.notice import (
+    TaskLocation,
+    TransferNotice,
+    build_notice,
+    deadline_reason,
+    unread,
+)
+from outbound_transfer.protocol import endpoints
+from outbound_transfer.protocol.outcomes import TransferOutcome
+from outbound_transfer.tasks.outcome_report import outcome_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.protocol.models import Transfer
+
+
+class TransferNotifier(BaseNotifier):
+    """Notifies of a transfer: its subject, who has not picked it up, the reason, the task and a link.
+
+    In ``on_failure_callback`` of an operator or sensor of this provider, the task's error says all that. Elsewhere,
+    such as in a ``DeadlineAlert``, the transfer that ``task_id`` has made in the run is read from the service. What
+    cannot be found out is left out: the notification goes out in any case.
+
+    :param title: begins the title; by default how many recipients are outstanding. The subject follows it.
+    :param task_id: the task of the run that delivers, if it is not the one that fails; not a mapped one.
+    :param outbound_transfer_conn_id: by default that of the task that fails, otherwise ``outbound_transfer_default``.
+    """
+
+    template_fields: Sequence[str] = ("title", "task_id", "outbound_transfer_conn_id")
+
+    def __init__(
+        self,
+        *,
+        title: str | None = None,
+        task_id: str | None = None,
+        outbound_transfer_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.title = title
+        self.task_id = task_id
+        self.outbound_transfer_conn_id = outbound_transfer_conn_id
+
+    @abstractmethod
+    def build_sender(self, notice: TransferNotice) -> Any:
+        """Return the notifier that sends this message."""
+
+    def notify(self, context: Context) -> None:
+        """Send the notification."""
+        location, hook = self._location(context), self._hook(context)
+        outcome = outcome_of(context.get("exception"))
+        if outcome is None and (transfer_id := self._find_transfer_id(location)):
+            try:
+                with hook:
+                    outcome = _to_outcome(hook.get_transfer(transfer_id))
+            except Exception as error:
+                outcome = unread(transfer_id, error)
+        self.build_sender(self._notice(context, location, outcome, self._url(hook, outcome))).notify(context)
+
+    async def async_notify(self, context: Context) -> None:
+        """Send the notification from the triggerer."""
+        location, hook = self._location(context), self._hook(context)
+        outcome = outcome_of(context.get("exception"))
+        if outcome is None and (transfer_id := await call_airflow(partial(self._find_transfer_id, location))):
+            try:
+                client = await hook.get_async_conn()
+                try:
+                    outcome = _to_outcome(await client.perform(endpoints.get_transfer(transfer_id)))
+                finally:
+                    await client.close()
+            except Exception as error:
+                outcome = unread(transfer_id, error)
+        url = await call_airflow(partial(self._url, hook, outcome))
+        await self.build_sender(self._notice(context, location, outcome, url)).async_notify(context)
+
+    def _location(self, context: Context) -> TaskLocation:
+        return TaskLocation.from_context(_as_mapping(context), self.task_id)
+
+    def _hook(self, context: Context) -> OutboundTransferHook:
+        from outbound_transfer.client.retry import POLL_RETRY_POLICY
+
+        conn_id = self.outbound_transfer_conn_id or getattr(context.get("task"), "outbound_transfer_conn_id", None)
+        return OutboundTransferHook(
+            conn_id or OutboundTransferHook.default_conn_name, is_poll=True, policy=POLL_RETRY_POLICY
+        )
+
+    def _find_transfer_id(self, location: TaskLocation) -> str:
+        """Return the id that the task has pushed; "" if it has none or Airflow cannot be asked."""
+        from airflow.sdk.execution_time.xcom import XCom
+
+        if not (location.dag_id and location.run_id and location.task_id):
+            return ""
+        try:
+            found = XCom.get_one(
+                key="transfer_id", dag_id=location.dag_id, run_id=location.run_id, task_id=location.task_id
+            )
+        except Exception as error:
+            self.log.warning("Could not read which transfer task '%s' has made: %s", location.task_id, error)
+            return ""
+        return found if isinstance(found, str) else ""
+
+    def _notice(
+        self, context: Context, location: TaskLocation, outcome: TransferOutcome | None, url: str
+    ) -> TransferNotice:
+        error = context.get("exception")
+        reason = deadline_reason(_as_mapping(context)) or ("" if outcome or error is None else str(error))
+        return build_notice(outcome, location, title=self.title, reason=reason, url=url)
+
+    @staticmethod
+    def _url(hook: OutboundTransferHook, outcome: TransferOutcome | None) -> str:
+        with suppress(Exception):  # without a link, the notification still says what it has to
+            if outcome:
+                connection = hook.get_connection(hook.outbound_transfer_conn_id)
+                return settings_from_connection(connection).transfer_url(outcome.transfer_id)
+        return ""
+
+
+def _as_mapping(context: Context) -> Mapping[str, Any]:
+    return dict(context)
+
+
+def _to_outcome(transfer: Transfer) -> TransferOutcome:
+    return TransferOutcome.from_transfer(transfer, "")

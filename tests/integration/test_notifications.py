@@ -1,0 +1,313 @@
+"""Notifications of transfers, by a real mail server and a real webhook; in a worker, and in a triggerer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time.xcom import XCom
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.get_provider_info import get_provider_info
+from outbound_transfer.notifications.notice import MAX_ADDRESSES, TaskLocation, build_notice
+from outbound_transfer.notifications.slack import TransferSlackNotifier, to_mrkdwn
+from outbound_transfer.notifications.smtp import TransferSmtpNotifier, to_html
+from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.protocol.outcomes import TransferOutcome
+from support.mail_server import MailServer
+
+ANN, BOB = "ann@example.com", "bob@example.com"
+HOSTILE = "<b>&</b> <!channel> <http://evil.example|Click> {{ var.value.secret }}\r\nBcc: eve@example.com"
+
+
+class Webhook:
+    """What a Slack webhook was sent."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        bodies = self.bodies
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"ok")
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+
+@pytest.fixture
+def webhook(monkeypatch) -> Iterator[Webhook]:
+    pytest.importorskip("airflow.providers.slack")
+    webhook = Webhook()
+    url = f"http://127.0.0.1:{webhook.server.server_port}/services/T/B/token"
+    monkeypatch.setenv("AIRFLOW_CONN_SLACK_DEFAULT", json.dumps({"conn_type": "slackwebhook", "password": url}))
+    thread = threading.Thread(target=webhook.server.serve_forever)
+    thread.start()
+    yield webhook
+    webhook.server.shutdown()
+    webhook.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def mail(monkeypatch) -> Iterator[MailServer]:
+    mail = MailServer()
+    extra = {"disable_ssl": True, "disable_tls": True, "from_email": "airflow@example.com"}
+    connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+    with mail.served():
+        yield mail
+
+
+def failed(**outcome: Any) -> Any:
+    """The context of a callback after a failed wait."""
+    error = AirflowFailException("It is expired")
+    known = {"status": "expired", "subject": "Report", "picked_up": [BOB], "not_picked_up": [ANN], **outcome}
+    vars(error)["outcome"] = TransferOutcome(transfer_id="tr_1", reason=str(error), **known)
+    ti = SimpleNamespace(dag_id="board", run_id="monday", task_id="wait")
+    return {
+        "ti": ti,
+        "exception": error,
+        "task": SimpleNamespace(outbound_transfer_conn_id="outbound_transfer_default"),
+    }
+
+
+def notify(notifier: Any, context: Any) -> None:
+    notifier(context)
+
+
+def notify_async(notifier: Any, context: Any) -> None:
+    """As the triggerer runs the callback of a deadline."""
+    notifier.context = context
+
+    async def run() -> None:
+        await notifier
+
+    asyncio.run(run())
+
+
+WAYS = pytest.mark.parametrize("send", [notify, notify_async])
+
+
+@WAYS
+def test_a_failed_wait_is_notified_by_email(mail, connection, sandbox, send) -> None:
+    send(TransferSmtpNotifier(to="operations@example.com"), failed())
+    (message,) = mail.parsed()
+    assert (message["Subject"], message["To"]) == ("Not picked up by 1 of 2: Report", "operations@example.com")
+    assert re.sub("<.*?>", "", message.get_content()).strip().splitlines() == [
+        "Not picked up by 1 of 2: Report",
+        "Transfer tr_1 is expired; not picked up by 1 recipient: ann@example.com",
+        "Task: board / monday / wait",
+        "Reason: It is expired",
+        "Open the transfer",
+    ]
+    assert f'href="{sandbox.base_url}/transfers/tr_1"' in message.get_content()
+    assert sandbox.requests() == [], "the error says it all"
+
+
+@WAYS
+def test_a_failed_wait_is_notified_in_slack(webhook, connection, sandbox, send) -> None:
+    send(TransferSlackNotifier(title="Board"), failed())
+    (body,) = webhook.bodies
+    assert body == {
+        "text": "*Board: Report*\n"
+        "Transfer tr_1 is expired; not picked up by 1 recipient: ann@example.com\n"
+        "Task: board / monday / wait\n"
+        "Reason: It is expired\n"
+        f"<{sandbox.base_url}/transfers/tr_1|Open the transfer>",
+        "unfurl_links": False,
+        "unfurl_media": False,
+    }
+
+
+@WAYS
+def test_a_hostile_subject_is_text(mail, webhook, connection, monkeypatch, send) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_SECRET", "hunter2")
+    context = failed(subject=HOSTILE, not_picked_up=[f"{HOSTILE}@example.com"])
+    for notifier in (TransferSmtpNotifier(to="operations@example.com"), TransferSlackNotifier()):
+        for _ in range(2):
+            send(notifier, context)
+    for message in mail.parsed():
+        assert "<b>&</b> <!channel>" in message["Subject"]
+        assert "&lt;b&gt;&amp;&lt;/b&gt;" in message.get_content()
+    assert all("\nBcc:" not in raw for raw in mail.messages)
+    for body in webhook.bodies:
+        assert "&lt;b&gt;&amp;&lt;/b&gt; &lt;!channel&gt; &lt;http://evil.example|Click&gt;" in body["text"]
+    assert len(mail.messages) == len(webhook.bodies) == 2
+    assert "hunter2" not in "".join(mail.messages) + repr(webhook.bodies)
+
+
+@pytest.fixture
+def sent(hook, sandbox) -> str:
+    from outbound_transfer.protocol.messages import Upload
+
+    transfer = hook.create_transfer(build_new_transfer(subject="Quarter", recipients=[ANN, BOB]))
+    hook.attach_file(transfer.id, Upload("a.csv", 1, lambda: iter([b"a"])))
+    hook.send_transfer(transfer.id)
+    sandbox.pickup(transfer.id, BOB)
+    return str(transfer.id)
+
+
+DEADLINE = {
+    "dag_run": {"dag_id": "board", "dag_run_id": "monday", "state": "running"},
+    "deadline": {"id": "1", "deadline_time": "2026-01-31 12:00:00+00:00"},
+}
+
+
+@pytest.fixture
+def pushed(monkeypatch, sent) -> dict[str, Any]:
+    """The XComs of the run ``monday`` of the DAG ``board``."""
+    pushed = {"deliver": sent}
+
+    def get_one(*, key: str, dag_id: str, run_id: str, task_id: str) -> Any:
+        assert (key, dag_id, run_id) == ("transfer_id", "board", "monday")
+        return pushed.get(task_id)
+
+    monkeypatch.setattr(XCom, "get_one", get_one)
+    return pushed
+
+
+@WAYS
+def test_a_deadline_is_notified_with_what_the_service_says(mail, connection, pushed, sandbox, send) -> None:
+    send(TransferSmtpNotifier(to="operations@example.com", task_id="deliver"), dict(DEADLINE))
+    (message,) = mail.parsed()
+    assert message["Subject"] == "Not picked up by 1 of 2: Quarter"
+    text = message.get_content()
+    assert f"Transfer {pushed['deliver']} is partial; not picked up by 1 recipient: ann@example.com<" in text
+    assert "Reason: The run has not finished by its deadline, 2026-01-31 12:00:00+00:00<" in text
+    assert "Task: board / monday / deliver<" in text
+
+
+@WAYS
+@pytest.mark.parametrize("trouble", ["no transfer", "no xcom", "no access", "no connection"])
+def test_a_notification_goes_out_in_any_case(mail, connection, pushed, sandbox, monkeypatch, send, trouble) -> None:
+    if trouble == "no transfer":
+        pushed.clear()
+    elif trouble == "no xcom":
+        monkeypatch.setattr(XCom, "get_one", lambda **_: 1 / 0)
+    elif trouble == "no access":
+        sandbox.revoke_key(sandbox.transfer_api_key)
+    conn_id = "nowhere" if trouble == "no connection" else None
+    notifier = TransferSmtpNotifier(to="operations@example.com", task_id="deliver", outbound_transfer_conn_id=conn_id)
+    send(notifier, dict(DEADLINE))
+    (message,) = mail.parsed()
+    is_known = trouble in ("no access", "no connection")
+    assert message["Subject"] == ("Pickup not known" if is_known else "Transfer not known")
+    assert "The run has not finished by its deadline" in message.get_content()
+    assert ("who has picked up is not known" in message.get_content()) is is_known
+
+
+def test_an_error_of_another_task_is_notified(mail, connection, monkeypatch) -> None:
+    from outbound_transfer.airflow_compat.names import mask_secret
+
+    mask_secret("correct-horse-battery")
+    ti = SimpleNamespace(dag_id="board", run_id="monday", task_id="other")
+    monkeypatch.setattr(XCom, "get_one", lambda **_: None)
+    error = ValueError("no such\npassword: correct-horse-battery")
+    TransferSmtpNotifier(to=["a@example.com", "b@example.com"], title="Failed")({"ti": ti, "exception": error})
+    (message,) = mail.parsed()
+    assert message["Subject"] == "Failed"
+    assert "Reason: no such password: ***<" in message.get_content()
+
+
+def test_the_notifiers_are_registered() -> None:
+    assert {name.rpartition(".")[2] for name in get_provider_info()["notifications"]} == {
+        "TransferSlackNotifier",
+        "TransferSmtpNotifier",
+    }
+
+
+texts = st.text(max_size=40) | st.sampled_from([HOSTILE, "<", "&lt;", "|", "*", "\u202e", "\ud800", "{{ 1 }}"])
+addresses = st.none() | st.lists(texts, max_size=MAX_ADDRESSES + 2)
+outcomes = st.builds(TransferOutcome, texts, texts, st.none() | texts, st.none() | texts, addresses, addresses)
+
+
+class Tags(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, Any]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, attrs))
+
+
+@given(st.none() | outcomes, texts, texts, st.none() | texts)
+def test_no_text_becomes_markup(outcome, dag_id, reason, title) -> None:
+    url = "https://example.com/transfers/%3C"
+    notice = build_notice(outcome, TaskLocation(dag_id), title=title, reason=reason, url=url)
+    lines = [notice.title, *notice.lines]
+    assert all(line == " ".join(line.splitlines()) for line in lines), "each is one line"
+    assert all(len(line) < 10_000 for line in lines)
+
+    slack = to_mrkdwn(notice)
+    assert slack.count("<") == slack.count(">") == bool(notice.url)
+    assert len(slack.splitlines()) == len(lines) + bool(notice.url)
+
+    tags = Tags(to_html(notice)).tags
+    assert [tag for tag, attrs in tags if attrs] == ["a"] * bool(notice.url)
+    assert {tag for tag, _ in tags} <= {"h3", "p", "a"}
+    to_html(notice).encode()
+    slack.encode()
+
+
+CALLBACKS = """
+    from airflow.sdk import DAG
+    from outbound_transfer.exceptions import outcome_of
+    from outbound_transfer.notifications.slack import TransferSlackNotifier
+    from outbound_transfer.notifications.smtp import TransferSmtpNotifier
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+    from outbound_transfer.sensors.transfer import TransferSensor
+    from pathlib import Path
+
+    def note(context):
+        outcome = outcome_of(context["exception"])
+        Path({file!r}).write_text(f"{{outcome.transfer_id}} {{outcome.not_picked_up}}")
+
+    mail = TransferSmtpNotifier(to="operations@example.com")
+    with DAG("callbacks", schedule=None):
+        deliver = DeliverFilesOperator(
+            task_id="deliver", subject="Report", files={file!r}, recipients="ann@example.com", deferrable={deferrable}
+        )
+        TransferSensor(
+            task_id="wait", transfer_id=deliver.output, timeout=2, poke_interval=1,
+            deferrable={deferrable}, on_failure_callback=[mail, TransferSlackNotifier(), note],
+        )
+        DeliverFilesOperator(
+            task_id="deliver_and_wait", subject="Other", files={file!r}, recipients=["ann@example.com"],
+            wait=True, timeout=2, poke_interval=1, deferrable={deferrable}, on_failure_callback=mail,
+        )
+"""
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_callback_of_airflow_notifies(run_dag, connection, sandbox, mail, webhook, tmp_path, deferrable) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a")
+    run = run_dag(CALLBACKS.format(file=str(file), deferrable=deferrable))
+
+    assert run.states() == {"deliver": "success", "wait": "failed", "deliver_and_wait": "failed"}
+    outcome = run.xcom("wait", key="outcome")
+    assert (outcome["status"], outcome["not_picked_up"]) == ("pending", [ANN])
+    assert file.read_text() == f"{outcome['transfer_id']} {[ANN]}"
+    subjects = sorted(message["Subject"] for message in mail.parsed())
+    assert subjects == ["Not picked up by 1 of 1: Other", "Not picked up by 1 of 1: Report"]
+    (body,) = webhook.bodies
+    assert f"Transfer {outcome['transfer_id']} is pending; not picked up by 1 recipient: {ANN}" in body["text"]
+    assert run.xcom("deliver_and_wait", key="outcome")["subject"] == "Other"
