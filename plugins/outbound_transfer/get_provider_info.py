@@ -87,6 +87,12 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["outbound_transfer.triggers.transfer"],
             }
         ],
+        "task-decorators": [
+            {
+                "name": "deliver_files",
+                "class-name": "outbound_transfer.decorators.deliver_files.deliver_files_task",
+            }
+        ],
         "extra-links": [
             "outbound_transfer.links.deliveries.DeliveriesLink",
             "outbound_transfer.links.transfer.TransferLink",

@@ -24,6 +24,7 @@ __all__ = [
     "TaskDeferralTimeout",
     "TaskDeferred",
     "conf",
+    "determine_kwargs",
     "get_hook_lineage_collector",
     "get_stats",
     "mask_secret",
@@ -73,6 +74,11 @@ except ImportError:  # before 3.2
         TaskDeferralTimeout,
         TaskDeferred,
     )
+
+try:
+    from airflow.sdk.bases.decorator import determine_kwargs
+except ImportError:  # before 3.1
+    from airflow.utils.operator_helpers import determine_kwargs
 
 try:
     from airflow.sdk.log import redact

@@ -68,6 +68,12 @@ def log_sources(sources: Sequence[Source], log: Logger) -> Sequence[Source]:
     return sources
 
 
+def log_archive(archive: Source, sources: Sequence[Source], log: Logger) -> Source:
+    """Log what an archive holds, and return it."""
+    log.info("Packed %s into %s: %s", _describe_files(sources), archive.name, format_bytes(archive.size))
+    return archive
+
+
 def delivery_summary(transfer: Transfer, files: Sequence[File] | None, ti: Any, settings: Settings) -> str:
     """Return one line about a sent transfer.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from datetime import timedelta
@@ -19,7 +19,7 @@ from outbound_transfer.airflow_compat.names import (
 )
 from outbound_transfer.airflow_compat.version import HAS_TABS
 from outbound_transfer.delivery.content import wrap_contents
-from outbound_transfer.delivery.progress import delivery_summary, log_sources
+from outbound_transfer.delivery.progress import delivery_summary, log_archive, log_sources
 from outbound_transfer.delivery.state_store import state_store
 from outbound_transfer.delivery.task_run import MADE_KEY, POSSIBLE_SEND_KEY, iter_mappings
 from outbound_transfer.links.deliveries import DeliveriesLink
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.comparison import DraftState
     from outbound_transfer.delivery.content import Spool
     from outbound_transfer.delivery.delivery import Delivery
-    from outbound_transfer.delivery.sources import Source
+    from outbound_transfer.delivery.sources import PlainSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
@@ -331,9 +331,15 @@ class CreateTransferOperator(_NewTransferOperator):
 
 
 class _FilesOperator(_TransferOperator):
-    """An operator with an argument ``files``."""
+    """An operator with the arguments that say which files to attach."""
 
-    files: Any
+    def __init__(
+        self, *, files: Any, archive: str | None = None, max_parallel_uploads: int | str = 4, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.files = wrap_contents(files, rendered=False)
+        self.archive = archive
+        self.max_parallel_uploads = max_parallel_uploads
 
     def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
         # Airflow stores and shows rendered fields; contents are wrapped before it does.
@@ -341,6 +347,22 @@ class _FilesOperator(_TransferOperator):
         super()._do_render_template_fields(parent, *args, **kwargs)
         if parent is self:  # and not for an argument that has its own templates
             self.files = wrap_contents(_replace_none_contents(templates, self.files), rendered=True)
+
+    def parse_files(self, spool: Spool) -> tuple[list[PlainSpec], Callable[[], Sequence[Source]]]:
+        """Check the arguments; no file is read.
+
+        :return: what is asked for, as JSON can represent it; and what finds the files, and packs them.
+        """
+        from outbound_transfer.delivery.archive import check_archive_name, pack
+        from outbound_transfer.delivery.sources import normalize_files, parse_files, resolve_files
+
+        specs, archive = parse_files(self.files), check_archive_name(self.archive)
+
+        def find() -> Sequence[Source]:
+            sources = log_sources(resolve_files(specs, spool), self.log)
+            return [log_archive(pack(archive, sources, spool), sources, self.log)] if archive else sources
+
+        return [*normalize_files(specs), *([{"archive": archive}] if archive else ())], find
 
 
 def _replace_none_contents(templates: Any, files: Any) -> Any:
@@ -359,6 +381,7 @@ class AttachFilesOperator(_FilesOperator):
     :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file,
         and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file, or
         a callable that returns one of them and is called in each try.
+    :param archive: name of a ZIP file, to deliver all files as this one.
     :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
         it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.
     :return: the service's file records: ``id``, ``name`` and ``size`` in bytes, in the order of ``files``.
@@ -368,14 +391,13 @@ class AttachFilesOperator(_FilesOperator):
         *OutboundTransferOperator.template_fields,
         "transfer_id",
         "files",
+        "archive",
         "max_parallel_uploads",
     )
 
-    def __init__(self, *, transfer_id: str, files: Any, max_parallel_uploads: int | str = 4, **kwargs: Any) -> None:
+    def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
-        self.files = wrap_contents(files, rendered=False)
-        self.max_parallel_uploads = max_parallel_uploads
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> list[dict[str, Any]]:  # noqa: ARG002
         from outbound_transfer.delivery.content import Spool
@@ -384,10 +406,8 @@ class AttachFilesOperator(_FilesOperator):
             return self._attach(hook, context, spool)
 
     def _attach(self, hook: OutboundTransferHook, context: Context, spool: Spool) -> list[dict[str, Any]]:
-        from outbound_transfer.delivery.sources import normalize_files, parse_files, resolve_files
-
-        delivery, specs = self.delivery(hook, context), parse_files(self.files)
-        files = normalize_files(specs)
+        delivery = self.delivery(hook, context)
+        files, find = self.parse_files(spool)
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         transfer_id = resolve_transfer_id(self.transfer_id)
         push_link(context, delivery.client.settings, transfer_id)
@@ -395,13 +415,12 @@ class AttachFilesOperator(_FilesOperator):
         draft = delivery.load_draft(transfer_id)
         planned = draft.state.files.keys()
         if planned and planned <= draft.attached.keys() and not draft.transfer.is_draft:
-            delivery.check_files_unchanged(draft, files, lambda: resolve_files(specs, spool))
+            delivery.check_files_unchanged(draft, files, find)
             self.log.info("Transfer %s was sent with these files; nothing is attached again", transfer_id)
             records = [draft.attached[name] for name in planned]
         else:
-            sources = log_sources(resolve_files(specs, spool), self.log)
             records = delivery.attach(
-                draft, sources, files=files, exclusive=False, max_parallel_uploads=max_parallel_uploads
+                draft, find(), files=files, exclusive=False, max_parallel_uploads=max_parallel_uploads
             )
         result: list[dict[str, Any]] = to_builtins(records)
         return result
@@ -503,6 +522,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
     ``transfer_id`` as soon as the draft exists. See :class:`CreateTransferOperator` for the draft's arguments.
 
     :param files: see :class:`AttachFilesOperator`.
+    :param archive: see :class:`AttachFilesOperator`.
     :param max_parallel_uploads: see :class:`AttachFilesOperator`.
     :param slot_timeout: see :class:`SendTransferOperator`.
     :param keep_draft: whether the draft stays at the service if the task fails for good before its send, so that a
@@ -520,6 +540,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
     template_fields: Sequence[str] = (
         *_NewTransferOperator.template_fields,
         "files",
+        "archive",
         "max_parallel_uploads",
         "slot_timeout",
         "on_expired",
@@ -531,8 +552,6 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
     def __init__(
         self,
         *,
-        files: Any,
-        max_parallel_uploads: int | str = 4,
         slot_timeout: float | timedelta = timedelta(hours=1),
         keep_draft: bool = False,
         wait: bool = False,
@@ -541,8 +560,6 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.files = wrap_contents(files, rendered=False)
-        self.max_parallel_uploads = max_parallel_uploads
         self.slot_timeout = slot_timeout
         self.keep_draft = keep_draft
         self.wait = wait
@@ -579,16 +596,18 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
                 raise AirflowFailException(OTHER_TRANSFER)
             return super().execute_complete(context, event)
 
-    def _deliver(self, delivery: Delivery, context: Context, spool: Spool, *, resumed: bool) -> Transfer:
-        from outbound_transfer.delivery.sources import normalize_files, parse_files, resolve_files
+    def prepare(self, delivery: Delivery, context: Context) -> None:
+        """Determine what to deliver, where the arguments do not say it; the delivery has begun."""
 
+    def _deliver(self, delivery: Delivery, context: Context, spool: Spool, *, resumed: bool) -> Transfer:
         delivery.history.begin()
+        self.prepare(delivery, context)
         if made := [one for one in delivery.history.made_before() if one["transfer_id"]]:
             context["ti"].xcom_push(MADE_KEY, made)  # also if this try fails
         if self.wait:
             self.validate_wait()
-        new, specs = self.new_transfer(delivery), parse_files(self.files)
-        files = normalize_files(specs)
+        new = self.new_transfer(delivery)
+        files, find = self.parse_files(spool)
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         draft = delivery.history.resume_deferred(new) if resumed else None
         draft = draft or delivery.history.find_previous_attempt(new, files, resend=self.resend)
@@ -597,11 +616,11 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
             # Also that of an earlier try: Airflow has removed the XComs of that try.
             self._push_transfer_id(context, delivery, draft)
             if not draft.transfer.is_draft:
-                delivery.check_files_unchanged(draft, files, lambda: resolve_files(specs, spool))
+                delivery.check_files_unchanged(draft, files, find)
                 return draft.transfer
         try:
             # Before anything is created: a missing file must leave no draft behind.
-            sources = log_sources(resolve_files(specs, spool), self.log)
+            sources = find()
             self.check_sources(sources)
         except OutboundTransferError:
             delivery.history.fail_if_sent(new, None, resend=self.resend)

@@ -1,0 +1,106 @@
+"""``@task.deliver_files``: a task whose function returns what to deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from outbound_transfer.airflow_compat.names import determine_kwargs
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.tasks.masking import find_secrets, mask, mask_phones, mask_phones_in_log
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+    from outbound_transfer.delivery.delivery import Delivery
+
+
+class DeliveryRequest(TypedDict, total=False):
+    """What a function of ``@task.deliver_files`` may return instead of files; each overrides the decorator's argument.
+
+    See :class:`.CreateTransferOperator` and :class:`.AttachFilesOperator` for the values.
+    """
+
+    files: Any
+    archive: str | None
+    subject: str
+    recipients: Any
+    message: str | None
+    security: str | None
+    security_question: str | None
+    security_answer: str | None
+
+
+_REQUEST_FIELDS: Final = DeliveryRequest.__annotations__.keys()
+
+
+class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
+    """Delivers what a function returns; see :func:`deliver_files_task`."""
+
+    custom_operator_name = "@task.deliver_files"
+    overwrite_rtif_after_execution = True  # shows what the function returned
+
+    template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DeliverFilesOperator.template_fields)
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **DeliverFilesOperator.template_fields_renderers,
+    }
+
+    def __init__(self, *, files: Any = None, subject: Any = None, recipients: Any = None, **kwargs: Any) -> None:
+        super().__init__(files=files, subject=subject, recipients=recipients, **kwargs)
+
+    def prepare(self, delivery: Delivery, context: Context) -> None:
+        """Call the function: in each process of a try, and not before the try is on record."""
+        from outbound_transfer.delivery.sources import parse_files
+
+        arguments = determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
+        request = _to_request(self.python_callable(*self.op_args, **arguments))
+        recipients = request.get("recipients", self.recipients)
+        mask_phones_in_log(recipients)
+        request["recipients"] = mask_phones(recipients)
+        request["security_answer"] = mask(request.get("security_answer", self.security_answer))
+        if "files" in request:
+            request["files"] = parse_files(request["files"])
+        for name, value in request.items():
+            setattr(self, name, value)
+        delivery.client.add_secrets(find_secrets([self.security_answer, self.recipients]))
+
+
+def _to_request(returned: Any) -> DeliveryRequest:
+    """Return what a function returned as a request.
+
+    :raises InvalidDelivery: it returned None, or a mapping that is neither a request nor a file.
+    """
+    if returned is None:
+        raise InvalidDelivery(
+            "the function returned None: return the files to deliver, or raise AirflowSkipException if there are none"
+        )
+    if not isinstance(returned, Mapping) or {"path", "content"} & returned.keys():
+        return {"files": returned}
+    if unknown := returned.keys() - _REQUEST_FIELDS:
+        raise InvalidDelivery(
+            f"the function returned {', '.join(sorted(map(repr, unknown)))}; a mapping that it returns is one file, or "
+            f"has some of {', '.join(_REQUEST_FIELDS)}"
+        )
+    return DeliveryRequest(**returned)  # type: ignore[typeddict-item]
+
+
+def deliver_files_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Make a task of a function that returns what to deliver: ``@task.deliver_files(subject=…, recipients=…)``.
+
+    The function returns files, as :class:`.AttachFilesOperator` takes them, or a :class:`DeliveryRequest`. What it
+    returns is no template. It is called again in each try, and after each deferral of a try before its send.
+
+    :param python_callable: the function.
+    :param kwargs: arguments of :class:`.DeliverFilesOperator`, without those that the function always returns.
+    """
+    # The task returns the transfer, whatever mapping the function is annotated to return.
+    return task_decorator_factory(
+        python_callable=python_callable,
+        decorated_operator_class=_DeliverFilesDecoratedOperator,
+        **{"multiple_outputs": False, **kwargs},
+    )

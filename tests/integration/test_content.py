@@ -1,0 +1,274 @@
+"""Files that are given by their content: what is delivered, and over tries and clears."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.delivery.content import MAX_BYTES_IN_MEMORY, ContentWriter
+from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
+from support.deliveries import DELIVERY, billed, counts, digest, task_instance
+from support.tasks import FakeTaskInstance, SimulatedClock, again, dying_after_the_send, without_credit
+
+TEXT = "Größe;Preis\n{{ not_a_template }}\n"
+LARGE = os.urandom(MAX_BYTES_IN_MEMORY + 1)
+
+
+@pytest.fixture
+def deliver(connection, sandbox) -> Callable[..., FakeTaskInstance]:
+    """Make a task that delivers; its time is the sandbox's."""
+    time = SimulatedClock(sandbox)
+
+    def make(files: Any, *, operator: type = DeliverFilesOperator, retries: int = 0, **arguments: Any) -> Any:
+        given = {**DELIVERY, **arguments} if operator is DeliverFilesOperator else arguments
+        return task_instance(operator, time, retries=retries, files=files, **given)
+
+    return make
+
+
+def stored(sandbox, transfer: dict[str, Any]) -> dict[str, str]:
+    """SHA-256 by name of what a transfer holds."""
+    return {file["name"]: sandbox.stored_file(transfer["id"], file["id"])["sha256"] for file in transfer["files"]}
+
+
+def content(value: Any, name: str = "a.csv") -> dict[str, Any]:
+    return {"name": name, "content": value}
+
+
+class Pipe(io.RawIOBase):
+    """A stream that cannot seek."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._data.readinto(buffer)
+
+
+def at_its_end(data: bytes) -> io.BytesIO:
+    file = io.BytesIO()
+    file.write(data)
+    return file
+
+
+def write_and_close(file: Any) -> None:
+    with io.TextIOWrapper(file, newline="") as text:
+        text.write("a\r\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (TEXT, TEXT.encode()),
+        (TEXT.encode(), TEXT.encode()),
+        ("", b""),
+        (b"", b""),
+        (bytearray(b"x"), b"x"),
+        (memoryview(b"xyz")[::2], b"xz"),
+        (LARGE, LARGE),
+        ("ä" * (MAX_BYTES_IN_MEMORY + 1), "ä".encode() * (MAX_BYTES_IN_MEMORY + 1)),
+        (io.BytesIO(LARGE), LARGE),
+        (at_its_end(b"whole"), b"whole"),
+        (io.BytesIO(b""), b""),
+        (lambda: TEXT, TEXT.encode()),
+        (lambda: LARGE, LARGE),
+        (lambda: at_its_end(b"whole"), b"whole"),
+        (lambda: Pipe(LARGE), LARGE),
+        (lambda: b"", b""),
+        (ContentWriter(lambda file: file.write(LARGE)), LARGE),
+        (ContentWriter(lambda file: None), b""),
+        (ContentWriter(lambda file: write_and_close(file)), b"a\r\n"),
+    ],
+    ids=lambda value: f"{value!r:.30}",
+)
+def test_the_very_bytes_are_delivered(deliver, sandbox, value, expected) -> None:
+    transfer = deliver(content(value, "Über.csv")).run()
+
+    assert stored(sandbox, transfer) == {"Über.csv": digest(expected)}
+
+
+def test_contents_and_files_are_delivered_together(deliver, sandbox, tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("file")
+
+    transfer = deliver([content("a"), str(tmp_path / "*.csv"), content(b"c", "c.csv")]).run()
+
+    assert stored(sandbox, transfer) == {"a.csv": digest(b"a"), "b.csv": digest(b"file"), "c.csv": digest(b"c")}
+
+
+def test_contents_are_attached_to_a_draft(deliver, connection, sandbox) -> None:
+    transfer_id = task_instance(CreateTransferOperator, SimulatedClock(sandbox), **DELIVERY).run()
+
+    (file,) = deliver(content(LARGE), operator=AttachFilesOperator, transfer_id=transfer_id).run()
+
+    assert sandbox.stored_file(transfer_id, file["id"])["sha256"] == digest(LARGE)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (content(None), "NoneType"),
+        (content(1), "int"),
+        (content(Path("/etc/hostname")), "PosixPath"),
+        (content(["a"]), "list"),
+        (content(lambda: None), "NoneType"),
+        (content(lambda: lambda: "x"), "function"),
+        (content(io.StringIO("text")), "binary mode"),
+        (content(io.StringIO("")), "binary mode"),
+        (content(lambda: io.StringIO("")), "binary mode"),
+        (content(Pipe(b"x")), "from its beginning"),
+        (content(lambda: Pipe(b"")), "an earlier try may have read"),
+        (content("\udc80secret"), "Unicode"),
+        (content(lambda: "secret\udc80"), "Unicode"),
+        (content("x", "../a.csv"), "path separator"),
+        (content("x", "/etc/a.csv"), "path separator"),
+        (content("x", "a\n.csv"), "control character"),
+        (content("x", ""), 'needs "path"'),
+        (content("x", 3), "is text, not int"),
+        ({"content": "x"}, 'needs "path"'),
+        ({"path": "/etc/hostname", "content": "x"}, 'needs "path"'),
+        ({"path": "/etc/hostname", "content": "x", "name": "a"}, 'needs "path"'),
+        ({"name": "a", "sha256": "b"}, 'needs "path"'),
+        ([content("x"), content("y")], "two files have one name"),
+        ([content("x"), content("x")], "two files have one name"),
+        ([content("x"), {"path": "/etc/hostname", "name": "a.csv"}], "two files have one name"),
+    ],
+)
+def test_what_is_no_content_is_refused_before_anything_is_created(deliver, sandbox, files, message) -> None:
+    with pytest.raises(AirflowFailException, match=message) as failure:
+        deliver(files, retries=1).run()
+
+    assert "secret" not in str(failure.value)
+    assert sandbox.requests() == []
+
+
+def test_an_error_of_a_callable_is_left_to_the_retries(deliver, sandbox) -> None:
+    results = iter([OSError("not yet"), "done"])
+
+    def make() -> str:
+        result = next(results)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    transfer = deliver(content(make), retries=1).run()
+
+    assert stored(sandbox, transfer) == {"a.csv": digest(b"done")}
+
+
+def test_a_closed_file_is_refused(deliver) -> None:
+    file = io.BytesIO(b"x")
+    file.close()
+    with pytest.raises(AirflowFailException, match="from its beginning"):
+        deliver(content(file)).run()
+
+
+def test_a_callable_s_file_is_closed_and_a_given_one_is_not(deliver) -> None:
+    opened, given = io.BytesIO(b"x"), io.BytesIO(b"y")
+
+    deliver([content(lambda: opened), content(given, "b.csv")]).run()
+
+    assert (opened.closed, given.closed) == (True, False)
+
+
+def test_the_same_content_is_not_uploaded_again(deliver, sandbox) -> None:
+    made = []
+    ti = deliver(
+        [content(lambda: made.append(1) or LARGE), content("b", "b.csv"), content(io.BytesIO(b"c"), "c.csv")],
+        keep_draft=True,
+    )
+    with without_credit(sandbox):
+        ti.run()
+
+    transfer = again(ti)
+
+    assert counts(sandbox)["POST", "files", 201] == 3
+    assert (sum(billed(sandbox).values()), len(made)) == (1, 2)
+    assert stored(sandbox, transfer)["a.csv"] == digest(LARGE)
+
+
+@pytest.mark.parametrize("other", ["other", lambda: "other", b"other", "ab"], ids=["text", "callable", "bytes", "size"])
+def test_other_content_replaces_what_the_draft_holds(deliver, sandbox, other) -> None:
+    ti = deliver([content("first"), content("same", "b.csv")], keep_draft=True)
+    with without_credit(sandbox):
+        ti.run()
+
+    transfer = again(ti, files=[content(other), content("same", "b.csv")])
+
+    expected = other() if callable(other) else other
+    assert stored(sandbox, transfer) == {
+        "a.csv": digest(expected if isinstance(expected, bytes) else expected.encode()),
+        "b.csv": digest(b"same"),
+    }
+    assert (counts(sandbox)["POST", "files", 201], sum(billed(sandbox).values())) == (3, 1)
+
+
+def test_a_callable_may_return_other_content_in_each_try(deliver, sandbox) -> None:
+    made = iter(["one", "two", "three"])
+    ti = deliver([content(lambda: next(made))], retries=2, keep_draft=True)
+    with without_credit(sandbox):
+        ti.run()
+    ti.clear()
+
+    transfer = ti.run()
+
+    assert sum(billed(sandbox).values()) == 1
+    assert stored(sandbox, transfer)["a.csv"] == digest(b"two")
+
+
+def test_a_clear_after_the_send_compares_the_content(deliver, sandbox) -> None:
+    ti = deliver(content("sent"))
+    sent = ti.run()
+
+    assert again(ti, files=content(lambda: io.BytesIO(b"sent")))["id"] == sent["id"]
+    for other in ("tnes", "longer", lambda: b"SENT"):
+        with pytest.raises(AirflowFailException, match=r"already delivered .*a\.csv has"):
+            again(ti, files=content(other))
+    assert sum(billed(sandbox).values()) == 1
+
+
+def test_a_retry_of_a_sent_delivery_produces_nothing(deliver, sandbox) -> None:
+    made = []
+    ti = deliver(content(lambda: made.append(1) or "x"), retries=1)
+    with ExitStack() as crashes:
+        crashes.enter_context(dying_after_the_send())
+        ti.before_retry = crashes.close
+        ti.run()
+
+    assert (made, sum(billed(sandbox).values())) == ([1], 1)
+
+
+def test_a_content_over_the_limit_is_refused(deliver, sandbox) -> None:
+    sandbox.patch_account(per_file_limit_mb=1)
+
+    with pytest.raises(AirflowFailException, match="file_too_large"):
+        deliver([content(b"x" * (1024 * 1024 + 1)), content("y", "y")]).run()
+
+    assert sum(billed(sandbox).values()) == 0
+
+
+def test_no_temporary_file_stays(deliver, sandbox, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    seen = []
+
+    def write(file: Any) -> None:
+        file.write(LARGE)
+        seen.append(list(tmp_path.iterdir()))
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        deliver([content(LARGE), content(ContentWriter(write), "b.csv")]).run()
+    before = len(os.listdir("/proc/self/fd"))
+    deliver([content(LARGE), content(lambda: LARGE, "b.csv")]).run()
+
+    assert (seen, list(tmp_path.iterdir())) == ([[]], [])
+    assert len(os.listdir("/proc/self/fd")) <= before + 2

@@ -1,0 +1,199 @@
+"""Contents through Airflow: templates, XComs, mapping, what its database and logs hold; and ``@task.deliver_files``."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.deliveries import digest
+
+TEMPLATES = """
+    from airflow.sdk import DAG, task
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+    with DAG("contents", schedule=None, params={{"what": "total"}}, render_template_as_native_obj={native}):
+        @task
+        def text():
+            return "hush-{{{{ params.what }}}} /etc/hostname.sql"
+
+        @task
+        def specs():
+            return [{{"name": "listed.txt", "content": "hush-{{{{ params.what }}}}"}}]
+
+        DeliverFilesOperator.partial(
+            task_id="mapped", subject="Report", recipients=["ann@example.com"]
+        ).expand(files=specs())
+        DeliverFilesOperator(
+            task_id="deliver", subject="Report", recipients=["ann@example.com"], files=[
+                {{"name": "rendered.txt", "content": "hush {{{{ params.what }}}}"}},
+                {{"name": "xcom.txt", "content": text()}},
+                {{"name": "bytes.bin", "content": b"hush\\x00\\xff{{{{ params.what }}}}"}},
+                {{"name": "called.txt", "content": lambda: "hush"}},
+            ],
+        )
+"""
+
+
+def stored(sandbox, transfer: Any) -> dict[str, bytes]:
+    return {file["name"]: sandbox.stored_content(transfer["id"], file["id"]) for file in transfer["files"]}
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_only_text_of_the_dag_file_is_a_template(run_dag, connection, sandbox, native, capfd) -> None:
+    run = run_dag(TEMPLATES.format(native=native))
+
+    assert run.states() == dict.fromkeys(["text", "specs", "mapped[0]", "deliver"], "success")
+    assert stored(sandbox, run.xcom("deliver")) == {
+        "rendered.txt": b"hush total",
+        "xcom.txt": b"hush-{{ params.what }} /etc/hostname.sql",
+        "bytes.bin": b"hush\x00\xff{{ params.what }}",
+        "called.txt": b"hush",
+    }
+    assert stored(sandbox, run.xcom("mapped", map_index=0)) == {"listed.txt": b"hush-{{ params.what }}"}
+    rendered = rendered_fields(run, "deliver")
+    assert rendered.count("<content>") == 4
+    assert "hush" not in rendered + rendered_fields(run, "mapped")
+
+
+def rendered_fields(run, task_id: str) -> str:
+    """The rendered fields of the last run, as Airflow's database has them."""
+    address = os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].removeprefix("sqlite:///")
+    with closing(sqlite3.connect(address)) as database:
+        query = "SELECT rendered_fields FROM rendered_task_instance_fields WHERE run_id = ? AND task_id = ?"
+        return str(database.execute(query, (run.dag_run.run_id, task_id)).fetchall())
+
+
+EXPANDED = """
+    from airflow.sdk import DAG
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+    with DAG("expanded", schedule=None):
+        DeliverFilesOperator.partial(
+            task_id="deliver", subject="Report", recipients=["ann@example.com"]
+        ).expand(files=[{{"name": "a.txt", "content": {first!r}}}, {{"name": "b.txt", "content": {second!r}}}])
+"""
+
+
+def test_contents_expand(run_dag, connection, sandbox) -> None:
+    run = run_dag(EXPANDED.format(first="one", second="two"))
+
+    assert set(run.states().values()) == {"success"}
+    assert [stored(sandbox, run.xcom("deliver", map_index=index)) for index in (0, 1)] == [
+        {"a.txt": b"one"},
+        {"b.txt": b"two"},
+    ]
+
+
+NO_VALUE = """
+    from airflow.sdk import DAG, task
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+    with DAG("no_value", schedule=None):
+        @task
+        def nothing():
+            return None
+
+        @task
+        def word():
+            return "None"
+
+        given = nothing()
+        common = {"subject": "Report", "recipients": ["ann@example.com"]}
+        given >> DeliverFilesOperator(
+            task_id="template", files={"name": "a.txt", "content": "{{ ti.xcom_pull('nothing') }}"}, **common
+        )
+        DeliverFilesOperator(task_id="xcom", files={"name": "a.txt", "content": given}, **common)
+        DeliverFilesOperator(task_id="text", files={"name": "a.txt", "content": word()}, **common)
+"""
+
+
+def test_a_content_without_a_value_is_refused(run_dag, connection, sandbox) -> None:
+    run = run_dag(NO_VALUE)
+
+    states = run.states()
+    assert (states["template"], states["xcom"], states["text"]) == ("failed", "failed", "success")
+    assert stored(sandbox, run.xcom("text")) == {"a.txt": b"None"}
+
+
+DECORATED = """
+    from airflow.sdk import DAG, task
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    with DAG("decorated", schedule=None):
+        @task
+        def customers():
+            return [{{"email": "ann@example.com", "rows": 2}}, {{"email": "bob@example.com", "rows": 0}}]
+
+        @task.deliver_files(subject="Statement of {{{{ ds_nodash or '' }}}}", archive="statements.zip")
+        def statements(customer, ti, run_id=None) -> dict:
+            assert run_id and ti.map_index >= 0
+            if not customer["rows"]:
+                raise AirflowSkipException("nothing to deliver")
+            return {{
+                "files": [
+                    {{"name": "a.txt", "content": "{{{{ ds }}}} hush"}},
+                    {{"name": "b.csv", "content": lambda: b"x" * customer["rows"]}},
+                    {file!r},
+                ],
+                "recipients": [{{"email": customer["email"], "name": "N", "phone": "+44 7700 900123"}}],
+                "security": "sms",
+            }}
+
+        @task.deliver_files(subject="Report", recipients=["ann@example.com"])
+        def one_path():
+            return {file!r}
+
+        @task.deliver_files(subject="Report", recipients=["ann@example.com"])
+        def one_content():
+            return {{"name": "a.txt", "content": "one"}}
+
+        @task.deliver_files(subject="Report", recipients=["ann@example.com"])
+        def several():
+            yield {{"name": "a.txt", "content": "one"}}
+            yield {file!r}
+
+        @task.deliver_files(subject="Report", recipients=["ann@example.com"])
+        def nothing():
+            pass
+
+        @task.deliver_files
+        def unknown():
+            return {{"subject": "Report", "recipient": "ann@example.com"}}
+
+        statements.expand(customer=customers())
+        [one_path(), one_content(), several(), nothing(), unknown()]
+"""
+
+
+def test_a_decorated_function_returns_what_to_deliver(run_dag, connection, sandbox, tmp_path: Path, capfd) -> None:
+    file = tmp_path / "file.txt"
+    file.write_text("from disk")
+
+    run = run_dag(DECORATED.format(file=str(file)))
+
+    assert run.states() == {
+        "customers": "success",
+        "statements[0]": "success",
+        "statements[1]": "skipped",
+        "one_path": "success",
+        "one_content": "success",
+        "several": "success",
+        "nothing": "failed",
+        "unknown": "failed",
+    }
+    transfer = run.xcom("statements", map_index=0)
+    assert ([one["email"] for one in transfer["recipients"]], transfer["security"]) == (["ann@example.com"], "sms")
+    assert [one["name"] for one in transfer["files"]] == ["statements.zip"]
+    assert stored(sandbox, run.xcom("one_path")) == {"file.txt": b"from disk"}
+    assert stored(sandbox, run.xcom("one_content")) == {"a.txt": b"one"}
+    assert stored(sandbox, run.xcom("several")) == {"a.txt": b"one", "file.txt": b"from disk"}
+    rendered = rendered_fields(run, "statements")
+    assert "ann@example.com" in rendered, "it shows what the function returned"
+    assert not {"900123", "hush"} & set(rendered.replace('"', " ").split())
+    assert "900123" not in rendered
+    assert digest(b"x") != digest(b"y")
