@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,10 @@ def surroundings(sandbox, tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("AIRFLOW_VAR_STATEMENTS_ANSWER", "forty-two")
     phone = {"email": "ann@example.com", "phone": "+1 555 010 4477"}
     monkeypatch.setenv("AIRFLOW_VAR_BOARD_MEMBERS", json.dumps([phone]))
+    with closing(sqlite3.connect(tmp_path / "crm.db")) as database, database:
+        database.execute("CREATE TABLE people (email, name, phone, team)")
+        database.execute("INSERT INTO people VALUES ('ann@example.com', 'Ann', '+1 555 010 4477', 'board')")
+    monkeypatch.setenv("AIRFLOW_CONN_CRM", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "crm.db")}))
     for name in ("ann", "bob"):
         (tmp_path / f"{name}.csv").write_text(f"of {name}\n")
     return tmp_path
@@ -44,6 +50,10 @@ def surroundings(sandbox, tmp_path, monkeypatch) -> Path:
 #: How many transfers each example sends.
 SENDS = {
     "statements": 1,
+    "to_the_board": 1,
+    "with_reminder": 2,
+    "with_tickets": 1,
+    "with_alerts": 1,
     "in_steps": 2,
     "leave_no_draft": 1,
     "account_activity": 0,
@@ -60,8 +70,10 @@ def test_each_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", DAGS)
-def test_an_example_runs(name, run_dag, connection, surroundings, sandbox) -> None:
-    run = run_dag(DAGS[name], conf={"folder": str(surroundings)})
+def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, request) -> None:
+    if name == "with_alerts":
+        request.getfixturevalue("recipients_pick_up")
+    run = run_dag(DAGS[name], conf={"folder": str(surroundings), "hours": 0})
 
     assert run.state == "success", run.states()
     assert len(sandbox.sent()) == SENDS[name]

@@ -32,7 +32,7 @@ SUBJECT_PREFIX: Final = "Once more: "
 _STATE_KEY: Final = "outbound_transfer_redelivery"
 
 
-class Selection(msgspec.Struct):
+class _Selection(msgspec.Struct):
     """To whom a transfer is delivered again, without an address in clear.
 
     :ivar first: digest of the transfer's id, subject and recipients, with ``salt``.
@@ -118,7 +118,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
         addresses, stored = sorted({recipient.email for recipient in first.recipients}), delivery.store.get(_STATE_KEY)
         if stored and delivery.history.needs_same_input(resend=self.resend):
-            selection = msgspec.convert(stored, Selection)
+            selection = msgspec.convert(stored, _Selection)
             if selection.first == digest([first.id, identity_of(first)], selection.salt):
                 return [addresses[position] for position in selection.positions]
         _check_deliverable(first)
@@ -127,7 +127,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
         salt = new_salt()
         positions = [position for position, address in enumerate(addresses) if address in outstanding]
-        selection = Selection(digest([first.id, identity_of(first)], salt), salt, positions)
+        selection = _Selection(digest([first.id, identity_of(first)], salt), salt, positions)
         delivery.store.set(_STATE_KEY, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
         return sorted(outstanding)
 
