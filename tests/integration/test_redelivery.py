@@ -142,6 +142,22 @@ def test_who_picks_up_before_the_send_gets_nothing(redeliver, sandbox, first) ->
     assert sandbox.sent() == [first["id"], second["id"]]
 
 
+@pytest.mark.parametrize("has_picked_up", [True, False])
+def test_a_task_that_has_lost_its_memory_delivers_to_nobody_twice(redeliver, sandbox, first, has_picked_up) -> None:
+    task = redeliver()
+    second = task.run()["id"]
+    task.store.values.clear()
+    if has_picked_up:
+        sandbox.pickup(first["id"], ANN)
+    error = "picked up by somebody since this run began" if has_picked_up else f"{second}.* may be this very delivery"
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=error):
+            again(task)
+    assert sandbox.sent() == [first["id"], second]
+    third = again(task, resend=True)["id"]
+    assert received(sandbox, third) == ([BOB, EVE] if has_picked_up else [ANN, BOB, EVE])
+
+
 def test_a_clear_with_resend_delivers_to_those_who_are_left(redeliver, sandbox, first) -> None:
     task = redeliver(resend=True)
     second = task.run()

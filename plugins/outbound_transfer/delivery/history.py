@@ -266,7 +266,8 @@ class DeliveryHistory:
         :param resend: send again if the task was cleared after the send.
         """
         record = self._record
-        if resend and record is not None and self._session.was_cleared(record) is not False:
+        was_cleared = record is not None and self._session.was_cleared(record) is not False
+        if resend and (was_cleared or self._is_first_after_clear):
             return False
         return self._has_gap or (record is not None and record.send_started)
 

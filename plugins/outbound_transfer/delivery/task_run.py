@@ -188,10 +188,13 @@ class TaskRun:
 
     def started_at(self, possible: PossibleSend) -> float:
         """Return a time before which this run sent nothing, in seconds since the epoch by the service's clock."""
+        return self.earliest_start + (CLOCK_MARGIN - EXACT_CLOCK_MARGIN if possible.exactly else 0)
+
+    @property
+    def earliest_start(self) -> float:
+        """A time before the run, in seconds since the epoch by the service's clock."""
         # Not its start: a clear of a finished run sets that anew, and so does a user who queues the run again.
-        return self._context["dag_run"].run_after.timestamp() - (
-            EXACT_CLOCK_MARGIN if possible.exactly else CLOCK_MARGIN
-        )
+        return float(self._context["dag_run"].run_after.timestamp()) - CLOCK_MARGIN
 
     def check_still_running(self) -> None:
         """Check with Airflow that this try should still run: a process can outlive the failure of its try.

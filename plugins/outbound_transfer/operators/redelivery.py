@@ -13,7 +13,7 @@ from outbound_transfer.protocol.addresses import normalize_address
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
-from outbound_transfer.protocol.models import CANCELED, as_recipient_list
+from outbound_transfer.protocol.models import CANCELED, as_recipient_list, to_epoch
 from outbound_transfer.protocol.recipients import parse_text
 from outbound_transfer.tasks.masking import mask_phones, unmask
 
@@ -117,10 +117,11 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         from outbound_transfer.delivery.state import digest, new_salt
 
         addresses, stored = sorted({recipient.email for recipient in first.recipients}), delivery.store.get(_STATE_KEY)
-        if stored and delivery.history.needs_same_input(resend=self.resend):
-            selection = msgspec.convert(stored, _Selection)
-            if selection.first == digest([first.id, identity_of(first)], selection.salt):
+        if delivery.history.needs_same_input(resend=self.resend):
+            selection = msgspec.convert(stored, _Selection | None)
+            if selection and selection.first == digest([first.id, identity_of(first)], selection.salt):
                 return [addresses[position] for position in selection.positions]
+            _fail_if_picked_up_since(delivery.run.earliest_start, first)
         _check_deliverable(first)
         outstanding = set(first.not_picked_up) - set(first.picked_up)
         if not outstanding:
@@ -130,6 +131,23 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         selection = _Selection(digest([first.id, identity_of(first)], salt), salt, positions)
         delivery.store.set(_STATE_KEY, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
         return sorted(outstanding)
+
+
+def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
+    """Check that who is left now is who was left for every earlier try of the run, whatever it has stored.
+
+    :param earliest_start: a time before the run, in seconds since the epoch.
+    :raises AlreadyDelivered: somebody has picked up since: a try may have sent to others than are left now.
+    """
+    from outbound_transfer.delivery.comparison import AlreadyDelivered
+
+    picked_up = [to_epoch(recipient.picked_up_at) for recipient in first.recipients if recipient.picked_up_at]
+    if any(at is None or at >= earliest_start for at in picked_up):
+        raise AlreadyDelivered(
+            f"Transfer {first.id} was picked up by somebody since this run began, and the task's state store lacks to "
+            "whom an earlier attempt delivered it again, or may have. Nothing is sent. To deliver it to those who are "
+            "left, set resend=True and clear the task."
+        )
 
 
 def _check_deliverable(first: Transfer) -> None:

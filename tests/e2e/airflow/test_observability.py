@@ -327,8 +327,8 @@ def test_a_task_that_uses_the_hook_has_lineage(stack: ViewStack) -> None:
 
 
 def test_what_is_not_collected_by_noon_is_told_by_email(stack: ViewStack) -> None:
-    # Of six hours and a few seconds ago: its noon is about to come.
-    moment = datetime.now(timezone.utc) - timedelta(hours=6, seconds=-5)
+    # Its noon is about to come, when it has delivered.
+    moment = datetime.now(timezone.utc) - timedelta(hours=6, seconds=-40)
     body = {"logical_date": moment.isoformat(), "conf": {"files": str(stack.folder / "outbox" / "*.csv")}}
     run_id = stack.airflow.call("POST", "dags/deliver_with_deadline/dagRuns", body)["dag_run_id"]
 
