@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from outbound_transfer.protocol.messages import Upload
+from outbound_transfer.protocol.models import build_new_transfer
 from support.repository import REPOSITORY
 
 
@@ -25,6 +27,27 @@ def test_deliver_files_sends_each_delivery_once(
         ("123", "complete"),
     ]
     assert [row["kind"] for row in sandbox.ledger()].count("billed") == 2
+
+
+def test_redeliver_files_delivers_to_those_who_are_left(run_dag, connection, sandbox, hook, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("for both")
+    first = hook.create_transfer(
+        build_new_transfer(subject="Quarter", recipients=["ann@example.com", "bob@example.com"])
+    )
+    hook.attach_file(first.id, Upload("a.txt", 8, lambda: iter([b"for both"])))
+    hook.send_transfer(first.id)
+    sandbox.pickup(first.id, "ann@example.com")
+    conf = {"transfer_id": first.id, "files": [str(tmp_path / "*.txt")]}
+    source = (REPOSITORY / "dags/redeliver_files.py").read_text()
+
+    run = run_dag(source, conf=conf)
+
+    assert run.states() == {"deliver": "success", "discard_draft": "success"}
+    second = run.xcom("deliver")
+    assert (second["subject"], second["not_picked_up"]) == ("Once more: Quarter", ["bob@example.com"])
+    sandbox.pickup(first.id, "bob@example.com")
+    assert run_dag(source, conf=conf).states()["deliver"] == "skipped"
+    assert sandbox.sent() == [first.id, second["id"]]
 
 
 def test_a_run_knows_what_its_task_made_in_another(run_dag, connection, sandbox, tmp_path) -> None:

@@ -17,6 +17,9 @@ pytestmark = pytest.mark.slow
 
 ENTRANCES = [
     "outbound_transfer.operators.transfer",
+    "outbound_transfer.operators.redelivery",
+    "outbound_transfer.notifications.slack",
+    "outbound_transfer.notifications.smtp",
     "outbound_transfer.sensors.transfer",
     "outbound_transfer.triggers.transfer",
     "outbound_transfer.transfers.event_feed_to_iceberg",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.protocol.models import NewTransfer, Transfer
+    from outbound_transfer.protocol.models import Transfer
 
 #: Begins the subject of a second delivery that is given none.
 SUBJECT_PREFIX: Final = "Once more: "
@@ -84,8 +84,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         self.check_account(delivery, context, self.transfer_id)
         return delivery
 
-    def new_transfer(self, delivery: Delivery) -> NewTransfer:
-        """Return the draft to create, for those who have not picked up.
+    def load_recipients(self, delivery: Delivery) -> None:
+        """Decide to whom to deliver, and take from the first transfer what is not given.
 
         :raises AirflowSkipException: everybody has.
         :raises InvalidDelivery: the first transfer cannot be delivered again.
@@ -96,11 +96,10 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         self._first = first = delivery.client.perform(endpoints.get_transfer(self.transfer_id))
         require_file_list(first)
         addresses = self._select(delivery, first)
-        self.load_recipients(delivery)
+        super().load_recipients(delivery)
         self.recipients = mask_phones(_only(addresses, first, unmask(self.recipients)))
         self.subject = self.subject or f"{SUBJECT_PREFIX}{first.subject}"
         self.message = first.message if self.message is None else self.message
-        return super().new_transfer(delivery)
 
     def check_sources(self, sources: Sequence[Source]) -> None:
         assert self._first is not None

@@ -285,12 +285,11 @@ class _NewTransferOperator(_TransferOperator):
         self.recipients = mask_phones(rows)
         delivery.client.add_secrets(find_secrets(self.recipients))
 
-    def new_transfer(self, delivery: Delivery) -> NewTransfer:
+    def new_transfer(self) -> NewTransfer:
         """Return the draft to create, validated.
 
         :raises InvalidDelivery: listing every mistake.
         """
-        self.load_recipients(delivery)
         return build_new_transfer(
             subject=self.subject,
             recipients=unmask(self.recipients),
@@ -322,7 +321,8 @@ class CreateTransferOperator(_NewTransferOperator):
         delivery = self.delivery(hook, context)
         with delivery.annotate_in_doubt_errors():
             delivery.history.begin()
-            new = self.new_transfer(delivery)
+            self.load_recipients(delivery)
+            new = self.new_transfer()
             draft = delivery.history.find_previous_attempt(new, resend=self.resend) or delivery.create(new)
             transfer_id = draft.state.transfer_id
         _push_account(context, hook.get_conn().settings, transfer_id)
@@ -606,7 +606,8 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
             context["ti"].xcom_push(MADE_KEY, made)  # also if this try fails
         if self.wait:
             self.validate_wait()
-        new = self.new_transfer(delivery)
+        self.load_recipients(delivery)
+        new = self.new_transfer()
         files, find = self.parse_files(spool)
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         draft = delivery.history.resume_deferred(new) if resumed else None
