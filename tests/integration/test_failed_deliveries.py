@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, mask_secret
+from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.exceptions import AlreadyDelivered, ServerFault, outcome_of
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol.models import to_builtins
@@ -100,3 +101,17 @@ def test_the_send_of_a_draft_names_its_transfer(connection, sandbox) -> None:
 @pytest.mark.parametrize("other", [None, "text", ValueError("x"), AirflowFailException("x")], ids=repr)
 def test_what_has_no_outcome_gives_none(other) -> None:
     assert outcome_of(other) is None
+
+
+def test_the_xcom_masks_what_a_log_masks(deliver, sandbox, monkeypatch) -> None:
+    mask_secret("correct-horse-battery")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("no login with correct-horse-battery")
+
+    monkeypatch.setattr(Delivery, "attach", fail)
+    task = deliver()
+    with pytest.raises(OSError, match="no login"):
+        task.run()
+    assert task.xcoms["outcome"]["reason"] == "no login with ***"
+    assert task.xcoms["outcome"]["not_picked_up"] == [ANN]

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from outbound_transfer.airflow_compat.names import AirflowRescheduleException, AirflowTaskTimeout
+import msgspec
+
+from outbound_transfer.airflow_compat.names import AirflowRescheduleException, AirflowTaskTimeout, redact
 from outbound_transfer.protocol.models import to_builtins
 from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome
 
@@ -29,6 +31,8 @@ def report_outcome(context: Context, find_outcome: Callable[[BaseException], Tra
     except (Exception, AirflowTaskTimeout) as error:
         with suppress(Exception):  # the error matters more
             if outcome := find_outcome(error):
+                # The text may be a database driver's; an XCom is not masked as a log is.
+                outcome = msgspec.structs.replace(outcome, reason=str(redact(outcome.reason)))
                 vars(error).update(
                     outcome=outcome, transfer_id=outcome.transfer_id, not_picked_up=outcome.not_picked_up
                 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from outbound_transfer.protocol.models import Recipient, Transfer
-from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, Outcome, OutcomeRules, describe
+from outbound_transfer.protocol.models import Recipient, Transfer, to_result
+from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, Outcome, OutcomeRules, TransferOutcome, describe
 
 EXPIRED, CANCELED, DONE, ON = "on_expired", "on_canceled", Outcome.SUCCEED, None
 
@@ -69,3 +72,17 @@ def test_the_story_says_who_is_missing(picked_up: tuple[bool, ...], said: str) -
 def test_the_story_stays_short() -> None:
     assert len(describe(transfer("pending", *[False] * 250))) < 200
     assert describe(transfer("pending", *[False] * 6)).endswith("4@example.com …")
+
+
+RECIPIENTS = st.lists(st.builds(Recipient, st.text(), st.none(), st.none() | st.text()), max_size=5)
+
+
+@given(RECIPIENTS, st.text())
+def test_each_recipient_has_picked_up_or_not(recipients: list[Recipient], reason: str) -> None:
+    expired = Transfer("t", "expired", "Report", recipients=tuple(recipients))
+    outcome = TransferOutcome.from_transfer(expired, reason)
+    assert sorted([*outcome.picked_up, *outcome.not_picked_up]) == sorted(each.email for each in recipients)
+    assert len(outcome.picked_up) == expired.picked_up_count
+    result = to_result(expired)
+    assert result["not_picked_up"] == outcome.not_picked_up
+    assert msgspec.convert(result, Transfer) == expired, "what a trigger's event has is read back"
