@@ -144,14 +144,12 @@ class _SendingOperator(_TransferOperator):
             yield
 
     def _find_outcome(self, context: Context, error: BaseException) -> TransferOutcome | None:
-        if self._last_read:
-            return TransferOutcome.from_transfer(self._last_read, str(error))
-        if transfer_id := self._find_possible_send(context):
-            return TransferOutcome(transfer_id, str(error))
         draft = self._delivery.draft if self._delivery else None
-        if draft:
-            return TransferOutcome.from_transfer(draft.transfer, str(error))
-        return TransferOutcome(self._sends, str(error)) if self._sends else None
+        read, possible_send = self._last_read or (draft and draft.transfer), self._find_possible_send(context)
+        if read and not (read.is_draft and possible_send):  # a draft may be one no longer
+            return TransferOutcome.from_transfer(read, str(error))
+        transfer_id = possible_send or self._sends
+        return TransferOutcome(transfer_id, str(error)) if transfer_id else None
 
     @contextmanager
     def _mention_possible_send(self, context: Context) -> Iterator[None]:
