@@ -12,7 +12,7 @@ from outbound_transfer.protocol.models import File, Transfer
 
 
 class AlreadyDelivered(OutboundTransferError):
-    """This run has sent a transfer, or may have, and must not send another one."""
+    """This run, or this delivery key, has sent a transfer, or may have, and must not send another one."""
 
 
 @dataclass
@@ -31,11 +31,17 @@ class DraftState:
     is_record_missing: bool = False
 
 
-def already_delivered(transfer_id: str, how: str) -> AlreadyDelivered:
+def already_delivered(transfer_id: str, how: str, delivery_key: str = "") -> AlreadyDelivered:
     """Return the error for a run that sent a transfer with other input.
 
     :param how: in what the sent transfer differs.
+    :param delivery_key: the delivery's key, if it was sent under one.
     """
+    if delivery_key:
+        return AlreadyDelivered(
+            f"Delivery key {delivery_key!r} has already delivered transfer {transfer_id}, {how}. Nothing is sent; to "
+            "deliver this, give it another delivery_key."
+        )
     return AlreadyDelivered(
         f"This run has already delivered transfer {transfer_id}, {how}. "
         "Trigger a new DAG run to deliver this, or set resend=True and clear the task."

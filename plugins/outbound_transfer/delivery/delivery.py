@@ -23,7 +23,6 @@ from outbound_transfer.delivery import state as states
 from outbound_transfer.delivery.attachments import by_name, describe_differences
 from outbound_transfer.delivery.comparison import (
     DraftState,
-    already_delivered,
     check_identity,
     check_sent,
     require_file_list,
@@ -244,8 +243,10 @@ class Delivery:
             sources = find()
         except (SourceMissing, NothingMatches) as error:
             if states.digest(files, state.salt) != state.files_digest:
-                raise already_delivered(state.transfer_id, "with other paths or patterns in files") from error
+                raise self._session.already_delivered(
+                    state.transfer_id, "with other paths or patterns in files"
+                ) from error
             self.log.warning("Could not compare the sent files with their sources, which are gone: %s", error)
             return
         if differences := describe_differences(state.files, sources):
-            raise already_delivered(state.transfer_id, f"with other files: {'; '.join(differences[:5])}")
+            raise self._session.already_delivered(state.transfer_id, f"with other files: {'; '.join(differences[:5])}")

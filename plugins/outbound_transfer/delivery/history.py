@@ -14,12 +14,12 @@ from outbound_transfer.delivery.attachments import by_name
 from outbound_transfer.delivery.comparison import (
     AlreadyDelivered,
     DraftState,
-    already_delivered,
     check_sent,
     require_file_list,
 )
 from outbound_transfer.delivery.state import DeliveryState, Match, PossibleSend
 from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.errors import WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import DRAFT, File, Transfer, UnreadableRow, to_epoch
@@ -104,7 +104,7 @@ class DeliveryHistory:
             self._fail_if_send_in_doubt(state, why_not)
             return None
         if session.match(state, new) is Match.OTHER:
-            raise already_delivered(transfer.id, "with other input than the task has now")
+            raise session.already_delivered(transfer.id, "with other input than the task has now")
         check_sent(state, transfer)
         session.log.info("Resuming transfer %s (%s) of an earlier try", transfer.id, transfer.status)
         return DraftState(state, transfer, by_name(transfer.files))
@@ -211,7 +211,7 @@ class DeliveryHistory:
         session = self._session
         outcome = session.client.run(flows.discard_draft(transfer_id))
         if outcome is DiscardOutcome.SENT:
-            raise already_delivered(transfer_id, why)
+            raise session.already_delivered(transfer_id, why)
         session.observer.record_draft_removed(transfer_id)
         session.log.info("Discarded draft %s: %s", transfer_id, why)
         was_draft = outcome is DiscardOutcome.REMOVED or transfer_id == self._seen_draft
@@ -238,13 +238,49 @@ class DeliveryHistory:
 
     def _fail_if_send_in_doubt(self, state: DeliveryState, why: str) -> None:
         if state.send_started:
-            raise _in_doubt(state.transfer_id, why)
+            raise self._in_doubt(state.transfer_id, why)
         if self._has_gap:  # a later try may have sent it; the listing is asked first, which can say more
-            self._lost_draft = _in_doubt(state.transfer_id, why)
+            self._lost_draft = self._in_doubt(state.transfer_id, why)
         self._session.observer.record_draft_removed(state.transfer_id)
         self._session.log.warning(
             "Left draft %s of an earlier try alone, as %s; creating a new one", state.transfer_id, why
         )
+
+    def _in_doubt(self, transfer_id: str, why: str) -> AlreadyDelivered:
+        return AlreadyDelivered(
+            f"Transfer {transfer_id} was sent by an earlier try, or may have been, and {why}. Check the service's web "
+            f"application. To send again, {self._session.run.how_to_resend}."
+        )
+
+    def load(self) -> None:
+        """Load the record of a delivery key whose transfer was sent. Nothing is stored.
+
+        :raises StateLost: there is none.
+        """
+        session = self._session
+        self._record = self.latest = states.load(session.store, session.run.try_number)
+        if self._record is None:
+            raise states.StateLost(f"The record of delivery key {session.run.delivery_key!r} is missing")
+
+    def find_sent(self, new: NewTransfer) -> DraftState:
+        """Read a transfer that is known to be sent, as :meth:`load` has found.
+
+        :raises AlreadyDelivered: it was sent with other input, or the connection does not lead to it.
+        :raises WrongTransfer: the service does not say that it was sent.
+        """
+        session, state = self._session, self._record
+        assert state is not None
+        session.observer.set_current(state.transfer_id)
+        transfer, why_not = self._find_transfer(state)
+        if transfer is None:
+            raise self._in_doubt(state.transfer_id, why_not)
+        if transfer.is_draft:
+            raise WrongTransfer(f"Transfer {transfer.id} was sent, and the service says that it is a draft.")
+        if session.match(state, new) is Match.OTHER:
+            raise session.already_delivered(transfer.id, "with other input than the task has now")
+        check_sent(state, transfer)
+        session.log.info("Transfer %s (%s) was sent under this delivery key", transfer.id, transfer.status)
+        return DraftState(state, transfer, by_name(transfer.files))
 
     def resume_deferred(self, new: NewTransfer) -> DraftState | None:
         """Return the draft that this very try was working on when it deferred, without a call to the service."""
@@ -325,8 +361,8 @@ class DeliveryHistory:
         if self.has_moved and (possible.found or not possible.exactly):
             raise AlreadyDelivered(
                 f"The connection led to another account or user before ({record.account if record else ''}), which "
-                f"cannot be asked what was sent there, and {possible.reason}. If nothing was, set resend=True and "
-                "clear the task."
+                f"cannot be asked what was sent there, and {possible.reason}. If nothing was, "
+                f"{session.run.how_to_resend}."
             )
         session.log.info("Checking with the service whether this was sent before: %s", possible.reason)
         sizes = files if possible.exactly else None
@@ -349,7 +385,7 @@ class DeliveryHistory:
             raise AlreadyDelivered(
                 f"Transfer {sent.id}, sent at {sent.sent_at}, has this delivery's subject and recipients, and files of "
                 f"it, and {possible.reason}. It may be this very delivery, so nothing is sent. If it is another one, "
-                "set resend=True and clear the task."
+                f"{session.run.how_to_resend}."
             )
 
     # A draft that another task made.
@@ -380,7 +416,9 @@ class DeliveryHistory:
     def reject_unwanted_resend(self, state: DeliveryState, *, resend: bool) -> None:
         """:raises AlreadyDelivered: the draft was made to send once more, and that is no longer asked for."""
         if state.replaced and not resend:
-            raise already_delivered(state.replaced.transfer_id, f"and is asked to send {state.transfer_id} too")
+            raise self._session.already_delivered(
+                state.replaced.transfer_id, f"and is asked to send {state.transfer_id} too"
+            )
 
     def _reject_other_transfer(self, state: DeliveryState | None, transfer_id: str, *, resend: bool) -> None:
         is_other = state is not None and state.transfer_id != transfer_id
@@ -402,13 +440,6 @@ class DeliveryHistory:
         files = {file.name: file.size for file in transfer.files or ()}
         self._fail_if_sent(transfer, files, possible, state.replaced)
         return None
-
-
-def _in_doubt(transfer_id: str, why: str) -> AlreadyDelivered:
-    return AlreadyDelivered(
-        f"Transfer {transfer_id} was sent by an earlier try, or may have been, and {why}. Check the service's web "
-        "application. To send again, set resend=True and clear the task."
-    )
 
 
 def _chain(state: DeliveryState | None) -> Iterator[DeliveryState]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.delivery import state as states
-from outbound_transfer.delivery.comparison import check_account
+from outbound_transfer.delivery.comparison import AlreadyDelivered, already_delivered, check_account
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.delivery.state import DeliveryState, Match, StateStore
 
@@ -48,6 +48,7 @@ class DeliverySession:
             account=self.account,
             clear_counters=self.run.clear_counters,
             try_number=self.run.try_number,
+            made_by=self.run.made_by,
         )
 
     def empty_state(self, transfer_id: str, **known: Any) -> DeliveryState:
@@ -61,6 +62,7 @@ class DeliverySession:
             account=self.account,
             clear_counters=self.run.clear_counters,
             try_number=self.run.try_number,
+            made_by=self.run.made_by,
         )
 
     def match(self, state: DeliveryState, new: NewTransfer) -> Match:
@@ -72,13 +74,25 @@ class DeliverySession:
         return state.account == self.account and state.is_of_key(self._key)
 
     def was_cleared(self, state: DeliveryState) -> bool | None:
-        """Return whether the task was cleared since ``state``; None if it is unknown which task of the run was."""
+        """Return whether the task was cleared since ``state``; None if it is unknown which task of the run was.
+
+        A task that comes upon the delivery of another requests it anew, too.
+        """
+        if state.made_by != self.run.made_by:
+            return True
         (max_tries, clear_number), (max_tries_then, clear_number_then) = self.run.clear_counters, state.clear_counters
         if max_tries != max_tries_then:
             return True
         if clear_number == clear_number_then:
             return False
         return None
+
+    def already_delivered(self, transfer_id: str, how: str) -> AlreadyDelivered:
+        """Return the error for a transfer that was sent with other input.
+
+        :param how: in what the sent transfer differs.
+        """
+        return already_delivered(transfer_id, how, self.run.delivery_key)
 
     def check_account(self, transfer_id: str, account: str, *, is_sending: bool = False) -> None:
         """Compare the account that a transfer was made in with the connection's.

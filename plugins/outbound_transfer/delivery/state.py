@@ -108,6 +108,7 @@ class DeliveryState(msgspec.Struct):
     :ivar overruled_for: digest of what that try was asked to deliver; see :meth:`digest_request`.
     :ivar found: the id of a transfer that another index or task of the run has sent, and that is this delivery.
     :ivar replaced: what the task had sent before, if this draft is made to send once more (``resend``).
+    :ivar made_by: the task that made the draft, if the state is that of a delivery key; else "".
     """
 
     transfer_id: str
@@ -130,6 +131,7 @@ class DeliveryState(msgspec.Struct):
     overruled_for: str = ""
     found: str = ""
     replaced: DeliveryState | None = None
+    made_by: str = ""
 
     def match(self, new: NewTransfer, key: str) -> Match:
         """Return whether the draft was made from ``new``; ``key`` is the connection's API key."""
@@ -230,6 +232,10 @@ _KEY: Final = "outbound_transfer_delivery"
 
 #: Key of the number of the newest try that has begun.
 _NEWEST_KEY: Final = f"{_KEY}_newest"
+
+
+#: What a store has after an attempt whose record is missing.
+MISSING_RECORD: Final = {_NEWEST_KEY: 1}
 
 
 def _key(try_number: int) -> str:

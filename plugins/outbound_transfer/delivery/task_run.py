@@ -46,24 +46,31 @@ class TaskRun:
 
     :param resumed: the try was deferred before, so it has stored something.
     :ivar clear_counters: see :func:`.read_clear_counters`.
+    :ivar try_number: the number under which it stores its record.
+    :ivar delivery_key: what identifies the delivery; "" if it is the task itself.
+    :ivar made_by: the task, if others may go on with its delivery; else "".
+    :ivar is_sent: whether the delivery is known to be sent, so that there is nothing to store.
     """
 
+    delivery_key = made_by = ""
+    is_sent = False
+
     def __init__(self, context: Context, *, resumed: bool = False) -> None:
-        self._context, self._resumed = context, resumed
+        self._context, self.resumed = context, resumed
         self.clear_counters = read_clear_counters(context)
-        self.try_number = int(context["ti"].try_number)
+        self._task_try_number = self.try_number = int(context["ti"].try_number)
         #: The transfers that other runs have made, each with its account.
         self._made_elsewhere: set[tuple[str, str]] = set()
 
     @property
     def expects_record(self) -> bool:
         """Whether the try before, or this one before it was deferred, has stored something."""
-        return self.try_number > 1 or self._resumed
+        return self.try_number > 1 or self.resumed
 
     @property
     def has_retries(self) -> bool:
         """Whether Airflow retries the task if this try fails with an error that may pass."""
-        return self.try_number <= self.clear_counters[0]
+        return self._task_try_number <= self.clear_counters[0]
 
     def is_newest_record(self, at: int, newest: int) -> bool:
         """Return whether no record is missing after the one of a try.
@@ -71,7 +78,7 @@ class TaskRun:
         :param at: the number of that try; 0 if there is none.
         :param newest: the number of the newest try that has begun; 0 if it is not known.
         """
-        return at >= max(newest, self.try_number if self._resumed else self.try_number - 1)
+        return at >= max(newest, self.try_number if self.resumed else self.try_number - 1)
 
     @property
     def is_mapped(self) -> bool:
@@ -118,8 +125,9 @@ class TaskRun:
         """
         max_tries, clear_number = self.clear_counters
         retries = int(self._context["ti"].task.retries or 0)
-        is_first = self.try_number > 1 and max_tries - (self.try_number - 1) == retries
-        return clear_number > 0 and is_first and not self._resumed
+        number = self._task_try_number
+        is_first = number > 1 and max_tries - (number - 1) == retries
+        return clear_number > 0 and is_first and not self.resumed
 
     def _has_other_tasks(self) -> bool:
         # Twice, as the scheduler may expand a mapped task between the two counts.
@@ -202,13 +210,27 @@ class TaskRun:
         :raises TaskNotRunning: it should not.
         """
         ti = self._context["ti"]
-        index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
-        states = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
-        now = states.get(ti.run_id, {}).get(ti.task_id if index is None else f"{ti.task_id}_{index}")
+        now = find_task_state(self._context, ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
         if now != "running":
             raise TaskNotRunning(
                 f"Airflow has given this try up (the task is {now or 'not known to it'}): nothing is sent"
             )
+
+    @property
+    def how_to_resend(self) -> str:
+        """What a user does to send again what may have been sent, for an error."""
+        return "give it another delivery_key" if self.delivery_key else "set resend=True and clear the task"
+
+    def record_sent(self, transfer_id: str) -> None:
+        """Store that the delivery was sent, where others wait for it."""
+
+
+def find_task_state(context: Context, dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str | None:
+    """Return the state of a task instance, as Airflow knows it; None if it has none, or Airflow does not know it."""
+    index = map_index if map_index is not None and map_index >= 0 else None
+    states = context["ti"].get_task_states(dag_id=dag_id, map_index=index, task_ids=[task_id], run_ids=[run_id])
+    found = states.get(run_id, {}).get(task_id if index is None else f"{task_id}_{index}")
+    return None if found is None else str(found)
 
 
 def iter_mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:

@@ -15,6 +15,7 @@ from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import CANCELED, as_recipient_list, to_epoch
 from outbound_transfer.protocol.recipients import parse_text
+from outbound_transfer.tasks.arguments import to_flag
 from outbound_transfer.tasks.masking import mask_phones, unmask
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         from outbound_transfer.delivery.state import digest, new_salt
 
         addresses, stored = sorted({recipient.email for recipient in first.recipients}), delivery.store.get(_STATE_KEY)
-        if delivery.history.needs_same_input(resend=self.resend):
+        if delivery.history.needs_same_input(resend=to_flag(self.resend, "resend")):
             selection = msgspec.convert(stored, _Selection | None)
             if selection and selection.first == digest([first.id, identity_of(first)], selection.salt):
                 return [addresses[position] for position in selection.positions]

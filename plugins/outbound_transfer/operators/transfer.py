@@ -33,7 +33,7 @@ from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import build_new_transfer, to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, TransferOutcome, describe
 from outbound_transfer.protocol.wording import pluralize
-from outbound_transfer.tasks.arguments import to_whole_number
+from outbound_transfer.tasks.arguments import to_flag, to_whole_number
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
 from outbound_transfer.tasks.outcome_report import report_outcome
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.content import Spool
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.sources import PlainSpec, Source
+    from outbound_transfer.delivery.state import DeliveryState, StateStore
+    from outbound_transfer.delivery.task_run import TaskRun
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
@@ -61,12 +63,16 @@ class _TransferOperator(OutboundTransferOperator):
     def delivery(self, hook: OutboundTransferHook, context: Context) -> Delivery:
         """Return the delivery of this try of the task."""
         from outbound_transfer.delivery.delivery import Delivery
-        from outbound_transfer.delivery.task_run import TaskRun
 
-        run = TaskRun(context, resumed=self._was_deferred)
-        client, store = hook.get_conn(), state_store(context)
+        client, (run, store) = hook.get_conn(), self.open_state(hook, context)
         self._delivery = Delivery(client, store, hook.log, run=run, observer=self.recorder)
         return self._delivery
+
+    def open_state(self, hook: OutboundTransferHook, context: Context) -> tuple[TaskRun, StateStore]:  # noqa: ARG002
+        """Return this try of the task, and what keeps the state of its delivery."""
+        from outbound_transfer.delivery.task_run import TaskRun
+
+        return TaskRun(context, resumed=self._was_deferred), state_store(context)
 
     def check_account(self, delivery: Delivery, context: Context, transfer_id: str) -> None:
         """Check that an upstream task, if one made the draft, made it in the account that the connection leads to.
@@ -169,15 +175,19 @@ class _SendingOperator(_TransferOperator):
                 _change_text(error, f"{text}{end} {send_in_doubt_warning(transfer_id)}")
             raise
 
-    def _find_possible_send(self, context: Context) -> str:
-        """Return the id of what this task has sent or may have sent; "" if it has not, or not more than it says."""
+    def load_state(self, context: Context) -> DeliveryState | None:
+        """Return what the newest try of this delivery stored, or None."""
         from outbound_transfer.delivery import state as states
 
+        return states.load(state_store(context), int(context["ti"].try_number))
+
+    def _find_possible_send(self, context: Context) -> str:
+        """Return the id of what this task has sent or may have sent; "" if it has not, or not more than it says."""
         history = self._delivery.history if self._delivery else None
         state = history.latest if history else None
         if state is None:
             with suppress(Exception):  # what is wrong may be the store
-                state = states.load(state_store(context), int(context["ti"].try_number))
+                state = self.load_state(context)
         is_replaced = state and history and history.replaced and history.replaced.transfer_id == state.transfer_id
         return state.transfer_id if state and state.send_started and not is_replaced else ""
 
@@ -218,6 +228,7 @@ class _NewTransferOperator(_TransferOperator):
         "security",
         "security_question",
         "security_answer",
+        "resend",
     )
 
     def __init__(
@@ -229,7 +240,7 @@ class _NewTransferOperator(_TransferOperator):
         security: str | None = None,
         security_question: str | None = None,
         security_answer: str | None = None,
-        resend: bool = False,
+        resend: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -277,7 +288,7 @@ class _NewTransferOperator(_TransferOperator):
         self.log.info("The query for the recipients returned %s", pluralize(len(rows), "row"))
         if not rows:
             reason = "The query for the recipients returned no row: nothing is delivered"
-            if query.on_empty == "skip" and not delivery.history.needs_same_input(resend=self.resend):
+            if query.on_empty == "skip" and not delivery.history.needs_same_input(resend=to_flag(self.resend, "resend")):
                 raise AirflowSkipException(reason)
             raise InvalidDelivery(reason)
         self.recipients = mask_phones(rows)
@@ -311,17 +322,18 @@ class CreateTransferOperator(_NewTransferOperator):
     :param security: one of none, email, email_code, question, sms, login; by default the account's option.
     :param security_question: only with ``security="question"``.
     :param security_answer: only with ``security="question"``; masked everywhere.
-    :param resend: create a new draft if the task is cleared after its transfer was sent.
+    :param resend: create a new draft if the task is cleared after its transfer was sent: true or false, as a bool or as
+        text, which a template gives.
     :return: the transfer's id.
     """
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> str:  # noqa: ARG002
-        delivery = self.delivery(hook, context)
+        delivery, resend = self.delivery(hook, context), to_flag(self.resend, "resend")
         with delivery.annotate_in_doubt_errors():
             delivery.history.begin()
             self.load_recipients(delivery)
             new = self.new_transfer()
-            draft = delivery.history.find_previous_attempt(new, resend=self.resend) or delivery.create(new)
+            draft = delivery.history.find_previous_attempt(new, resend=resend) or delivery.create(new)
             transfer_id = draft.state.transfer_id
         _push_account(context, hook.get_conn().settings, transfer_id)
         push_link(context, hook.get_conn().settings, transfer_id)
@@ -434,14 +446,19 @@ class SendTransferOperator(_SendingOperator):
     :return: the sent transfer as a mapping with the fields of service-api.md, R11.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "slot_timeout")
+    template_fields: Sequence[str] = (
+        *OutboundTransferOperator.template_fields,
+        "transfer_id",
+        "slot_timeout",
+        "resend",
+    )
 
     def __init__(
         self,
         *,
         transfer_id: str,
         slot_timeout: float | timedelta = timedelta(hours=1),
-        resend: bool = False,
+        resend: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -455,13 +472,14 @@ class SendTransferOperator(_SendingOperator):
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
         delivery, transfer_id = self.delivery(hook, context), resolve_transfer_id(self.transfer_id)
         self._sends = transfer_id
+        resend = to_flag(self.resend, "resend")
         push_link(context, delivery.client.settings, transfer_id)
         self.check_account(delivery, context, transfer_id)
         with delivery.annotate_in_doubt_errors():
             transfer = delivery.send_draft(
                 transfer_id,
                 resumed=resumed,
-                resend=self.resend,
+                resend=resend,
                 announce=lambda: _push_account(
                     context, delivery.client.settings, transfer_id, delivery.history.made_before()
                 ),
@@ -525,6 +543,10 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
     :param slot_timeout: see :class:`SendTransferOperator`.
     :param keep_draft: whether the draft stays at the service if the task fails for good before its send, so that a
         clear continues with it. By default the task removes it. A draft whose send is in doubt always stays.
+    :param delivery_key: identifies the delivery, as ``job_id`` does BigQuery's jobs: under one key, one transfer of the
+        account is sent, whatever DAG run, task or map index delivers it. Who comes later gets that transfer, or fails
+        if its input differs. By default a delivery is that of one task in one run. Needs the database of
+        ``state_conn_id`` or ``ledger_conn_id``; without ``resend``.
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
     :param str on_expired: outcome of the task when the transfer expires: ``fail``, ``succeed`` or ``skip``.
     :param str on_canceled: outcome of the task when the transfer is canceled: ``fail``, ``succeed`` or ``skip``.
@@ -541,6 +563,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         "archive",
         "max_parallel_uploads",
         "slot_timeout",
+        "delivery_key",
         "on_expired",
         "on_canceled",
         "poke_interval",
@@ -552,6 +575,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         *,
         slot_timeout: float | timedelta = timedelta(hours=1),
         keep_draft: bool = False,
+        delivery_key: str | None = None,
         wait: bool = False,
         poke_interval: float | timedelta = 60,
         timeout: float | timedelta | None = None,
@@ -560,6 +584,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         super().__init__(**kwargs)
         self.slot_timeout = slot_timeout
         self.keep_draft = keep_draft
+        self.delivery_key = delivery_key
         self.wait = wait
         self.poke_interval = poke_interval
         self.timeout = timeout
@@ -573,17 +598,35 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         delivery = self.delivery(hook, context)
         keep_or_discard = nullcontext() if self.keep_draft else self._discard_after_failure(delivery)
         with Spool() as spool, keep_or_discard, delivery.annotate_in_doubt_errors():
-            transfer = self._deliver(delivery, context, spool, resumed=resumed)
+            transfer = self._deliver(delivery, context, spool, resumed=resumed and delivery.run.resumed)
+        with suppress(Exception):  # if it is not stored, others wait for this task to finish
+            delivery.run.record_sent(transfer.id)
         if self.wait:
             with _mention_sent_transfer(transfer.id):
                 return self._wait_until_finished(hook, transfer, context)
         return to_result(transfer)
 
+    def open_state(self, hook: OutboundTransferHook, context: Context) -> tuple[TaskRun, StateStore]:
+        from outbound_transfer.delivery.delivery_key import claim_delivery_key
+
+        if self.delivery_key is None:
+            return super().open_state(hook, context)
+        if to_flag(self.resend, "resend"):
+            raise AirflowFailException("resend and delivery_key: a key is delivered once, so give it another key")
+        return claim_delivery_key(context, hook.get_account(), self.delivery_key)
+
+    def load_state(self, context: Context) -> DeliveryState | None:
+        from outbound_transfer.delivery import state as states
+        from outbound_transfer.delivery.delivery_key import open_delivery_key
+
+        if self.delivery_key is None:
+            return super().load_state(context)
+        with self.hook() as hook:
+            return states.load(open_delivery_key(context, hook.get_account(), self.delivery_key), 1)
+
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event, if it is about the transfer that was sent."""
-        from outbound_transfer.delivery import state as states
-
-        sent = states.load(state_store(context), int(context["ti"].try_number))
+        sent = self.load_state(context)
         sent_id = sent.transfer_id if sent and sent.send_started else ""
         with _mention_sent_transfer(sent_id):
             seen = transfer_from_event(event)
@@ -598,7 +641,10 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         """Determine what to deliver, where the arguments do not say it; the delivery has begun."""
 
     def _deliver(self, delivery: Delivery, context: Context, spool: Spool, *, resumed: bool) -> Transfer:
-        delivery.history.begin()
+        if delivery.run.is_sent:
+            delivery.history.load()
+        else:
+            delivery.history.begin()
         self.prepare(delivery, context)
         if made := [one for one in delivery.history.made_before() if one["transfer_id"]]:
             context["ti"].xcom_push(MADE_KEY, made)  # also if this try fails
@@ -607,9 +653,12 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         self.load_recipients(delivery)
         new = self.new_transfer()
         files, find = self.parse_files(spool)
+        if delivery.run.is_sent:
+            return self._find_sent(delivery, context, new, files, find)
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
+        resend = to_flag(self.resend, "resend")
         draft = delivery.history.resume_deferred(new) if resumed else None
-        draft = draft or delivery.history.find_previous_attempt(new, files, resend=self.resend)
+        draft = draft or delivery.history.find_previous_attempt(new, files, resend=resend)
         delivery.draft = draft
         if draft:
             # Also that of an earlier try: Airflow has removed the XComs of that try.
@@ -622,9 +671,9 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
             sources = find()
             self.check_sources(sources)
         except OutboundTransferError:
-            delivery.history.fail_if_sent(new, None, resend=self.resend)
+            delivery.history.fail_if_sent(new, None, resend=resend)
             raise
-        delivery.history.fail_if_sent(new, sources, resend=self.resend)
+        delivery.history.fail_if_sent(new, sources, resend=resend)
         if draft and (reason := delivery.reason_to_replace(draft, sources)):
             delivery.history.discard(draft.transfer.id, reason)
             draft = delivery.draft = None
@@ -637,6 +686,15 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         transfer = delivery.send(draft.state, new)
         self.log.info("%s", delivery_summary(transfer, records, context["ti"], delivery.client.settings))
         return transfer
+
+    def _find_sent(
+        self, delivery: Delivery, context: Context, new: NewTransfer, files: Any, find: Callable[[], list[Source]]
+    ) -> Transfer:
+        """Return the transfer that was sent under this delivery key, if it is what this task is asked to deliver."""
+        delivery.draft = draft = delivery.history.find_sent(new)
+        self._push_transfer_id(context, delivery, draft)
+        delivery.check_files_unchanged(draft, files, find)
+        return draft.transfer
 
     def check_sources(self, sources: Sequence[Source]) -> None:
         """Check the files before anything is created; here, any will do."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from outbound_transfer.airflow_compat.names import AirflowFailException
 
 
@@ -19,3 +21,17 @@ def to_whole_number(value: int | str, argument: str, minimum: int = 1, *, expect
     if number < minimum:
         raise AirflowFailException(f"{argument} must be a whole number from {minimum} on{expected}, not {value!r:.100}")
     return number
+
+
+def to_flag(value: Any, argument: str) -> bool:
+    """Convert an argument to a switch: a bool, or its text in any case, as a rendered template gives it.
+
+    :param argument: its name in the error.
+    :raises AirflowFailException: it is anything else.
+    """
+    if isinstance(value, bool):
+        return value
+    flag = {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else None
+    if flag is None:
+        raise AirflowFailException(f"{argument} must be true or false, not {value!r:.100}")
+    return flag

@@ -15,6 +15,7 @@ from outbound_transfer.warehouse.probe import probe
 from outbound_transfer.warehouse.tables import (
     CALLS,
     DELIVERIES,
+    DELIVERY_KEYS,
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
@@ -52,6 +53,7 @@ FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_P
 LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
 LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, CALLS))
 STATE: Final = TableGroup("state", 1, (TASK_STATE,))
+DELIVERY_KEYS_GROUP: Final = TableGroup("delivery_keys", 1, (DELIVERY_KEYS,))
 CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_LEASES, POLL_WAITERS, POLL_READINGS))
 
 

@@ -32,6 +32,7 @@ from sqlalchemy.types import TypeEngine, UserDefinedType
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.protocol.poll_lease import MAX_ID_LENGTH
 from outbound_transfer.warehouse.destination import MAX_ACCOUNT_LENGTH
+from outbound_transfer.warehouse.naming import MAX_DELIVERY_KEY_LENGTH
 
 
 def _type(default: TypeEngine[Any], **variants: TypeEngine[Any]) -> TypeEngine[Any]:
@@ -305,11 +306,38 @@ TASK_STATE: Final = Table(
     "delete a row is to forget a delivery.",
 )
 
+DELIVERY_KEYS: Final = Table(
+    "delivery_keys",
+    _METADATA,
+    _account("the account that the key belongs to"),
+    _column("delivery_key", _key_text(MAX_DELIVERY_KEY_LENGTH), "the operator's `delivery_key`", key=True),
+    _column("dag_id", TEXT, "the DAG of the task that owns the key, or did last"),
+    _column("run_id", TEXT, "its run"),
+    _column("task_id", TEXT, "its task id"),
+    _column("map_index", INTEGER, "its map index; -1 if the task is not mapped"),
+    _column("try_number", INTEGER, "its try number"),
+    _column("run_started_at", TEXT, "when its run was started"),
+    _column("claim_number", INTEGER, "how often the key was claimed; only the last claim can change the row"),
+    _column(
+        "transfer_id", _key_text(MAX_EVENT_ID_BYTES), "the draft or the transfer; NULL until it is known", null=True
+    ),
+    _column("sent_at", TIME, "when a task first knew that it was sent; NULL before", null=True),
+    _column("state", TEXT, "what the tasks remember of the delivery, as JSON"),
+    _column("created_at", TIME, "when the key was first claimed"),
+    _column("updated_at", TIME, "when this row was last written"),
+    Index("delivery_keys_1", "account", "transfer_id"),
+    comment="Delivery keys and what became of each. Rows are never cleaned: to delete one is to forget a delivery, "
+    "which may then be sent again.",
+)
+
 SCHEMA_VERSION: Final = Table(
     "schema_version",
     _METADATA,
     _column(
-        "component", _key_text(32), "`feed`, `transfers`, `deliveries` or `state`; on Snowflake also `lock`", key=True
+        "component",
+        _key_text(32),
+        "`feed`, `transfers`, `deliveries`, `state`, `delivery_keys` or `cluster`; on Snowflake also `lock`",
+        key=True,
     ),
     _column("version", INTEGER, "the version"),
     _column("updated_at", TIME, "when it was written"),

@@ -1,0 +1,116 @@
+"""A delivery that a key identifies, and not the task: whatever run, task, index or DAG delivers it, it is sent once.
+
+The state of the delivery is in the key's row (:mod:`outbound_transfer.warehouse.delivery_keys`) instead of the task's
+own store, so whoever claims the key goes on where its last owner stopped: with the same draft. A claim waits for an
+owner that Airflow runs, or is going to; it fails meanwhile, so that Airflow retries it. An owner that was wrongly taken
+for dead cannot write any more, and all that it can still do is send the same draft, which the service does once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from outbound_transfer.airflow_compat.task_attempt import TaskAttempt
+from outbound_transfer.delivery.state import MISSING_RECORD, PossibleSend
+from outbound_transfer.delivery.task_run import TaskRun, find_task_state
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.warehouse.config import open_states, state_conn_id
+from outbound_transfer.warehouse.naming import MAX_DELIVERY_KEY_LENGTH
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.delivery.state import DeliveryState
+    from outbound_transfer.warehouse.delivery_keys import KeyState
+
+#: States of a task that does not run, and is not going to unless somebody clears it; None if Airflow has none.
+_FINISHED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", None})
+
+
+def check_delivery_key(delivery_key: Any) -> str:
+    """Return the key if it can be one.
+
+    :raises InvalidDelivery: a template without a value has made it, or a database could change it.
+    """
+    key = delivery_key if isinstance(delivery_key, str) else ""
+    if key in ("", "None") or key != key.strip() or not key.isprintable() or len(key) > MAX_DELIVERY_KEY_LENGTH:
+        raise InvalidDelivery(
+            f"delivery_key must be a text of 1 to {MAX_DELIVERY_KEY_LENGTH} printable characters without spaces around "
+            f"them, and not 'None', which a template without a value gives: {delivery_key!r:.300}"
+        )
+    return key
+
+
+def open_delivery_key(context: Context, account: str, delivery_key: str) -> KeyState:
+    """Return the state of a key, which the running task has not claimed.
+
+    :raises InvalidDelivery: no database is configured that can keep two tasks apart, or the key cannot be one.
+    """
+    from outbound_transfer.warehouse.delivery_keys import KeyState
+
+    key, conn_id, attempt = check_delivery_key(delivery_key), state_conn_id(), TaskAttempt.of(context)
+    if not conn_id:
+        raise InvalidDelivery(
+            "delivery_key needs a database in which only one of two tasks can claim a key: Airflow's own stores cannot "
+            "do that. Name a connection in [outbound_transfer] state_conn_id or ledger_conn_id"
+        )
+    # An earlier try of the task must have claimed the key: if it is not there, it may be lost.
+    first_values = {} if attempt.is_fresh else MISSING_RECORD
+    return KeyState(open_states(conn_id), account, key, attempt, first_values=first_values)
+
+
+class KeyedRun(TaskRun):
+    """One try of a task that delivers under a key, which it has claimed or whose delivery was sent.
+
+    The key's state has one record, whichever attempt writes it.
+    """
+
+    def __init__(self, context: Context, key_state: KeyState, delivery_key: str) -> None:
+        super().__init__(context, resumed=key_state.is_resumed)
+        self._key_state, self.delivery_key = key_state, delivery_key
+        self.try_number = 1
+        self.is_sent = key_state.is_sent
+        self.made_by = repr(tuple(TaskAttempt.of(context)[:4]))
+
+    def possible_send(
+        self,
+        record: DeliveryState | None,  # noqa: ARG002  # the key tells the delivery, not the input
+        *,
+        is_same_request: bool,  # noqa: ARG002
+        has_gap: bool,
+    ) -> PossibleSend | None:
+        if not has_gap:
+            return None
+        return PossibleSend(f"the record of delivery key {self.delivery_key!r} is missing")
+
+    def lookup_in_other_runs(self, account: str) -> Callable[..., bool]:  # noqa: ARG002  # the key belongs to it
+        """Return what tells whether a transfer is the delivery of another key: other runs may have this one."""
+
+        def is_of_other_key(transfer_id: str, sent_at: float | None = None) -> bool:  # noqa: ARG001
+            return self._key_state.has_other_key(transfer_id)
+
+        return is_of_other_key
+
+    def check_still_running(self) -> None:
+        """Check that this try should still run, and that it still has the key.
+
+        :raises TaskNotRunning: Airflow has given it up.
+        :raises StaleAttempt: another attempt has claimed the key.
+        """
+        super().check_still_running()
+        self._key_state.check_still_owner()
+
+    def record_sent(self, transfer_id: str) -> None:
+        if not self.is_sent:
+            self._key_state.record_sent(transfer_id)
+
+
+def claim_delivery_key(context: Context, account: str, delivery_key: str) -> tuple[KeyedRun, KeyState]:
+    """Claim a key for the running task.
+
+    :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under it.
+    """
+    state = open_delivery_key(context, account, delivery_key)
+    state.claim(lambda owner: find_task_state(context, *owner[:4]) not in _FINISHED)
+    return KeyedRun(context, state, delivery_key), state
