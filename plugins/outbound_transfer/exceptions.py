@@ -54,6 +54,7 @@ from outbound_transfer.protocol.errors import (
 from outbound_transfer.tasks.outcome_report import outcome_of
 from outbound_transfer.warehouse.errors import (
     CursorMoved,
+    DeliveryKeyInUse,
     InvalidCursor,
     InvalidName,
     KeyOfAnotherUser,
@@ -80,6 +81,7 @@ __all__ = [
     "Conflict",
     "ConnectionLost",
     "CursorMoved",
+    "DeliveryKeyInUse",
     "FileConflict",
     "FileTooLarge",
     "Forbidden",

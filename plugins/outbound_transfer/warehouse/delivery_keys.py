@@ -14,10 +14,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from outbound_transfer.airflow_compat.task_attempt import StaleAttempt, TaskAttempt
-from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
-from outbound_transfer.warehouse.errors import UnreliableTable
+from outbound_transfer.warehouse.errors import DeliveryKeyInUse, UnreliableTable
 from outbound_transfer.warehouse.schema import DELIVERY_KEYS_GROUP, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERY_KEYS
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
@@ -28,10 +27,6 @@ _COLUMNS: Final = ", ".join(f"[{column.name}]" for column in DELIVERY_KEYS.colum
 
 #: Claims that others may win before this one gives up; its task is retried.
 _MAX_LOST_CLAIMS: Final = 20
-
-
-class DeliveryKeyInUse(OutboundTransferError):
-    """Another task delivers under this key at this time. A retry may succeed: it returns the same transfer."""
 
 
 class _KeyRow(NamedTuple):

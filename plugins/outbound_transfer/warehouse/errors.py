@@ -89,3 +89,7 @@ class NotAnIcebergConnection(WarehouseError):
 
 class UnusableTable(WarehouseError):
     """A table of the lake is missing, or is not as this package creates it."""
+
+
+class DeliveryKeyInUse(OutboundTransferError):
+    """Another task delivers under this key at this time. A retry may succeed: it returns the same transfer."""

@@ -1,0 +1,426 @@
+"""A delivery key: one delivery, whatever run or task makes it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.airflow_compat.task_attempt import StaleAttempt, TaskAttempt
+from outbound_transfer.delivery.delivery_key import check_delivery_key
+from outbound_transfer.delivery.task_run import TaskNotRunning
+from outbound_transfer.operators.transfer import SendTransferOperator
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.delivery_keys import KeyState
+from outbound_transfer.warehouse.errors import DeliveryKeyInUse, UnreliableTable, UnsupportedWarehouse
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.connections import connection_json
+from support.deliveries import billed
+from support.keyed_tasks import STATE_CONN_ID, KeyedTaskInstance, keyed_task, sqlite_connection
+from support.mariadb import MARIADB_DRIVERS
+from support.tasks import ProcessCrashed, SimulatedClock, again, dying_after_the_send, without_credit
+from support.warehouses import Hook
+
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+DATABASES = ["sqlite", "duckdb", "psycopg", "psycopg2", *MARIADB_DRIVERS]
+
+Deliver = Callable[..., KeyedTaskInstance]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "report.csv"
+    path.write_bytes(b"content")
+    return path
+
+
+@pytest.fixture
+def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The database of the keys."""
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
+    monkeypatch.setenv(STATE_CONN_ID, "states")
+    return tmp_path / "states.db"
+
+
+@pytest.fixture
+def deliver(connection: str, sandbox: Sandbox, states: Path, file: Path) -> Deliver:
+    """Make the task of a run: ``deliver("run")``."""
+    time, airflow = SimulatedClock(sandbox), dict[tuple[str, int], str]()
+
+    def make(run_id: str, **arguments: Any) -> KeyedTaskInstance:
+        return keyed_task(run_id, time, **{"airflow": airflow, "files": [str(file)], **arguments})
+
+    return make
+
+
+def change(states: Path, statement: str) -> None:
+    with closing(sqlite3.connect(states)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+def test_another_run_gets_the_transfer_that_was_sent_under_its_key(deliver: Deliver, sandbox: Sandbox) -> None:
+    sent = deliver("one").run()
+    other = deliver("two")
+    other.airflow["one", -1] = "running"  # it waits for pickup: a delivery that was sent is not waited for
+    calls = len(sandbox.requests())
+
+    assert other.run() == sent
+    assert other.xcoms["transfer_id"] == sent["id"]
+    assert list(billed(sandbox).values()) == [1]
+    assert [call["method"] for call in sandbox.requests()[calls:]] == ["GET"]
+
+
+def test_keys_are_deliveries_of_their_own_and_so_are_accounts(
+    deliver: Deliver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert deliver("one").run()["id"] != deliver("two", delivery_key="K").run()["id"]
+    assert len(billed(sandbox)) == 2
+    with running_sandbox() as elsewhere:
+        monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
+        deliver("three").run()
+        assert len(billed(elsewhere)) == 1
+    assert len(billed(sandbox)) == 2
+
+
+def test_a_retry_and_a_clear_return_the_transfer_and_the_indexes_of_a_mapped_task_share_it(deliver: Deliver) -> None:
+    task = deliver("one")
+    sent = task.run()["id"]
+    assert again(task)["id"] == sent
+    other = deliver("one")
+    other.map_index = 3
+    assert other.run()["id"] == sent
+
+
+@pytest.mark.parametrize("changes", [{"subject": "Other"}, {"recipients": ["bob@example.com"]}, {"message": "Hi"}])
+def test_another_delivery_under_a_key_that_was_delivered_is_refused(
+    deliver: Deliver, sandbox: Sandbox, changes: dict[str, Any]
+) -> None:
+    sent = deliver("one").run()["id"]
+    with pytest.raises(AirflowFailException, match=f"'k' has already delivered transfer {sent}, with other input"):
+        deliver("two", **changes).run()
+    assert list(billed(sandbox)) == [sent]
+
+
+def test_other_files_under_a_key_that_was_delivered_are_refused(deliver: Deliver, sandbox: Sandbox, file: Path) -> None:
+    first = deliver("one")
+    sent = first.run()["id"]
+    file.write_bytes(b"CONTENT")
+    for task in (deliver("two"), deliver("two", retries=1)):
+        with pytest.raises(AirflowFailException, match=r"with other files: report\.csv has other content"):
+            task.run()
+    file.unlink()
+    assert deliver("three").run()["id"] == sent
+    assert list(billed(sandbox)) == [sent]
+
+
+@pytest.mark.parametrize("state", ["running", "queued", "deferred", "up_for_retry", "restarting", "scheduled"])
+def test_while_its_owner_is_active_another_task_is_retried(deliver: Deliver, sandbox: Sandbox, state: str) -> None:
+    first = deliver("one", keep_draft=True)
+    with without_credit(sandbox):
+        first.run()
+    second = deliver("two", retries=1)
+    second.airflow["one", -1] = state
+    with pytest.raises(DeliveryKeyInUse, match=r"Task dag\.task of run one delivers under delivery key 'k'"):
+        second.run_once()
+    assert not billed(sandbox)
+
+    second.airflow["one", -1] = "failed"
+    draft = first.xcoms["transfer_id"]
+    assert second.run()["id"] == draft
+    assert again(first)["id"] == draft
+    assert list(billed(sandbox)) == [draft]
+
+
+def test_an_unsent_draft_of_other_input_is_replaced(deliver: Deliver, sandbox: Sandbox) -> None:
+    first = deliver("one", keep_draft=True, subject="Wrong")
+    with without_credit(sandbox):
+        first.run()
+    sent = deliver("two").run()
+    assert sent["subject"] == "Report"
+    assert list(billed(sandbox)) == [sent["id"]]
+    with pytest.raises(AirflowFailException, match="'k' has already delivered"):
+        again(first)
+
+
+def test_a_send_in_doubt_is_found_by_another_run(deliver: Deliver, sandbox: Sandbox) -> None:
+    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+        deliver("one").run()
+    (sent,) = billed(sandbox)
+    assert deliver("two").run()["id"] == sent
+    with pytest.raises(AirflowFailException, match="has already delivered"):
+        deliver("three", subject="Other").run()
+    assert list(billed(sandbox)) == [sent]
+
+
+def test_an_owner_that_lost_its_key_sends_nothing_and_removes_nothing(deliver: Deliver, sandbox: Sandbox) -> None:
+    """It is taken for dead while it attaches."""
+    first, second = deliver("one"), deliver("two")
+    check = first.get_task_states
+    second_sent = []
+
+    def be_overtaken(**arguments: Any) -> Any:
+        second_sent.append(second.run()["id"])
+        first.get_task_states = check  # type: ignore[method-assign]
+        return check(**arguments)
+
+    first.get_task_states = be_overtaken  # type: ignore[method-assign]
+    with pytest.raises(StaleAttempt, match="Another task has claimed delivery key 'k'"):
+        first.run()
+    assert list(billed(sandbox)) == second_sent
+    assert again(first)["id"] == second_sent[0]
+
+
+def test_a_try_that_airflow_has_given_up_does_not_send(deliver: Deliver, sandbox: Sandbox) -> None:
+    task = deliver("one")
+    task.state = "failed"
+    with pytest.raises(AirflowFailException) as failed:
+        task.run()
+    assert isinstance(failed.value.__cause__, TaskNotRunning)
+    assert not billed(sandbox)
+
+
+# What was lost.
+
+
+@pytest.mark.parametrize("changes", [{}, {"delivery_key": "k2"}, {"delivery_key": None}])
+def test_a_lost_row_is_not_read_as_never_delivered(
+    deliver: Deliver, sandbox: Sandbox, states: Path, changes: dict[str, Any]
+) -> None:
+    """Nor is another key, or none, that a task has after it has delivered."""
+    task = deliver("one")
+    sent = task.run()["id"]
+    change(states, "DELETE FROM outbound_transfer_delivery_keys")
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=f"Transfer {sent}, .* may be this very delivery"):
+            again(task, **changes)
+    assert list(billed(sandbox)) == [sent]
+
+
+def test_a_lost_row_is_asked_about_with_the_transfers_of_other_keys_left_out(
+    deliver: Deliver, sandbox: Sandbox, states: Path
+) -> None:
+    other, task = deliver("other", delivery_key="other"), deliver("one")
+    known = other.run()["id"]
+    with without_credit(sandbox):
+        task.run()
+    change(states, "DELETE FROM outbound_transfer_delivery_keys WHERE delivery_key = 'k'")
+    assert again(task)["id"] != known
+    assert len(billed(sandbox)) == 2
+
+
+def test_a_row_that_goes_during_the_delivery_stops_it(deliver: Deliver, sandbox: Sandbox, states: Path) -> None:
+    task = deliver("one")
+    check = task.get_task_states
+
+    def lose(**arguments: Any) -> Any:
+        change(states, "DELETE FROM outbound_transfer_delivery_keys")
+        return check(**arguments)
+
+    task.get_task_states = lose  # type: ignore[method-assign]
+    with pytest.raises(StaleAttempt, match="The row of delivery key 'k' is gone"):
+        task.run()
+    assert not billed(sandbox)
+
+
+def test_another_users_connection_does_not_send_what_it_cannot_see(
+    deliver: Deliver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = deliver("one").run()["id"]
+    monkeypatch.setattr(sandbox, "transfer_api_key", sandbox.new_key("other"))
+    monkeypatch.setenv(CONNECTION, connection_json(sandbox))
+    with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try.*give it another delivery_key"):
+        deliver("two").run()
+    assert list(billed(sandbox)) == [sent]
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("key", ["", "None", " k", "k ", "a\nb", "a\0", "x" * 251, "\udce9", 7, ["k"]])
+def test_what_can_be_no_key_is_refused(deliver: Deliver, sandbox: Sandbox, key: Any) -> None:
+    with pytest.raises(AirflowFailException, match="delivery_key must be a text of 1 to 250 printable characters"):
+        deliver("one", delivery_key=key).run()
+    assert not sandbox.requests()
+
+
+@pytest.mark.parametrize("key", ["statements-2026-01-31", "x" * 250, "Straße 報告 {}?%s[a]", "k"])
+def test_other_texts_are_keys(deliver: Deliver, key: str) -> None:
+    assert check_delivery_key(key) == key
+    sent = deliver("one", delivery_key=key).run()["id"]
+    assert deliver("two", delivery_key=key).run()["id"] == sent
+
+
+def test_without_a_database_a_key_is_refused(
+    deliver: Deliver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(STATE_CONN_ID)
+    with pytest.raises(AirflowFailException, match=r"Name a connection in \[outbound_transfer\] state_conn_id"):
+        deliver("one").run()
+    assert not sandbox.requests()
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "states")
+    deliver("one").run()
+
+
+def test_a_key_is_not_resent(deliver: Deliver, sandbox: Sandbox) -> None:
+    with pytest.raises(AirflowFailException, match="a key is delivered once, so give it another key"):
+        deliver("one", resend="true").run()
+    assert not sandbox.requests()
+
+
+@pytest.mark.parametrize("value", ["yes", "1", 1, None, ""])
+def test_a_resend_that_is_neither_true_nor_false_is_refused(deliver: Deliver, value: Any) -> None:
+    task = deliver("one", delivery_key=None)
+    task.run()
+    with pytest.raises(AirflowFailException, match="resend must be true or false"):
+        again(task, resend=value)
+
+
+def test_a_resend_may_be_text(deliver: Deliver, sandbox: Sandbox) -> None:
+    task = deliver("one", delivery_key=None)
+    sent = task.run()["id"]
+    assert again(task, resend="False")["id"] == sent
+    assert again(task, resend="True")["id"] != sent
+    assert "resend" in SendTransferOperator.template_fields
+
+
+# Deferrals.
+
+
+def test_a_deferred_owner_goes_on_with_its_draft(deliver: Deliver, sandbox: Sandbox) -> None:
+    later = {"kind": "error", "status": 429, "code": "rate_limited", "headers": {"Retry-After": "30"}}
+    sandbox.plan_faults({**later, "method": "POST", "path": "*/send"})
+    task = deliver("one", deferrable=True)
+    sent = task.run()["id"]
+    assert task.deferrals == 1
+    assert list(billed(sandbox)) == [sent]
+    assert [call["path"] for call in sandbox.requests()].count("/v1/transfers") == 1
+
+
+def test_who_waits_for_pickup_waits_for_the_transfer_of_the_key(
+    deliver: Deliver, sandbox: Sandbox, recipients_pick_up: None
+) -> None:
+    done = [deliver(run, wait=True, deferrable=True, poke_interval=1).run() for run in ("one", "two")]
+    assert [one["status"] for one in done] == ["complete"] * 2
+    assert len(billed(sandbox)) == 1
+
+
+# The table.
+
+
+class Keys:
+    """Opens the state of the key "k" for a task's try: ``keys("run", 2)``."""
+
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
+
+    def __call__(
+        self, run_id: str = "r", number: int = 1, *, key: str = "k", start: str = "2026", **other: Any
+    ) -> KeyState:
+        attempt = TaskAttempt("d", run_id, "t", -1, number, start, is_fresh=True)
+        return KeyState(Warehouse(self.hook), "https://example.com", key, attempt, **other)
+
+
+@pytest.fixture(params=DATABASES)
+def keys(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Keys:
+    return Keys(hook_of(request.param))
+
+
+def is_dead(owner: TaskAttempt) -> bool:
+    return False
+
+
+def is_alive(owner: TaskAttempt) -> bool:
+    return True
+
+
+def test_the_owner_writes_and_whoever_lost_the_key_does_not(keys: Keys) -> None:
+    first, second = keys("one", first_values={"n": 0}), keys("two")
+    first.claim(is_alive)
+    assert (first.get("n"), second.get("n")) == (0, 0)
+    first.set("a", {"transfer_id": "t1", "name": "caf\udce9 \0"})
+    with pytest.raises(DeliveryKeyInUse):
+        second.claim(is_alive)
+    with pytest.raises(StaleAttempt):
+        second.set("a", 1)
+    second.claim(is_dead)
+    assert second.get("a") == {"transfer_id": "t1", "name": "caf\udce9 \0"}
+    for use in (
+        lambda: first.get("a"),
+        lambda: first.set("a", 2),
+        lambda: first.record_sent("x"),
+        first.check_still_owner,
+    ):
+        with pytest.raises(StaleAttempt):
+            use()
+    second.set("b", 2)
+    assert (keys("three").get("a"), keys("three").get("b")) == ({"transfer_id": "t1", "name": "caf\udce9 \0"}, 2)
+
+
+def test_what_was_sent_is_read_and_never_claimed(keys: Keys) -> None:
+    first, second = keys("one"), keys("two")
+    first.claim(is_alive)
+    first.set("a", 1)
+    first.record_sent("t1")
+    second.claim(is_alive)
+    assert (second.is_sent, second.get("a")) == (True, 1)
+    with pytest.raises(StaleAttempt):
+        second.set("a", 2)
+    first.check_still_owner()
+    other = keys("three", key="K")
+    other.claim(is_dead)
+    assert (other.has_other_key("t1"), first.has_other_key("t1"), other.has_other_key("t2")) == (True, False, False)
+
+
+def test_only_the_newest_try_of_a_task_claims_and_only_the_same_is_resumed(keys: Keys) -> None:
+    keys(number=2).claim(is_alive)
+    with pytest.raises(StaleAttempt, match="Try 2 of this task has begun"):
+        keys(number=1).claim(is_alive)
+    same, next_one, made_anew = keys(number=2), keys(number=3), keys(number=1, start="2027")
+    same.claim(is_alive)
+    next_one.claim(is_alive)
+    made_anew.claim(is_alive)
+    assert [state.is_resumed for state in (same, next_one, made_anew)] == [True, False, False]
+
+
+def test_of_those_that_saw_the_same_owner_one_takes_over(keys: Keys) -> None:
+    keys("dead").claim(is_dead)
+    winner, loser = keys("winner"), keys("loser")
+
+    def is_overtaken(owner: TaskAttempt) -> bool:
+        if owner.run_id == "dead":
+            winner.claim(is_dead)
+        return owner.run_id == "winner"
+
+    with pytest.raises(DeliveryKeyInUse, match="run winner"):
+        loser.claim(is_overtaken)
+    winner.check_still_owner()
+
+
+def test_a_table_that_is_behind_or_mixes_keys_up_is_refused(keys: Keys) -> None:
+    state = keys()
+    state.claim(is_dead)
+    state.claim(is_dead)
+    keys.hook.run("UPDATE outbound_transfer_delivery_keys SET claim_number = 1")
+    with pytest.raises(UnreliableTable, match="not to a replica"):
+        state.set("a", 1)
+
+
+def test_a_database_that_enforces_no_keys_is_refused() -> None:
+    with pytest.raises(UnsupportedWarehouse, match="not the tables of 'delivery_keys'"):
+        Keys(Hook("snowflake", connect_to_nothing))().claim(is_dead)
+
+
+def connect_to_nothing() -> Any:
+    raise AssertionError("nothing is asked of it")
+
+
+def test_an_invalid_key_is_an_invalid_delivery() -> None:
+    with pytest.raises(InvalidDelivery):
+        check_delivery_key(None)

@@ -1,0 +1,116 @@
+"""Processes that deliver under one key, and that are killed (SIGKILL)."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any, Final
+
+from outbound_transfer.warehouse.database import Warehouse
+from support.keyed_tasks import KeyedTaskInstance, keyed_task
+from support.timeouts import TEST_TIMEOUT
+
+_FORK: Final = get_context("fork")
+
+#: Tries of a task: others may claim its key again and again.
+_RETRIES: Final = 200
+
+
+class ShortWaits:
+    """Real time, in which no wait is long."""
+
+    clock = staticmethod(time.monotonic)
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        time.sleep(min(seconds, 0.05))
+
+
+@dataclass(frozen=True)
+class DatabaseKill:
+    """SIGKILL of the own process at a transaction of the database, counted from 1.
+
+    :ivar is_committed: just after it is committed; otherwise just before.
+    """
+
+    transaction: int
+    is_committed: bool
+
+
+class DeliveringProcess:
+    """A process with the task of one run, which delivers under the key "k" until it succeeds.
+
+    :param airflow: the states of the tasks of other runs.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        arguments: Mapping[str, Any],
+        *,
+        airflow: Mapping[tuple[str, int], str] | None = None,
+        kill: DatabaseKill | None = None,
+    ) -> None:
+        self._receiver, sender = _FORK.Pipe(duplex=False)
+        task = keyed_task(run_id, ShortWaits, airflow=airflow, retries=_RETRIES, **arguments)
+        task.before_retry = lambda: time.sleep(random.uniform(0.0, 0.2))
+        self._process = _FORK.Process(target=_run, args=(task, kill, sender), daemon=True)
+        self._process.start()
+        sender.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join(TEST_TIMEOUT)
+
+    def result(self) -> str | None:
+        """Return the id of its transfer; None if it was killed."""
+        found: str | Exception | None = None
+        if self._receiver.poll(TEST_TIMEOUT):
+            try:
+                found = self._receiver.recv()
+            except EOFError:
+                found = None
+        self._receiver.close()
+        self._process.join(TEST_TIMEOUT)
+        if isinstance(found, Exception):
+            raise found
+        assert found or self._process.exitcode == -signal.SIGKILL, self._process.exitcode
+        return found
+
+
+def _run(task: KeyedTaskInstance, kill: DatabaseKill | None, sender: Any) -> None:
+    try:
+        with killing(kill):
+            sender.send(task.run()["id"])
+    except Exception as error:
+        sender.send(RuntimeError(repr(error)))
+
+
+@contextmanager
+def killing(kill: DatabaseKill | None) -> Iterator[None]:
+    """Kill this process at a transaction."""
+    transaction, count = Warehouse.transaction, 0
+
+    @contextmanager
+    def counted(warehouse: Warehouse) -> Iterator[Any]:
+        nonlocal count
+        count += 1
+        is_this = kill is not None and count == kill.transaction
+        with transaction(warehouse) as tx:
+            yield tx
+            if is_this and kill and not kill.is_committed:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if is_this:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Warehouse.transaction = counted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Warehouse.transaction = transaction  # type: ignore[method-assign]

@@ -1,0 +1,119 @@
+"""One send for a key, always: several processes at once, and owners that are killed at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from outbound_transfer_sandbox.testing import Sandbox
+from resilience.delivery_keys.processes import DatabaseKill, DeliveringProcess
+from support.connections import connection_json
+from support.deliveries import billed
+from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
+from support.timeouts import eventually
+
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "create": {"method": "POST", "path": "/v1/transfers"},
+    "attach": {"method": "POST", "path": "*/files"},
+    "send": {"method": "POST", "path": "*/send"},
+}
+
+#: More than any delivery here has.
+MAX_TRANSACTIONS = 60
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The database of the keys, by its connection."""
+    if request.param == "sqlite":
+        connection = sqlite_connection(tmp_path / "states.db")
+    else:
+        connection = request.getfixturevalue(request.param).airflow_connection
+        connection = connection if isinstance(connection, str) else connection()
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", connection)
+    monkeypatch.setenv(STATE_CONN_ID, "states")
+    return str(request.param)
+
+
+@pytest.fixture
+def service(sandbox: Sandbox, keys: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    """A service whose rate limit many processes do not reach."""
+    sandbox.patch_account(requests_per_window=100_000)
+    monkeypatch.setenv(CONNECTION, connection_json(sandbox, calls_per_minute=100_000))
+    yield sandbox
+    sandbox.clear_faults()
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> dict[str, Any]:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_bytes(name.encode() * 100)
+    return {"files": str(tmp_path / "*.csv")}
+
+
+def check_sent_once(service: Sandbox, results: list[str | None]) -> None:
+    (sent,) = billed(service)
+    assert set(results) == {sent}
+    assert len(service.transfer(sent)["files"]) == 2
+
+
+@pytest.mark.parametrize("count", [2, 6])
+@pytest.mark.parametrize("is_known", [True, False], ids=["Airflow knows the owner", "every owner is taken for dead"])
+def test_processes_at_once_send_once(service: Sandbox, arguments: dict[str, Any], count: int, is_known: bool) -> None:
+    runs = [f"run {number}" for number in range(count)]
+    airflow = {(run, -1): "running" for run in runs} if is_known else {}
+    results = [one.result() for one in [DeliveringProcess(run, arguments, airflow=airflow) for run in runs]]
+
+    check_sent_once(service, results)
+    if is_known:
+        assert [(call["method"], call["path"]) for call in service.requests()].count(("POST", "/v1/transfers")) == 1
+
+
+@pytest.mark.parametrize("request_fate", ["never", "at once", "last"])
+@pytest.mark.parametrize("effect", ["before", "after"])
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_an_owner_is_killed_during_a_request(
+    service: Sandbox,
+    arguments: dict[str, Any],
+    request_name: str,
+    effect: Literal["before", "after"],
+    request_fate: Literal["never", "at once", "last"],
+) -> None:
+    then = "reset" if request_fate == "never" else "proceed"
+    service.plan_faults({"kind": "hold", "effect": effect, "then": then, **REQUESTS[request_name]})
+    owner = DeliveringProcess("one", arguments)
+    eventually(lambda: service.faults()[0]["state"] == "held")
+    owner.kill()
+    assert owner.result() is None
+    if request_fate != "last":
+        service.release_held_calls()
+    results = [DeliveringProcess("two", arguments).result()]
+    service.release_held_calls()
+    eventually(lambda: service.faults()[0]["state"] != "held")
+
+    results.append(DeliveringProcess("three", arguments).result())
+    check_sent_once(service, results)
+
+
+@pytest.mark.parametrize("is_committed", [False, True], ids=["before", "after"])
+def test_an_owner_is_killed_at_each_transaction(
+    service: Sandbox, arguments: dict[str, Any], is_committed: bool
+) -> None:
+    for number in range(1, MAX_TRANSACTIONS):
+        values = {**arguments, "delivery_key": f"k{number}"}
+        before = set(billed(service))
+        killed = DeliveringProcess("one", values, kill=DatabaseKill(number, is_committed)).result()
+        other = DeliveringProcess("two", values).result()
+        sent = billed(service)
+        assert set(sent) - before == {other}, number
+        assert set(sent.values()) == {1}
+        if killed is not None:
+            assert killed == other
+            assert number > 8, "a delivery has at least as many transactions"
+            return
+    pytest.fail("no delivery came to its end")
