@@ -62,6 +62,7 @@ SENDS = {
     "outstanding": 0,
     "board_minutes": 1,
     "statements_to_all": 2,
+    "daily_statements": 1,
 }
 
 
@@ -70,9 +71,11 @@ def test_each_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", DAGS)
-def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, request) -> None:
+def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, request, monkeypatch) -> None:
     if name == "with_alerts":
         request.getfixturevalue("recipients_pick_up")
+    if "delivery_key" in DAGS[name]:
+        monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "outbound_transfer_warehouse")
     run = run_dag(DAGS[name], conf={"folder": str(surroundings), "hours": 0})
 
     assert run.state == "success", run.states()
