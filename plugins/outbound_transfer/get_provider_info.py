@@ -140,12 +140,34 @@ def get_provider_info() -> dict[str, Any]:
                     "ledger_conn_id": {
                         "description": (
                             "Connection of the SQL database where deliveries are recorded and which the page shows: "
-                            "the warehouse, as a rule. Nothing is recorded where it is empty."
+                            "the warehouse, as a rule. Where it is empty, default_ledger decides."
                         ),
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "outbound_transfer_warehouse",
                         "default": "",
+                    },
+                    "default_ledger": {
+                        "description": (
+                            "Whether deliveries are recorded without ledger_conn_id, if all of Airflow runs on one "
+                            "machine: with its SQLite database airflow.db in AIRFLOW_HOME and the LocalExecutor. They "
+                            "are then in the file outbound_transfer_ledger.db beside it. Elsewhere the log of each "
+                            "delivery says that the page does not show it, unless this is False."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "True",
+                    },
+                    "show_recipients": {
+                        "description": (
+                            "Whether the page names those who have and who have not picked up a transfer, to users "
+                            "who may read its DAG. If it is False, the ledger does not record them, either."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "True",
                     },
                     "ledger_table_prefix": {
                         "description": "Begins the names of the ledger's tables and of the table of states.",

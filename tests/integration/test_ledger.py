@@ -280,6 +280,80 @@ def test_no_secret_and_no_address_gets_into_the_ledger(task, fetch, sandbox, tmp
         assert secret not in kept
 
 
+def recipients_of(fetch) -> list[tuple[str, bool]]:
+    ((recipients,),) = fetch("SELECT recipients FROM outbound_transfer_delivery_recipients")
+    assert "7700" not in recipients
+    return [(each["email"], each["picked_up_at"] is not None) for each in json.loads(recipients)]
+
+
+def test_who_has_picked_up_is_in_a_table_of_its_own(task, fetch, sandbox) -> None:
+    sent = task().run()
+    assert recipients_of(fetch) == [("ann@example.com", False), ("bob@example.com", False)]
+    sandbox.pickup(sent["id"], "bob@example.com")
+    sensor = TransferSensor(task_id="wait", transfer_id=sent["id"])
+    sensor.poke(Task(lambda: sensor, SimulatedClock(sandbox), task_id="wait").context())
+    assert recipients_of(fetch) == [("ann@example.com", False), ("bob@example.com", True)]
+    assert "@example.com" not in str(fetch_all(fetch))
+
+
+def test_recipients_are_recorded_nowhere_if_they_are_not_to_be_shown(task, fetch, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__SHOW_RECIPIENTS", "False")
+    task().run()
+    assert row_of(fetch)["recipient_count"] == 2
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        recipients_of(fetch)
+
+
+#: Arguments of a delivery that fails before it has a draft, and what its row says.
+FAILURES: dict[str, tuple[dict[str, Any], str]] = {
+    "no file": ({"files": ["/nowhere/report-*.csv"]}, "/nowhere/report-*.csv"),
+    "no subject": ({"subject": None}, "nothing was created: - subject must"),
+    "no address": ({"recipients": ["ann"]}, "is not an address"),
+    "no connection": ({"outbound_transfer_conn_id": "missing"}, "missing"),
+    "no key": ({"outbound_transfer_conn_id": "without_key"}, "key"),
+    "a wrong key": ({"outbound_transfer_conn_id": "wrong_key"}, "401"),
+    "a wrong host": ({"outbound_transfer_conn_id": "wrong_host"}, "must hold no path"),
+}
+
+
+@pytest.mark.parametrize("fault", FAILURES)
+def test_a_failure_before_a_draft_is_in_the_ledger_until_a_try_succeeds(
+    fault, task, fetch, sandbox, monkeypatch
+) -> None:
+    right = json.loads(sandbox.airflow_connection())
+    for name, values in {
+        "without_key": {"password": ""},
+        "wrong_key": {"password": "obt_of_nobody_0123456789"},
+        "wrong_host": {"host": "https://account.example.com/a/path"},
+    }.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(right | values))
+    arguments, said = FAILURES[fault]
+    failing = task(**arguments)
+    with pytest.raises(Exception, match=r"\w"):  # each is of its own kind
+        failing.run()
+
+    row = row_of(fetch)
+    assert (row["status"], row["account"], row["task_id"], row["try_number"]) == ("failed", "-", "deliver", 1)
+    assert said in row["error"]
+    assert "0123456789" not in row["error"]
+
+    if "key" in fault:  # a retry with another key cannot know what the first one has sent
+        return
+    again = task()
+    again.store, again.try_number, again.max_tries = failing.store, 1, 1
+    again.run()
+    row = row_of(fetch)
+    assert (row["status"], row["error"], row["try_number"]) == ("pending", None, 2)
+
+
+def test_a_sensor_that_fails_is_no_delivery(fetch, sandbox, connection) -> None:
+    sensor = TransferSensor(task_id="wait", transfer_id="of_nobody")
+    with pytest.raises(AirflowFailException):
+        sensor.poke(Task(lambda: sensor, SimulatedClock(sandbox), task_id="wait").context())
+    with suppress(sqlite3.OperationalError):  # the calls' table may be there
+        assert fetch_all(fetch) == []
+
+
 @pytest.fixture
 def deaf() -> Iterator[socket.socket]:
     """A server that accepts and never answers."""

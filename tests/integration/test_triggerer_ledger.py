@@ -37,7 +37,8 @@ def fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 def begin_row(tmp_path: Path, account: str) -> None:
     tables = DeliveryTables(Warehouse(sqlite_hook(tmp_path / "ledger.db")))
-    DeliveryRecorder(account, TaskRef("conn", "dag", "deliver", "run", -1, 1), tables.save).record_transfer(SENT)
+    task = TaskRef("conn", "dag", "deliver", "run", -1, 1)
+    DeliveryRecorder(lambda: account, task, tables.save).record_transfer(SENT)
 
 
 async def settled(ledger: TriggererLedger) -> None:
@@ -50,7 +51,7 @@ async def settled(ledger: TriggererLedger) -> None:
 async def test_an_end_that_no_worker_tells_is_written_by_the_triggerer(fetch, tmp_path, sandbox, connection) -> None:
     begin_row(tmp_path, sandbox.base_url.removeprefix("http://"))
     ledger = TriggererLedger()
-    ledger.record_finished(
+    ledger.record_transfer(
         Transfer("t1", "complete", "S", recipients=SENT.recipients),
         connection,
         OutboundTransferHook(connection).get_async_account,
@@ -73,7 +74,7 @@ async def test_a_triggerer_counts_its_calls_now_and_then(fetch) -> None:
 async def test_a_ledger_that_is_not_there_ends_no_wait(monkeypatch, sandbox, connection, caplog) -> None:
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "nobody")
     ledger = TriggererLedger()
-    ledger.record_finished(SENT, connection, OutboundTransferHook(connection).get_async_account)
+    ledger.record_transfer(SENT, connection, OutboundTransferHook(connection).get_async_account)
     await settled(ledger)
     assert "Could not write to the delivery ledger" in caplog.text
 
@@ -91,7 +92,7 @@ async def test_a_ledger_that_hangs_takes_no_more_than_so_many_notes(fetch, monke
     ledger = TriggererLedger()
     try:
         for number in range(10):
-            ledger.record_finished(
+            ledger.record_transfer(
                 Transfer(f"t{number}", "complete", "S"), connection, OutboundTransferHook(connection).get_async_account
             )
         await asyncio.gather(*ledger._tasks)

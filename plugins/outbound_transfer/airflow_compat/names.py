@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow.configuration import get_airflow_home
+
 __all__ = [
     "NEVER_EXPIRE",
     "AirflowException",
@@ -25,6 +27,7 @@ __all__ = [
     "TaskDeferred",
     "conf",
     "determine_kwargs",
+    "get_airflow_home",
     "get_hook_lineage_collector",
     "get_stats",
     "mask_secret",

@@ -13,7 +13,7 @@ from math import inf
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from outbound_transfer.ledger.config import LedgerConfig, find_connection
+from outbound_transfer.ledger.config import find_connection
 from outbound_transfer.warehouse.config import state_conn_id, table_naming
 from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
@@ -153,7 +153,7 @@ def find_database(purpose: str) -> SharedDatabase | None:
         known = _databases.get(key)
         if not conn_id or (key in _databases and not (known and known.has_failed)):
             return known
-        connection = find_connection(LedgerConfig(conn_id, **table_naming()))
+        connection = find_connection(conn_id)
     except Exception as error:
         log.warning("This process cannot %s: %s: %s", purpose, type(error).__name__, error)
         return None

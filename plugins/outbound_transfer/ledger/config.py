@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.airflow_compat.connections import with_parsed_extra
 from outbound_transfer.airflow_compat.names import BaseHook
-from outbound_transfer.warehouse.config import get_option, table_naming
+from outbound_transfer.ledger.local_file import SqliteFileHook, find_ledger_file
+from outbound_transfer.warehouse.config import get_option, get_switch, table_naming
 from outbound_transfer.warehouse.connection import open_warehouse
+from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables
 
 if TYPE_CHECKING:
@@ -22,41 +26,82 @@ DB_TIMEOUT: Final = 10.0
 log = logging.getLogger(__name__)
 
 
+#: What a delivery's log says where it is not recorded.
+NOT_RECORDED: Final = (
+    "The page 'Outbound transfers' cannot show this delivery: ledger_conn_id is not set in the section "
+    "[outbound_transfer] of Airflow's configuration. Set it to a SQL connection for workers, triggerer and API server; "
+    "or set default_ledger to False, and this is not logged any more"
+)
+
+
 @dataclass(frozen=True)
 class LedgerConfig:
-    """The ledger's connection, and the prefix and schema of its tables."""
+    """The ledger's connection, and the prefix and schema of its tables.
+
+    :ivar conn_id: "" if the ledger is ``file``.
+    :ivar file: the file of :mod:`.local_file`; None if the ledger has a connection.
+    :ivar shows_recipients: whether the recipients of each delivery are recorded and shown.
+    """
 
     conn_id: str
     prefix: str
     schema: str | None
+    file: Path | None = None
+    shows_recipients: bool = True
 
 
 def load_config() -> LedgerConfig | None:
     """Return the configuration; None if there is no ledger, or if its settings cannot be read. Never raises."""
     try:
-        conn_id = get_option("ledger_conn_id")
-        return LedgerConfig(conn_id, **table_naming()) if conn_id else None
+        naming, shows_recipients = table_naming(), get_switch("show_recipients")
+        if conn_id := get_option("ledger_conn_id"):
+            return LedgerConfig(conn_id, **naming, shows_recipients=shows_recipients)
+        file = find_ledger_file() if get_switch("default_ledger") else None
+        return LedgerConfig("", naming["prefix"], None, file, shows_recipients) if file else None
     except Exception as error:  # a lone % in airflow.cfg
         log.warning("The delivery ledger is disabled: [outbound_transfer] of the configuration is invalid: %s", error)
         return None
 
 
-def find_connection(config: LedgerConfig) -> Connection:
-    """Return the ledger's connection, for another thread to use: a lookup uses the one socket to Airflow, like the
+def is_ledger_missing() -> bool:
+    """Return whether no ledger is configured, and nobody said that there is to be none. Never raises."""
+    with suppress(Exception):  # load_config() logs what is wrong
+        return not get_option("ledger_conn_id") and get_switch("default_ledger") and find_ledger_file() is None
+    return False
+
+
+def find_connection(conn_id: str) -> Connection:
+    """Return a database's connection, for another thread to use: a lookup uses the one socket to Airflow, like the
     task's own requests.
     """
-    connection: Connection = BaseHook.get_connection(config.conn_id)
+    connection: Connection = BaseHook.get_connection(conn_id)
     if connection.conn_type == "postgres":
         connection.extra = json.dumps({"connect_timeout": int(DB_TIMEOUT), **connection.extra_dejson})
     return with_parsed_extra(connection)
 
 
-def open_tables(config: LedgerConfig, connection: Connection) -> DeliveryTables:
+def find_ledger_connection(config: LedgerConfig) -> Connection | None:
+    """Return the ledger's connection, as :func:`find_connection` does; None if the ledger is a file."""
+    return find_connection(config.conn_id) if config.file is None else None
+
+
+def open_ledger(config: LedgerConfig, timeout: float, connection: Connection | None = None) -> Warehouse:
+    """Return the ledger's database, without connecting.
+
+    :param timeout: see :func:`.open_warehouse`.
+    :param connection: its connection, if it was looked up before.
+    :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
+    """
+    if config.file:
+        return Warehouse(SqliteFileHook(config.file), prefix=config.prefix, timeout=timeout)
+    return open_warehouse(
+        config.conn_id, prefix=config.prefix, schema=config.schema, timeout=timeout, connection=connection
+    )
+
+
+def open_tables(config: LedgerConfig, connection: Connection | None) -> DeliveryTables:
     """Return the ledger's tables. Call it in a thread: it imports the provider of the connection.
 
     :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
     """
-    warehouse = open_warehouse(
-        config.conn_id, prefix=config.prefix, schema=config.schema, timeout=DB_TIMEOUT, connection=connection
-    )
-    return DeliveryTables(warehouse)
+    return DeliveryTables(open_ledger(config, DB_TIMEOUT, connection))

@@ -13,8 +13,16 @@ import msgspec
 
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.delivery.observer import DeliveryObserver
+from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.models import Transfer
-from outbound_transfer.warehouse.deliveries import DISCARDED, MAX_ERROR, DeliveryUpdate, TaskRef
+from outbound_transfer.warehouse.deliveries import (
+    DISCARDED,
+    MAX_ERROR,
+    DeliveryFailure,
+    DeliveryUpdate,
+    RecipientPickup,
+    TaskRef,
+)
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp, utc_now
 
 log = logging.getLogger(__name__)
@@ -42,27 +50,33 @@ def _never_raises(step: Step) -> Step:
     return recorded  # type: ignore[return-value]
 
 
-def _ignore(update: DeliveryUpdate) -> None:
+def _ignore(update: DeliveryUpdate | DeliveryFailure) -> None:
     pass
 
 
 class DeliveryRecorder(DeliveryObserver):
     """Records the steps of a task's deliveries. A step never raises and does not wait for the ledger.
 
-    :param account: name of the deliveries' account.
+    :param account: returns the name of the deliveries' account; called only for a task that has a transfer.
     :param task: the task; None if there is no ledger, and nothing is recorded then.
-    :param submit: called with each :class:`DeliveryUpdate`, which has all that is known about one delivery so far.
+    :param submit: called with each :class:`DeliveryUpdate`, which has all that is known about one delivery so far, and
+        with the :class:`DeliveryFailure` of a try that has no draft.
+    :param subject: subject of the draft that the task makes; None if it makes none.
+    :param shows_recipients: whether the recipients are recorded, and not only their number.
     """
 
     def __init__(
         self,
-        account: str = "",
+        account: Callable[[], str] = str,
         task: TaskRef | None = None,
-        submit: Callable[[DeliveryUpdate], Any] = _ignore,
+        submit: Callable[[DeliveryUpdate | DeliveryFailure], Any] = _ignore,
         *,
+        subject: str | None = None,
+        shows_recipients: bool = True,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._account, self._task, self._submit, self._clock = account, task, submit, clock
+        self._subject, self._shows_recipients = subject, shows_recipients
         self._updates: dict[str, DeliveryUpdate] = {}
         self._current = ""
 
@@ -89,6 +103,7 @@ class DeliveryRecorder(DeliveryObserver):
             status=transfer.status,
             subject=transfer.subject,
             recipient_count=len(transfer.recipients) if recipients is None else recipients,
+            recipients=_recipients(transfer) if self._shows_recipients else (),
             picked_up_count=transfer.picked_up_count,
             sent_at=parse_event_timestamp(transfer.sent_at),
             expires_at=parse_event_timestamp(transfer.expires_at),
@@ -129,6 +144,10 @@ class DeliveryRecorder(DeliveryObserver):
         """Record the error of the task's try. Errors of this package contain no secrets."""
         if self._current:
             self._change(self._current, error=redacted_summary(error))
+        elif self._subject is not None:
+            assert self._task is not None
+            at = format_timestamp(self._clock())
+            self._submit(DeliveryFailure(task=self._task, subject=self._subject, error=redacted_summary(error), at=at))
 
     def _files_of(self, transfer_id: str) -> tuple[dict[str, dict[str, Any]], frozenset[str]]:
         update = self._updates.get(transfer_id)
@@ -138,7 +157,7 @@ class DeliveryRecorder(DeliveryObserver):
         assert self._task is not None
         now = format_timestamp(self._clock())
         update = self._updates.get(transfer_id) or DeliveryUpdate(
-            account=self._account,
+            account=self._account(),
             transfer_id=transfer_id,
             task=self._task,
             started_at=now,
@@ -151,8 +170,23 @@ class DeliveryRecorder(DeliveryObserver):
         self._submit(update)
 
 
+def _recipients(transfer: Transfer) -> tuple[RecipientPickup, ...]:
+    """Return the recipients of a sent transfer: nobody can pick up a draft, and its recipients may never be sent to."""
+    if transfer.is_draft:
+        return ()
+    return tuple(
+        RecipientPickup(each.email, each.name or "", parse_event_timestamp(each.picked_up_at))
+        for each in transfer.recipients
+    )
+
+
 def redacted_summary(error: BaseException) -> str:
-    """Return the first line of an error without secrets and email addresses, which the ledger must not store."""
-    message = str(error).strip() or type(error).__name__
+    """Return an error as one line without secrets and email addresses, which the column must not have.
+
+    Of an error that is not this package's, only the first line: others may have anything.
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    is_own = any(isinstance(each, OutboundTransferError) for each in (error, error.__cause__))
+    line = " ".join(" ".join(lines).split()) if is_own else lines[0]
     # Masked as in the log: an error may quote an object store or a database.
-    return _ADDRESS.sub("***", str(redact(message.splitlines()[0])))[:MAX_ERROR]
+    return _ADDRESS.sub("***", str(redact(line)))[:MAX_ERROR]

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.ledger.background_writer import BackgroundWriter
 from outbound_transfer.ledger.call_counter import CALL_COUNTER
-from outbound_transfer.ledger.config import LedgerConfig, find_connection, load_config, open_tables
+from outbound_transfer.ledger.config import LedgerConfig, find_ledger_connection, load_config, open_tables
 from outbound_transfer.ledger.recorder import DeliveryRecorder
 from outbound_transfer.warehouse.deliveries import TaskRef
 
 if TYPE_CHECKING:
     from outbound_transfer.protocol.models import Transfer
-    from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate
+    from outbound_transfer.warehouse.deliveries import DeliveryFailure, DeliveryTables, DeliveryUpdate
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two writes of the counts of calls.
 INTERVAL: Final = 60.0
 
-#: Maximum number of pending updates; more are dropped: the page knows these outcomes from the transfers' table, too.
+#: Maximum number of pending updates; more are dropped: the page knows these from the transfers' table, too.
 MAX_BACKLOG: Final = 1_000
 
 
@@ -43,13 +43,13 @@ class TriggererLedger:
             self._counted = time.monotonic()
             self._start(self._flush_call_counts(config))
 
-    def record_finished(self, transfer: Transfer, conn_id: str, account: Callable[[], Awaitable[str]]) -> None:
-        """Record a transfer whose waiter finished in the triggerer, without a worker.
+    def record_transfer(self, transfer: Transfer, conn_id: str, account: Callable[[], Awaitable[str]]) -> None:
+        """Record a transfer that a deferred task waits for.
 
         :param account: returns the name of the transfer's account.
         """
         if config := load_config():
-            self._start(self._record_finished(config, transfer, conn_id, account))
+            self._start(self._record_transfer(config, transfer, conn_id, account))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         # In a task of its own, because looking up a connection may take long.
@@ -67,18 +67,19 @@ class TriggererLedger:
         if writer.backlog < MAX_BACKLOG and (calls := CALL_COUNTER.drain()):
             writer.submit(calls[0][0], lambda tables: tables.add_call_counts(calls))
 
-    async def _record_finished(
+    async def _record_transfer(
         self, config: LedgerConfig, transfer: Transfer, conn_id: str, account: Callable[[], Awaitable[str]]
     ) -> None:
         name = await account()
         writer = await self._open(config)  # no await from here to the submit: the writer may be replaced
 
-        def submit(update: DeliveryUpdate) -> None:
+        def submit(update: DeliveryUpdate | DeliveryFailure) -> None:
             writer.submit(update.transfer_id, lambda tables: tables.save(update))
 
         if writer.backlog < MAX_BACKLOG:
             # The row belongs to another task; the waiter's task is not recorded.
-            DeliveryRecorder(name, TaskRef(conn_id, "", "", "", -1, 0, owns_delivery=False), submit).record_transfer(
+            task = TaskRef(conn_id, "", "", "", -1, 0, owns_delivery=False)
+            DeliveryRecorder(lambda: name, task, submit, shows_recipients=config.shows_recipients).record_transfer(
                 transfer
             )
 
@@ -87,7 +88,7 @@ class TriggererLedger:
         before = self._writer
         if before is not None and not (before.has_failed and not before.backlog):
             return before
-        connection = await call_airflow(partial(find_connection, config))
+        connection = await call_airflow(partial(find_ledger_connection, config))
         if self._writer is before:  # no other task has replaced it
             if before is not None:
                 before.close(0)

@@ -14,9 +14,15 @@ from outbound_transfer.airflow_compat.names import (
 )
 from outbound_transfer.ledger.background_writer import BackgroundWriter
 from outbound_transfer.ledger.call_counter import CALL_COUNTER
-from outbound_transfer.ledger.config import find_connection, load_config, open_tables
+from outbound_transfer.ledger.config import (
+    NOT_RECORDED,
+    find_ledger_connection,
+    is_ledger_missing,
+    load_config,
+    open_tables,
+)
 from outbound_transfer.ledger.recorder import DeliveryRecorder, redacted_summary
-from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, TaskRef
+from outbound_transfer.warehouse.deliveries import DeliveryFailure, DeliveryTables, DeliveryUpdate, TaskRef
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,10 +38,12 @@ def record_task(operator: Any, context: Context, account: Callable[[], str]) -> 
     Errors of the ledger are logged and never raised.
 
     :param operator: its ``owns_delivery`` is False if the task makes no deliveries.
-    :param account: returns the account's name; called only if there is a ledger.
+    :param account: returns the account's name; called only if there is a ledger and the task has a transfer.
     """
     opened = _open(operator, context, account)
     if opened is None:
+        if operator.owns_delivery and is_ledger_missing():
+            operator.log.info(NOT_RECORDED)
         yield DeliveryRecorder()
         return
     writer, recorder = opened
@@ -60,17 +68,24 @@ def _open(
     if (config := load_config()) is None:
         return None
     try:
-        connection = find_connection(config)
-        name = account()
+        connection = find_ledger_connection(config)
     except Exception as error:
         operator.log.warning("The delivery ledger is disabled: %s", redacted_summary(error))
         return None
     writer = BackgroundWriter(partial(open_tables, config, connection), operator.log)
 
-    def submit(update: DeliveryUpdate) -> None:
+    def submit(update: DeliveryUpdate | DeliveryFailure) -> None:
         writer.submit(update.transfer_id, lambda tables: tables.save(update))
 
-    return writer, DeliveryRecorder(name, _task(operator, context), submit)
+    recorder = DeliveryRecorder(
+        account,
+        _task(operator, context),
+        submit,
+        # An operator with a subject makes a draft.
+        subject=str(operator.subject or "") if hasattr(operator, "subject") else None,
+        shows_recipients=config.shows_recipients,
+    )
+    return writer, recorder
 
 
 def _task(operator: Any, context: Context) -> TaskRef:

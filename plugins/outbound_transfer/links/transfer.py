@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperatorLink
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
     from outbound_transfer.client import Settings
+
+#: XCom of a task that waits for a transfer of another: its account and id.
+AWAITED_KEY: Final = "outbound_transfer_awaited"
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +47,12 @@ def push_link(context: Any, settings: Settings, transfer_id: object) -> None:
         log.warning("Could not store the link to transfer '%s': %s", transfer_id, error)
 
 
-def push_link_for_connection(context: Any, conn_id: str, transfer_id: object) -> None:
-    """Link a task that has no client yet; an error of its connection is left to the code that uses it."""
+def push_awaited_transfer(context: Any, conn_id: str, transfer_id: object) -> None:
+    """Link a task to the transfer that it waits for, and store which one that is, for the page of deliveries.
+
+    The task has no client yet; an error of its connection is left to the code that uses it.
+    """
     with suppress(Exception):
-        push_link(context, settings_from_connection(BaseHook.get_connection(conn_id)), transfer_id)
+        settings = settings_from_connection(BaseHook.get_connection(conn_id))
+        push_link(context, settings, transfer_id)
+        context["ti"].xcom_push(AWAITED_KEY, {"account": settings.account, "transfer_id": transfer_id})

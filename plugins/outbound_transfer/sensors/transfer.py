@@ -10,7 +10,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.links.transfer import TransferLink, push_link_for_connection
+from outbound_transfer.links.transfer import TransferLink, push_awaited_transfer
 from outbound_transfer.protocol.outcomes import TransferOutcome
 from outbound_transfer.tasks.outcome_report import report_outcome
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, checked_transfer_id, default_sensor_timeout, timed_out
@@ -64,7 +64,7 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         self.transfer_id = checked_transfer_id(self.transfer_id)
-        push_link_for_connection(context, self.outbound_transfer_conn_id, self.transfer_id)
+        push_awaited_transfer(context, self.outbound_transfer_conn_id, self.transfer_id)
         with report_outcome(context, self._find_outcome):
             if self.deferrable:
                 self.defer_wait(self.transfer_id, self.get_or_create_deadline(context))

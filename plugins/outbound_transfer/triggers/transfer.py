@@ -183,6 +183,8 @@ class TransferTrigger(_SharedPollTrigger):
                 finished = await self._finish_event(waiter) if waiter.result else None
                 if waiter.result and not finished:
                     del waiter.log_messages[-1:]  # the worker logs it
+                if not waiter.result and waiter.log_messages and waiter.transfer and waiter.transfer.picked_up_count:
+                    self._record(waiter.transfer)  # more have picked up, as a rule
                 while waiter.log_messages:
                     message = waiter.log_messages.pop(0)
                     self.log.log(logging.WARNING if message.endswith(STATUS_HINTS) else logging.INFO, "%s", message)
@@ -218,7 +220,7 @@ class TransferTrigger(_SharedPollTrigger):
             except Exception as error:  # an error of the trigger would start the wait again
                 self.log.warning("Could not store the result from the triggerer; a worker does: %s", error)
                 return None
-        self._record_finished(waiter.transfer)
+        self._record(waiter.transfer)
         return TaskSkippedEvent() if outcome is Outcome.SKIP else TaskSuccessEvent()
 
     def _xcom_of(self, outcome: Outcome, transfer: Transfer) -> tuple[str, Any] | None:
@@ -237,11 +239,10 @@ class TransferTrigger(_SharedPollTrigger):
             return waiter.result
         return {"status": "error", "transfer": None, "message": OTHER_TRANSFER}
 
-    def _record_finished(self, transfer: Transfer) -> None:
-        """Record the transfer in the ledger, as no worker will."""
-
+    def _record(self, transfer: Transfer) -> None:
+        """Record the transfer in the ledger, as no worker does now."""
         conn_id = self.outbound_transfer_conn_id
-        TRIGGERER_LEDGER.record_finished(transfer, conn_id, OutboundTransferHook(conn_id).get_async_account)
+        TRIGGERER_LEDGER.record_transfer(transfer, conn_id, OutboundTransferHook(conn_id).get_async_account)
 
 
 class TransferOutcomeTrigger(_SharedPollTrigger):

@@ -15,10 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from outbound_transfer.airflow_compat.api_server import HAS_COOKIE
+from outbound_transfer.ledger.local_file import LEDGER_FILE
 from outbound_transfer.ui import rendering
 from outbound_transfer.ui.cache import ResultCache
 from outbound_transfer.ui.filters import parse_filter
 from outbound_transfer.ui.permissions import CAN_SEE_PAGE, CAN_SEE_TASK, READABLE_DAGS
+from outbound_transfer.ui.queries import TaskKey
 from outbound_transfer.ui.repository import DeliveryRepository, NotConfigured, QueryResult
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from outbound_transfer.ui.views import deliveries_page, task_page
@@ -66,13 +68,16 @@ def create_application(runner: BoundedThreadRunner, cache: ResultCache) -> FastA
         )
 
     @app.get("/task", dependencies=[CAN_SEE_TASK])
-    async def task(dag_id: str, run_id: str, task_id: str, map_index: str = "") -> Response:
+    async def task(
+        dag_id: str, run_id: str, task_id: str, map_index: str = "", readable: set[str] = READABLE_DAGS
+    ) -> Response:
         now = datetime.now(timezone.utc)
         if "\0" in dag_id + run_id + task_id:  # not in any name, and PostgreSQL refuses it
             raise HTTPException(404)
+        key = TaskKey(dag_id, run_id, task_id, _map_index(map_index))
         return await _respond(
             runner,
-            lambda: DeliveryRepository.configured(cache).for_task(dag_id, run_id, task_id, _map_index(map_index)),
+            lambda: DeliveryRepository.configured(cache).for_task(key, readable),
             lambda result: task_page(result, now),
         )
 
@@ -103,11 +108,14 @@ async def _respond(
 _TIMEOUT_TEXT: Final = (
     "It did not respond within {:g} seconds. Deliveries and ingestion continue without this page. Check that the "
     "database of the connection ledger_conn_id ([outbound_transfer] in Airflow's configuration) is running and that "
-    "the API server can reach it, then reload."
+    "the API server can reach it, then reload. Without that connection, deliveries are in the file "
+    f"{LEDGER_FILE} in AIRFLOW_HOME."
 )
 _ERROR_TEXT: Final = (
     "The read failed with {}; the API server's log has the details. Check that the connection ledger_conn_id "
-    "([outbound_transfer] in Airflow's configuration) is the warehouse, and that the API server may use it."
+    "([outbound_transfer] in Airflow's configuration) is the warehouse, and that the API server may use it. Without "
+    f"that connection, deliveries are in the file {LEDGER_FILE} in AIRFLOW_HOME, which the API server must be able to "
+    "write."
 )
 
 

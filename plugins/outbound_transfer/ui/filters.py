@@ -11,24 +11,26 @@ from urllib.parse import urlencode
 
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
 from outbound_transfer.protocol.wording import clean
+from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 
 #: Number of days that each bar of the chart covers, by length of the time window in days.
 DAYS_PER_BAR: Final = {7: 1, 30: 1, 90: 3, 365: 7}
 DEFAULT_DAYS: Final = 30
 
 IN_FLIGHT: Final = "in-flight"
-FAILED: Final = "failed"
-DISCARDED: Final = "discarded"
+WITH_ERROR: Final = "error"
 DELETED: Final = "deleted"
 
-#: Terminal statuses of the ledger: those of the service, of a discarded draft, and of a deleted transfer.
-LEDGER_TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED, DISCARDED, DELETED)
+#: Terminal statuses of the ledger: those of the service, of a discarded draft, of a deleted transfer, and of a
+#: task without a draft.
+LEDGER_TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED, DISCARDED, DELETED, FAILED)
 
 #: Labels of the status filter.
 CHOICES: Final = {
     "": "Any status",
     IN_FLIGHT: "In flight",
-    FAILED: "With an error",
+    WITH_ERROR: "With an error",
+    FAILED: "Failed before a draft",
     DRAFT: "Not sent (draft)",
     PENDING: "Pending",
     PARTIAL: "Partial",

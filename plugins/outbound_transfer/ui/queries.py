@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Table
 
+from outbound_transfer.protocol.models import COMPLETE
 from outbound_transfer.ui import statements
 from outbound_transfer.ui.cache import ResultCache
 from outbound_transfer.ui.filters import Filter, Position, bar_starts
@@ -21,17 +22,19 @@ from outbound_transfer.ui.rows import (
     DeliveryRow,
     FeedRow,
     LeaseRow,
+    LedgerRecipientsRow,
     OutcomeRow,
     PickupRow,
     PollRow,
     RecipientRow,
 )
 from outbound_transfer.ui.sql import Schema
-from outbound_transfer.ui.statements import ESCAPE, MAX_ROWS
+from outbound_transfer.ui.statements import BATCH_SIZE, ESCAPE, MAX_ROWS
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.tables import (
     CALLS,
     DELIVERIES,
+    DELIVERY_RECIPIENTS,
     FEED_CURSOR,
     FEED_POLLS,
     KEY_ALLOWANCE,
@@ -44,8 +47,26 @@ from outbound_transfer.warehouse.timestamps import format_timestamp
 
 PAGE_SIZE: Final = 25
 
+
+class TaskKey(NamedTuple):
+    """A task instance. ``map_index`` is -1 if the task is not mapped."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+class AwaitedTransfer(NamedTuple):
+    """A transfer that a task waits for."""
+
+    account: str
+    transfer_id: str
+
+
 _TABLES: Final = (
     DELIVERIES,
+    DELIVERY_RECIPIENTS,
     CALLS,
     KEY_ALLOWANCE,
     POLL_LEASES,
@@ -58,10 +79,23 @@ _TABLES: Final = (
 
 
 @dataclass(frozen=True)
+class Recipients:
+    """The recipients of some deliveries.
+
+    :ivar recorded: from the ledger.
+    :ivar listed: from the listing.
+    """
+
+    recorded: list[LedgerRecipientsRow] = field(default_factory=list)
+    listed: list[RecipientRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Overview:
     """The rows of the page of all deliveries.
 
     :ivar tables: the tables that exist.
+    :ivar recipients: those of deliveries that not all have picked up.
     :ivar outcomes: counts of all deliveries in the window.
     :ivar deliveries: one page of them, newest first.
     :ivar has_newer: whether there are newer deliveries than these.
@@ -71,6 +105,7 @@ class Overview:
     tables: frozenset[Table]
     outcomes: list[OutcomeRow] = field(default_factory=list)
     deliveries: list[DeliveryRow] = field(default_factory=list)
+    recipients: Recipients = field(default_factory=Recipients)
     has_newer: bool = False
     has_older: bool = False
     pickups: list[PickupRow] = field(default_factory=list)
@@ -85,15 +120,23 @@ class TaskDeliveries:
     """The rows of the view of one task instance.
 
     :ivar tables: the tables that exist.
+    :ivar awaited: id of the transfer that the task waits for, and has not made; "" if it waits for none.
     """
 
     tables: frozenset[Table]
     deliveries: list[DeliveryRow] = field(default_factory=list)
-    recipients: list[RecipientRow] = field(default_factory=list)
+    recipients: Recipients = field(default_factory=Recipients)
+    awaited: str = ""
 
 
 def overview(
-    warehouse: Warehouse, wanted: Filter, readable: Collection[str], now: datetime, cache: ResultCache
+    warehouse: Warehouse,
+    wanted: Filter,
+    readable: Collection[str],
+    now: datetime,
+    cache: ResultCache,
+    *,
+    shows_recipients: bool = True,
 ) -> Overview:
     """Read everything that the page shows, over one connection.
 
@@ -119,20 +162,40 @@ def overview(
             (tables, warehouse.qualified(DELIVERIES), *starts, *dags),
             lambda: (queries.outcomes(starts, dags), queries.pickups(starts[0], dags)),
         )
+        unfinished = [row for row in rows if row.status != COMPLETE]
         return replace(
-            shared, outcomes=outcomes, deliveries=rows, has_newer=has_newer, has_older=has_older, pickups=pickups
+            shared,
+            outcomes=outcomes,
+            deliveries=rows,
+            recipients=queries.recipients(unfinished) if shows_recipients else Recipients(),
+            has_newer=has_newer,
+            has_older=has_older,
+            pickups=pickups,
         )
 
 
-def task_deliveries(warehouse: Warehouse, dag_id: str, run_id: str, task_id: str, map_index: int) -> TaskDeliveries:
-    """Read the deliveries of one task instance, with their recipients."""
+def task_deliveries(
+    warehouse: Warehouse,
+    task: TaskKey,
+    readable: Collection[str] = (),
+    find_awaited: Callable[[TaskKey], AwaitedTransfer | None] = lambda _: None,
+    *,
+    shows_recipients: bool = True,
+) -> TaskDeliveries:
+    """Read the deliveries of one task instance, or that of the transfer that it waits for.
+
+    :param readable: ids of the DAGs whose deliveries the user may see.
+    :param find_awaited: finds out which transfer a task that has no deliveries waits for.
+    """
     with warehouse.read() as tx:
         queries = _Queries(warehouse, tx)
         if DELIVERIES not in queries.tables:
             return TaskDeliveries(queries.tables)
-        rows = queries.task_deliveries(dag_id, run_id, task_id, map_index)
-        recipients = [each for row in rows for each in queries.recipients(row.account, row.transfer_id)]
-        return TaskDeliveries(queries.tables, rows, recipients)
+        rows, awaited = queries.task_deliveries(task), None
+        if not rows and (awaited := find_awaited(task)):
+            rows = [row for row in queries.delivery(awaited) if row.dag_id in readable]
+        recipients = queries.recipients(rows) if shows_recipients else Recipients()
+        return TaskDeliveries(queries.tables, rows, recipients, awaited.transfer_id if awaited else "")
 
 
 def row_position(row: DeliveryRow) -> Position | None:
@@ -187,17 +250,29 @@ class _Queries:
             return rows[::-1], has_more, bool(rows)
         return rows, wanted.older is not None, has_more
 
-    def task_deliveries(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> list[DeliveryRow]:
+    def task_deliveries(self, task: TaskKey) -> list[DeliveryRow]:
         """Return the deliveries of one task instance, newest first."""
-        return statements.task_deliveries(self._schema).fetch(
-            self._tx, dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, limit=MAX_ROWS
-        )
+        return statements.task_deliveries(self._schema).fetch(self._tx, **task._asdict(), limit=MAX_ROWS)
 
-    def recipients(self, account: str, transfer_id: str) -> list[RecipientRow]:
-        """Return the recipients of one transfer, in its order. Empty if recipients are not recorded."""
-        if RECIPIENTS not in self.tables:
-            return []
-        return statements.recipients(self._schema).fetch(self._tx, account=account, transfer_id=transfer_id)
+    def delivery(self, awaited: AwaitedTransfer) -> list[DeliveryRow]:
+        """Return one delivery; none if the ledger does not have it."""
+        return statements.delivery(self._schema).fetch(self._tx, **awaited._asdict(), limit=1)
+
+    def recipients(self, deliveries: Sequence[DeliveryRow]) -> Recipients:
+        """Return the recipients of deliveries. Empty where they are not recorded."""
+        found = Recipients()
+        for start in range(0, len(deliveries), BATCH_SIZE):
+            batch = deliveries[start : start + BATCH_SIZE]
+            values = {
+                f"{name}_{number}": getattr(batch[min(number, len(batch) - 1)], name)
+                for name in ("account", "transfer_id")
+                for number in range(BATCH_SIZE)
+            }
+            if DELIVERY_RECIPIENTS in self.tables:
+                found.recorded.extend(statements.ledger_recipients(self._schema).fetch(self._tx, **values))
+            if RECIPIENTS in self.tables:
+                found.listed.extend(statements.recipients(self._schema).fetch(self._tx, **values))
+        return found
 
     def pickups(self, since: datetime, dags: list[str]) -> list[PickupRow]:
         """Return the pickups of the latest deliveries. Empty if recipients are not recorded."""

@@ -9,13 +9,14 @@ from datetime import datetime
 from typing import Any
 
 from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.airflow_compat.xcoms import read_xcom
 from outbound_transfer.hooks.connection import settings_from_connection
-from outbound_transfer.ledger.config import load_config
+from outbound_transfer.ledger.config import load_config, open_ledger
+from outbound_transfer.links.transfer import AWAITED_KEY
 from outbound_transfer.ui import queries
 from outbound_transfer.ui.cache import ResultCache
 from outbound_transfer.ui.filters import Filter
 from outbound_transfer.ui.rows import DeliveryRow
-from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.database import Warehouse
 
 #: Seconds to wait for DuckDB's file: less than a page waits, so that the page can show the error.
@@ -28,10 +29,14 @@ class NotConfigured(Exception):
 
 @dataclass(frozen=True)
 class QueryResult:
-    """Rows, with the URL of the service's web application by connection id."""
+    """Rows, with the URL of the service's web application by connection id.
+
+    :ivar is_local: the ledger is a file of this machine, which nobody has configured.
+    """
 
     rows: Any
     web_urls: dict[str, str]
+    is_local: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,14 @@ class DeliveryRepository:
     """Reads the deliveries of a warehouse.
 
     :ivar cache: caches the counts behind the charts.
+    :ivar is_local: see :class:`QueryResult`.
+    :ivar shows_recipients: whether recipients are read, and not only their number.
     """
 
     warehouse: Warehouse
     cache: ResultCache
+    is_local: bool = False
+    shows_recipients: bool = True
 
     @classmethod
     def configured(cls, cache: ResultCache) -> DeliveryRepository:
@@ -55,21 +64,36 @@ class DeliveryRepository:
             raise NotConfigured(
                 "Set ledger_conn_id in the section [outbound_transfer] of Airflow's configuration, or "
                 "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID in its environment, to a connection of your SQL "
-                "warehouse. The operators then record every delivery there, and this page shows them."
+                "warehouse, for workers, triggerer and API server alike. The operators then record every delivery "
+                "there, and this page shows them. Without it, deliveries are shown only where all of Airflow runs on "
+                "one machine: with its SQLite database airflow.db in AIRFLOW_HOME and the LocalExecutor, and unless "
+                "default_ledger is False."
             )
-        return cls(
-            open_warehouse(config.conn_id, prefix=config.prefix, schema=config.schema, timeout=_LOCK_TIMEOUT), cache
-        )
+        return cls(open_ledger(config, _LOCK_TIMEOUT), cache, config.file is not None, config.shows_recipients)
 
     def overview(self, wanted: Filter, readable: Collection[str], now: datetime) -> QueryResult:
         """Read the page of all deliveries: see :func:`.queries.overview`."""
-        rows = queries.overview(self.warehouse, wanted, readable, now, self.cache)
-        return QueryResult(rows, _web_urls(rows.deliveries))
+        rows = queries.overview(
+            self.warehouse, wanted, readable, now, self.cache, shows_recipients=self.shows_recipients
+        )
+        return QueryResult(rows, _web_urls(rows.deliveries), self.is_local)
 
-    def for_task(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> QueryResult:
+    def for_task(self, task: queries.TaskKey, readable: Collection[str]) -> QueryResult:
         """Read the deliveries of one task instance: see :func:`.queries.task_deliveries`."""
-        rows = queries.task_deliveries(self.warehouse, dag_id, run_id, task_id, map_index)
-        return QueryResult(rows, _web_urls(rows.deliveries))
+        rows = queries.task_deliveries(
+            self.warehouse, task, readable, _find_awaited, shows_recipients=self.shows_recipients
+        )
+        return QueryResult(rows, _web_urls(rows.deliveries), self.is_local)
+
+
+def _find_awaited(task: queries.TaskKey) -> queries.AwaitedTransfer | None:
+    """Return the transfer that a sensor waits for, as it has told Airflow; None if the task is no such sensor."""
+    found = read_xcom(AWAITED_KEY, **task._asdict())
+    awaited = found if isinstance(found, dict) else {}
+    account, transfer_id = awaited.get("account"), awaited.get("transfer_id")
+    if isinstance(account, str) and isinstance(transfer_id, str) and "\0" not in account + transfer_id:
+        return queries.AwaitedTransfer(account, transfer_id)
+    return None
 
 
 def _web_urls(rows: Iterable[DeliveryRow]) -> dict[str, str]:

@@ -47,9 +47,18 @@ class PickupRow(NamedTuple):
     picked_up_at: Any
 
 
+class LedgerRecipientsRow(NamedTuple):
+    """The recipients of a transfer as the ledger has them: JSON."""
+
+    account: str
+    transfer_id: str
+    recipients: Any
+
+
 class RecipientRow(NamedTuple):
     """A recipient of a transfer. ``picked_up_at`` is None until the recipient has picked up."""
 
+    account: str
     transfer_id: str
     email: str
     name: str

@@ -10,11 +10,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import Integer, and_, bindparam, case, false, func, literal_column, or_, select
+from sqlalchemy.sql.base import ColumnCollection
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 from sqlalchemy.sql.selectable import FromClause
 
 from outbound_transfer.protocol.models import DRAFT
-from outbound_transfer.ui.filters import FAILED, IN_FLIGHT, LEDGER_TERMINAL_STATUSES
+from outbound_transfer.ui.filters import IN_FLIGHT, LEDGER_TERMINAL_STATUSES, WITH_ERROR
 from outbound_transfer.ui.rows import (
     AllowanceRow,
     CallRow,
@@ -22,6 +23,7 @@ from outbound_transfer.ui.rows import (
     DagRow,
     DeliveryRow,
     LeaseRow,
+    LedgerRecipientsRow,
     OutcomeRow,
     PickupRow,
     PollRow,
@@ -32,6 +34,7 @@ from outbound_transfer.ui.sql import Query, Schema
 from outbound_transfer.warehouse.tables import (
     CALLS,
     DELIVERIES,
+    DELIVERY_RECIPIENTS,
     FEED_CURSOR,
     FEED_POLLS,
     KEY_ALLOWANCE,
@@ -46,6 +49,9 @@ PICKUP_SAMPLE: Final = 1_000
 
 #: Maximum number of feeds, of deliveries of one task instance, and of recipients of one delivery.
 MAX_ROWS: Final = 250
+
+#: Number of transfers whose recipients are read at once.
+BATCH_SIZE: Final = 25
 
 #: Escapes the wildcards of a search.
 ESCAPE: Final = "!"
@@ -129,7 +135,7 @@ def page(schema: Schema, dag_count: int, status: str, is_search: bool, position:
     deliveries = _Deliveries(schema)
     d = deliveries.c
     conditions = deliveries.in_window(dag_count)
-    if status == FAILED:
+    if status == WITH_ERROR:
         conditions.append(d.error.is_not(None))
     elif status == IN_FLIGHT:
         conditions.append(deliveries.status.not_in((DRAFT, *LEDGER_TERMINAL_STATUSES)))
@@ -207,16 +213,44 @@ def pickups(schema: Schema, dag_count: int) -> Query[PickupRow]:
 
 
 @_cached
+def delivery(schema: Schema) -> Query[DeliveryRow]:
+    """One delivery. Parameters: ``account``, ``transfer_id`` and ``limit``."""
+    deliveries = _Deliveries(schema)
+    conditions = [deliveries.c[name] == _parameter(name) for name in ("account", "transfer_id")]
+    return deliveries.fetch(schema, conditions, newest_first=True)
+
+
+@_cached
+def ledger_recipients(schema: Schema) -> Query[LedgerRecipientsRow]:
+    """The recipients of some transfers, as the ledger has them. Parameters: those of :func:`_of_transfers`."""
+    r = schema.table(DELIVERY_RECIPIENTS, "r").c
+    statement = select(*(r[name] for name in LedgerRecipientsRow._fields))
+    return schema.prepare(statement.where(*_of_transfers(r)), LedgerRecipientsRow)
+
+
+@_cached
 def recipients(schema: Schema) -> Query[RecipientRow]:
-    """The recipients of one transfer, in its order. Parameters: ``account``, ``transfer_id``."""
+    """The recipients of some transfers, each in its order. Parameters: those of :func:`_of_transfers`."""
     r = schema.table(RECIPIENTS, "r").c
     statement = (
         select(*(r[name] for name in RecipientRow._fields))
-        .where(r.account == _parameter("account"), r.transfer_id == _parameter("transfer_id"))
-        .order_by(r.position)
-        .limit(MAX_ROWS)
+        .where(*_of_transfers(r))
+        .order_by(r.account, r.transfer_id, r.position)
+        .limit(MAX_ROWS * BATCH_SIZE)
     )
     return schema.prepare(statement, RecipientRow)
+
+
+def _of_transfers(columns: ColumnCollection[Any, Any]) -> list[ColumnElement[bool]]:
+    """Return the conditions of :data:`BATCH_SIZE` transfers, and of some that have the id of one and the account of
+    another.
+
+    Parameters: ``account_0``, ``account_1``, … and ``transfer_id_0``, ``transfer_id_1``, … .
+    """
+    return [
+        columns[name].in_([_parameter(f"{name}_{number}") for number in range(BATCH_SIZE)])
+        for name in ("account", "transfer_id")
+    ]
 
 
 @_cached

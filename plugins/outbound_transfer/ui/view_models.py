@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
@@ -15,9 +15,11 @@ from outbound_transfer.client.web_links import transfer_url
 from outbound_transfer.delivery.progress import format_bytes
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.protocol.wording import clean
-from outbound_transfer.ui.filters import DELETED, DISCARDED, LEDGER_TERMINAL_STATUSES
+from outbound_transfer.ui.filters import DELETED, LEDGER_TERMINAL_STATUSES
 from outbound_transfer.ui.formatting import DASH, format_duration, parse_timestamp
-from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, LeaseRow, OutcomeRow, RecipientRow
+from outbound_transfer.ui.queries import Recipients
+from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, LeaseRow, OutcomeRow
+from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 
 #: Seconds after which a feed that is not read is shown as behind. The service recommends a poll every 90 seconds.
 MAX_FEED_LAG: Final = 600
@@ -29,6 +31,7 @@ OUTCOMES: Final = {
     "expired": ("Expired", (EXPIRED,)),
     "canceled": ("Canceled or deleted", (CANCELED, DISCARDED, DELETED)),
     "draft": ("Not sent", (DRAFT,)),
+    "failed": ("Failed", (FAILED,)),
 }
 
 
@@ -50,6 +53,7 @@ class FileView:
 class RecipientView:
     """A recipient.
 
+    :ivar name: "" if there is none but the address.
     :ivar picked_up_at: None until the recipient picks up.
     """
 
@@ -62,6 +66,8 @@ class RecipientView:
 class DeliveryView:
     """A delivery.
 
+    :ivar transfer_id: "" if there is no draft.
+    :ivar recipients: empty if nothing but their number is known.
     :ivar run_path: path of the DAG run's page in Airflow.
     :ivar task_path: path of the task instance's page in Airflow.
     :ivar web_url: the transfer in the service's web application.
@@ -95,6 +101,11 @@ class DeliveryView:
         return outcome_for(self.status)
 
     @property
+    def missing_recipients(self) -> tuple[RecipientView, ...]:
+        """Those who have not picked up."""
+        return tuple(each for each in self.recipients if each.picked_up_at is None)
+
+    @property
     def is_open(self) -> bool:
         return self.status not in LEDGER_TERMINAL_STATUSES
 
@@ -118,18 +129,18 @@ class DeliveryView:
 
 
 def delivery_from_row(
-    row: DeliveryRow, web_urls: Mapping[str, str], recipients: Iterable[RecipientRow] = (), max_length: int = 200
+    row: DeliveryRow, web_urls: Mapping[str, str], recipients: Recipients | None = None, max_length: int = 200
 ) -> DeliveryView:
     """Return a delivery as the templates show it.
 
     :param web_urls: URL of the web application by connection id.
-    :param recipients: recipients of any transfers; those of this one are shown.
+    :param recipients: recipients of any deliveries; those of this one are shown.
     :param max_length: maximum length of the subject.
     """
     run_path = f"dags/{quote(str(row.dag_id), safe='')}/runs/{quote(str(row.run_id), safe='')}"
-    map_index = to_int(row.map_index)
+    map_index, has_draft = to_int(row.map_index), row.status != FAILED
     return DeliveryView(
-        transfer_id=clean(row.transfer_id),
+        transfer_id=clean(row.transfer_id) if has_draft else "",
         conn_id=clean(row.conn_id),
         dag_id=clean(row.dag_id, 250),
         task_id=clean(row.task_id, 250),
@@ -149,8 +160,8 @@ def delivery_from_row(
         finished_at=parse_timestamp(row.finished_at),
         run_path=run_path,
         task_path=f"{run_path}/tasks/{quote(str(row.task_id), safe='')}" + _mapped(map_index),
-        web_url=transfer_url(web_urls.get(str(row.conn_id), ""), row.transfer_id) or None,
-        recipients=tuple(recipient_from_row(each) for each in recipients if each.transfer_id == row.transfer_id),
+        web_url=(has_draft and transfer_url(web_urls.get(str(row.conn_id), ""), row.transfer_id)) or None,
+        recipients=recipients_of(row, recipients) if recipients else (),
     )
 
 
@@ -158,9 +169,27 @@ def _mapped(map_index: int) -> str:
     return f"/mapped/{map_index}" if map_index >= 0 else ""
 
 
-def recipient_from_row(row: RecipientRow) -> RecipientView:
-    """Return a recipient as the templates show it."""
-    return RecipientView(clean(row.email), clean(row.name), parse_timestamp(row.picked_up_at))
+def recipients_of(delivery: DeliveryRow, recipients: Recipients) -> tuple[RecipientView, ...]:
+    """Return a delivery's recipients as the templates show them: those of the ledger, with the newer pickups of the
+    listing; or those of the listing.
+    """
+    key = (delivery.account, delivery.transfer_id)
+    listed = [_recipient(row.email, row.name, row.picked_up_at) for row in recipients.listed if row[:2] == key]
+    recorded = [
+        _recipient(each.get("email"), each.get("name"), each.get("picked_up_at"))
+        for row in recipients.recorded
+        if row[:2] == key
+        for each in parse_list(row.recipients)
+    ]
+    pickups = {(at, each.email): each.picked_up_at for at, each in enumerate(listed)}
+    return tuple(
+        replace(each, picked_up_at=each.picked_up_at or pickups.get((at, each.email)))
+        for at, each in enumerate(recorded or listed)
+    )
+
+
+def _recipient(email: Any, name: Any, picked_up_at: Any) -> RecipientView:
+    return RecipientView(clean(email), clean(name) if name and name != email else "", parse_timestamp(picked_up_at))
 
 
 def to_int(value: Any) -> int:
@@ -172,18 +201,22 @@ def to_int(value: Any) -> int:
 
 
 def parse_files(value: Any) -> tuple[FileView, ...]:
-    """Parse the column ``files``: JSON, which some drivers decode."""
-    try:
-        read = json.loads(value) if isinstance(value, (str, bytes)) else value
-    except ValueError:
-        return ()
+    """Parse the column ``files``."""
     return tuple(
         FileView(
             clean(each.get("name", "")), format_bytes(to_int(each.get("size"))), clean(each.get("sha256") or "", 64)
         )
-        for each in (read if isinstance(read, list) else ())
-        if isinstance(each, dict)
+        for each in parse_list(value)
     )
+
+
+def parse_list(value: Any) -> list[dict[str, Any]]:
+    """Parse a column that has a JSON list of objects, which some drivers decode. Anything else is left out."""
+    try:
+        read = json.loads(value) if isinstance(value, (str, bytes)) else value
+    except ValueError:
+        return []
+    return [each for each in (read if isinstance(read, list) else ()) if isinstance(each, dict)]
 
 
 @dataclass(frozen=True)

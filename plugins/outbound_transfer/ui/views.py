@@ -6,8 +6,10 @@ from datetime import datetime
 
 from fastapi import Response
 
+from outbound_transfer.ledger.local_file import LEDGER_FILE
 from outbound_transfer.ui import charts, rendering, view_models
 from outbound_transfer.ui.filters import CHOICES, DAYS_PER_BAR, IN_FLIGHT, REFRESH_SECONDS, Filter, bar_starts
+from outbound_transfer.ui.formatting import clean
 from outbound_transfer.ui.queries import Overview, TaskDeliveries, row_position
 from outbound_transfer.ui.repository import QueryResult
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, RECIPIENTS
@@ -28,7 +30,8 @@ def deliveries_page(result: QueryResult, wanted: Filter, now: datetime) -> Respo
         has_ledger=DELIVERIES in rows.tables,
         has_calls=CALLS in rows.tables,
         has_recipients=RECIPIENTS in rows.tables,
-        deliveries=[view_models.delivery_from_row(row, result.web_urls) for row in rows.deliveries],
+        local_file=LEDGER_FILE if result.is_local else "",
+        deliveries=[view_models.delivery_from_row(row, result.web_urls, rows.recipients) for row in rows.deliveries],
         newer=first if rows.has_newer else None,
         older=last if rows.has_older else None,
         outcomes=view_models.OUTCOMES,
@@ -51,6 +54,7 @@ def task_page(result: QueryResult, now: datetime) -> Response:
         now=now,
         refresh=0,
         has_ledger=DELIVERIES in rows.tables,
+        awaited=clean(rows.awaited),
         deliveries=[
             view_models.delivery_from_row(row, result.web_urls, rows.recipients, max_length=2_000)
             for row in rows.deliveries

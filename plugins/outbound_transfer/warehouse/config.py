@@ -27,6 +27,14 @@ def get_option(name: str, default: str = "") -> str:
     return str(conf.get(_SECTION, name, fallback=default))
 
 
+def get_switch(name: str) -> bool:
+    """Return an option of the section that is on unless the configuration says otherwise.
+
+    :raises AirflowConfigException: its value is neither true nor false.
+    """
+    return bool(conf.getboolean(_SECTION, name, fallback=True))
+
+
 def table_naming() -> TableNaming:
     """Return how the tables of the ledger and of the states are named."""
     return TableNaming(

@@ -1,4 +1,4 @@
-"""The ledger's tables: one row per delivery, and counts of calls.
+"""The ledger's tables: one row per delivery, its recipients, and counts of calls.
 
 Several tasks write to one row, in any order and repeatedly. So no value is replaced by an older one: :func:`merge`
 combines the stored row with everything that one task knows.
@@ -6,6 +6,7 @@ combines the stored row with everything that one task knows.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -17,15 +18,22 @@ from outbound_transfer.protocol.models import DRAFT, PARTIAL
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.rows import storable_text
-from outbound_transfer.warehouse.schema import LEDGER, ensure_schema
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES
+from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, TableGroup, ensure_schema
+from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp, utc_now
 
 #: Status of a discarded draft.
 DISCARDED: Final = "discarded"
 
-#: Maximum number of characters of an error.
+#: Status of a task whose last try failed before it had a draft.
+FAILED: Final = "failed"
+
+#: Account of the rows with that status, which belong to none. Some databases take empty text for NULL.
+NO_ACCOUNT: Final = "-"
+
+#: Maximum number of characters of an error, and of an address or a name.
 MAX_ERROR: Final = 500
+_MAX_NAME: Final = 320
 
 _COLUMNS: Final = tuple(column.name for column in DELIVERIES.columns)
 _TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at", "updated_at")
@@ -50,11 +58,43 @@ class TaskRef(msgspec.Struct, frozen=True):
         return all(row[name] == getattr(self, name) for name in ("dag_id", "task_id", "run_id", "map_index"))
 
 
+class RecipientPickup(msgspec.Struct, frozen=True, array_like=True):
+    """A recipient, and when the recipient picked up (:func:`.timestamps.format_timestamp`); None until then."""
+
+    email: str
+    name: str
+    picked_up_at: str | None
+
+
+class DeliveryFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A task's try that failed before it had a draft.
+
+    :ivar error: its first line, without secrets.
+    :ivar at: when it failed (:func:`.timestamps.format_timestamp`).
+    """
+
+    task: TaskRef
+    subject: str
+    error: str
+    at: str
+
+    @property
+    def transfer_id(self) -> str:
+        return failure_id(self.task)
+
+
+def failure_id(task: TaskRef) -> str:
+    """Return what stands for a transfer's id in the row of a task without a draft."""
+    names = (task.dag_id, task.task_id, task.run_id, str(task.map_index))
+    return "failed-" + hashlib.sha256("\0".join(names).encode(errors="replace")).hexdigest()[:32]
+
+
 class DeliveryUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one task knows about one delivery. Timestamps: :func:`.timestamps.format_timestamp`.
 
     :ivar started_at: when the task first had the delivery; ``at``: time of the newest information.
     :ivar status: the service's, or ``discarded``; None if unknown, like the next five.
+    :ivar recipients: those of a sent transfer; empty if they are unknown, or not to be recorded.
     :ivar error: error of the task's try; None if there is none (yet); unset if the task does not own the delivery.
     :ivar files: files that the task has attached: ``{"size": bytes, "sha256": hex or None}`` by name.
     :ivar untrusted_files: names of files that were removed or attached again: their stored record is outdated.
@@ -69,6 +109,7 @@ class DeliveryUpdate(msgspec.Struct, frozen=True, kw_only=True):
     status: str | None = None
     subject: str | None = None
     recipient_count: int | None = None
+    recipients: tuple[RecipientPickup, ...] = ()
     picked_up_count: int = 0
     sent_at: str | None = None
     expires_at: str | None = None
@@ -100,6 +141,18 @@ def merge(row: Mapping[str, Any] | None, update: DeliveryUpdate, now: str) -> di
     return new
 
 
+def merge_recipients(
+    before: Sequence[Mapping[str, Any]], recipients: Sequence[RecipientPickup]
+) -> list[dict[str, Any]]:
+    """Return the stored recipients with the pickups of ``recipients``. A pickup that is stored stays."""
+    known = {(at, one["email"]): one["picked_up_at"] for at, one in enumerate(before)}
+    found = [(storable_text(one.email[:_MAX_NAME]), storable_text(one.name[:_MAX_NAME]), one) for one in recipients]
+    return [
+        {"email": email, "name": name, "picked_up_at": known.get((at, email)) or one.picked_up_at}
+        for at, (email, name, one) in enumerate(found)
+    ]
+
+
 def _new_row(update: DeliveryUpdate) -> dict[str, Any]:
     task = {name: getattr(update.task, name) for name in _COLUMNS if hasattr(update.task, name)}
     return dict.fromkeys(_COLUMNS) | {
@@ -113,6 +166,24 @@ def _new_row(update: DeliveryUpdate) -> dict[str, Any]:
         "picked_up_count": 0,
         # A draft of a previous try was created before it was sent; nothing more is known.
         "created_at": min(update.started_at, update.sent_at or update.started_at),
+    }
+
+
+def _new_row_of_failure(failure: DeliveryFailure) -> dict[str, Any]:
+    task = {name: getattr(failure.task, name) for name in _COLUMNS if hasattr(failure.task, name)}
+    return dict.fromkeys(_COLUMNS) | {
+        **task,
+        "account": NO_ACCOUNT,
+        "transfer_id": failure.transfer_id,
+        "subject": failure.subject,
+        "status": FAILED,
+        "error": failure.error,
+        "files": [],
+        "size_bytes": 0,
+        "recipient_count": 0,
+        "picked_up_count": 0,
+        "created_at": failure.at,
+        "finished_at": failure.at,
     }
 
 
@@ -145,23 +216,28 @@ class DeliveryTables:
 
     def __init__(self, warehouse: Warehouse, *, clock: Callable[[], datetime] = utc_now) -> None:
         self._warehouse, self._now = warehouse, clock
-        self._is_ready = False
+        self._ready: set[str] = set()
 
-    def save(self, update: DeliveryUpdate) -> None:
+    def save(self, update: DeliveryUpdate | DeliveryFailure) -> None:
         """Create or update the row of a delivery."""
-        self._warehouse.retry_on_conflict(lambda: self._save(update))
+        if isinstance(update, DeliveryFailure):
+            self._warehouse.retry_on_conflict(lambda: self._save_failure(update))
+        else:
+            self._warehouse.retry_on_conflict(lambda: self._save(update))
 
     def add_call_counts(self, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows of :data:`.tables.CALLS`."""
         self._warehouse.retry_on_conflict(lambda: self._add(rows))
 
-    def _ensure_schema(self) -> None:
-        if not self._is_ready:
-            ensure_schema(self._warehouse, LEDGER, self._now())
-            self._is_ready = True
+    def _ensure_schema(self, group: TableGroup = LEDGER) -> None:
+        if group.name not in self._ready:
+            ensure_schema(self._warehouse, group, self._now())
+            self._ready.add(group.name)
 
     def _save(self, update: DeliveryUpdate) -> None:
         self._ensure_schema()
+        if update.recipients:
+            self._ensure_schema(LEDGER_RECIPIENTS)
         key = (update.account, update.transfer_id)
         with self._warehouse.transaction() as tx:
             # Locks the row, so that no other session changes it between the read and the write.
@@ -177,6 +253,7 @@ class DeliveryTables:
             values = [_to_stored(row[name]) for name in _COLUMNS]
             if before is None:
                 self._warehouse.insert(tx, DELIVERIES, [values])
+                self._delete(tx, (NO_ACCOUNT, failure_id(update.task)))
             else:
                 columns = ", ".join(f"[{name}] = ?" for name in _COLUMNS[2:])
                 self._warehouse.run(
@@ -184,6 +261,53 @@ class DeliveryTables:
                     f"UPDATE {{deliveries}} SET {columns} WHERE [account] = ? AND [transfer_id] = ?",  # noqa: S608
                     (*values[2:], *key),
                 )
+            if update.recipients:
+                self._save_recipients(tx, key, update.recipients)
+
+    def _save_recipients(self, tx: Any, key: tuple[str, str], recipients: Sequence[RecipientPickup]) -> None:
+        """Create or update the row of a delivery's recipients, while the delivery's row is locked."""
+        condition = "WHERE [account] = ? AND [transfer_id] = ?"
+        self._warehouse.run(tx, f"SELECT [recipients] FROM {{delivery_recipients}} {condition}", key)  # noqa: S608
+        before = [_from_json(row[0]) for row in fetch_all(tx)]
+        merged, now = merge_recipients(before[0] if before else (), recipients), format_timestamp(self._now())
+        if not before:
+            self._warehouse.insert(tx, DELIVERY_RECIPIENTS, [(*key, _to_stored(merged), now)])
+        elif merged != before[0]:
+            self._warehouse.run(
+                tx,
+                f"UPDATE {{delivery_recipients}} SET [recipients] = ?, [updated_at] = ? {condition}",  # noqa: S608
+                (_to_stored(merged), now, *key),
+            )
+
+    def _save_failure(self, failure: DeliveryFailure) -> None:
+        """Record the error in the row of the task's draft, if an earlier try made one that is not discarded; otherwise
+        in a row of its own, which is removed with the task's next draft.
+        """
+        self._ensure_schema()
+        task, key = failure.task, (NO_ACCOUNT, failure.transfer_id)
+        with self._warehouse.transaction() as tx:
+            self._warehouse.run(
+                tx,
+                "SELECT [account], [transfer_id], [try_number] FROM {deliveries} WHERE [run_id] = ? AND [dag_id] = ?"
+                " AND [task_id] = ? AND [map_index] = ? AND [status] NOT IN (?, ?) ORDER BY [created_at] DESC",
+                (task.run_id, task.dag_id, task.task_id, task.map_index, DISCARDED, FAILED),
+            )
+            if drafts := fetch_all(tx):
+                *draft, try_number = drafts[0]
+                if try_number <= task.try_number:
+                    self._warehouse.run(
+                        tx,
+                        "UPDATE {deliveries} SET [error] = ?, [try_number] = ?, [updated_at] = ?"
+                        " WHERE [account] = ? AND [transfer_id] = ?",
+                        (storable_text(failure.error), task.try_number, format_timestamp(self._now()), *draft),
+                    )
+                return
+            self._delete(tx, key)
+            row = _new_row_of_failure(failure) | {"updated_at": format_timestamp(self._now())}
+            self._warehouse.insert(tx, DELIVERIES, [[_to_stored(row[name]) for name in _COLUMNS]])
+
+    def _delete(self, tx: Any, key: tuple[str, str]) -> None:
+        self._warehouse.run(tx, "DELETE FROM {deliveries} WHERE [account] = ? AND [transfer_id] = ?", key)
 
     def _row(self, tx: Any, key: tuple[str, str]) -> dict[str, Any] | None:
         self._warehouse.run(
@@ -195,8 +319,7 @@ class DeliveryTables:
         for row in fetch_all(tx):
             found = dict(zip(_COLUMNS, row, strict=True))
             times = {name: _to_text(found[name]) for name in _TIMES}
-            files = found["files"]
-            return found | times | {"files": json.loads(files) if isinstance(files, str) else files}
+            return found | times | {"files": _from_json(found["files"])}
         return None
 
     def _add(self, rows: Sequence[Sequence[Any]]) -> None:
@@ -207,6 +330,10 @@ class DeliveryTables:
 
 def _to_text(found: Any) -> str | None:
     return format_timestamp(found) if isinstance(found, datetime) else parse_event_timestamp(found)
+
+
+def _from_json(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value  # some drivers decode it
 
 
 def _to_stored(value: Any) -> Any:

@@ -16,6 +16,7 @@ from outbound_transfer.warehouse.tables import (
     CALLS,
     DELIVERIES,
     DELIVERY_KEYS,
+    DELIVERY_RECIPIENTS,
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
@@ -52,6 +53,8 @@ class TableGroup:
 FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS))
 LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
 LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, CALLS))
+#: A group of its own, which tables of the ledger that exist get without an upgrade.
+LEDGER_RECIPIENTS: Final = TableGroup("recipients", 1, (DELIVERY_RECIPIENTS,))
 STATE: Final = TableGroup("state", 1, (TASK_STATE,))
 DELIVERY_KEYS_GROUP: Final = TableGroup("delivery_keys", 1, (DELIVERY_KEYS,))
 CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_LEASES, POLL_WAITERS, POLL_READINGS))

@@ -251,7 +251,9 @@ DELIVERIES: Final = Table(
     _column(
         "status",
         TEXT,
-        "the last status that the delivery's own tasks saw, or `discarded`. `transfers` may be newer",
+        "the last status that the delivery's own tasks saw, or `discarded`. `transfers` may be newer. `failed`: the "
+        "task's last try failed before it had a draft; `account` is then `-`, and `transfer_id` stands for the task "
+        "instance",
     ),
     _column(
         "error", TEXT, "what ended the last attempt, on one line and without addresses; NULL if nothing did", null=True
@@ -273,7 +275,24 @@ DELIVERIES: Final = Table(
     # MySQL indexes the start of a long text only.
     Index("deliveries_1", "created_at", "dag_id", mysql_length={"dag_id": MAX_ACCOUNT_LENGTH}),
     Index("deliveries_2", "run_id", mysql_length={"run_id": MAX_ACCOUNT_LENGTH}),
-    comment="The delivery ledger: one row for each draft, as the tasks that delivered it reported it.",
+    comment="The delivery ledger: one row for each draft, as the tasks that delivered it reported it, and one for each "
+    "task instance that failed before it had a draft.",
+)
+
+DELIVERY_RECIPIENTS: Final = Table(
+    "delivery_recipients",
+    _METADATA,
+    _account(),
+    _transfer_id(),
+    _column(
+        "recipients",
+        JSON,
+        "`email`, `name` and `picked_up_at` (UTC; null until the recipient has picked up) of each, in the transfer's "
+        "order",
+    ),
+    _column("updated_at", TIME, "when this row was last written"),
+    comment="The recipients of sent transfers, as the tasks and triggers that delivered them or waited for them saw "
+    "them. Not written where `show_recipients` is off.",
 )
 
 CALLS: Final = Table(
@@ -336,7 +355,7 @@ SCHEMA_VERSION: Final = Table(
     _column(
         "component",
         _key_text(32),
-        "`feed`, `transfers`, `deliveries`, `state`, `delivery_keys` or `cluster`; on Snowflake also `lock`",
+        "`feed`, `transfers`, `deliveries`, `recipients`, `state`, `delivery_keys` or `cluster`; on Snowflake also `lock`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),

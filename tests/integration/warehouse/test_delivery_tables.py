@@ -30,6 +30,10 @@ COMPLETE = msgspec.structs.replace(
 )
 
 
+def get_account() -> str:
+    return "acme"
+
+
 class Book:
     """Rows in memory; every task that writes has a recorder of its own."""
 
@@ -42,7 +46,7 @@ class Book:
         self, task_id: str = "deliver", try_number: int = 1, *, owns_delivery: bool = True
     ) -> DeliveryRecorder:
         task = TaskRef("conn", "dag", task_id, "run", -1, try_number, owns_delivery=owns_delivery)
-        return DeliveryRecorder("acme", task, self.put, clock=lambda: self.now)
+        return DeliveryRecorder(get_account, task, self.put, clock=lambda: self.now)
 
     def put(self, note: DeliveryUpdate) -> None:
         self.notes.append(note)
@@ -192,7 +196,7 @@ def test_a_step_that_cannot_be_taken_down_breaks_nothing(caplog) -> None:
     def broken(note: DeliveryUpdate) -> None:
         raise OSError("for ann@example.com")
 
-    DeliveryRecorder("acme", TaskRef("conn", "dag", "deliver", "run", -1, 1), broken).record_transfer(DRAFT)
+    DeliveryRecorder(get_account, TaskRef("conn", "dag", "deliver", "run", -1, 1), broken).record_transfer(DRAFT)
     assert "Could not record a step in the delivery ledger: OSError: for ***" in caplog.text
 
 
@@ -206,7 +210,7 @@ NASTY = 'Über\t"final"\\ 報告\u2028\n.csv'
 def test_a_row_is_kept_on_every_database(any_hook) -> None:
     tables = DeliveryTables(Warehouse(any_hook), clock=lambda: BEGAN)
     task = TaskRef("conn", "dag", "deliver", "run", 3, 1)
-    recorder = DeliveryRecorder("acme", task, tables.save, clock=lambda: BEGAN)
+    recorder = DeliveryRecorder(get_account, task, tables.save, clock=lambda: BEGAN)
     recorder.record_transfer(msgspec.structs.replace(DRAFT, subject="A\0B"))
     recorder.record_file("t1", NASTY, 3, "aa", is_only_version=True)
     recorder.record_transfer(SENT)
@@ -215,10 +219,78 @@ def test_a_row_is_kept_on_every_database(any_hook) -> None:
     assert (row["subject"], row["status"], row["map_index"], row["size_bytes"]) == ("A\ufffdB", "pending", 3, 3)
     assert row["files"] == [{"name": NASTY, "size": 3, "sha256": "aa"}]
     recorder.record_error(ValueError("late"))
-    DeliveryRecorder("acme", msgspec.structs.replace(task, owns_delivery=False), tables.save).record_transfer(COMPLETE)
+    DeliveryRecorder(get_account, msgspec.structs.replace(task, owns_delivery=False), tables.save).record_transfer(
+        COMPLETE
+    )
     (row,) = stored(any_hook)
     assert (row["status"], row["picked_up_count"], row["error"], row["task_id"]) == ("complete", 2, "late", "deliver")
     assert row["finished_at"] is not None
+
+
+def test_failures_before_a_draft_are_one_row_until_there_is_a_draft(any_hook) -> None:
+    tables = DeliveryTables(Warehouse(any_hook), clock=lambda: BEGAN)
+
+    def recorder(try_number: int, map_index: int = 0) -> DeliveryRecorder:
+        task = TaskRef("conn", "dag", "deliver", "run", map_index, try_number)
+        return DeliveryRecorder(get_account, task, tables.save, subject="A\0B", clock=lambda: BEGAN)
+
+    for number in (1, 2):
+        recorder(number).record_error(FileNotFoundError(f"no file {number} for ann@example.com"))
+    recorder(1, map_index=1).record_error(FileNotFoundError("no other file"))
+    one, other = sorted(stored(any_hook), key=lambda row: row["map_index"])
+    assert (one["account"], one["status"], one["try_number"], one["subject"]) == ("-", "failed", 2, "A\ufffdB")
+    assert (one["error"], other["error"]) == ("no file 2 for ***", "no other file")
+    assert (one["created_at"], one["sent_at"], one["files"]) == (other["created_at"], None, [])
+
+    third = recorder(3)
+    third.record_transfer(DRAFT)
+    one, other = sorted(stored(any_hook), key=lambda row: row["map_index"])
+    assert (one["transfer_id"], one["status"], one["error"], other["status"]) == ("t1", "draft", None, "failed")
+
+    recorder(4).record_error(ValueError("the key is wrong"))  # the draft is there, though this try did not get to it
+    recorder(3).record_error(ValueError("an older one, late"))
+    one, _ = sorted(stored(any_hook), key=lambda row: row["map_index"])
+    assert (one["transfer_id"], one["error"], one["try_number"]) == ("t1", "the key is wrong", 4)
+
+    third.record_draft_removed("t1")
+    recorder(5).record_error(ValueError("a new start"))
+    found = {row["status"]: row["error"] for row in stored(any_hook) if row["map_index"] == 0}
+    assert found == {"discarded": None, "failed": "a new start"}
+
+
+def test_recipients_are_recorded_once_sent_and_their_pickups_stay(any_hook) -> None:
+    tables = DeliveryTables(Warehouse(any_hook), clock=lambda: BEGAN)
+    task = TaskRef("conn", "dag", "deliver", "run", -1, 1)
+
+    def save(transfer: Transfer, *, shows_recipients: bool = True) -> None:
+        DeliveryRecorder(get_account, task, tables.save, shows_recipients=shows_recipients).record_transfer(transfer)
+
+    def names() -> list[tuple[str, str, Any]]:
+        ((found,),) = any_hook.fetch("SELECT recipients FROM outbound_transfer_delivery_recipients")
+        people = json.loads(found) if isinstance(found, str) else found
+        return [(each["email"], each["name"], each["picked_up_at"]) for each in people]
+
+    save(DRAFT)
+    save(SENT, shows_recipients=False)
+    assert not any(each == "delivery_recipients" for each in groups(any_hook))
+    save(SENT)
+    assert names() == [("ann@example.com", "", None), ("bob@example.com", "", None)]
+    hostile = Recipient("b\0\ud800" + "x" * 9_999, '"]}\\', "2026-02-01T00:00:00Z")
+    save(
+        msgspec.structs.replace(SENT, recipients=(Recipient("ann@example.com", "Ann", "2026-02-01T00:00:00Z"), hostile))
+    )
+    email, name, _ = names()[1]
+    assert (email[:4], len(email), name) == ("b\ufffd?x", 320, '"]}\\')
+    save(SENT)
+    ann, bob = names()
+    assert (ann, bob) == (("ann@example.com", "", "2026-02-01T00:00:00.000000Z"), ("bob@example.com", "", None))
+    many = tuple(Recipient(f"{number}@example.com") for number in range(250))
+    save(msgspec.structs.replace(SENT, recipients=many))
+    assert len(names()) == 250
+
+
+def groups(hook: Any) -> list[str]:
+    return [row[0] for row in hook.fetch("SELECT component FROM outbound_transfer_schema_version")]
 
 
 def test_many_may_write_one_row_at_once(hook) -> None:
@@ -226,7 +298,9 @@ def test_many_may_write_one_row_at_once(hook) -> None:
     failures: list[Exception] = []
 
     def attach(number: int) -> None:
-        recorder = DeliveryRecorder("acme", TaskRef("conn", "dag", f"attach{number}", "run", -1, 1), save(failures))
+        recorder = DeliveryRecorder(
+            get_account, TaskRef("conn", "dag", f"attach{number}", "run", -1, 1), save(failures)
+        )
         recorder.record_transfer(DRAFT)
         for each in range(3):
             recorder.record_file("t1", f"{number}-{each}", 1, "aa", is_only_version=True)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from outbound_transfer.ui import queries
+from outbound_transfer.ui import queries, statements
 from outbound_transfer.ui.cache import ResultCache
 from outbound_transfer.ui.filters import Filter
 from outbound_transfer.ui.formatting import parse_timestamp
-from outbound_transfer.ui.queries import PAGE_SIZE, Overview, row_position
-from outbound_transfer.ui.view_models import calls_by_connection, feed_from_row
+from outbound_transfer.ui.queries import PAGE_SIZE, AwaitedTransfer, Overview, TaskKey, row_position
+from outbound_transfer.ui.view_models import calls_by_connection, feed_from_row, recipients_of
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.errors import WarehouseBusy
-from outbound_transfer.warehouse.schema import FEED, LEDGER, ensure_schema
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, FEED_POLLS, RECIPIENTS, TRANSFERS
+from outbound_transfer.warehouse.schema import FEED, LEDGER, LEDGER_RECIPIENTS, ensure_schema
+from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS, FEED_POLLS, RECIPIENTS, TRANSFERS
 from support import sample_rows as ledger
 from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import Hook
 
 NOW = datetime(2026, 3, 10, 12, 30, tzinfo=timezone.utc)
 DAG = {"deliver_files"}
+TASK = TaskKey("deliver_files", "manual__1+00:00", "deliver", -1)
 
 
 @pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2-dictionaries", *MARIADB_DRIVERS])
@@ -111,7 +113,7 @@ def test_without_the_listing_the_ledger_holds(a_hook: Hook) -> None:
 
 def test_no_tables_at_all(a_hook: Hook) -> None:
     assert read(Warehouse(a_hook)) == Overview(frozenset())
-    assert queries.task_deliveries(Warehouse(a_hook), "d", "r", "t", -1) == queries.TaskDeliveries(frozenset())
+    assert queries.task_deliveries(Warehouse(a_hook), TASK) == queries.TaskDeliveries(frozenset())
 
 
 def test_any_prefix_is_quoted(a_hook: Hook) -> None:
@@ -210,10 +212,49 @@ def test_a_task_instance_has_its_own(warehouse: Warehouse) -> None:
     people = [(ledger.ACCOUNT, "mapped", at, f"{at}@example.com", "", None) for at in (2, 1)]
     ledger.insert(warehouse, RECIPIENTS, people)
     for index, name in ((-1, "unmapped"), (2, "mapped")):
-        found = queries.task_deliveries(warehouse, "deliver_files", "manual__1+00:00", "deliver", index)
+        found = queries.task_deliveries(warehouse, TASK._replace(map_index=index))
         assert [row.transfer_id for row in found.deliveries] == [name]
-    assert [row.email for row in found.recipients] == ["1@example.com", "2@example.com"]
-    assert queries.task_deliveries(warehouse, "deliver_files", "manual__1+00:00", "deliver", 5).deliveries == []
+    assert [row.email for row in found.recipients.listed] == ["1@example.com", "2@example.com"]
+    assert queries.task_deliveries(warehouse, TASK._replace(map_index=5)).deliveries == []
+
+
+def test_a_task_that_waits_shows_the_delivery_if_its_dag_may_be_read(warehouse: Warehouse) -> None:
+    ledger.insert(warehouse, DELIVERIES, [ledger.delivery(name, NOW, dag_id="other") for name in ("t1", "t2")])
+
+    def awaited(transfer_id: str, readable: set[str]) -> tuple[list[str], str]:
+        awaited = AwaitedTransfer(ledger.ACCOUNT, transfer_id)
+        found = queries.task_deliveries(warehouse, TASK, readable, lambda task: awaited if task == TASK else None)
+        return [row.transfer_id for row in found.deliveries], found.awaited
+
+    assert awaited("t1", {"other"}) == (["t1"], "t1")
+    assert awaited("t1", {"deliver_files"}) == ([], "t1")
+    assert awaited("t3", {"other"}) == ([], "t3")
+
+
+def test_recipients_are_those_of_the_ledger_with_the_pickups_of_the_listing(warehouse: Warehouse) -> None:
+    ensure_schema(warehouse, LEDGER_RECIPIENTS, NOW)
+    now, count = ledger.format_timestamp(NOW), statements.BATCH_SIZE + 2
+    people = json.dumps([{"email": f"{each}@example.com", "name": "N", "picked_up_at": None} for each in "ab"])
+    rows = [ledger.delivery(f"t{number:03}", NOW, run_id="r") for number in range(count)]
+    ledger.insert(warehouse, DELIVERIES, rows)
+    ledger.insert(warehouse, DELIVERY_RECIPIENTS, [(*row[:2], people, now) for row in rows])
+    ledger.insert(warehouse, DELIVERY_RECIPIENTS, [("other.example.com", "t000", people.replace("a@", "x@"), now)])
+    listed = [
+        (*rows[at][:2], number, f"{each}@example.com", "", now if at else None)
+        for at in (0, 1) for number, each in enumerate("ab", 1)
+    ]  # fmt: skip
+    ledger.insert(warehouse, RECIPIENTS, listed)
+
+    found = queries.task_deliveries(warehouse, TASK._replace(run_id="r"))
+
+    shown = {row.transfer_id: recipients_of(row, found.recipients) for row in found.deliveries}
+    assert len(shown) == count
+    assert [each.email for each in shown["t000"]] == ["a@example.com", "b@example.com"]
+    assert [each.picked_up_at for each in shown["t000"]] == [None, None]
+    assert [each.picked_up_at for each in shown["t001"]] == [NOW, NOW]
+    assert [len(each) for each in shown.values()] == [2] * count
+    nothing = queries.Recipients()
+    assert queries.task_deliveries(warehouse, TASK._replace(run_id="r"), shows_recipients=False).recipients == nothing
 
 
 def test_the_feed_and_its_polls(warehouse: Warehouse) -> None:
