@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import pytest
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
 from outbound_transfer.observability import metrics
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.repository import REPOSITORY
+from support.tasks import FakeTaskInstance, SimulatedClock
 
 RUN = """
     from airflow.sdk import DAG
@@ -110,12 +114,50 @@ def test_every_metric_is_emitted_by_tasks_with_the_tags_that_the_table_names(
     assert total(packets, metrics.REQUESTS, operation="send", status="200") == 1
     assert total(packets, metrics.REQUESTS) == len(sandbox.requests()) + 1  # the fault's, which the service never saw
     assert total(packets, metrics.BYTES_UPLOADED) == 300_000
+    for outcome in ("sent", "picked_up"):
+        assert total(packets, metrics.DELIVERIES, outcome=outcome, conn_id=connection) == 1
+    assert total(packets, metrics.DELIVERIES) == 2
     assert total(packets, metrics.RETRIES) == 1
     assert 1 <= total(packets, metrics.RATE_LIMIT_WAIT) <= 2
     assert total(packets, metrics.REJECTED_LINES) == 1
     assert total(packets, metrics.ROWS_LOADED, table="transfers") == 1
     assert total(packets, metrics.ROWS_LOADED, table="events") >= 1
     assert [value for name, _, value, _ in packets if name == metrics.DEFERRED_WAITERS.full_name] == [1, 0]
+
+
+def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection, tmp_path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"a,b\n")
+
+    def run(**changes: Any) -> dict[str, float]:
+        arguments = {"subject": "S", "recipients": "ann@example.com", "files": str(file), **changes}
+        task = FakeTaskInstance(
+            lambda: DeliverFilesOperator(task_id="deliver", **arguments), SimulatedClock(sandbox), task_id="deliver"
+        )
+        with suppress(Exception):  # some are to fail
+            task.run()
+        counted = [packet for packet in received(statsd) if packet[0] == metrics.DELIVERIES.full_name]
+        return {tags["outcome"]: value for _, tags, value, _ in counted}
+
+    assert run() == {"sent": 1}
+    assert run(files="/nowhere/a.csv") == {"failed": 1}
+    assert run(subject="") == {"failed": 1}
+    assert run(outbound_transfer_conn_id="missing") == {"failed": 1}
+    with mock.patch.object(DeliverFilesOperator, "_wait_until_finished", wait_after(sandbox.cancel)):
+        assert run(wait=True) == {"sent": 1, "canceled": 1}
+    sandbox.plan_faults({"path": "/v1/transfers", "kind": "error", "status": 401})
+    assert run() == {"failed": 1}
+
+
+def wait_after(change: Callable[[str], Any]) -> Callable[..., Any]:
+    """The wait of the operator, with the transfer as it is after a change."""
+    wait = DeliverFilesOperator._wait_until_finished
+
+    def changed(operator: Any, hook: Any, transfer: Any, context: Any) -> Any:
+        change(transfer.id)
+        return wait(operator, hook, hook.get_transfer(transfer.id), context)
+
+    return changed
 
 
 def test_no_metric_breaks_a_delivery(monkeypatch, hook) -> None:

@@ -53,7 +53,7 @@ class UserService:
             known = self._store.web_user(name) is not None
             return passwords.verify_secret(password, self._store.password(name)) and known
 
-        self._throttle.verify(_subject(name), is_right, "The name or the password is wrong.")
+        self._throttle.verify(_subject(name), is_right, "The email address or the password is wrong.")
         return self._sessions.start(_subject(name))
 
     def find_signed_in(self, token: str) -> WebUser | None:

@@ -51,13 +51,22 @@ class Delivery:
 
     :param run: the try of the task that takes them.
     :param observer: is notified of every step.
+    :param on_sent: called when this try has sent its transfer.
     :ivar history: what earlier tries did.
     :ivar draft: the draft that the task has made and works on, in this try; None if there is none yet.
     """
 
     def __init__(
-        self, client: Client, store: StateStore, log: Logger, *, run: TaskRun, observer: DeliveryObserver | None = None
+        self,
+        client: Client,
+        store: StateStore,
+        log: Logger,
+        *,
+        run: TaskRun,
+        observer: DeliveryObserver | None = None,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_sent = on_sent
         self._session = DeliverySession(client, store, log, run=run, observer=observer)
         self.client, self.store, self.log, self.run = client, store, log, run
         self.observer = self._session.observer
@@ -177,6 +186,7 @@ class Delivery:
             if not request.was_in_doubt:
                 self._undo_send_started(state, was_in_doubt)
             raise
+        self._on_sent()
         self.observer.record_transfer(transfer)
         self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         check_sent(state, transfer)

@@ -50,7 +50,7 @@ def record_task(operator: Any, context: Context, account: Callable[[], str]) -> 
     try:
         yield recorder
     except BaseException as error:
-        if not _is_control_flow(error):
+        if not is_control_flow(error):
             recorder.record_error(error)
         raise
     finally:
@@ -101,7 +101,7 @@ def _task(operator: Any, context: Context) -> TaskRef:
     )
 
 
-def _is_control_flow(error: BaseException) -> bool:
+def is_control_flow(error: BaseException) -> bool:
     """Return whether the task continues later or was skipped, which is not an error."""
     from outbound_transfer.client.deferral import DeferRequested
 

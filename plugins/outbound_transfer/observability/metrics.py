@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Final
 
 from outbound_transfer.airflow_compat.names import get_stats
+from outbound_transfer.protocol.models import CANCELED, COMPLETE, EXPIRED
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +111,14 @@ RESERVED_AHEAD: Final = Metric(
 BYTES_UPLOADED: Final = Metric(
     "bytes_uploaded", MetricType.COUNTER, "bytes", ("conn_id",), "a file is attached (201): its size"
 )
+DELIVERIES: Final = Metric(
+    "deliveries",
+    MetricType.COUNTER,
+    "deliveries",
+    ("outcome", "conn_id"),
+    "a try of a task has `sent` a transfer, or `failed` before that; or a wait finishes: the transfer was `picked_up` "
+    "by all, or by some (`partial`, with `accept_partial`), or `expired` or was `canceled`",
+)
 DEFERRED_WAITERS: Final = Metric(
     "deferred_waiters",
     MetricType.GAUGE,
@@ -160,6 +169,7 @@ METRICS: Final = (
     RATE_LIMIT_WAIT,
     RESERVED_AHEAD,
     BYTES_UPLOADED,
+    DELIVERIES,
     DEFERRED_WAITERS,
     POLL_DURATION,
     POLL_LEASE,
@@ -167,6 +177,12 @@ METRICS: Final = (
     ROWS_LOADED,
     REJECTED_LINES,
 )
+
+
+def count_finished_wait(status: str, conn_id: str) -> None:
+    """Count a wait that finishes with this status of its transfer."""
+    outcome = {COMPLETE: "picked_up", EXPIRED: "expired", CANCELED: "canceled"}.get(status, "partial")
+    DELIVERIES.emit(outcome=outcome, conn_id=conn_id)
 
 
 def markdown_table() -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from outbound_transfer.airflow_compat.names import conf, timezone
+from outbound_transfer.airflow_compat.names import AirflowTaskTimeout, conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.observability import metrics
 from outbound_transfer.tasks.errors import fail_without_retry
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class OutboundTransferOperator(BaseOperator):
     owns_delivery = True
     recorder: DeliveryRecorder
     _was_deferred = False
+    #: Whether this try has sent the transfer, or found that it was sent: what fails from then on is no delivery.
+    _is_delivered = False
 
     def __init__(
         self,
@@ -117,6 +121,7 @@ class OutboundTransferOperator(BaseOperator):
         try:
             with (
                 fail_without_retry(),
+                self._count_failure(),
                 self.hook(**options) as hook,
                 record_task(self, context, hook.get_account) as self.recorder,
             ):
@@ -127,6 +132,17 @@ class OutboundTransferOperator(BaseOperator):
                 method_name="resume",
                 kwargs=self._resume_arguments(request),
             )
+
+    @contextmanager
+    def _count_failure(self) -> Iterator[None]:
+        from outbound_transfer.ledger.worker import is_control_flow
+
+        try:
+            yield
+        except (Exception, AirflowTaskTimeout) as error:
+            if self.owns_delivery and not self._is_delivered and not is_control_flow(error):
+                metrics.DELIVERIES.emit(outcome="failed", conn_id=self.outbound_transfer_conn_id)
+            raise
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
         """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""

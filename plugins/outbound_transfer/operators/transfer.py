@@ -24,6 +24,7 @@ from outbound_transfer.delivery.state_store import state_store
 from outbound_transfer.delivery.task_run import MADE_KEY, POSSIBLE_SEND_KEY, iter_mappings
 from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
+from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.protocol.errors import InvalidDelivery, OutboundTransferError
@@ -65,7 +66,8 @@ class _TransferOperator(OutboundTransferOperator):
         from outbound_transfer.delivery.delivery import Delivery
 
         client, (run, store) = hook.get_conn(), self.open_state(hook, context)
-        self._delivery = Delivery(client, store, hook.log, run=run, observer=self.recorder)
+        count_sent = partial(metrics.DELIVERIES.emit, outcome="sent", conn_id=self.outbound_transfer_conn_id)
+        self._delivery = Delivery(client, store, hook.log, run=run, observer=self.recorder, on_sent=count_sent)
         return self._delivery
 
     def open_state(self, hook: OutboundTransferHook, context: Context) -> tuple[TaskRun, StateStore]:  # noqa: ARG002
@@ -601,6 +603,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
             transfer = self._deliver(delivery, context, spool, resumed=resumed and delivery.run.resumed)
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
             delivery.run.record_sent(transfer.id)
+        self._is_delivered = True
         if self.wait:
             with _mention_sent_transfer(transfer.id):
                 return self._wait_until_finished(hook, transfer, context)

@@ -22,6 +22,7 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.delivery.clears import read_clear_counters
 from outbound_transfer.delivery.state_store import state_store
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.errors import CallError
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
@@ -203,7 +204,7 @@ class DeferrableWaitMixin(BaseOperator):
             return None
 
     def resolve_outcome(self, transfer: Transfer) -> dict[str, Any] | None:
-        """Apply the outcome rules to the transfer, and log its status if it changed.
+        """Apply the outcome rules to the transfer, and log its status if it changed. Count it if the wait finishes.
 
         :return: the transfer as a mapping without its files, or None while the wait continues.
         :raises AirflowFailException: its status means failure.
@@ -215,9 +216,11 @@ class DeferrableWaitMixin(BaseOperator):
             if hint := status_hint(transfer):
                 self.log.warning("Transfer '%s' has status %r%s", transfer.id, transfer.status, hint)
             self.log.info("%s", describe(transfer))
-        match self.outcome_rules().outcome_of(transfer):
-            case None:
-                return None
+        outcome = self.outcome_rules().outcome_of(transfer)
+        if outcome is None:
+            return None
+        metrics.count_finished_wait(transfer.status, self.outbound_transfer_conn_id)
+        match outcome:
             case Outcome.FAIL:
                 raise AirflowFailException(f"Not delivered to all: {describe(transfer)}")
             case Outcome.SKIP:
