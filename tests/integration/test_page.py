@@ -16,12 +16,17 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from outbound_transfer.ledger.config import load_config, open_tables
+from outbound_transfer.ledger.local_file import LEDGER_FILE
 from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.ui import app as ui
 from outbound_transfer.ui.cache import ResultCache
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.tables import DELIVERIES, RECIPIENTS
+from outbound_transfer.warehouse.deliveries import DeliveryFailure, DeliveryTables, TaskRef
+from outbound_transfer.warehouse.schema import LEDGER_RECIPIENTS, ensure_schema
+from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS, RECIPIENTS
+from support import airflow_home
 from support import sample_rows as ledger
 from support.timeouts import eventually
 from support.warehouses import sqlite_hook
@@ -211,6 +216,139 @@ def test_hostile_values_are_rendered_as_text(as_user: Callable[..., Any], wareho
 
 
 WRONG = ("<script>alert", "javascript:", "\u202e", "\x07")
+
+
+# ------------------------------------------------------------------------------------------------- who has picked up
+
+
+def record_recipients(warehouse: Warehouse, transfer_id: str, people: list[dict[str, Any]]) -> None:
+    now = datetime.now(timezone.utc)
+    ensure_schema(warehouse, LEDGER_RECIPIENTS, now)
+    row = (ledger.ACCOUNT, transfer_id, json.dumps(people), ledger.format_timestamp(now))
+    ledger.insert(warehouse, DELIVERY_RECIPIENTS, [row])
+
+
+def people(count: int, picked_up: int, name: str = "") -> list[dict[str, Any]]:
+    at = "2026-01-31T12:00:00.000000Z"
+    return [
+        {"email": f"p{number:03}{name}@example.com", "name": name, "picked_up_at": at if number < picked_up else None}
+        for number in range(count)
+    ]
+
+
+def test_page_and_tab_name_who_has_and_has_not_picked_up(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+    fill(warehouse)
+    record_recipients(warehouse, "t-open", people(250, 100))
+    record_recipients(warehouse, "t-secret", people(1, 0, "secret"))
+    page, tab = as_user(PAGE).text, as_user(TASK, dag_id="open", **OF_TASK).text
+    assert "not yet: p100@example.com" in page
+    assert "picked up: p000@example.com" in page
+    assert "and 145 more" in page
+    assert "p249@example.com" not in page
+    assert [f"p{number:03}@example.com" in tab for number in range(250)] == [True] * 250
+    assert tab.count("not yet") == 150 + 1  # and the hostile one's
+    assert "secret@example.com" not in page + tab
+    assert "secret@example.com" not in as_user(TASK, dag_id="secret", **OF_TASK).text
+
+
+def test_hostile_recipients_are_rendered_as_text(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+    fill(warehouse)
+    record_recipients(warehouse, "t-open", [{"email": HOSTILE, "name": HOSTILE, "picked_up_at": HOSTILE}, {}, [], None])
+    for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK)):
+        assert answer.status_code == 200
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd\ufffd" in answer.text
+        assert [each for each in WRONG if each in answer.text] == []
+        assert_guarded(answer)
+
+
+def test_recipients_are_not_shown_if_the_setting_says_so(
+    as_user: Callable[..., Any], warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__SHOW_RECIPIENTS", "False")
+    fill(warehouse)
+    record_recipients(warehouse, "t-open", people(3, 1))
+    ledger.insert(warehouse, RECIPIENTS, [(ledger.ACCOUNT, "t-set", 1, "eve@example.com", "", None)])
+    for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK)):
+        assert answer.status_code == 200
+        assert "@example.com" not in answer.text
+
+
+WAITING = """
+    from airflow.sdk import DAG
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+    from outbound_transfer.sensors.transfer import TransferSensor
+
+    with DAG("open", schedule=None):
+        deliver = DeliverFilesOperator(task_id="deliver", subject="S", recipients="ann@example.com", files={file!r})
+        TransferSensor(task_id="wait", transfer_id=deliver.output, poke_interval=1)
+"""
+
+
+def test_the_tab_of_a_sensor_shows_what_it_waits_for(
+    as_user: Callable[..., Any], run_dag: Any, connection: str, recipients_pick_up: None, warehouse: Warehouse,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"a,b")
+    run = run_dag(WAITING.format(file=str(file)))
+    assert run.state == "success"
+    answer = as_user(TASK, dag_id="open", run_id=run.dag_run.run_id, task_id="wait")
+    assert answer.status_code == 200
+    assert "This task waits for the transfer of another task" in answer.text
+    assert "ann@example.com" in answer.text
+    with warehouse.transaction() as cursor:  # the delivery is another DAG's, which the user may not read
+        cursor.execute("UPDATE outbound_transfer_deliveries SET dag_id = 'secret'")
+    answer = as_user(TASK, dag_id="open", run_id=run.dag_run.run_id, task_id="wait")
+    assert "This task waits for transfer" in answer.text
+    assert "ann@example.com" not in answer.text
+
+
+# ------------------------------------------------------------------------------------------------------ without a draft
+
+
+def test_a_task_that_failed_before_its_draft_is_shown_with_its_error(
+    as_user: Callable[..., Any], warehouse: Warehouse
+) -> None:
+    tables = DeliveryTables(warehouse)
+    for map_index in (-1, 7):
+        task = TaskRef("plain", "open", "deliver", "r", map_index, 2)
+        at = ledger.format_timestamp(datetime.now(timezone.utc))
+        tables.save(DeliveryFailure(task=task, subject=HOSTILE, error=f"no file matches {HOSTILE}", at=at))
+    for params in ({}, {"status": "failed"}, {"status": "error"}):
+        answer = as_user(PAGE, **params)
+        assert answer.text.count("no file matches") == 4, "as text and as the title of each"
+        assert "failed-" not in answer.text
+        assert "data-outside rel" not in answer.text
+        assert [each for each in WRONG if each in answer.text] == []
+    tab = as_user(TASK, dag_id="open", **OF_TASK).text
+    assert "no draft was created" in tab
+    assert tab.count("no file matches") == 1
+
+
+# ------------------------------------------------------------------------------------------------------- one machine
+
+
+def test_the_page_needs_no_setting_on_one_machine(
+    as_user: Callable[..., Any], fresh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__DEFAULT_LEDGER", "True")
+    file = airflow_home.HOME / LEDGER_FILE
+    try:
+        assert f"in the file <code>{LEDGER_FILE}</code>" in as_user(PAGE).text
+        config = load_config()
+        assert config is not None
+        at = ledger.format_timestamp(datetime.now(timezone.utc))
+        task = TaskRef("plain", "open", "deliver", "r", -1, 1)
+        open_tables(config, None).save(DeliveryFailure(task=task, subject="S", error="no file matches", at=at))
+        assert "no file matches" in as_user(PAGE).text
+        monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
+        assert "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID" in as_user(PAGE).text
+    finally:
+        for each in file.parent.glob(f"{LEDGER_FILE}*"):
+            each.unlink()
+
+
+# --------------------------------------------------------------------------------------------------------------- links
 
 
 def test_links_lead_where_they_should_and_carry_no_key(as_user: Callable[..., Any], warehouse: Warehouse) -> None:

@@ -19,12 +19,21 @@ from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.dialects.refused import REFUSED
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, PageRefused, UnsupportedWarehouse
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
-from outbound_transfer.warehouse.schema import CLUSTER, FEED, LEDGER, LISTING, STATE, TableGroup, ensure_schema
+from outbound_transfer.warehouse.schema import (
+    CLUSTER,
+    FEED,
+    LEDGER,
+    LEDGER_RECIPIENTS,
+    LISTING,
+    STATE,
+    TableGroup,
+    ensure_schema,
+)
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.feed_pages import CURSOR, PAGES, TABLE_NAMES, tables
 from support.warehouses import Hook, InventedPostgresql, InventedSqlite, refuse_rows
 
-GROUPS = (FEED, LISTING, LEDGER, STATE, CLUSTER)
+GROUPS = (FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, STATE, CLUSTER)
 
 
 class Bent:
