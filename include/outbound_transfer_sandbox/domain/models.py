@@ -15,7 +15,10 @@ Count = Annotated[int, Meta(ge=0, le=10**12)]
 
 
 class Account(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The account's settings, for `PATCH /_sandbox/account`. `feed_interval_seconds` = 0 removes the feed's limit."""
+    """The account's settings, for `PATCH /_sandbox/account`. `feed_interval_seconds` = 0 removes the feed's limit.
+
+    `auto_pickup_seconds` lets every recipient pick up so long after the send; None leaves it to the recipients.
+    """
 
     api_enabled: bool = True
     outgoing_enabled: bool = True
@@ -32,6 +35,7 @@ class Account(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     requests_per_window: Annotated[int, Meta(ge=1, le=10**9)] = 60
     window_seconds: Annotated[float, Meta(gt=0, le=10**9)] = 60
     feed_interval_seconds: Annotated[float, Meta(ge=0, le=10**9)] = 60
+    auto_pickup_seconds: Annotated[float, Meta(ge=0, le=10**9)] | None = None
 
     def __post_init__(self) -> None:
         if self.default_security not in self.security_options:

@@ -17,7 +17,13 @@ from outbound_transfer_sandbox.faults.queue import FaultQueue
 from outbound_transfer_sandbox.service.sandbox import SandboxService
 from outbound_transfer_sandbox.web.app import create_web
 
-from .middleware import DrainRequestBodyMiddleware, ExceptionLoggingMiddleware, HeaderMiddleware, RequestLogMiddleware
+from .middleware import (
+    AutoPickupMiddleware,
+    DrainRequestBodyMiddleware,
+    ExceptionLoggingMiddleware,
+    HeaderMiddleware,
+    RequestLogMiddleware,
+)
 
 
 def create_app(sandbox: SandboxService, trusted_hosts: Collection[str] = ()) -> ASGIApp:
@@ -39,8 +45,5 @@ def create_app(sandbox: SandboxService, trusted_hosts: Collection[str] = ()) -> 
     app.router.redirect_slashes = False
     app.state.sandbox = sandbox
     app.state.faults = FaultQueue()
-    return HeaderMiddleware(
-        DrainRequestBodyMiddleware(
-            FaultInjectionMiddleware(RequestLogMiddleware(ExceptionLoggingMiddleware(app), sandbox), app.state.faults)
-        )
-    )
+    logged = RequestLogMiddleware(ExceptionLoggingMiddleware(AutoPickupMiddleware(app, sandbox)), sandbox)
+    return HeaderMiddleware(DrainRequestBodyMiddleware(FaultInjectionMiddleware(logged, app.state.faults)))

@@ -58,6 +58,18 @@ class ExceptionLoggingMiddleware:
             _logger.exception("%s %s failed", scope["method"], scope["path"])
 
 
+class AutoPickupMiddleware:
+    """Before each request, lets recipients pick up what `auto_pickup_seconds` says they have: no timer is needed."""
+
+    def __init__(self, app: ASGIApp, sandbox: SandboxService) -> None:
+        self._app = app
+        self._sandbox = sandbox
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._sandbox.lifecycle.pick_up_due()
+        await self._app(scope, receive, send)
+
+
 class RequestLogMiddleware:
     """Records each call under /v1 and the status of its response before the response is sent."""
 

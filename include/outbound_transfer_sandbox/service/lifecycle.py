@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from outbound_transfer_sandbox.domain.clock import SECOND
-from outbound_transfer_sandbox.domain.errors import invalid_state, not_found
+from outbound_transfer_sandbox.domain.errors import ApiError, invalid_state, not_found
 from outbound_transfer_sandbox.domain.models import File, Recipient, Transfer
 
 from .context import Context
@@ -34,6 +36,18 @@ class TransferLifecycle:
             if recipient.picked_up_at is None:
                 self._mark_picked_up(transfer, recipient, now)
             self._record_downloads(transfer, recipient, files, now)
+
+    def pick_up_due(self) -> None:
+        """Let everybody pick up what was sent `auto_pickup_seconds` ago. Without disk space, they do so later."""
+        seconds = self._context.account.auto_pickup_seconds
+        if seconds is None:
+            return
+        now = self._context.clock.now()
+        for transfer in self._context.transfers.outstanding_since(now - int(seconds * SECOND), now):
+            for recipient in transfer.recipients:
+                if recipient.picked_up_at is None:
+                    with suppress(ApiError):
+                        self.pick_up(transfer.id, recipient.email)
 
     def _mark_picked_up(self, transfer: Transfer, recipient: Recipient, now: int) -> None:
         outstanding = sum(other.picked_up_at is None for other in transfer.recipients) - 1

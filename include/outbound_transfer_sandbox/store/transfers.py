@@ -84,6 +84,14 @@ class TransferStore:
         self._expire(now)
         return int(self._db.fetch_value("SELECT count(*) FROM transfers WHERE stored_status IN ('pending', 'partial')"))
 
+    def outstanding_since(self, sent_at: int, now: int) -> list[Transfer]:
+        """Return the outstanding transfers that were sent at `sent_at` or before."""
+        self._expire(now)
+        rows = self._db.fetch_all(
+            "SELECT id FROM transfers WHERE stored_status IN ('pending', 'partial') AND sent_at <= ?", sent_at
+        )
+        return [transfer for row in rows if (transfer := self.get(row["id"], now))]
+
     def set_status(self, pk: int, status: str) -> None:
         self._db.run("UPDATE transfers SET stored_status = ? WHERE pk = ?", status, pk)
 

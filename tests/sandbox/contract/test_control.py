@@ -49,6 +49,7 @@ def test_state(api: Any, control: Any) -> None:
         {"scheduled_sends": 7},
         {"security_options": ["email"], "default_security": "email"},
         {"requests_per_window": 5, "window_seconds": 2.5, "feed_interval_seconds": 0},
+        {"auto_pickup_seconds": 0.5},
     ],
 )
 def test_every_setting_can_be_changed(control: Any, settings: dict[str, Any]) -> None:
@@ -67,6 +68,7 @@ def test_every_setting_can_be_changed(control: Any, settings: dict[str, Any]) ->
         {"window_seconds": 0},
         {"requests_per_window": 0},
         {"feed_interval_seconds": -1},
+        {"auto_pickup_seconds": -1},
         {"security_options": ["email"]},
         {"default_security": "fax"},
         {"colour": "blue"},

@@ -40,6 +40,32 @@ def test_each_duplicate_recipient_collects(api: Any, control: Any) -> None:
     assert control.pickup(transfer_id, "ann@example.com")["status"] == "complete"
 
 
+def test_recipients_collect_by_themselves_after_the_time_that_is_set(api: Any, control: Any) -> None:
+    control.patch_account(auto_pickup_seconds=600)
+    early = api.sent(recipients=[ANN, BOB, ANN])["id"]
+    control.advance_clock(599)
+    late = api.sent()["id"]
+    assert api.get(early)["status"] == "pending"
+    control.advance_clock(2)
+    assert [row["status"] for row in api.page()["data"]] == ["pending", "complete"]
+    assert all(recipient["picked_up_at"] for recipient in api.get(early)["recipients"])
+    control.patch_account(auto_pickup_seconds=None)
+    control.advance_clock(DAY)
+    assert api.get(late)["status"] == "pending"
+
+
+@pytest.mark.rule("R19")
+def test_what_has_expired_or_is_canceled_is_not_collected_by_itself(api: Any, control: Any) -> None:
+    control.patch_account(auto_pickup_seconds=0, delivery_window_days=1)
+    first = api.sent()["id"]
+    assert api.get(first)["status"] == "complete"
+    control.patch_account(auto_pickup_seconds=2 * DAY)
+    expired, canceled = api.sent()["id"], api.sent()["id"]
+    control.cancel(canceled)
+    control.advance_clock(3 * DAY)
+    assert [api.get(expired)["status"], api.get(canceled)["status"]] == ["expired", "canceled"]
+
+
 @pytest.mark.rule("R19")
 @pytest.mark.parametrize("collected", [0, 1])
 def test_pending_and_partial_expire(api: Any, control: Any, collected: int) -> None:
