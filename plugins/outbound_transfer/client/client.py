@@ -19,7 +19,7 @@ from outbound_transfer.client.observer import Observer, notify, observe_attempt
 from outbound_transfer.client.retry import RetryDetails, RetryHook, RetryPolicy, log_retry
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, send, send_async
-from outbound_transfer.protocol.errors import RateLimited
+from outbound_transfer.protocol.errors import NotConnected, RateLimited
 from outbound_transfer.protocol.flows import SafeCall
 from outbound_transfer.protocol.messages import Api, Call, Flow, Response, Upload
 
@@ -65,6 +65,7 @@ class _BaseClient:
         self._allowance, self._on_reservation = allowance, on_reservation
         self._reserved_times = deque(sorted(clock() + delay for delay in reserved_delays))
         self._has_progressed = False
+        self._was_reached = any(self._waited.values())  # it was, in an earlier process
         self._observer = observer or Observer()
         self._secrets = tuple(secrets)
 
@@ -74,10 +75,11 @@ class _BaseClient:
 
     def _retry_options(self, call: Call[T]) -> dict[str, Any]:
         waited = self._waited.pop(call.operation.value, 0.0)
-        return self.policy.options(call, self._clock, self._before_retry, waited)
+        return self.policy.options(call, self._clock, self._before_retry, waited, lambda: self._was_reached)
 
     def _before_retry(self, retry: RetryDetails) -> None:
         notify(self._observer.on_retry, retry)  # first, because the hook may raise
+        self._was_reached |= not isinstance(retry.caused_by, NotConnected)
         allowance = self._allowance if retry.call.api is Api.TRANSFER else None
         if allowance and isinstance(retry.caused_by, RateLimited):
             allowance.record_refusal(retry.caused_by.retry_after or 0.0)
@@ -122,6 +124,7 @@ class Client(_BaseClient):
         safe_call = SafeCall(call)
         retrying = Retrying(sleep=self._wait, **self._retry_options(call))
         result: T = retrying(lambda: drive(safe_call(), self._send))
+        self._was_reached = True
         self._has_progressed |= call.method != "GET"
         return result
 
@@ -191,7 +194,9 @@ class AsyncClient(_BaseClient):
         async def attempt() -> T:
             return await drive_async(safe_call(), self._send)
 
-        return await retrying(attempt)
+        result: T = await retrying(attempt)
+        self._was_reached = True
+        return result
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow; each of its calls is performed under the policy."""

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from tenacity import RetryCallState, retry_if_exception, wait_random, wait_random_exponential
 
-from outbound_transfer.protocol.errors import ServiceError
+from outbound_transfer.protocol.errors import NotConnected, ServiceError
 from outbound_transfer.protocol.messages import Call, Operation
 from outbound_transfer.protocol.retry_rules import RetryDecision, decide_retry
 
@@ -73,6 +73,8 @@ class RetryPolicy:
 
     :ivar max_attempts: attempts that may fail with a transient error (5xx, broken connection, timeout) before the call
         fails. Rate limits and waits for a slot do not count.
+    :ivar max_first_attempts: attempts to connect to a service that this client has not reached yet: a wrong address
+        fails within seconds. An outage that begins before a task does is left to the task's retries.
     :ivar max_backoff: maximum seconds between two such attempts; each delay is a random part of it (full jitter).
     :ivar timeout: seconds that a call may take in all, including rate limits, excluding the wait for a slot.
     :ivar slot_timeout: seconds that a send may wait in all for a slot (409 transfer_limit_reached).
@@ -81,6 +83,7 @@ class RetryPolicy:
     """
 
     max_attempts: int = 8
+    max_first_attempts: int = 3
     max_backoff: float = 60.0
     timeout: float = 3_600.0
     slot_timeout: float = 3_600.0
@@ -88,15 +91,21 @@ class RetryPolicy:
     max_jitter: float = 300.0
 
     def options(
-        self, call: Call[Any], clock: Callable[[], float], on_retry: RetryHook = log_retry, waited: float = 0.0
+        self,
+        call: Call[Any],
+        clock: Callable[[], float],
+        on_retry: RetryHook = log_retry,
+        waited: float = 0.0,
+        was_reached: Callable[[], bool] = lambda: True,
     ) -> dict[str, Any]:
         """Return the arguments of ``tenacity.Retrying`` and ``AsyncRetrying`` for one call.
 
         :param clock: returns monotonic seconds.
         :param on_retry: called before each delay.
         :param waited: seconds that this call has already waited in an earlier process.
+        :param was_reached: returns whether the service was reached before.
         """
-        retry_state = _RetryState(self, call, clock, on_retry, waited)
+        retry_state = _RetryState(self, call, clock, on_retry, waited, was_reached)
         return {
             "retry": retry_if_exception(lambda error: decide_retry(call, error) is not RetryDecision.FAIL),
             "wait": retry_state.wait,
@@ -114,9 +123,16 @@ class _RetryState:
     """Counts the failures of one call and the time that it has taken."""
 
     def __init__(
-        self, policy: RetryPolicy, call: Call[Any], clock: Callable[[], float], on_retry: RetryHook, waited: float
+        self,
+        policy: RetryPolicy,
+        call: Call[Any],
+        clock: Callable[[], float],
+        on_retry: RetryHook,
+        waited: float,
+        was_reached: Callable[[], bool],
     ) -> None:
         self.policy, self.call, self.clock, self.on_retry = policy, call, clock, on_retry
+        self.was_reached = was_reached
         self.started = clock() - waited
         self.failures = 0
         self.backoff = wait_random_exponential(multiplier=1, max=policy.max_backoff)
@@ -141,7 +157,12 @@ class _RetryState:
             self.failures = 0  # the service works; the account has no free slot
         self.failures += decision is RetryDecision.BACK_OFF
         exceeds_timeout = self._waited() + state.upcoming_sleep > self._timeout(decision)
-        return self.failures >= self.policy.max_attempts or exceeds_timeout
+        return self.failures >= self._max_attempts(_error(state)) or exceeds_timeout
+
+    def _max_attempts(self, error: BaseException) -> int:
+        if isinstance(error, NotConnected) and not self.was_reached():
+            return min(self.policy.max_first_attempts, self.policy.max_attempts)
+        return self.policy.max_attempts
 
     def _timeout(self, decision: RetryDecision) -> float:
         if decision is RetryDecision.WAIT_FOR_SLOT:

@@ -63,9 +63,10 @@ Script = Callable[[int], Response | Exception]
 
 
 def play(kind: type, script: Script, call: Call[Any] = GET, **options: Any) -> Played:
-    """Perform ``call`` with a client of ``kind``; ``script`` gives the response to the n-th request."""
+    """Perform ``call`` ``times`` times with a client of ``kind``; ``script`` gives the response to the n-th request."""
     played, numbers = Played(), count()
     on_retry = options.pop("on_retry", lambda retry: None)
+    times = options.pop("times", 1)
 
     def sleep(seconds: float) -> None:
         played.sleeps.append(seconds)
@@ -85,17 +86,17 @@ def play(kind: type, script: Script, call: Call[Any] = GET, **options: Any) -> P
     waited = {call.operation.value: options.pop("waited", 0.0)}
     options |= {"clock": lambda: played.now, "on_retry": on_each_retry, "waited": waited}
     try:
-        played.result = _perform(kind, call, sleep, send, options)
+        played.result = _perform(kind, call, times, sleep, send, options)
     except Exception as error:
         played.error = error
     return played
 
 
-def _perform(kind: type, call: Call[Any], sleep: Any, send: Any, options: dict[str, Any]) -> Any:
+def _perform(kind: type, call: Call[Any], times: int, sleep: Any, send: Any, options: dict[str, Any]) -> Any:
     if kind is Client:
         with Client(SETTINGS, sleep=sleep, **options) as client:
             client._send = send  # type: ignore[method-assign]
-            return client.perform(call)
+            return [client.perform(call) for _ in range(times)][-1]
 
     async def perform() -> Any:
         async def sleep_async(seconds: float) -> None:
@@ -106,7 +107,7 @@ def _perform(kind: type, call: Call[Any], sleep: Any, send: Any, options: dict[s
 
         async with AsyncClient(SETTINGS, sleep=sleep_async, **options) as client:
             client._send = send_async  # type: ignore[method-assign]
-            return await client.perform(call)
+            return [await client.perform(call) for _ in range(times)][-1]
 
     return asyncio.run(perform())
 
@@ -139,7 +140,7 @@ def test_a_permanent_error_is_not_retried(kind: type, code: str) -> None:
 
 @both
 @pytest.mark.parametrize(
-    "error", [busy(), errors.NotConnected(), errors.TimedOut(), Response(200, {}, b"<html>")], ids=str
+    "error", [busy(), errors.ConnectionLost(), errors.TimedOut(), Response(200, {}, b"<html>")], ids=str
 )
 def test_transient_errors_back_off_and_are_bounded(kind: type, error: Any) -> None:
     policy = RetryPolicy(max_attempts=12, max_backoff=20)
@@ -149,6 +150,31 @@ def test_transient_errors_back_off_and_are_bounded(kind: type, error: Any) -> No
     assert len(played.sleeps) == 11
     assert all(MIN_RETRY_DELAY <= sleep <= 20 for sleep in played.sleeps), "no busy loop, no delay beyond the maximum"
     assert all(sleep <= max(2.0**n, MIN_RETRY_DELAY) for n, sleep in enumerate(played.sleeps)), "it grows from small"
+
+
+@both
+@pytest.mark.parametrize("call", [GET, SEND, endpoints.discard_transfer("t")], ids=lambda call: call.operation.value)
+def test_an_address_that_never_connected_fails_within_seconds(kind: type, call: Call[Any]) -> None:
+    played = play(kind, always(errors.NotConnected()), call)
+    assert isinstance(played.error, errors.NotConnected)
+    assert not played.error.in_doubt
+    assert len(played.operations) == 3
+    assert played.now <= 3
+
+
+@both
+@pytest.mark.parametrize("before", [busy(), errors.ConnectionLost()], ids=str)
+def test_an_outage_of_a_service_that_was_reached_is_outlasted(kind: type, before: Any) -> None:
+    outage = [errors.NotConnected()] * 6
+    assert play(kind, then(before, *outage, PENDING)).error is None
+    assert play(kind, then(*outage, PENDING), waited=60.0).error is None
+    assert isinstance(play(kind, then(*outage, PENDING)).error, errors.NotConnected)
+
+
+@both
+def test_a_client_remembers_that_it_reached_the_service(kind: type) -> None:
+    script = then(PENDING, *[errors.NotConnected()] * 6, PENDING)
+    assert play(kind, script, times=2).error is None
 
 
 @both
