@@ -1,4 +1,4 @@
-"""Write the views of include/sql from the marts of include/dbt, for databases whose users need no dbt.
+"""Write the analysts' views of the package from the marts of include/dbt, for databases whose users need no dbt.
 
 The macros of the dbt package are the same here; `dbt` and `adapter` are replaced by what the macros use of them. The
 tables are read as they are, without the staging models: keys are enforced in these databases.
@@ -17,7 +17,7 @@ from jinja2 import Environment, StrictUndefined
 
 INCLUDE: Final = Path(__file__).resolve().parents[1] / "include"
 PACKAGE: Final = INCLUDE / "dbt"
-FOLDER: Final = INCLUDE / "sql"
+FOLDER: Final = INCLUDE.parent / "plugins/outbound_transfer/warehouse/views"
 PREFIX: Final = "outbound_transfer_"
 STAGING: Final = "stg_outbound_transfer__"
 
@@ -55,7 +55,7 @@ def file_of(name: str) -> str:
     """Return the text of the file with the views of a database."""
     database = DATABASES[name]
     environment = _environment(database)
-    head = f"-- Views for analysts, {database.title}. README.md beside this file says what each column means.\n"
+    head = f"-- Views for analysts, {database.title}. include/sql/README.md says what each column means.\n"
     head += "-- Written by scripts/views.py from the dbt models of include/dbt/models/marts.\n"
     return head + "".join(
         f"\nDROP VIEW IF EXISTS {view};\nCREATE VIEW {view} AS\n{_query(environment, mart)};\n"

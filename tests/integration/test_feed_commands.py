@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.cli.cli_config import ActionCommand
 from sqlalchemy import select
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHook
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, table_asset
+from outbound_transfer.cli.console import main
 from outbound_transfer.cli.definition import get_commands
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.protocol.messages import Upload
@@ -54,8 +56,37 @@ def landed(connection, sandbox, warehouse) -> None:
 
 def test_airflow_knows_the_commands() -> None:
     (group,) = get_commands()
-    names = {each.name: [command.name for command in each.subcommands] for each in group.subcommands}
+    feed, views, state = group.subcommands
+    names = {each.name: [command.name for command in each.subcommands] for each in (feed, state)}
     assert names == {"feed": ["status", "verify", "rebuild-cursor", "reset", "replay-rejected"], "state": ["clean"]}
+    assert isinstance(views, ActionCommand)
+
+
+def test_views_are_printed_and_created(landed, warehouse, capsys) -> None:
+    TransfersToSqlOperator(task_id="transfers", sql_conn_id="warehouse").execute({})
+    main(["views", "--sql-conn-id", "warehouse"])
+    printed = capsys.readouterr().out
+    main(["views", "--dialect", "sqlite"])
+    assert printed.endswith(capsys.readouterr().out), "the same, after what the operators have logged"
+    with pytest.raises(Exception, match="no such table"):
+        warehouse("SELECT * FROM outbound_transfer_feed_lag")
+    main(["views", "--sql-conn-id", "warehouse", "--apply"])
+    assert "outbound_transfer_feed_lag created\n" in capsys.readouterr().out
+    assert len(warehouse("SELECT * FROM outbound_transfer_feed_lag")) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Give --dialect"),
+        (["--dialect", "sqlite", "--apply"], "Give --dialect"),
+        (["--dialect", "oracle"], "no views for oracle, but for duckdb"),
+        (["--sql-conn-id", "warehouse", "--apply"], "not there yet: .*outbound_transfer_transfers"),
+    ],
+)
+def test_a_command_for_views_that_cannot_be_made_says_why(landed, words: list[str], said: str) -> None:
+    with pytest.raises(SystemExit, match=said):
+        main(["views", *words])
 
 
 def test_status_and_verify(landed, command, capsys) -> None:

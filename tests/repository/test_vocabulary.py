@@ -26,7 +26,6 @@ PACKAGES: Final = {
     "outbound_transfer_sandbox": "include/outbound_transfer_sandbox",
     "dags": "dags",
     "scripts": "scripts",
-    "sql": "include/sql",
     "tests": "tests",
 }
 

@@ -23,6 +23,7 @@ from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.warehouse.task_state import clean_task_states
 from outbound_transfer.warehouse.timestamps import utc_now
+from outbound_transfer.warehouse.views import create_views, render_views
 
 #: Tells Airflow whether a process may read connections from its database.
 _PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
@@ -104,6 +105,24 @@ def replay_rejected(arguments: Namespace) -> None:
 
 
 @with_connections
+def views(arguments: Namespace) -> None:
+    """Print the SQL of the analysts' views, or create them."""
+    names = {"prefix": arguments.table_prefix, "schema": arguments.schema}
+    if bool(arguments.dialect) == bool(arguments.sql_conn_id) or (arguments.apply and arguments.dialect):
+        raise SystemExit(
+            "Give --dialect, to print the SQL; or --sql-conn-id, to print it, or with --apply to create the views."
+        )
+    if arguments.dialect:
+        print(render_views(arguments.dialect, **names), end="")  # noqa: T201
+        return
+    warehouse = open_warehouse(arguments.sql_conn_id, **names)
+    if arguments.apply:
+        print("\n".join(f"{name} created" for name in create_views(warehouse)))  # noqa: T201
+    else:
+        print(render_views(warehouse.dialect.name, **names), end="")  # noqa: T201
+
+
+@with_connections
 def clean_states(arguments: Namespace) -> None:
     """Delete the states of deliveries that have not changed for some time, in the table and in Variables."""
     conn_id, oldest = state_conn_id(), utc_now() - arguments.older_than
@@ -174,7 +193,9 @@ def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> st
     feeds = [arguments.account] if arguments.account else list_accounts()
     if len(feeds) != 1:
         raise SystemExit(
-            f"--account must say which: {', '.join(feeds)}" if feeds else "No feed has been read here yet."
+            f"--account must say which: {', '.join(feeds)}"
+            if feeds
+            else "No feed has been read here yet. Run an ingestion first."
         )
     return feeds[0]
 

@@ -51,12 +51,20 @@ def get_commands() -> list[GroupCommand]:
             _feed_command("replay-rejected", "Load the rejected lines that are valid by now"),
         ),
     )
+    views = _command(
+        "views",
+        "views",
+        "Print the SQL of the analysts' views, or create them",
+        Arg(("--dialect",), help="Database: duckdb, mysql, postgresql or sqlite (default: that of the connection)"),
+        *_WAREHOUSE[:3],
+        Arg(("--apply",), help="Create the views, or replace them", action="store_true"),
+    )
     state = GroupCommand(
         name="state",
         help="The state that deliveries keep in a table or in Airflow Variables",
         subcommands=(_command("clean_states", "clean", "Delete old states", _OLDER_THAN, ARG_YES),),
     )
-    return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=(feed, state))]
+    return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=(feed, views, state))]
 
 
 def _feed_command(name: str, text: str, *arguments: Arg) -> ActionCommand:

@@ -45,6 +45,10 @@ class TooManyRejectedLines(WarehouseError):
     """A page has more rejected lines than allowed. Nothing of it was loaded."""
 
 
+class MissingTables(WarehouseError):
+    """The analysts' views read tables that were not created yet."""
+
+
 class UnknownFeed(WarehouseError):
     """The tables have no cursor of the feed."""
 

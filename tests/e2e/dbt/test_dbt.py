@@ -53,7 +53,7 @@ ABSENT = {
 
 @dataclass(frozen=True)
 class Built:
-    """A warehouse with the views of include/sql, in which an analyst has built the package."""
+    """A warehouse with the package's views, in which an analyst has built the package."""
 
     hook: Hook
     project: Project

@@ -1,11 +1,9 @@
-"""The analysts' views (include/sql) over tables that the ingestions filled, in real databases."""
+"""The analysts' views over tables that the ingestions filled, in real databases."""
 
 from __future__ import annotations
 
-import re
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +11,14 @@ from outbound_transfer.protocol.events import Event, Page
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import PollRecord
+from outbound_transfer.warehouse.errors import MissingTables, UnsupportedWarehouse
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.transfers import TransferTables, sent_at
+from outbound_transfer.warehouse.views import create_views, render_views
+from support.repository import REPOSITORY
 from support.warehouses import Hook
 
-SQL = Path(__file__).resolve().parents[3] / "include/sql"
+VIEWS = ["expiring_transfers", "feed_lag", "funnel_by_day", "time_to_pickup"]
 NOW = datetime.now(timezone.utc).replace(microsecond=0)
 
 
@@ -50,9 +51,7 @@ def filled(hook: Hook) -> Hook:
     feed.get_or_create_cursor()
     feed.load_page(Page(0, 1, False, (Event("e", "t", at(-0.1), "{}", None, 1),), ()))
     EventStore(warehouse, "acme", clock=lambda: NOW).log_poll(PollRecord(cursor_from=1, status=429))
-    for statement in (SQL / f"{hook.dialect_name}.sql").read_text().split(";\n"):
-        if statement.strip():
-            hook.run(statement)
+    assert create_views(warehouse) == create_views(warehouse), "they are replaced"
     return hook
 
 
@@ -96,11 +95,35 @@ def test_the_feeds_lag_is_in_seconds(filled: Hook) -> None:
 
 
 def test_every_column_is_documented(filled: Hook) -> None:
-    text = (SQL / "README.md").read_text()
-    for view in re.findall(r"CREATE VIEW (\w+)", (SQL / f"{filled.dialect_name}.sql").read_text()):
+    text = (REPOSITORY / "include/sql/README.md").read_text()
+    for view in [f"outbound_transfer_{name}" for name in VIEWS]:
         section = text.partition(f"### `{view}`")[2].partition("###")[0]
         for name in _columns(filled, view):
             assert f"`{name}`" in section, f"{view}.{name} is not documented"
+
+
+def test_views_have_the_prefix_and_the_schema_of_their_tables(hook: Hook) -> None:
+    schema = {"postgresql": "public", "duckdb": "main", "sqlite": "main"}.get(hook.dialect_name)
+    warehouse = Warehouse(hook, prefix="Acme's ", schema=schema)
+    listing = TransferTables(warehouse, "acme", "key", clock=lambda: NOW)
+    listing.sync_state()
+    listing.save(SENT, NOW)
+    EventStore(warehouse, "acme").get_or_create_cursor()
+    assert create_views(warehouse) == [f"Acme's {name}" for name in VIEWS]
+    quoted = warehouse.dialect.quote("Acme's funnel_by_day")
+    assert hook.fetch(f"SELECT sum(sent) FROM {quoted}") == [(3,)]
+
+
+def test_tables_that_are_missing_are_named(hook: Hook) -> None:
+    warehouse = Warehouse(hook)
+    EventStore(warehouse, "acme").get_or_create_cursor()
+    with pytest.raises(MissingTables, match=r"outbound_transfer_transfers, outbound_transfer_recipients\."):
+        create_views(warehouse)
+
+
+def test_a_database_without_views_is_refused() -> None:
+    with pytest.raises(UnsupportedWarehouse, match="no views for snowflake, but for duckdb, mysql, postgresql, sqlite"):
+        render_views("snowflake")
 
 
 def _columns(hook: Hook, view: str) -> list[str]:

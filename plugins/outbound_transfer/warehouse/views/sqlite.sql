@@ -1,11 +1,11 @@
--- Views for analysts, DuckDB. README.md beside this file says what each column means.
+-- Views for analysts, SQLite. include/sql/README.md says what each column means.
 -- Written by scripts/views.py from the dbt models of include/dbt/models/marts.
 
 DROP VIEW IF EXISTS outbound_transfer_funnel_by_day;
 CREATE VIEW outbound_transfer_funnel_by_day AS
 SELECT
     account,
-    CAST(sent_at AT TIME ZONE 'UTC' AS date) AS sent_on,
+    date(sent_at) AS sent_on,
     count(*) AS sent,
     count(CASE WHEN picked_up_count > 0 THEN 1 END) AS picked_up_by_any,
     count(CASE WHEN status = 'complete' THEN 1 END) AS complete,
@@ -15,7 +15,7 @@ SELECT
     CAST(sum(recipient_count) AS bigint) AS recipients,
     CAST(sum(picked_up_count) AS bigint) AS recipients_picked_up
 FROM outbound_transfer_transfers
-GROUP BY account, CAST(sent_at AT TIME ZONE 'UTC' AS date);
+GROUP BY account, date(sent_at);
 
 DROP VIEW IF EXISTS outbound_transfer_time_to_pickup;
 CREATE VIEW outbound_transfer_time_to_pickup AS
@@ -27,7 +27,7 @@ SELECT
     r.name,
     t.sent_at,
     r.picked_up_at,
-    epoch(r.picked_up_at - t.sent_at) AS seconds_to_pickup
+    ROUND((julianday(r.picked_up_at) - julianday(t.sent_at)) * 86400.0, 3) AS seconds_to_pickup
 FROM outbound_transfer_recipients AS r
 INNER JOIN outbound_transfer_transfers AS t ON t.account = r.account AND t.transfer_id = r.transfer_id;
 
@@ -39,7 +39,7 @@ SELECT
     subject,
     status,
     expires_at,
-    epoch(expires_at - now()) / 3600.0 AS hours_left,
+    ROUND((julianday(expires_at) - julianday('now')) * 86400.0, 3) / 3600.0 AS hours_left,
     recipient_count - picked_up_count AS recipients_outstanding
 FROM outbound_transfer_transfers
 WHERE status NOT IN ('complete', 'expired', 'canceled', 'deleted')
@@ -77,7 +77,7 @@ rejected AS (
     GROUP BY account
 ),
 loads AS (
-    SELECT account, epoch(max(loaded_at) - max(occurred_at)) AS seconds_to_load
+    SELECT account, ROUND((julianday(max(loaded_at)) - julianday(max(occurred_at))) * 86400.0, 3) AS seconds_to_load
     FROM outbound_transfer_events
     WHERE occurred_at IS NOT NULL
     GROUP BY account
@@ -86,7 +86,7 @@ SELECT
     feeds.account,
     feeds.cursor,
     feeds.last_page_at,
-    epoch(now() - feeds.last_page_at) AS seconds_since_last_page,
+    ROUND((julianday('now') - julianday(feeds.last_page_at)) * 86400.0, 3) AS seconds_since_last_page,
     feeds.caught_up,
     feeds.failed_polls_since,
     coalesce(rejected.rejected_lines, 0) AS rejected_lines,

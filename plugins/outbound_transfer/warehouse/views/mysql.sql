@@ -1,21 +1,21 @@
--- Views for analysts, PostgreSQL. README.md beside this file says what each column means.
+-- Views for analysts, MySQL and MariaDB. include/sql/README.md says what each column means.
 -- Written by scripts/views.py from the dbt models of include/dbt/models/marts.
 
 DROP VIEW IF EXISTS outbound_transfer_funnel_by_day;
 CREATE VIEW outbound_transfer_funnel_by_day AS
 SELECT
     account,
-    CAST(sent_at AT TIME ZONE 'UTC' AS date) AS sent_on,
+    CAST(sent_at AS date) AS sent_on,
     count(*) AS sent,
     count(CASE WHEN picked_up_count > 0 THEN 1 END) AS picked_up_by_any,
     count(CASE WHEN status = 'complete' THEN 1 END) AS complete,
     count(CASE WHEN status = 'expired' THEN 1 END) AS expired,
     count(CASE WHEN status = 'canceled' THEN 1 END) AS canceled,
     count(CASE WHEN status NOT IN ('complete', 'expired', 'canceled', 'deleted') THEN 1 END) AS outstanding,
-    CAST(sum(recipient_count) AS bigint) AS recipients,
-    CAST(sum(picked_up_count) AS bigint) AS recipients_picked_up
+    CAST(sum(recipient_count) AS signed) AS recipients,
+    CAST(sum(picked_up_count) AS signed) AS recipients_picked_up
 FROM outbound_transfer_transfers
-GROUP BY account, CAST(sent_at AT TIME ZONE 'UTC' AS date);
+GROUP BY account, CAST(sent_at AS date);
 
 DROP VIEW IF EXISTS outbound_transfer_time_to_pickup;
 CREATE VIEW outbound_transfer_time_to_pickup AS
@@ -27,7 +27,7 @@ SELECT
     r.name,
     t.sent_at,
     r.picked_up_at,
-    EXTRACT(EPOCH FROM r.picked_up_at - t.sent_at) AS seconds_to_pickup
+    timestampdiff(MICROSECOND, t.sent_at, r.picked_up_at) / 1000000.0 AS seconds_to_pickup
 FROM outbound_transfer_recipients AS r
 INNER JOIN outbound_transfer_transfers AS t ON t.account = r.account AND t.transfer_id = r.transfer_id;
 
@@ -39,7 +39,7 @@ SELECT
     subject,
     status,
     expires_at,
-    EXTRACT(EPOCH FROM expires_at - now()) / 3600.0 AS hours_left,
+    timestampdiff(MICROSECOND, utc_timestamp(6), expires_at) / 1000000.0 / 3600.0 AS hours_left,
     recipient_count - picked_up_count AS recipients_outstanding
 FROM outbound_transfer_transfers
 WHERE status NOT IN ('complete', 'expired', 'canceled', 'deleted')
@@ -62,7 +62,7 @@ feeds AS (
         c.account,
         c.cursor,
         p.polled_at AS last_page_at,
-        1 - CAST(p.has_more AS integer) AS caught_up,
+        1 - CAST(p.has_more AS signed) AS caught_up,
         count(f.poll_id) AS failed_polls_since
     FROM outbound_transfer_feed_cursor AS c
     LEFT JOIN pages AS p ON p.account = c.account AND p.age = 1
@@ -77,7 +77,7 @@ rejected AS (
     GROUP BY account
 ),
 loads AS (
-    SELECT account, EXTRACT(EPOCH FROM max(loaded_at) - max(occurred_at)) AS seconds_to_load
+    SELECT account, timestampdiff(MICROSECOND, max(occurred_at), max(loaded_at)) / 1000000.0 AS seconds_to_load
     FROM outbound_transfer_events
     WHERE occurred_at IS NOT NULL
     GROUP BY account
@@ -86,7 +86,7 @@ SELECT
     feeds.account,
     feeds.cursor,
     feeds.last_page_at,
-    EXTRACT(EPOCH FROM now() - feeds.last_page_at) AS seconds_since_last_page,
+    timestampdiff(MICROSECOND, feeds.last_page_at, utc_timestamp(6)) / 1000000.0 AS seconds_since_last_page,
     feeds.caught_up,
     feeds.failed_polls_since,
     coalesce(rejected.rejected_lines, 0) AS rejected_lines,
