@@ -184,7 +184,8 @@ def said_in_the_code() -> str:
 MESSAGES = [
     cells[0] if name == "Waiting" else cells[1]
     for name, text in TROUBLE.items()
-    if name != "Errors of the service"
+    # Those of the service, and of Airflow and libraries: tests/integration/test_mistakes.py has them said.
+    if name not in ("Errors of the service", "A newcomer's mistakes")
     for cells in rows(text)
 ]
 

@@ -20,6 +20,9 @@ DEFAULT_CALLS_PER_MINUTE: Final = 60
 #: Seconds; the connection form has the same limit, and sockets refuse much longer timeouts.
 MAX_TIMEOUT: Final = 3_600.0
 
+#: Of every key of the event feed (service-api.md, R9).
+_EVENT_KEY_PREFIX: Final = "obs_"
+
 
 class InvalidSettings(ValueError):
     """The connection is unusable. The text names the field to correct and quotes no key."""
@@ -90,7 +93,12 @@ class Settings:
             Api.FEED: (self.event_api_key, "the connection's extra field event_api_key"),
         }[api]
         if not key:
-            raise InvalidSettings(f"{where} is not set")
+            raise InvalidSettings(f"{where} is not set. Enter the key in that field; others are not read")
+        if api is Api.TRANSFER and key.startswith(_EVENT_KEY_PREFIX):
+            raise InvalidSettings(
+                f"{where} is an event key, as it begins with {_EVENT_KEY_PREFIX}. That one belongs into the extra "
+                "field event_api_key; generate a transfer API key for the password"
+            )
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise InvalidSettings(f"{where} contains characters that no key contains, such as a space or a line break")
         return key

@@ -101,7 +101,10 @@ def _search(tree: _Tree, parts: Sequence[str]) -> list[str]:
     parts = [part for part, alike in groupby(parts) for _ in ([0] if part == _ANY_DEPTH else alike)]
     matches = sorted(set(_matches(tree, tree.root, parts)))
     if not matches:
-        raise NothingMatches(f"no file matches {tree.pattern!r}")
+        raise NothingMatches(
+            f"no file matches {tree.pattern!r}. Check the folder on this worker, the pattern, and the task that should "
+            "have written the files."
+        )
     _reject_ambiguous(tree, parts, matches)
     return sorted({path for path, _ in matches})
 

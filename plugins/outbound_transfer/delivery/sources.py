@@ -138,6 +138,8 @@ class LocalFile:
     def stat(self) -> tuple[int, str]:
         with _readable(self.path):
             found = self.path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise SourceUnreadable(f"{self.path} is a folder. For the files in it, name a pattern: {self.path / '*'}")
         if not stat.S_ISREG(found.st_mode):
             raise SourceUnreadable(f"{self.path} is not a file")
         # A file that replaces another may have its inode and its mtime, but not its ctime.
@@ -176,7 +178,10 @@ def _readable(path: object) -> Iterator[None]:
     except OutboundTransferError:
         raise
     except FileNotFoundError as error:
-        raise SourceMissing(f"{path} is not there: {error}") from error
+        raise SourceMissing(
+            f"{path} is not there: {error}. Check the path on this worker, and the task that should have written the "
+            "file."
+        ) from error
     except Exception as error:  # each object store's library has its own errors
         raise SourceUnreadable(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
@@ -194,7 +199,10 @@ def resolve_files(files: FileSpec | Iterable[FileSpec], spool: Spool | None = No
     """
     sources = [source for spec in parse_files(files) for source in _resolve(spec, spool)]
     if not sources:
-        raise InvalidDelivery("files is empty: a transfer without files cannot be sent")
+        raise InvalidDelivery(
+            "files is empty: a transfer without files cannot be sent. If it comes from a task, check what that "
+            "returned."
+        )
     _reject_duplicate_names(sources)
     return sources
 

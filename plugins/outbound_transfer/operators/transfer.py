@@ -358,7 +358,7 @@ class _FilesOperator(_TransferOperator):
         templates = self.files
         super()._do_render_template_fields(parent, *args, **kwargs)
         if parent is self:  # and not for an argument that has its own templates
-            self.files = wrap_contents(_replace_none_contents(templates, self.files), rendered=True)
+            self.files = wrap_contents(_replace_none_texts(templates, self.files), rendered=True)
 
     def parse_files(self, spool: Spool) -> tuple[list[PlainSpec], Callable[[], Sequence[Source]]]:
         """Check the arguments; no file is read.
@@ -375,15 +375,6 @@ class _FilesOperator(_TransferOperator):
             return [log_archive(pack(archive, sources, spool), sources, self.log)] if archive else sources
 
         return [*normalize_files(specs), *([{"archive": archive}] if archive else ())], find
-
-
-def _replace_none_contents(templates: Any, files: Any) -> Any:
-    """Return ``files`` with None for each content whose template rendered to "None"."""
-    if isinstance(files, Mapping) and isinstance(templates, Mapping) and "content" in files:
-        return {**files, "content": _replace_none_texts(templates.get("content"), files["content"])}
-    if isinstance(files, list) and isinstance(templates, list) and len(templates) == len(files):
-        return [_replace_none_contents(*each) for each in zip(templates, files, strict=True)]
-    return files
 
 
 class AttachFilesOperator(_FilesOperator):

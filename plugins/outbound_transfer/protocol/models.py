@@ -253,7 +253,7 @@ def is_valid_unicode(text: str) -> bool:
 
 def _number_problems(number: int) -> Iterator[str]:
     if not 1 <= number <= MAX_RECIPIENTS:
-        yield f"recipients must be 1 to {MAX_RECIPIENTS}, not {number}"
+        yield f"recipients must be 1 to {MAX_RECIPIENTS}, not {number}{': split the delivery' if number else ''}"
 
 
 def _type_problems(new: NewTransfer) -> Iterator[str]:
@@ -267,7 +267,7 @@ def _type_problems(new: NewTransfer) -> Iterator[str]:
 
 def _problems(new: NewTransfer) -> Iterator[str]:
     if not new.subject.strip():
-        yield "subject must not be empty"
+        yield "subject must not be empty; a template without a value is"
     if new.message is not None and len(new.message) > MAX_MESSAGE_LENGTH:
         yield f"message has {len(new.message):,} characters; {MAX_MESSAGE_LENGTH:,} are allowed"
     yield from _recipient_problems([recipient.email for recipient in new.recipients])
@@ -293,7 +293,8 @@ def _address_problems(address: str) -> Iterator[str]:
         if is_structured_text(address):
             yield "a recipient starts like JSON, but is neither JSON nor a list or mapping in Python"
         else:
-            yield f"recipient {mask_digits(address)!r} is not an address: {error}"
+            hint = " Give several addresses as a list." if address.count("@") > 1 else ""
+            yield f"recipient {mask_digits(address)!r} is not an address: {error}{hint}"
 
 
 def _security_problems(new: NewTransfer) -> Iterator[str]:

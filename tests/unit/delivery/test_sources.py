@@ -206,7 +206,7 @@ def test_what_cannot_be_read_is_refused_before_anything_is_sent(folder: Path) ->
     (folder / "dangling.csv").symlink_to(folder / "gone")
     for path, reason in {
         "gone.csv": "No such file",
-        "sub": "is not a file",
+        "sub": "is a folder",
         "fifo.csv": "is not a file",
         "dangling.csv": "No such file",
         "dangl*.csv": "No such file",

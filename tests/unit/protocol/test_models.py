@@ -78,7 +78,8 @@ def test_an_address_that_comes_twice_is_named(again: Any) -> None:
 
 @pytest.mark.parametrize(("given", "number"), [([], 0), ([ANN] * 251, 251), (["no address"] * 251, 251), (iter(()), 0)])
 def test_too_few_or_too_many_recipients(given: Any, number: int) -> None:
-    assert problems(recipients=given)[0] == f"recipients must be 1 to 250, not {number}"
+    advice = ": split the delivery" if number else ""
+    assert problems(recipients=given)[0] == f"recipients must be 1 to 250, not {number}{advice}"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_recipients_that_are_none(given: Any) -> None:
 
 @pytest.mark.parametrize("subject", ["", " ", "\n\t", "\u3000", None])
 def test_a_subject_is_not_empty(subject: Any) -> None:
-    assert problems(subject=subject) == ["subject must not be empty"]
+    assert problems(subject=subject) == ["subject must not be empty; a template without a value is"]
 
 
 def test_a_subject_has_no_limit() -> None:
@@ -232,7 +233,7 @@ def test_all_problems_are_reported_together() -> None:
     )
     assert [problem.split(":")[0] for problem in found] == [
         "recipient 2",
-        "subject must not be empty",
+        "subject must not be empty; a template without a value is",
         "message has 2,001 characters; 2,000 are allowed",
         "recipient 'ann' is not an address",
         "security_answer is not used with security 'sms'",

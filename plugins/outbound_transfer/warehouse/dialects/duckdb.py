@@ -104,7 +104,9 @@ class DuckDbConnections:
                 if not _is_busy(error):
                     raise
                 if time.monotonic() > deadline:
-                    raise WarehouseBusy(f"the DuckDB file was in use for {timeout:.0f} s: {error}") from error
+                    raise WarehouseBusy(
+                        f"the DuckDB file was in use for {timeout:.0f} s, by a program that should close it: {error}"
+                    ) from error
             # Random, so that two loops do not stay in step.
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311
 
