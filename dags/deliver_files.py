@@ -1,8 +1,9 @@
-"""Deliver files to recipients: one transfer for each entry of the run's parameter ``deliveries``."""
+"""Deliver files to recipients: one transfer by the fields of the form, or one for each entry of ``deliveries``."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -60,12 +61,22 @@ DELIVERY = {
     "additionalProperties": False,
 }
 
-EXAMPLE = {
-    "files": ["/path/to/reports/*.pdf"],
-    "subject": "Your reports",
-    "message": "Please pick them up within the week.",
-    "recipients": ["ann@example.com"],
-}
+#: The choice of the form that leaves the option to the account.
+DEFAULT_SECURITY = "default"
+
+
+def requested_deliveries(params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a run is to deliver: the entries of ``deliveries``, or the one delivery of the form's fields.
+
+    :raises ValueError: there is neither, or both.
+    """
+    lines = {name: [line.strip() for line in params[name] or () if line.strip()] for name in ("files", "recipients")}
+    texts = {name: params[name] for name in ("subject", "message")}
+    is_filled = any(lines.values()) or any(texts.values())
+    if is_filled == bool(params["deliveries"]):
+        raise ValueError("Fill in the fields of one delivery, or Deliveries: one of the two.")
+    security = None if params["security"] == DEFAULT_SECURITY else params["security"]
+    return [{**lines, **texts, "security": security}] if is_filled else params["deliveries"]
 
 
 def delivery_field(field: str) -> Any:
@@ -75,7 +86,7 @@ def delivery_field(field: str) -> Any:
     """
 
     def render(context: Any, jinja_env: Any) -> Any:  # noqa: ARG001  # Airflow passes it
-        return context["params"]["deliveries"][context["ti"].map_index].get(field)
+        return requested_deliveries(context["params"])[context["ti"].map_index].get(field)
 
     return render
 
@@ -92,27 +103,44 @@ def security_answer(context: Any, jinja_env: Any) -> str | None:
     doc_md=__doc__,
     default_args={"retries": 3, "retry_delay": timedelta(seconds=30)},
     params={
+        "files": Param(
+            [],
+            title="Files",
+            description="One a line: a path, a URI such as s3://…, or a pattern such as /data/*.pdf.",
+            type="array",
+        ),
+        "recipients": Param([], title="Recipients", description="One address a line.", type="array", maxItems=250),
+        "subject": Param(None, title="Subject", type=["string", "null"]),
+        "message": Param(None, title="Message", type=["string", "null"], format="multiline", maxLength=2000),
+        "security": Param(
+            DEFAULT_SECURITY,
+            title="Security",
+            description="How a recipient proves who they are. A question and sms need more: see Deliveries.",
+            type="string",
+            enum=[DEFAULT_SECURITY, "none", "email", "email_code", "login"],
+            values_display={DEFAULT_SECURITY: "the account's default", "email_code": "a code by email"},
+        ),
         "deliveries": Param(
-            [EXAMPLE],
+            [],
             title="Deliveries",
+            section="Several deliveries",
             description_md=(
-                "One transfer each, with: **files** (paths, URIs such as `s3://…`, or globs; "
-                '`{"path": …, "name": …}` renames one), **subject**, **recipients** (addresses, or '
+                "Instead of the fields above. One transfer each, with: **files** (paths, URIs such as `s3://…`, or "
+                'globs; `{"path": …, "name": …}` renames one), **subject**, **recipients** (addresses, or '
                 '`{"email": …, "name": …, "phone": …}`), and optionally **message**, **security** (`none`, `email`, '
                 "`email_code`, `question`, `sms`, `login`), **security_question** and **security_answer_variable** "
                 "(the name of the Airflow Variable that holds the answer)."
             ),
             type="array",
-            minItems=1,
             items=DELIVERY,
         ),
     },
 )
 def deliver_files() -> None:
-    @task
+    @task(retries=0)
     def deliveries(params: dict[str, Any]) -> list[str]:
         """Return the subjects, which name the mapped deliveries in the UI."""
-        return [delivery["subject"] for delivery in params["deliveries"]]
+        return [delivery["subject"] or "" for delivery in requested_deliveries(params)]
 
     @task_group
     def delivery(subject: str) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import pytest
+
 from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from support.repository import REPOSITORY
+
+DELIVER_FILES = (REPOSITORY / "dags/deliver_files.py").read_text()
 
 
 def test_deliver_files_sends_each_delivery_once(
@@ -17,7 +23,7 @@ def test_deliver_files_sends_each_delivery_once(
         {"files": [str(tmp_path / "a.txt")], "subject": "For Ann", "recipients": ["ann@example.com"]},
         {"files": [str(tmp_path / "*.txt")], "subject": "123", "recipients": [{"email": "bob@example.com"}]},
     ]
-    run = run_dag((REPOSITORY / "dags/deliver_files.py").read_text(), conf={"deliveries": deliveries})
+    run = run_dag(DELIVER_FILES, conf={"deliveries": deliveries})
 
     assert run.state == "success"
     assert {run.states()[f"delivery.wait_for_pickup[{index}]"] for index in (0, 1)} == {"success"}
@@ -48,6 +54,64 @@ def test_redeliver_files_delivers_to_those_who_are_left(run_dag, connection, san
     sandbox.pickup(first.id, "bob@example.com")
     assert run_dag(source, conf=conf).states()["deliver"] == "skipped"
     assert sandbox.sent() == [first.id, second["id"]]
+
+
+def test_deliver_files_delivers_what_its_form_says(
+    run_dag, connection, sandbox, recipients_pick_up, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("OUTBOUND_TRANSFER_POKE_INTERVAL", "1")
+    (tmp_path / "a.txt").write_text("for both")
+    # As the form has them: a line with a blank at its end, and one without anything.
+    form = {
+        "files": [f"{tmp_path}/*.txt ", ""],
+        "recipients": ["ann@example.com", " bob@example.com"],
+        "subject": "Report",
+        "message": "Two lines\nof text",
+        "security": "email",
+    }
+    run = run_dag(DELIVER_FILES, conf=form)
+
+    assert run.state == "success"
+    transfer_id = sandbox.assert_sent_once()
+    sandbox.assert_delivered(transfer_id, {"a.txt": b"for both"}, "ann@example.com", "bob@example.com")
+    transfer = sandbox.transfer(transfer_id)
+    assert (transfer["subject"], transfer["message"]) == ("Report", "Two lines\nof text")
+
+
+ONE = {"files": ["/a"], "subject": "S", "recipients": ["ann@example.com"]}
+
+
+@pytest.mark.parametrize(
+    ("conf", "is_valid"),
+    [
+        ({"deliveries": [ONE]}, True),
+        (ONE, True),
+        (ONE | {"security": "email_code"}, True),
+        (ONE | {"security": "sms"}, False),
+        (ONE | {"message": "x" * 2001}, False),
+        (ONE | {"recipients": ["a@example.com"] * 251}, False),
+        ({"deliveries": [ONE | {"colour": "blue"}]}, False),
+    ],
+)
+def test_the_form_of_deliver_files_takes_one_or_many(tmp_path, airflow_database, conf: dict, is_valid: bool) -> None:
+    from airflow.exceptions import ParamValidationError
+
+    from support.airflow_names import DagBag
+
+    (tmp_path / "under_test.py").write_text(DELIVER_FILES)
+    (dag,) = DagBag(str(tmp_path)).dags.values()
+    with nullcontext() if is_valid else pytest.raises(ParamValidationError):
+        dag.params.update(conf)  # validates each
+        assert dag.params.validate() == dag.params.dump() | conf
+
+
+@pytest.mark.parametrize("conf", [{}, ONE | {"deliveries": [ONE]}], ids=["neither", "both"])
+def test_deliver_files_sends_nothing_if_its_form_is_empty_or_says_two_things(
+    run_dag, connection, sandbox, conf
+) -> None:
+    run = run_dag(DELIVER_FILES, conf=conf)
+    assert run.states()["deliveries"] == "failed"
+    sandbox.assert_nothing_sent()
 
 
 def test_a_run_knows_what_its_task_made_in_another(run_dag, connection, sandbox, tmp_path) -> None:
