@@ -7,6 +7,7 @@ import re
 from support.repository import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
+OPERATORS = (REPOSITORY / "docs/operators.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -15,7 +16,8 @@ def test_the_dag_to_copy_is_the_one_that_ships() -> None:
     assert EXAMPLES[0] == code
 
 
-def test_the_dag_to_copy_delivers(run_dag, connection, sandbox, recipients_pick_up) -> None:
+def test_the_dag_to_copy_delivers(run_dag, connection, sandbox) -> None:
+    sandbox.patch_account(auto_pickup_seconds=0)
     run = run_dag(EXAMPLES[0].replace("poke_interval=10", "poke_interval=1"))
 
     tasks = ["export", "deliver", "wait_for_pickup"]
@@ -27,7 +29,8 @@ def test_the_dag_to_copy_delivers(run_dag, connection, sandbox, recipients_pick_
 def test_the_dag_that_runs_when_transfers_end_is_one(tmp_path, airflow_database) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
-    (tmp_path / "ends.py").write_text(EXAMPLES[1])
+    (example,) = (code for code in re.findall(r"```python\n(.*?)```", OPERATORS, re.DOTALL) if "AssetWatcher" in code)
+    (tmp_path / "ends.py").write_text(example)
     bag = DagBag(str(tmp_path))
     assert not bag.import_errors
     (asset,) = bag.dags["expired"].timetable.asset_condition.objects

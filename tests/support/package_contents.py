@@ -10,7 +10,12 @@ from pathlib import Path
 
 from support.repository import REPOSITORY
 
-PACKAGES = {"outbound_transfer": "plugins", "outbound_transfer_sandbox": "include"}
+#: The folder of the tree that becomes each folder of the wheel. `dags/` ships as the provider's example DAGs.
+SOURCES = {
+    "outbound_transfer": "plugins/outbound_transfer",
+    "outbound_transfer/example_dags": "dags",
+    "outbound_transfer_sandbox": "include/outbound_transfer_sandbox",
+}
 ENTRY_POINTS = {
     "airflow.plugins": {"outbound_transfer": "outbound_transfer.ui.plugin:OutboundTransferPlugin"},
     "apache_airflow_provider": {"provider_info": "outbound_transfer.get_provider_info:get_provider_info"},
@@ -24,7 +29,7 @@ ENTRY_POINTS = {
 BESIDE_THE_PACKAGES = (
     *("LICENSE", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "pyproject.toml", ".ci/run"),
     *("docker-compose.yaml", "Dockerfile", ".dockerignore", ".env.example", "plugins/.airflowignore"),
-    *("dags/deliver_files.py", "tests/conftest.py"),
+    "tests/conftest.py",
 )
 
 
@@ -34,7 +39,7 @@ def faults_of_wheel(wheel: Path) -> Iterator[str]:
         held = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
     about = {name.partition("/")[2]: content for name, content in held.items() if ".dist-info/" in name}
     packed = {name: content for name, content in held.items() if ".dist-info/" not in name}
-    yield from _differences(_sources(), packed)
+    yield from _differences({name: path.read_bytes() for name, path in _sources().items()}, packed)
     if about.get("licenses/LICENSE") != (REPOSITORY / "LICENSE").read_bytes():
         yield "no licence"
     metadata = about.get("METADATA", b"").decode()
@@ -52,16 +57,17 @@ def faults_of_sdist(sdist: Path) -> Iterator[str]:
     """What is wrong with it: whoever unpacks it can build the wheel and run the tests."""
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    packages = {f"{PACKAGES[name.partition('/')[0]]}/{name}" for name in _sources()}
+    packages = {str(path.relative_to(REPOSITORY)) for path in _sources().values()}
     tests = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests").rglob("*.py")}
     yield from (f"missing: {name}" for name in sorted({*packages, *tests, *BESIDE_THE_PACKAGES} - names))
 
 
-def _sources() -> dict[str, bytes]:
+def _sources() -> dict[str, Path]:
+    """Each file of the wheel's packages, by its name in the wheel."""
     return {
-        str(path.relative_to(REPOSITORY / above)): path.read_bytes()
-        for package, above in PACKAGES.items()
-        for path in sorted((REPOSITORY / above / package).rglob("*"))
+        f"{package}/{path.relative_to(REPOSITORY / source)}": path
+        for package, source in SOURCES.items()
+        for path in sorted((REPOSITORY / source).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
 

@@ -139,7 +139,7 @@ class Stack:
             "--ready-file",
             ready,
         ]
-        self._processes.start(name, [*command, "--data", data], _environment())
+        self._processes.start(name, [*command, "--data", data], environment())
         for _ in self._wait_for(f"the {name}", interval=0.05):
             if ready.exists():
                 break
@@ -150,7 +150,7 @@ class Stack:
 
     def begin_migration(self) -> None:
         """Starts to make Airflow's metadata database; :meth:`start_airflow` waits for it."""
-        self._env = _environment() | self.settings()
+        self._env = environment() | self.settings()
         self._processes.start("db-migrate", _airflow("db", "migrate"), self._env, is_one_shot=True)
         self._reporter.say("Airflow makes its metadata database")
 
@@ -159,7 +159,7 @@ class Stack:
             if self._processes.has_finished("db-migrate"):
                 break
         port, *closed = free_ports(3)
-        self._env |= self.connections() | _addresses(port, *closed)
+        self._env |= self.connections() | addresses(port, *closed)
         for name in self.components:
             self.start_component(name)
         self._reporter.say(f"Airflow starts: {', '.join(self.components)}")
@@ -239,7 +239,7 @@ def _airflow(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "airflow", *arguments]
 
 
-def _addresses(api: int, worker_logs: int, trigger_logs: int) -> dict[str, str]:
+def addresses(api: int, worker_logs: int, trigger_logs: int) -> dict[str, str]:
     url = f"http://127.0.0.1:{api}"
     return {
         "AIRFLOW__API__BASE_URL": url,
@@ -252,7 +252,7 @@ def _addresses(api: int, worker_logs: int, trigger_logs: int) -> dict[str, str]:
     }
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The user's environment without any other Airflow's settings, and with no proxy between the parts."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
     local = ",".join(filter(None, (env.get("NO_PROXY") or env.get("no_proxy"), "127.0.0.1", "localhost")))

@@ -1,0 +1,164 @@
+"""README's start, played as it stands: from an empty folder and an empty home to a transfer that was picked up.
+
+Every command block and DAG is taken from the file and run by a shell of its own, like a terminal. What differs from a
+reader's machine: the package comes from this tree's wheel, and Airflow's ports are free ones. The installation is
+prepared, so that ``pip install`` finds everything in place; the times that are printed count from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.airflow_stack.console import Reporter
+from support.airflow_stack.many_sandboxes import NoSignals
+from support.airflow_stack.processes import Processes
+from support.airflow_stack.stack import Airflow, addresses, environment, free_ports
+from support.repository import REPOSITORY
+
+START = (REPOSITORY / "README.md").read_text().partition("## Start")[2].partition("\n## ")[0]
+(SANDBOX, AIRFLOW, RUNS, PICKUP) = re.findall(r"```sh\n(.*?)```", START, re.DOTALL)
+(STATUS,) = re.findall(r"`(outbound-transfer feed status .+?)`", START)
+DAG = re.search(r"as `(.+?)`.*?```python\n(.*?)```", START, re.DOTALL)
+UV = Path(sys.executable).with_name("uv")
+TIMEOUT = 600.0
+
+
+def sandbox_port() -> int:
+    """Return the port that README names; another one where it is in use."""
+    with closing(socket.socket()) as probe:
+        return 8085 if probe.connect_ex(("127.0.0.1", 8085)) else free_ports(1)[0]
+
+
+class Reader:
+    """Somebody who copies what README says into terminals in an empty folder."""
+
+    def __init__(self, folder: Path, processes: Processes) -> None:
+        self.folder, self.processes, self.reporter = folder, processes, Reporter()
+        self.port = sandbox_port()
+        self.airflow_port, *closed = free_ports(3)
+        self.env = environment() | addresses(self.airflow_port, *closed)
+        self.env |= {"HOME": str(folder / "home"), "AIRFLOW__CORE__TEST_CONNECTION": "Enabled"}
+        self.env["PATH"] = f"{folder / 'bin'}:{os.environ['PATH']}"
+
+    def prepare(self) -> None:
+        """Make a home and a folder that hold nothing but an installed environment, and `python3`."""
+        for name in ("home", "bin", "logs"):
+            (self.folder / name).mkdir()
+        (self.folder / "bin/python3").symlink_to(Path(sys.executable).resolve())
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", self.folder / "dist"]
+        subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+        constraints = REPOSITORY / "constraints.txt"
+        requirement = re.search(r"pip install '(.+)'", SANDBOX).group(1)
+        (wheel,) = (self.folder / "dist").glob("*.whl")
+        requirement = f"{requirement} @ {wheel.as_uri()}"
+        python = self.folder / "venv/bin/python"
+        subprocess.run([UV, "venv", "--quiet", "--seed", "--python", sys.executable, python.parents[1]], check=True)
+        install = [UV, "pip", "install", "--quiet", "--python", python, "--constraint", constraints, requirement]
+        subprocess.run(install, check=True)
+        self.reporter = Reporter()
+
+    def adapted(self, block: str) -> str:
+        if self.port != 8085:
+            block = re.sub(r"^(outbound-transfer-sandbox .*)$", rf"\1 --port {self.port}", block, flags=re.MULTILINE)
+        return f"cd '{self.folder}'\n{block.replace('8085', str(self.port))}"
+
+    def open_terminal(self, name: str, block: str) -> None:
+        """Run a block whose last command goes on."""
+        self.processes.start(name, ["bash", "-ec", self.adapted(block)], self.env)
+
+    def run(self, block: str) -> str:
+        done = subprocess.run(
+            ["bash", "-ec", self.adapted(block)], env=self.env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def wait_for(self, what: str, is_so: Callable[[], Any]) -> None:
+        for _ in self.reporter.wait_for(lambda: what, TIMEOUT, log=self.folder / "logs"):
+            self.processes.check()
+            if is_so():
+                break
+        self.reporter.say(what)
+
+    def control(self, path: str) -> Any:
+        """Return what the sandbox's control API says; None while it does not run."""
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/_sandbox/{path}", trust_env=False).json()
+        except httpx.TransportError:
+            return None
+
+    def emails(self) -> list[str]:
+        return [row["recipient"] for row in self.control("ledger") if row["kind"] == "emailed"]
+
+    def loaded_types(self) -> set[str]:
+        """Return the types of the events in the warehouse."""
+        with closing(sqlite3.connect(self.folder / "warehouse.db")) as warehouse:
+            try:
+                return {row[0] for row in warehouse.execute("SELECT type FROM outbound_transfer_events")}
+            except sqlite3.OperationalError:  # nothing was loaded yet
+                return set()
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    processes = Processes(tmp_path, NoSignals())
+    reader = Reader(tmp_path, processes)
+    try:
+        reader.prepare()
+        yield reader
+    finally:
+        assert processes.stop() == []
+        shutil.rmtree(tmp_path / "venv")
+
+
+@pytest.mark.e2e
+def test_a_first_transfer_is_delivered_picked_up_and_loaded(reader: Reader) -> None:
+    reader.open_terminal("sandbox", SANDBOX)
+    reader.wait_for("the sandbox runs", lambda: reader.control("state"))
+
+    name, code = DAG.groups()
+    (reader.folder / name).parent.mkdir(parents=True)
+    (reader.folder / name).write_text(code)
+    reader.open_terminal("airflow", AIRFLOW)
+    reader.wait_for("Airflow is ready", lambda: "Airflow is ready" in reader.processes.log("airflow").read_text())
+    reader.run(RUNS)
+    reader.wait_for("the transfer is sent", reader.emails)
+    reader.run(PICKUP)
+    with closing(Airflow(reader.env["AIRFLOW__API__BASE_URL"])) as airflow:
+        sign_in(airflow, reader.folder)
+        reader.wait_for("the run succeeds", lambda: airflow.runs("first_delivery")[0]["state"] == "success")
+        reader.wait_for("the feed is loaded", lambda: reader.loaded_types() >= {"transfer_sent", "file_downloaded"})
+        assert "cursor" in reader.run(RUNS.splitlines()[0] + "\n" + STATUS)  # in the same terminal
+        assert airflow.import_errors() == []
+        assert message_of_test(airflow, "outbound_transfer_default") == (
+            "The transfer key and the event key are accepted."
+        )
+    assert reader.emails() == ["ann@example.com"]
+
+
+def sign_in(airflow: Airflow, folder: Path) -> None:
+    """As the user whose password `airflow standalone` has made."""
+    passwords = json.loads((folder / "airflow/simple_auth_manager_passwords.json.generated").read_text())
+    airflow.sign_in("admin", passwords["admin"])
+
+
+def message_of_test(airflow: Airflow, conn_id: str) -> str:
+    """Return what the button *Test* says of a saved connection."""
+    connection = airflow.call("GET", f"connections/{conn_id}")
+    answer = airflow.call("POST", "connections/test", connection)
+    assert answer["status"], answer
+    return str(answer["message"])
