@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import re
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import outbound_transfer
 from support.iceberg import connection_json, open_lake
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -56,10 +58,12 @@ SENDS = {
     "with_alerts": 1,
     "in_steps": 2,
     "leave_no_draft": 1,
+    "expired": 0,
     "account_activity": 0,
     "events_in_a_lake": 0,
     "account_events": 0,
     "outstanding": 0,
+    "report_from_memory": 1,
     "board_minutes": 1,
     "statements_to_all": 2,
     "daily_statements": 1,
@@ -86,6 +90,28 @@ def shell_examples() -> list[str]:
     found = re.findall(r"```sh\n(.*?)```", PAGES["connection.md"], re.DOTALL)
     assert len(found) == 4
     return found
+
+
+def test_the_control_api_takes_what_its_page_shows(sandbox) -> None:
+    calls = [code for code in re.findall(r"```sh\n(.*?)```", PAGES["sandbox.md"], re.DOTALL) if "/_sandbox/" in code]
+    assert len(calls) == 2
+    for call in calls:
+        script = call.replace("http://127.0.0.1:8085", sandbox.base_url).replace(
+            "curl ", "curl --fail --no-progress-meter "
+        )
+        subprocess.run(["bash", "-ec", script], check=True, capture_output=True)
+    (fault,) = sandbox.faults()
+    assert (fault["kind"], fault["state"]) == ("reset", "planned")
+
+
+def test_the_folder_of_examples_is_a_bundle_as_shown() -> None:
+    (code,) = [code for code in re.findall(r"```sh\n(.*?)```", PAGES["recipes.md"], re.DOTALL) if "BUNDLE" in code]
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = code + 'printf %s "$AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"'
+    printed = subprocess.run(["bash", "-ec", script], env=env, check=True, capture_output=True, text=True).stdout
+    own, examples = json.loads(printed)
+    assert pkgutil.resolve_name(own["classpath"]) is pkgutil.resolve_name(examples["classpath"])
+    assert Path(examples["kwargs"]["path"]) == Path(*outbound_transfer.__path__) / "example_dags"
 
 
 WAYS = ["by hand", "by the environment", "by a secrets backend"]
