@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -46,7 +46,8 @@ class DatabaseKill:
 class DeliveringProcess:
     """A process with the task of one run, which delivers under the key "k" until it succeeds.
 
-    :param airflow: the states of the tasks of other runs.
+    :param others: the runs of the other tasks that run; Airflow knows no task of another run.
+    :param takeovers: tries of this task in which it takes them for dead all the same.
     """
 
     def __init__(
@@ -54,12 +55,20 @@ class DeliveringProcess:
         run_id: str,
         arguments: Mapping[str, Any],
         *,
-        airflow: Mapping[tuple[str, int], str] | None = None,
+        others: Sequence[str] = (),
+        takeovers: int = 0,
         kill: DatabaseKill | None = None,
     ) -> None:
         self._receiver, sender = _FORK.Pipe(duplex=False)
-        task = keyed_task(run_id, ShortWaits, airflow=airflow, retries=_RETRIES, **arguments)
-        task.before_retry = lambda: time.sleep(random.uniform(0.0, 0.2))
+        task = keyed_task(run_id, ShortWaits, retries=_RETRIES, **arguments)
+
+        def prepare() -> None:
+            if task.try_number >= takeovers:
+                task.airflow.update({(other, -1): "running" for other in others})
+            time.sleep(random.uniform(0.0, 0.2) if task.try_number else 0.0)
+
+        prepare()
+        task.before_retry = prepare
         self._process = _FORK.Process(target=_run, args=(task, kill, sender), daemon=True)
         self._process.start()
         sender.close()

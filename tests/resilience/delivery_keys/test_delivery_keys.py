@@ -63,14 +63,14 @@ def check_sent_once(service: Sandbox, results: list[str | None]) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 6])
-@pytest.mark.parametrize("is_known", [True, False], ids=["Airflow knows the owner", "every owner is taken for dead"])
-def test_processes_at_once_send_once(service: Sandbox, arguments: dict[str, Any], count: int, is_known: bool) -> None:
+@pytest.mark.parametrize("takeovers", [0, 5], ids=["Airflow knows the owner", "owners are taken for dead"])
+def test_processes_at_once_send_once(service: Sandbox, arguments: dict[str, Any], count: int, takeovers: int) -> None:
     runs = [f"run {number}" for number in range(count)]
-    airflow = {(run, -1): "running" for run in runs} if is_known else {}
-    results = [one.result() for one in [DeliveringProcess(run, arguments, airflow=airflow) for run in runs]]
+    processes = [DeliveringProcess(run, arguments, others=runs, takeovers=takeovers) for run in runs]
+    results = [process.result() for process in processes]
 
     check_sent_once(service, results)
-    if is_known:
+    if not takeovers:
         assert [(call["method"], call["path"]) for call in service.requests()].count(("POST", "/v1/transfers")) == 1
 
 
