@@ -1,0 +1,107 @@
+"""Runs a query and writes its result: what a file of a delivery is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timezone, tzinfo
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.queries.connection import query_connection
+from outbound_transfer.queries.errors import QueryError, ResultTooLong
+from outbound_transfer.queries.file_formats import WriteOptions, write_result
+from outbound_transfer.queries.rows import Batch, Result, row_count
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from outbound_transfer.queries.spec import Query
+
+#: Seconds between two lines of one query.
+_LOG_INTERVAL: Final = 10.0
+
+
+@dataclass(frozen=True)
+class QueryExport:
+    """How the queries of one delivery are run and written.
+
+    :ivar sql_conn_id: their connection.
+    :ivar max_rows: of each result; None for any number.
+    :ivar zone: what timestamps with a zone are converted to.
+    """
+
+    sql_conn_id: str
+    log: Logger
+    hook_params: Mapping[str, Any] | None = None
+    max_rows: int | None = None
+    zone: tzinfo = timezone.utc
+    options: WriteOptions = field(default_factory=WriteOptions)
+
+    def write(self, query: Query, file: BinaryIO) -> int:
+        """Run a query, and write its result in bounded memory.
+
+        :return: the number of rows.
+        :raises QueryError: it fails, or its result cannot be written.
+        :raises NotASqlConnection: the connection is not one of SQL.
+        """
+        self.log.info("%s: running the query on connection '%s'", query.file_name, self.sql_conn_id)
+        counter = RowCounter(query.file_name, self.log, self.max_rows)
+        try:
+            with query_connection(self.sql_conn_id, self.hook_params, self.zone) as connection:
+                result = connection.query(query.sql, query.parameters)
+                counted = Result(result.columns, counter.count(result.batches))
+                write_result(counted, query.file_format, file, self.options)
+        except QueryError as error:
+            raise type(error)(f"{query.file_name}: {error}") from None
+        counter.log_total(file.seek(0, 2))
+        return counter.rows
+
+
+class RowCounter:
+    """Counts the rows of one result, and logs how many there are so far.
+
+    :param clock: seconds.
+    :ivar rows: counted so far.
+    """
+
+    def __init__(
+        self, file_name: str, log: Logger, max_rows: int | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.file_name, self.log, self.max_rows, self.clock = file_name, log, max_rows, clock
+        self.rows = 0
+        self.started = self.logged = clock()
+
+    def count(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the batches.
+
+        :raises ResultTooLong: there are more rows than allowed.
+        """
+        for batch in batches:
+            self.rows += row_count(batch)
+            if self.max_rows is not None and self.rows > self.max_rows:
+                raise ResultTooLong(
+                    f"the result has more than {pluralize(self.max_rows, 'row')} (max_rows): nothing is created"
+                )
+            self._log_progress()
+            yield batch
+
+    def _log_progress(self) -> None:
+        now = self.clock()
+        if now - self.logged >= _LOG_INTERVAL:
+            self.logged = now
+            self.log.info(
+                "%s: %s so far (%s/s)",
+                self.file_name,
+                f"{self.rows:,} rows",
+                f"{self.rows / (now - self.started):,.0f}",
+            )
+
+    def log_total(self, size: int) -> None:
+        """Log how many rows there were.
+
+        :param size: bytes of the file.
+        """
+        seconds = max(self.clock() - self.started, 0.001)
+        self.log.info("%s: %s, %s in %.1f s", self.file_name, f"{self.rows:,} rows", f"{size:,} bytes", seconds)

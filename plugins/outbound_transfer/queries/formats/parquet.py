@@ -1,0 +1,151 @@
+"""Parquet, by Arrow: exact types, found from all values of a column before the first is written."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from types import NoneType
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from outbound_transfer.queries.errors import ResultNotWritable
+from outbound_transfer.queries.rows import Result
+from outbound_transfer.queries.values import encodable_texts, to_text
+
+#: A row group has so many rows or bytes, whatever it reaches first.
+_GROUP_ROWS: Final = 128 * 1024
+_GROUP_BYTES: Final = 32 * 1024 * 1024
+
+_UTC_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+
+def write_parquet(result: Result, file: BinaryIO) -> None:
+    """Write a result as Parquet, compressed with Snappy.
+
+    A driver does not say what a column holds, and a batch may hold nothing but NULLs. So all batches are first put into
+    a temporary file, in Arrow's own format, each with the types of its values.
+
+    :raises ResultNotWritable: integers and floats of a column have no common type that keeps their digits.
+    """
+    with tempfile.TemporaryFile() as spool:
+        types = [{pa.null()} for _ in result.columns]
+        for batch in result.batches:
+            with encodable_texts():
+                arrays = [_to_array(column) for column in batch]
+            for seen, array in zip(types, arrays, strict=True):
+                seen.add(array.type)
+            _append(spool, arrays)
+        spool.seek(0)
+        schema = pa.schema(list(zip(result.columns, map(_common_type, types), strict=True)))
+        with pq.ParquetWriter(file, schema, compression="snappy") as writer:
+            for table in _grouped(_cast(arrays, schema) for arrays in _read(spool)):
+                writer.write_table(table, row_group_size=_GROUP_ROWS)
+
+
+def _to_array(values: Sequence[Any]) -> pa.Array:
+    """Return values as an array of their type; as texts if they have none in common, or Arrow has none for them."""
+    kinds = set(map(type, values)) - {NoneType}
+    if not kinds:
+        return pa.nulls(len(values))
+    try:
+        if kinds == {datetime}:
+            return pa.array(values, _timestamp_type(values))
+        if kinds == {int}:
+            return _integers(values)
+        if kinds <= {int, float} or kinds == {time} and not any(value and value.tzinfo for value in values):
+            return pa.array(values)
+        if len(kinds) == 1 and kinds <= {bool, str, bytes, date, Decimal}:
+            return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        pass
+    return _texts(values)
+
+
+def _timestamp_type(values: Sequence[Any]) -> pa.DataType:
+    """:raises pa.ArrowTypeError: some have a zone, and others none."""
+    with_zone = {value.tzinfo is not None for value in values if value is not None}
+    if len(with_zone) > 1:
+        raise pa.ArrowTypeError("timestamps with and without a zone")
+    return _UTC_TIMESTAMP if with_zone == {True} else pa.timestamp("us")
+
+
+def _integers(values: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(values, pa.int64())
+    except OverflowError:
+        return pa.array([None if value is None else Decimal(value) for value in values])
+
+
+def _texts(values: Sequence[Any]) -> pa.Array:
+    return pa.array([None if value is None else to_text(value) for value in values], pa.string())
+
+
+def _common_type(types: set[pa.DataType]) -> pa.DataType:
+    """Return the type of a column; text if it holds only NULLs, or values without a common type."""
+    known = types - {pa.null()}
+    if known == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if any(map(pa.types.is_decimal, known)) and all(one == pa.int64() or pa.types.is_decimal(one) for one in known):
+        return _decimal_type(known)
+    return known.pop() if len(known) == 1 else pa.string()
+
+
+def _decimal_type(types: Iterable[pa.DataType]) -> pa.DataType:
+    """Return a decimal of the most digits, so that the type does not change with the values of the day."""
+    decimals = [one if pa.types.is_decimal(one) else pa.decimal128(19, 0) for one in types]
+    scale = max(one.scale for one in decimals)
+    precision = scale + max(one.precision - one.scale for one in decimals)
+    if precision <= 38:
+        return pa.decimal128(38, scale)
+    return pa.decimal256(76, scale) if precision <= 76 else pa.string()
+
+
+def _append(spool: Any, arrays: Sequence[pa.Array]) -> None:
+    """Write a batch as an Arrow stream of its own: each may have other types."""
+    batch = pa.record_batch(arrays, names=[str(number) for number in range(len(arrays))])
+    with pa.ipc.new_stream(spool, batch.schema) as stream:
+        stream.write_batch(batch)
+
+
+def _read(spool: Any) -> Iterator[Sequence[pa.Array]]:
+    while True:
+        try:
+            stream = pa.ipc.open_stream(spool)
+        except pa.ArrowInvalid:  # there is no further one
+            return
+        for batch in stream:
+            yield batch.columns
+
+
+def _cast(arrays: Sequence[pa.Array], schema: pa.Schema) -> pa.Table:
+    columns = [_cast_column(array, field) for array, field in zip(arrays, schema, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cast_column(array: pa.Array, field: pa.Field) -> pa.Array:
+    if array.type == field.type:
+        return array
+    if field.type == pa.string() and array.type != pa.null():
+        return _texts(array.to_pylist())
+    try:
+        return array.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise ResultNotWritable(
+            f"column {field.name!r} has integers and floats that no type of Parquet keeps both of: CAST it in the query"
+        ) from error
+
+
+def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield tables of the size of a row group, the last of what is left."""
+    group: list[pa.Table] = []
+    for table in tables:
+        group.append(table)
+        if sum(each.num_rows for each in group) >= _GROUP_ROWS or sum(each.nbytes for each in group) >= _GROUP_BYTES:
+            yield pa.concat_tables(group)
+            group = []
+    if group:
+        yield pa.concat_tables(group)

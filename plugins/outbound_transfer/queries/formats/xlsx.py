@@ -1,0 +1,151 @@
+"""XLSX, by XlsxWriter: a row goes to the disk as soon as the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from outbound_transfer.queries.errors import ResultNotWritable
+from outbound_transfer.queries.rows import Batch, Result, iter_rows
+from outbound_transfer.queries.values import encodable_texts, to_text
+
+if TYPE_CHECKING:
+    from xlsxwriter.format import Format
+    from xlsxwriter.workbook import Workbook
+    from xlsxwriter.worksheet import Worksheet
+
+#: Rows of a sheet, its header included; columns of a sheet; characters of a cell, in UTF-16.
+MAX_SHEET_ROWS: Final = 1_048_576
+MAX_COLUMNS: Final = 16_384
+MAX_CELL_LENGTH: Final = 32_767
+
+#: Digits that a spreadsheet keeps of a number.
+_MAX_DIGITS: Final = 15
+
+#: A workbook's days are counted from 1900, and that year has a 29th of February that never was.
+_FIRST_DAY: Final = date(1900, 3, 1)
+
+#: So that the same result makes the same bytes.
+_CREATED: Final = datetime(2000, 1, 1, tzinfo=timezone.utc)
+
+_FORMATS: Final = {
+    datetime: "yyyy-mm-dd hh:mm:ss",
+    date: "yyyy-mm-dd",
+    time: "hh:mm:ss",
+    timedelta: "[h]:mm:ss",
+}
+
+_MIN_WIDTH: Final = 8
+_MAX_WIDTH: Final = 60
+
+
+def write_xlsx(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEET_ROWS) -> None:
+    """Write a result as a workbook; what does not fit into a sheet goes on in the next, under the same header.
+
+    Texts are texts, never formulas or links. A cell has no zone, so a timestamp shows the time of its zone. A number of
+    more than 15 digits is written as text, as a spreadsheet would round it.
+
+    :param max_sheet_rows: of a sheet, its header included.
+    :raises ResultNotWritable: a text is too long for a cell, or there are too many columns.
+    """
+    from xlsxwriter.workbook import Workbook
+
+    if len(result.columns) > MAX_COLUMNS:
+        raise ResultNotWritable(f"a sheet has at most {MAX_COLUMNS:,} columns, not {len(result.columns):,}")
+    with TemporaryDirectory() as folder:  # the library leaves its files if it does not come to their end
+        workbook = Workbook(file, {"constant_memory": True, "tmpdir": folder, "use_zip64": True})
+        workbook.set_properties({"created": _CREATED})
+        styles = {kind: workbook.add_format({"num_format": pattern}) for kind, pattern in _FORMATS.items()}
+        try:
+            _write_sheets(workbook, result, styles, max_sheet_rows)
+        except BaseException:
+            for sheet in workbook.worksheets():
+                sheet.row_data_fh.close()  # without packing millions of rows for nothing
+            raise
+        workbook.close()
+
+
+def _write_sheets(
+    workbook: Workbook, result: Result, styles: Mapping[type, Format], max_sheet_rows: int
+) -> None:
+    header = workbook.add_format({"bold": True})
+    sheet, row, widths = None, 0, None
+    for batch in result.batches:
+        widths = widths or _widths(result.columns, batch)
+        for values in iter_rows(batch):
+            if sheet is None or row == max_sheet_rows:
+                sheet, row = _new_sheet(workbook, result.columns, widths, header), 1
+            for column, value in enumerate(values):
+                if value is not None:
+                    _write_cell(sheet, row, column, value, styles, result.columns[column])
+            row += 1
+    if sheet is None:
+        _new_sheet(workbook, result.columns, _widths(result.columns, ()), header)
+
+
+def _new_sheet(workbook: Workbook, columns: Sequence[str], widths: Sequence[int], header: Format) -> Worksheet:
+    sheet = workbook.add_worksheet()
+    sheet.freeze_panes(1, 0)
+    for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
+        sheet.set_column(number, number, width)
+        sheet.write_string(0, number, _checked(name, name), header)
+    return sheet
+
+
+def _widths(columns: Sequence[str], batch: Batch) -> list[int]:
+    """Return the columns' widths, in characters, as the first rows need them: a date that is cut shows nothing."""
+    texts = [[name, *map(to_text, values[:100])] for name, values in zip(columns, batch or [()] * len(columns))]
+    return [min(max(_MIN_WIDTH, *map(len, column)) + 2, _MAX_WIDTH) for column in texts]
+
+
+def _write_cell(
+    sheet: Worksheet, row: int, column: int, value: Any, styles: Mapping[type, Format], name: str
+) -> None:
+    match value:
+        case bool():
+            sheet.write_boolean(row, column, value)
+        case int() | float() | Decimal() if _is_exact(value):
+            sheet.write_number(row, column, value)  # type: ignore[arg-type]  # a Decimal is written by its digits
+        case datetime() if value.date() >= _FIRST_DAY:
+            sheet.write_datetime(row, column, value.replace(tzinfo=None), styles[datetime])
+        case datetime():
+            sheet.write_string(row, column, to_text(value))
+        case date() if value >= _FIRST_DAY:
+            sheet.write_datetime(row, column, value, styles[date])
+        case time() if value.tzinfo is None:
+            sheet.write_datetime(row, column, value, styles[time])
+        case timedelta() if value >= timedelta():
+            sheet.write_datetime(row, column, value, styles[timedelta])
+        case _:
+            sheet.write_string(row, column, _checked(to_text(value), name))
+
+
+def _is_exact(number: float | Decimal) -> bool:
+    """Return whether a spreadsheet keeps all digits of a number; a float's are as many as a spreadsheet's."""
+    if isinstance(number, float):
+        return number - number == 0  # and neither infinite nor no number
+    if isinstance(number, int):
+        return abs(number) < 10**_MAX_DIGITS
+    return number.is_finite() and len(number.normalize().as_tuple().digits) <= _MAX_DIGITS and abs(number) < 10**_MAX_DIGITS
+
+
+def _checked(text: str, name: str) -> str:
+    """Return a text that fits into a cell.
+
+    :raises ResultNotWritable: it would be cut, or cannot be encoded.
+    """
+    length = len(text)
+    if length > MAX_CELL_LENGTH // 2:
+        length = len(text.encode("utf-16-le", "surrogatepass")) // 2
+    if length > MAX_CELL_LENGTH:
+        raise ResultNotWritable(
+            f"column {name!r:.100} has a text of {length:,} characters, and a cell of a workbook holds "
+            f"{MAX_CELL_LENGTH:,}: shorten it in the query, or deliver CSV, JSON Lines or Parquet"
+        )
+    if not text.isascii():
+        with encodable_texts():
+            text.encode()
+    return text

@@ -1,0 +1,32 @@
+"""The rows of a result, in batches of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+#: One sequence of values for each column, all of one length.
+Batch: TypeAlias = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A query's result; its rows can be read once.
+
+    :ivar columns: their names, at least one; two may be equal.
+    :ivar batches: none of them is empty. Their values are normalized; see :func:`.values.normalize`.
+    """
+
+    columns: Sequence[str]
+    batches: Iterable[Batch]
+
+
+def row_count(batch: Batch) -> int:
+    """Return the number of rows."""
+    return len(batch[0])
+
+
+def iter_rows(batch: Batch) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows."""
+    return zip(*batch, strict=True)

@@ -1,0 +1,69 @@
+"""What to query and what to name it: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timezone, tzinfo
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from outbound_transfer.protocol.content_disposition import check_name
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.queries.file_formats import FileFormat, format_of
+
+_FIELDS: Final = frozenset(("sql", "file_name", "parameters", "file_format"))
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query, and the file that its result becomes.
+
+    :ivar parameters: in the driver's style; None for none.
+    """
+
+    sql: str
+    file_name: str
+    file_format: FileFormat
+    parameters: Sequence[Any] | Mapping[str, Any] | None = None
+
+
+def parse_queries(given: Any, file_format: str | None = None) -> list[Query]:
+    """Validate queries.
+
+    :param given: mappings with ``sql`` and ``file_name``, and optionally ``parameters`` and ``file_format``.
+    :param file_format: of those that have none of their own.
+    :raises InvalidDelivery: one is not valid, or there is none.
+    :raises NameRefused: the service would change the name of a file.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise InvalidDelivery("queries is a list of at least one mapping with sql and file_name")
+    return [_parse(one, file_format) for one in given]
+
+
+def _parse(given: Any, file_format: str | None) -> Query:
+    if not isinstance(given, Mapping) or not set(given) <= _FIELDS:
+        raise InvalidDelivery(
+            'a query is a mapping with "sql" and "file_name", and optionally "parameters" and "file_format"'
+        )
+    sql, file_name, parameters = given.get("sql"), given.get("file_name"), given.get("parameters")
+    for field, value in (("sql", sql), ("file_name", file_name)):
+        if not isinstance(value, str) or not value.strip():
+            raise InvalidDelivery(f"{field} of a query is text, and not empty")
+    if not isinstance(parameters, Mapping | list | tuple | None):
+        raise InvalidDelivery(f"parameters of a query are a list or a mapping, not {type(parameters).__name__}")
+    check_name(str(file_name))
+    return Query(str(sql), str(file_name), format_of(str(file_name), given.get("file_format") or file_format), parameters)
+
+
+def parse_zone(name: str) -> tzinfo:
+    """Return a time zone by its name.
+
+    :raises InvalidDelivery: there is none of that name.
+    """
+    if name.upper() == "UTC":
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidDelivery(f"timezone {name!r:.100} is not a time zone, as Europe/Berlin is") from None

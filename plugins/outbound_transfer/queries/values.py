@@ -1,0 +1,139 @@
+"""Values of a result: each driver's types as the few that every format can write, and their text. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
+from types import NoneType
+from typing import Any, Final
+
+import msgspec
+
+from outbound_transfer.queries.errors import ResultNotWritable
+
+#: Of these, values stay as they are: a column of nothing else is not copied.
+_UNCHANGED: Final = frozenset((NoneType, bool, int, float, str, bytes, Decimal, date, timedelta))
+
+JSON_ENCODER: Final = msgspec.json.Encoder(decimal_format="string")
+
+
+def normalize_column(values: Sequence[Any], zone: tzinfo) -> Sequence[Any]:
+    """Return the values of a column as the types that formats write; see :func:`normalize`."""
+    if set(map(type, values)) <= _UNCHANGED:
+        return values
+    return [normalize(value, zone) for value in values]
+
+
+def normalize(value: Any, zone: tzinfo) -> Any:  # noqa: C901, PLR0911, PLR0912  # one line a type
+    """Return a value as one of: None, bool, int, float, str, bytes, Decimal, date, time, datetime, timedelta, list, dict.
+
+    :param zone: what a timestamp with a zone is converted to. One without a zone stays as it is.
+    :raises ResultNotWritable: an object has no text of its own.
+    """
+    match value:
+        case None | bool() | timedelta():
+            return value
+        case int() | float() | str() | bytes() | Decimal():
+            return value if type(value) in _UNCHANGED else _base_value(value)
+        case datetime():
+            return _to_zone(value, zone)
+        case date() | time():
+            return value
+        case bytearray() | memoryview():
+            return bytes(value)
+        case uuid.UUID():
+            return str(value)
+        case Mapping():
+            return {_key(key): normalize(each, zone) for key, each in value.items()}
+        case Set():  # in an order of its own in each process
+            return sorted((normalize(each, zone) for each in value), key=str)
+        case list() | tuple():
+            return [normalize(each, zone) for each in value]
+    return normalize(_foreign_value(value), zone)
+
+
+def _base_value(value: Any) -> Any:
+    """Return a value of a driver's subclass of a type, such as an enumeration, as the type itself."""
+    base = next(kind for kind in (int, float, str, bytes, Decimal) if isinstance(value, kind))
+    return base.__new__(base, value)
+
+
+def _to_zone(value: datetime, zone: tzinfo) -> datetime:
+    plain = value if type(value) is datetime else datetime.combine(value, value.timetz())
+    if plain.tzinfo is None:
+        return plain
+    try:
+        return plain.astimezone(zone)
+    except OverflowError:  # less than a day from the first or last that a timestamp can hold
+        return plain
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else str(key)
+
+
+def _foreign_value(value: Any) -> Any:
+    """Return what an object of a driver or of numpy stands for."""
+    for method in ("tolist", "read"):  # arrays and numbers of numpy; large objects
+        if callable(convert := getattr(value, method, None)):
+            return convert()
+    kind = type(value)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        raise ResultNotWritable(f"a value of type {kind.__name__} has no text: convert it in the query, with CAST")
+    return str(value)
+
+
+def to_text(value: Any) -> str:  # noqa: C901, PLR0911  # one line a type
+    """Return the text of a normalized value: ISO 8601 for dates and times, base64 for bytes, JSON for what is nested.
+
+    A number has all of its digits and no exponent if it is a Decimal. A duration is ``[-]HHH:MM:SS[.ffffff]``.
+    """
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case Decimal():
+            return format(value, "f")
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return _duration_text(value)
+        case bytes():
+            return to_json(value).decode()[1:-1]
+        case list() | dict():
+            return to_json(value).decode()
+    return str(value)
+
+
+def to_json(value: Any) -> bytes:
+    """Return a normalized value as JSON: a Decimal is text, so that no reader rounds it.
+
+    :raises ResultNotWritable: a text cannot be encoded.
+    """
+    with encodable_texts():
+        return JSON_ENCODER.encode(value)
+
+
+@contextmanager
+def encodable_texts() -> Iterator[None]:
+    """Encode texts in the block.
+
+    :raises ResultNotWritable: instead of the error of a text that UTF-8 cannot encode, which quotes it.
+    """
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise ResultNotWritable(f"a text cannot be encoded as UTF-8: {error.reason}") from None
+
+
+def _duration_text(value: timedelta) -> str:
+    seconds, sign = (value, "") if value >= timedelta() else (-value, "-")
+    whole, micros = divmod(seconds // timedelta(microseconds=1), 1_000_000)
+    fraction = f".{micros:06}" if micros else ""
+    return f"{sign}{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{fraction}"

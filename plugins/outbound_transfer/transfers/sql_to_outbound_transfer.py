@@ -1,0 +1,162 @@
+"""Deliver the results of queries: from a database to people in one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
+
+from outbound_transfer.airflow_compat.names import AirflowSkipException
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.queries.errors import ResultEmpty
+from outbound_transfer.tasks.arguments import to_whole_number
+from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.delivery.content import Spool
+    from outbound_transfer.delivery.sources import Source
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.queries.export import QueryExport
+    from outbound_transfer.queries.spec import Query
+
+_EMPTY_POLICIES: Final = ("fail", "skip", "send")
+_FORMULA_POLICIES: Final = ("escape", "keep")
+
+
+class SqlToOutboundTransferOperator(DeliverFilesOperator):
+    """Run queries, and deliver each result as a file: CSV, JSON Lines, Parquet or XLSX.
+
+    Queries run before anything is created at the service. Rows are read with a cursor of the server where the driver
+    has one, and written to a temporary file, so that memory does not grow with their number. A retry runs the queries
+    again, and replaces what the draft holds if a result differs; after the send, only a clear runs them again, and a
+    result that differs from what was sent is refused. See :class:`.DeliverFilesOperator` for the other arguments.
+
+    :param sql_conn_id: any connection whose hook is a ``DbApiHook``.
+    :param sql: one SELECT, or the name of a ``.sql`` file with it.
+    :param file_name: the name of the file that the result of ``sql`` becomes.
+    :param parameters: of ``sql``, in the style of the connection's driver.
+    :param queries: instead of ``sql``: a list of mappings with ``sql`` and ``file_name``, and optionally ``parameters``
+        and ``file_format``.
+    :param file_format: ``csv``, ``jsonl``, ``parquet`` or ``xlsx``. By default, the suffix of each file name says it.
+    :param sql_hook_params: arguments of the connection's hook.
+    :param on_empty: what to do about a result without rows: ``fail``; ``skip`` it, and the task if there is no other; or
+        ``send`` it, with its header.
+    :param max_rows: of each result; with more, the task fails and nothing is created.
+    :param timezone: what timestamps with a zone are converted to. Those without one stay as they are.
+    :param csv_formulas: ``escape`` puts an apostrophe before a text that a spreadsheet would take for a formula, as
+        ``=…`` or ``@…``; ``keep`` leaves it. Numbers are never changed.
+    :param files: further files; see :class:`.AttachFilesOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        *DeliverFilesOperator.template_fields,
+        "sql_conn_id",
+        "sql",
+        "file_name",
+        "parameters",
+        "queries",
+        "file_format",
+        "on_empty",
+        "max_rows",
+        "timezone",
+        "csv_formulas",
+    )
+    template_ext: Sequence[str] = (".sql",)
+    template_fields_renderers = {"sql": "sql", "parameters": "json", "queries": "json"}  # noqa: RUF012  # as in Airflow
+
+    def __init__(
+        self,
+        *,
+        sql_conn_id: str,
+        sql: str | None = None,
+        file_name: str | None = None,
+        parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+        queries: Any = None,
+        file_format: Literal["csv", "jsonl", "parquet", "xlsx"] | str | None = None,
+        sql_hook_params: dict[str, Any] | None = None,
+        on_empty: Literal["fail", "skip", "send"] | str = "fail",
+        max_rows: int | str | None = None,
+        timezone: str = "UTC",
+        csv_formulas: Literal["escape", "keep"] | str = "escape",
+        files: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(files=files, **kwargs)
+        self.sql_conn_id = sql_conn_id
+        self.sql = sql
+        self.file_name = file_name
+        self.parameters = parameters
+        self.queries = queries
+        self.file_format = file_format
+        self.sql_hook_params = sql_hook_params
+        self.on_empty = on_empty
+        self.max_rows = max_rows
+        self.timezone = timezone
+        self.csv_formulas = csv_formulas
+
+    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
+        try:
+            with fail_without_retry_on_warehouse_errors():
+                return super().run_task(hook, context, resumed=resumed)
+        except ResultEmpty as error:
+            if self.on_empty != "skip":
+                raise
+            self._discard_draft(str(error))
+            raise AirflowSkipException(str(error)) from error
+
+    def _discard_draft(self, why: str) -> None:
+        """Remove the draft of an earlier try, whose result had rows."""
+        if self._delivery and self._delivery.draft:
+            self._delivery.history.discard(self._delivery.draft.transfer.id, why)
+
+    def file_specs(self) -> list[Any]:
+        from outbound_transfer.delivery.content import ContentWriter
+
+        export, self._row_counts = self._export(), dict[str, int]()
+        results = [
+            {"name": query.file_name, "content": ContentWriter(partial(self._write, export, query))}
+            for query in self._parse_queries()
+        ]
+        return [*results, *super().file_specs()]
+
+    def find_sources(self, specs: Any, spool: Spool, *, is_sent: bool) -> list[Source]:
+        sources = super().find_sources(specs, spool, is_sent=is_sent)
+        empty = [name for name, count in self._row_counts.items() if not count]
+        if not is_sent and empty and (self.on_empty == "fail" or (self.on_empty == "skip" and len(empty) == len(self._row_counts))):
+            raise ResultEmpty(f"{', '.join(empty)}: the query on connection '{self.sql_conn_id}' returned no row")
+        dropped = empty if self.on_empty == "skip" else ()
+        return [source for source in sources if source.name not in dropped]
+
+    def _write(self, export: QueryExport, query: Query, file: BinaryIO) -> None:
+        self._row_counts[query.file_name] = export.write(query, file)
+
+    def _parse_queries(self) -> list[Query]:
+        from outbound_transfer.queries.spec import parse_queries
+
+        if (self.sql is None) == (self.queries is None):
+            raise InvalidDelivery("give either sql and file_name, or queries")
+        one = {"sql": self.sql, "file_name": self.file_name, "parameters": self.parameters}
+        return parse_queries(self.queries or [one], self.file_format)
+
+    def _export(self) -> QueryExport:
+        from outbound_transfer.queries.export import QueryExport
+        from outbound_transfer.queries.file_formats import WriteOptions
+        from outbound_transfer.queries.spec import parse_zone
+
+        for name, value, allowed in (
+            ("on_empty", self.on_empty, _EMPTY_POLICIES),
+            ("csv_formulas", self.csv_formulas, _FORMULA_POLICIES),
+        ):
+            if value not in allowed:
+                raise InvalidDelivery(f"{name} is one of {', '.join(allowed)}, not {value!r:.100}")
+        return QueryExport(
+            self.sql_conn_id,
+            self.log,
+            self.sql_hook_params,
+            None if self.max_rows is None else to_whole_number(self.max_rows, "max_rows"),
+            parse_zone(self.timezone),
+            WriteOptions(escape_formulas=self.csv_formulas == "escape"),
+        )
