@@ -51,6 +51,13 @@ from outbound_transfer.protocol.errors import (
     TransferLimitReached,
     WrongTransfer,
 )
+from outbound_transfer.queries.errors import (
+    QueryError,
+    QueryFailed,
+    ResultEmpty,
+    ResultNotWritable,
+    ResultTooLong,
+)
 from outbound_transfer.tasks.outcome_report import outcome_of
 from outbound_transfer.warehouse.errors import (
     CursorMoved,
@@ -110,8 +117,13 @@ __all__ = [
     "OutboundTransferError",
     "PageRefused",
     "PagesNotRewritten",
+    "QueryError",
+    "QueryFailed",
     "RateLimited",
     "RecipientLimitExceeded",
+    "ResultEmpty",
+    "ResultNotWritable",
+    "ResultTooLong",
     "RowsRefused",
     "SchemaTooNew",
     "SendingNotPermitted",

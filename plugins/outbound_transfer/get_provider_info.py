@@ -110,15 +110,16 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "transfers": [
             {
-                "source-integration-name": "Outbound Transfer Service",
+                "source-integration-name": source,
                 "target-integration-name": target,
                 "python-module": f"outbound_transfer.transfers.{module}",
             }
-            for module, target in (
-                ("event_feed_to_sql", "Common SQL"),
-                ("transfers_to_sql", "Common SQL"),
-                ("event_feed_to_iceberg", "Apache Iceberg"),
-                ("event_feed_to_object_storage", "Common IO"),
+            for source, module, target in (
+                ("Outbound Transfer Service", "event_feed_to_sql", "Common SQL"),
+                ("Outbound Transfer Service", "transfers_to_sql", "Common SQL"),
+                ("Outbound Transfer Service", "event_feed_to_iceberg", "Apache Iceberg"),
+                ("Outbound Transfer Service", "event_feed_to_object_storage", "Common IO"),
+                ("Common SQL", "sql_to_outbound_transfer", "Outbound Transfer Service"),
             )
         ],
         "cli": ["outbound_transfer.cli.definition.get_commands"],

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from copy import copy
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from outbound_transfer.airflow_compat.names import (
     AirflowException,
@@ -47,11 +47,14 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.comparison import DraftState
     from outbound_transfer.delivery.content import Spool
     from outbound_transfer.delivery.delivery import Delivery
-    from outbound_transfer.delivery.sources import PlainSpec, Source
+    from outbound_transfer.delivery.sources import ParsedSpec, PlainSpec, Source
     from outbound_transfer.delivery.state import DeliveryState, StateStore
     from outbound_transfer.delivery.task_run import TaskRun
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.models import NewTransfer, Transfer
+
+    #: Finds the files; ``is_sent=True`` if they are only compared with what was sent.
+    FindSources: TypeAlias = Callable[..., Sequence[Source]]
 
 
 class _TransferOperator(OutboundTransferOperator):
@@ -360,21 +363,37 @@ class _FilesOperator(_TransferOperator):
         if parent is self:  # and not for an argument that has its own templates
             self.files = wrap_contents(_replace_none_texts(templates, self.files), rendered=True)
 
-    def parse_files(self, spool: Spool) -> tuple[list[PlainSpec], Callable[[], Sequence[Source]]]:
-        """Check the arguments; no file is read.
+    def parse_files(self, spool: Spool) -> tuple[list[PlainSpec], FindSources]:
+        """Check the arguments; nothing is read or produced.
 
         :return: what is asked for, as JSON can represent it; and what finds the files, and packs them.
         """
         from outbound_transfer.delivery.archive import check_archive_name, pack
-        from outbound_transfer.delivery.sources import normalize_files, parse_files, resolve_files
+        from outbound_transfer.delivery.sources import normalize_files
 
-        specs, archive = parse_files(self.files), check_archive_name(self.archive)
+        specs, archive = self.file_specs(), check_archive_name(self.archive)
 
-        def find() -> Sequence[Source]:
-            sources = log_sources(resolve_files(specs, spool), self.log)
+        def find(*, is_sent: bool = False) -> Sequence[Source]:
+            sources = log_sources(self.find_sources(specs, spool, is_sent=is_sent), self.log)
             return [log_archive(pack(archive, sources, spool), sources, self.log)] if archive else sources
 
         return [*normalize_files(specs), *([{"archive": archive}] if archive else ())], find
+
+    def file_specs(self) -> list[ParsedSpec]:
+        """Return what is to be delivered; nothing is read or produced."""
+        from outbound_transfer.delivery.sources import parse_files
+
+        return parse_files(self.files)
+
+    def find_sources(self, specs: Sequence[ParsedSpec], spool: Spool, *, is_sent: bool) -> list[Source]:  # noqa: ARG002
+        """Find the files, and produce what exists nowhere yet.
+
+        :param specs: of :meth:`file_specs`.
+        :param is_sent: they are only compared with what was sent.
+        """
+        from outbound_transfer.delivery.sources import resolve_files
+
+        return resolve_files(specs, spool)
 
 
 class AttachFilesOperator(_FilesOperator):
@@ -418,7 +437,7 @@ class AttachFilesOperator(_FilesOperator):
         draft = delivery.load_draft(transfer_id)
         planned = draft.state.files.keys()
         if planned and planned <= draft.attached.keys() and not draft.transfer.is_draft:
-            delivery.check_files_unchanged(draft, files, find)
+            delivery.check_files_unchanged(draft, files, partial(find, is_sent=True))
             self.log.info("Transfer %s was sent with these files; nothing is attached again", transfer_id)
             records = [draft.attached[name] for name in planned]
         else:
@@ -658,7 +677,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
             # Also that of an earlier try: Airflow has removed the XComs of that try.
             self._push_transfer_id(context, delivery, draft)
             if not draft.transfer.is_draft:
-                delivery.check_files_unchanged(draft, files, find)
+                delivery.check_files_unchanged(draft, files, partial(find, is_sent=True))
                 return draft.transfer
         try:
             # Before anything is created: a missing file must leave no draft behind.
@@ -682,12 +701,12 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         return transfer
 
     def _find_sent(
-        self, delivery: Delivery, context: Context, new: NewTransfer, files: Any, find: Callable[[], list[Source]]
+        self, delivery: Delivery, context: Context, new: NewTransfer, files: Any, find: FindSources
     ) -> Transfer:
         """Return the transfer that was sent under this delivery key, if it is what this task is asked to deliver."""
         delivery.draft = draft = delivery.history.find_sent(new)
         self._push_transfer_id(context, delivery, draft)
-        delivery.check_files_unchanged(draft, files, find)
+        delivery.check_files_unchanged(draft, files, partial(find, is_sent=True))
         return draft.transfer
 
     def check_sources(self, sources: Sequence[Source]) -> None:

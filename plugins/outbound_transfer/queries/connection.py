@@ -14,10 +14,10 @@ from outbound_transfer.protocol.redaction import redact
 from outbound_transfer.queries.errors import QueryFailed
 from outbound_transfer.queries.rows import Batch, Result
 from outbound_transfer.queries.values import normalize_column
+from outbound_transfer.warehouse.dialects.mysql import decode_as_utf8
 from outbound_transfer.warehouse.errors import NotASqlConnection
 
 if TYPE_CHECKING:
-    from airflow.providers.common.sql.hooks.sql import DbApiHook
     from airflow.sdk import Connection
 
 #: Rows of a batch. It begins small, as rows may be large, and grows while its estimated bytes allow.
@@ -33,7 +33,9 @@ _SECRET_FIELD: Final = re.compile("pass|secret|token|key|credential|private|auth
 
 
 @contextmanager
-def query_connection(sql_conn_id: str, hook_params: Mapping[str, Any] | None, zone: tzinfo) -> Iterator[QueryConnection]:
+def query_connection(
+    sql_conn_id: str, hook_params: Mapping[str, Any] | None, zone: tzinfo
+) -> Iterator[QueryConnection]:
     """Open a connection for queries; whatever they change is rolled back at its close.
 
     :param hook_params: arguments of the hook.
@@ -50,19 +52,26 @@ def query_connection(sql_conn_id: str, hook_params: Mapping[str, Any] | None, zo
         raise NotASqlConnection(f"connection '{sql_conn_id}' is not a SQL connection (its hook is not a DbApiHook)")
     with errors.translated("cannot be opened"):
         opened = hook.get_conn()
+    queries = QueryConnection(opened, errors, zone)
     try:
-        yield QueryConnection(hook, opened, errors, zone)
+        yield queries
     finally:
-        with suppress(Exception):
-            # Without closing a cursor first, which in some drivers reads the rows that nobody wants any more.
-            opened.close()
+        queries.close()
 
 
 class QueryConnection:
     """An open connection, for one query after another."""
 
-    def __init__(self, hook: DbApiHook, opened: Any, errors: _DatabaseErrors, zone: tzinfo) -> None:
-        self._hook, self._opened, self._errors, self._zone = hook, opened, errors, zone
+    def __init__(self, opened: Any, errors: _DatabaseErrors, zone: tzinfo) -> None:
+        self._opened, self._errors, self._zone = opened, errors, zone
+        self._cursors: list[Any] = []
+
+    def close(self) -> None:
+        """Close the connection, which rolls its transaction back."""
+        # The connection first: at the close of a cursor, some drivers read the rows that nobody wants any more.
+        for one in (self._opened, *self._cursors):
+            with suppress(Exception):
+                one.close()
 
     def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] | None) -> Result:
         """Start a query.
@@ -72,7 +81,8 @@ class QueryConnection:
         :raises QueryFailed: the database refuses it, or it returns no columns.
         """
         with self._errors.translated("refused the query"):
-            cursor = _streaming_cursor(self._hook, self._opened)
+            cursor = _streaming_cursor(self._opened)
+            self._cursors.append(cursor)
             cursor.execute(sql, parameters) if parameters else cursor.execute(sql)
             rows = cursor.fetchmany(_FIRST_ROWS)  # before this, some drivers do not know the columns
             columns = [str(column[0]) for column in cursor.description or ()]
@@ -91,8 +101,8 @@ class QueryConnection:
                 rows = cursor.fetchmany(size)
 
 
-def _streaming_cursor(hook: DbApiHook, opened: Any) -> Any:
-    """Return a cursor whose rows stay at the server until they are fetched, and are tuples, where its driver has one."""
+def _streaming_cursor(opened: Any) -> Any:
+    """Return a cursor whose rows are tuples, and stay at the server until fetched, where the driver has one."""
     match type(opened).__module__.partition(".")[0]:
         case "psycopg2":
             from psycopg2.extensions import cursor
@@ -107,9 +117,15 @@ def _streaming_cursor(hook: DbApiHook, opened: Any) -> Any:
         case "MySQLdb":
             from MySQLdb.cursors import SSCursor
 
+            decode_as_utf8(opened)  # the server writes "?" for what the session's character set has not
             return opened.cursor(SSCursor)
         case "mysql":
+            decode_as_utf8(opened)
             return opened.cursor(buffered=False, dictionary=False)
+        case "_duckdb" | "duckdb":
+            cursor = opened.cursor()
+            cursor.begin()  # each statement would be committed otherwise
+            return cursor
     return opened.cursor()
 
 
@@ -159,8 +175,8 @@ class _DatabaseErrors:
 
 
 _LOCKED_ADVICE: Final = (
-    ". Another process has the DuckDB file open, and only one may: run the query once that has closed it (give the task "
-    "retries, and both tasks one pool of one slot), or query a copy of the file"
+    ". Another process has the DuckDB file open, and only one may: run the query once that has closed it (give the "
+    "task retries, and both tasks one pool of one slot), or query a copy of the file"
 )
 
 

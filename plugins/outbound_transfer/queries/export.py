@@ -17,7 +17,7 @@ from outbound_transfer.queries.rows import Batch, Result, row_count
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from outbound_transfer.queries.spec import Query
+    from outbound_transfer.queries.spec import QuerySpec
 
 #: Seconds between two lines of one query.
 _LOG_INTERVAL: Final = 10.0
@@ -39,7 +39,7 @@ class QueryExport:
     zone: tzinfo = timezone.utc
     options: WriteOptions = field(default_factory=WriteOptions)
 
-    def write(self, query: Query, file: BinaryIO) -> int:
+    def write(self, query: QuerySpec, file: BinaryIO) -> int:
         """Run a query, and write its result in bounded memory.
 
         :return: the number of rows.

@@ -16,7 +16,7 @@ _FIELDS: Final = frozenset(("sql", "file_name", "parameters", "file_format"))
 
 
 @dataclass(frozen=True)
-class Query:
+class QuerySpec:
     """One query, and the file that its result becomes.
 
     :ivar parameters: in the driver's style; None for none.
@@ -28,7 +28,7 @@ class Query:
     parameters: Sequence[Any] | Mapping[str, Any] | None = None
 
 
-def parse_queries(given: Any, file_format: str | None = None) -> list[Query]:
+def parse_queries(given: Any, file_format: str | None = None) -> list[QuerySpec]:
     """Validate queries.
 
     :param given: mappings with ``sql`` and ``file_name``, and optionally ``parameters`` and ``file_format``.
@@ -38,10 +38,13 @@ def parse_queries(given: Any, file_format: str | None = None) -> list[Query]:
     """
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise InvalidDelivery("queries is a list of at least one mapping with sql and file_name")
-    return [_parse(one, file_format) for one in given]
+    queries = [_parse(one, file_format) for one in given]
+    if len({query.file_name for query in queries}) < len(queries):
+        raise InvalidDelivery("two queries have one file_name, and the service would keep only the first result")
+    return queries
 
 
-def _parse(given: Any, file_format: str | None) -> Query:
+def _parse(given: Any, file_format: str | None) -> QuerySpec:
     if not isinstance(given, Mapping) or not set(given) <= _FIELDS:
         raise InvalidDelivery(
             'a query is a mapping with "sql" and "file_name", and optionally "parameters" and "file_format"'
@@ -53,7 +56,9 @@ def _parse(given: Any, file_format: str | None) -> Query:
     if not isinstance(parameters, Mapping | list | tuple | None):
         raise InvalidDelivery(f"parameters of a query are a list or a mapping, not {type(parameters).__name__}")
     check_name(str(file_name))
-    return Query(str(sql), str(file_name), format_of(str(file_name), given.get("file_format") or file_format), parameters)
+    return QuerySpec(
+        str(sql), str(file_name), format_of(str(file_name), given.get("file_format") or file_format), parameters
+    )
 
 
 def parse_zone(name: str) -> tzinfo:

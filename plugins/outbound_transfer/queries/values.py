@@ -27,8 +27,10 @@ def normalize_column(values: Sequence[Any], zone: tzinfo) -> Sequence[Any]:
     return [normalize(value, zone) for value in values]
 
 
-def normalize(value: Any, zone: tzinfo) -> Any:  # noqa: C901, PLR0911, PLR0912  # one line a type
-    """Return a value as one of: None, bool, int, float, str, bytes, Decimal, date, time, datetime, timedelta, list, dict.
+def normalize(value: Any, zone: tzinfo) -> Any:
+    """Return a value as one of the types that formats write.
+
+    These are None, bool, int, float, str, bytes, Decimal, date, time, datetime, timedelta, list and dict.
 
     :param zone: what a timestamp with a zone is converted to. One without a zone stays as it is.
     :raises ResultNotWritable: an object has no text of its own.
@@ -56,9 +58,11 @@ def normalize(value: Any, zone: tzinfo) -> Any:  # noqa: C901, PLR0911, PLR0912 
 
 
 def _base_value(value: Any) -> Any:
-    """Return a value of a driver's subclass of a type, such as an enumeration, as the type itself."""
-    base = next(kind for kind in (int, float, str, bytes, Decimal) if isinstance(value, kind))
-    return base.__new__(base, value)
+    """Return a value of a subclass, such as a driver's enumeration, as a value of its type."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    kind: Any = next(kind for kind in (int, float, bytes, Decimal) if isinstance(value, kind))
+    return kind(value)
 
 
 def _to_zone(value: datetime, zone: tzinfo) -> datetime:
@@ -80,13 +84,13 @@ def _foreign_value(value: Any) -> Any:
     for method in ("tolist", "read"):  # arrays and numbers of numpy; large objects
         if callable(convert := getattr(value, method, None)):
             return convert()
-    kind = type(value)
-    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+    kind: Any = type(value)
+    if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
         raise ResultNotWritable(f"a value of type {kind.__name__} has no text: convert it in the query, with CAST")
     return str(value)
 
 
-def to_text(value: Any) -> str:  # noqa: C901, PLR0911  # one line a type
+def to_text(value: Any) -> str:
     """Return the text of a normalized value: ISO 8601 for dates and times, base64 for bytes, JSON for what is nested.
 
     A number has all of its digits and no exponent if it is a Decimal. A duration is ``[-]HHH:MM:SS[.ffffff]``.

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.delivery.content import Spool
-    from outbound_transfer.delivery.sources import Source
+    from outbound_transfer.delivery.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.queries.export import QueryExport
-    from outbound_transfer.queries.spec import Query
+    from outbound_transfer.queries.spec import QuerySpec
 
 _EMPTY_POLICIES: Final = ("fail", "skip", "send")
 _FORMULA_POLICIES: Final = ("escape", "keep")
@@ -42,8 +42,8 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         and ``file_format``.
     :param file_format: ``csv``, ``jsonl``, ``parquet`` or ``xlsx``. By default, the suffix of each file name says it.
     :param sql_hook_params: arguments of the connection's hook.
-    :param on_empty: what to do about a result without rows: ``fail``; ``skip`` it, and the task if there is no other; or
-        ``send`` it, with its header.
+    :param on_empty: what to do about a result without rows: ``fail``; ``skip`` it, and the task if there is no other;
+        or ``send`` it, with its header.
     :param max_rows: of each result; with more, the task fails and nothing is created.
     :param timezone: what timestamps with a zone are converted to. Those without one stay as they are.
     :param csv_formulas: ``escape`` puts an apostrophe before a text that a spreadsheet would take for a formula, as
@@ -65,6 +65,8 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         "csv_formulas",
     )
     template_ext: Sequence[str] = (".sql",)
+    _row_counts: dict[str, int]
+
     template_fields_renderers = {"sql": "sql", "parameters": "json", "queries": "json"}  # noqa: RUF012  # as in Airflow
 
     def __init__(
@@ -112,34 +114,38 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         if self._delivery and self._delivery.draft:
             self._delivery.history.discard(self._delivery.draft.transfer.id, why)
 
-    def file_specs(self) -> list[Any]:
+    def file_specs(self) -> list[ParsedSpec]:
         from outbound_transfer.delivery.content import ContentWriter
+        from outbound_transfer.delivery.sources import parse_files
 
-        export, self._row_counts = self._export(), dict[str, int]()
+        export = self._export()
         results = [
             {"name": query.file_name, "content": ContentWriter(partial(self._write, export, query))}
             for query in self._parse_queries()
         ]
-        return [*results, *super().file_specs()]
+        return [*parse_files(results), *super().file_specs()]
 
-    def find_sources(self, specs: Any, spool: Spool, *, is_sent: bool) -> list[Source]:
+    def find_sources(self, specs: Sequence[ParsedSpec], spool: Spool, *, is_sent: bool) -> list[Source]:
+        self._row_counts = {}
         sources = super().find_sources(specs, spool, is_sent=is_sent)
+        if self.on_empty == "send":
+            return sources
         empty = [name for name, count in self._row_counts.items() if not count]
-        if not is_sent and empty and (self.on_empty == "fail" or (self.on_empty == "skip" and len(empty) == len(self._row_counts))):
+        # What was sent has rows: a comparison with nothing says that it differs.
+        if empty and not is_sent and (self.on_empty == "fail" or len(empty) == len(self._row_counts)):
             raise ResultEmpty(f"{', '.join(empty)}: the query on connection '{self.sql_conn_id}' returned no row")
-        dropped = empty if self.on_empty == "skip" else ()
-        return [source for source in sources if source.name not in dropped]
+        return [source for source in sources if source.name not in empty]
 
-    def _write(self, export: QueryExport, query: Query, file: BinaryIO) -> None:
+    def _write(self, export: QueryExport, query: QuerySpec, file: BinaryIO) -> None:
         self._row_counts[query.file_name] = export.write(query, file)
 
-    def _parse_queries(self) -> list[Query]:
+    def _parse_queries(self) -> list[QuerySpec]:
         from outbound_transfer.queries.spec import parse_queries
 
         if (self.sql is None) == (self.queries is None):
             raise InvalidDelivery("give either sql and file_name, or queries")
         one = {"sql": self.sql, "file_name": self.file_name, "parameters": self.parameters}
-        return parse_queries(self.queries or [one], self.file_format)
+        return parse_queries([one] if self.queries is None else self.queries, self.file_format)
 
     def _export(self) -> QueryExport:
         from outbound_transfer.queries.export import QueryExport

@@ -56,7 +56,7 @@ def _to_array(values: Sequence[Any]) -> pa.Array:
             return pa.array(values, _timestamp_type(values))
         if kinds == {int}:
             return _integers(values)
-        if kinds <= {int, float} or kinds == {time} and not any(value and value.tzinfo for value in values):
+        if kinds <= {int, float} or (kinds == {time} and not any(value and value.tzinfo for value in values)):
             return pa.array(values)
         if len(kinds) == 1 and kinds <= {bool, str, bytes, date, Decimal}:
             return pa.array(values)

@@ -68,9 +68,7 @@ def write_xlsx(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEE
         workbook.close()
 
 
-def _write_sheets(
-    workbook: Workbook, result: Result, styles: Mapping[type, Format], max_sheet_rows: int
-) -> None:
+def _write_sheets(workbook: Workbook, result: Result, styles: Mapping[type, Format], max_sheet_rows: int) -> None:
     header = workbook.add_format({"bold": True})
     sheet, row, widths = None, 0, None
     for batch in result.batches:
@@ -97,18 +95,18 @@ def _new_sheet(workbook: Workbook, columns: Sequence[str], widths: Sequence[int]
 
 def _widths(columns: Sequence[str], batch: Batch) -> list[int]:
     """Return the columns' widths, in characters, as the first rows need them: a date that is cut shows nothing."""
-    texts = [[name, *map(to_text, values[:100])] for name, values in zip(columns, batch or [()] * len(columns))]
+    texts = [
+        [name, *map(to_text, values[:100])] for name, values in zip(columns, batch or [()] * len(columns), strict=True)
+    ]
     return [min(max(_MIN_WIDTH, *map(len, column)) + 2, _MAX_WIDTH) for column in texts]
 
 
-def _write_cell(
-    sheet: Worksheet, row: int, column: int, value: Any, styles: Mapping[type, Format], name: str
-) -> None:
+def _write_cell(sheet: Worksheet, row: int, column: int, value: Any, styles: Mapping[type, Format], name: str) -> None:
     match value:
         case bool():
             sheet.write_boolean(row, column, value)
         case int() | float() | Decimal() if _is_exact(value):
-            sheet.write_number(row, column, value)  # type: ignore[arg-type]  # a Decimal is written by its digits
+            sheet.write_number(row, column, value)  # a Decimal by its digits
         case datetime() if value.date() >= _FIRST_DAY:
             sheet.write_datetime(row, column, value.replace(tzinfo=None), styles[datetime])
         case datetime():
@@ -129,7 +127,9 @@ def _is_exact(number: float | Decimal) -> bool:
         return number - number == 0  # and neither infinite nor no number
     if isinstance(number, int):
         return abs(number) < 10**_MAX_DIGITS
-    return number.is_finite() and len(number.normalize().as_tuple().digits) <= _MAX_DIGITS and abs(number) < 10**_MAX_DIGITS
+    if not number.is_finite() or abs(number) >= 10**_MAX_DIGITS:
+        return False
+    return len("".join(map(str, number.as_tuple().digits)).strip("0")) <= _MAX_DIGITS
 
 
 def _checked(text: str, name: str) -> str:

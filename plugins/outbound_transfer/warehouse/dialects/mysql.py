@@ -175,7 +175,7 @@ class MySqlDialect(WarehouseDialect):
         return connect
 
     def _configured(self, raw: Any) -> _Connection:
-        _decode_as_utf8(raw)
+        decode_as_utf8(raw)
         connection = _Connection(raw)
         tx = connection.cursor()
         if self.server is _UNKNOWN:
@@ -342,7 +342,7 @@ def _read_server(tx: _Cursor) -> _Server:
     return _Server(str(collation) == _MARIADB_COLLATION, int(max_packet), str(collation))
 
 
-def _decode_as_utf8(raw: Any) -> None:
+def decode_as_utf8(raw: Any) -> None:
     """Let the driver decode text as UTF-8, whatever the connection's extra says."""
     if hasattr(raw, "set_character_set"):  # mysqlclient
         raw.set_character_set("utf8mb4")

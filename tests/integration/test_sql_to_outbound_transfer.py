@@ -1,0 +1,449 @@
+"""Results of queries as transfers: each database and driver, each format, retries and clears, over the sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import psycopg2
+import pyarrow.parquet as pq
+import pytest
+from airflow.providers.postgres.hooks.postgres import PostgresHook
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
+from outbound_transfer.queries.errors import QueryFailed, ResultEmpty, ResultNotWritable, ResultTooLong
+from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+from outbound_transfer_sandbox.testing import Sandbox
+from support.mariadb import MARIADB_DRIVERS
+from support.tasks import FakeTaskInstance, SimulatedClock, again, dying_after_the_send, without_credit
+
+DRIVERS = ["sqlite", "duckdb", "psycopg", "psycopg2", *MARIADB_DRIVERS]
+FORMATS = ["csv", "jsonl", "parquet", "xlsx"]
+
+#: What the rows of ``customers`` have: a number, a text, a sum, a day, a time and bytes.
+COLUMNS = "id INTEGER, name VARCHAR(100), total NUMERIC(20, 2), born DATE, seen TIMESTAMP, photo {bytes}"
+ROWS = [
+    (1, 'Ann 報告, "x"\n', "1234567890123.45", "1980-02-29", "2026-01-31 12:30:00", b"\x00\xff"),
+    (2, "=1+1", "-1.00", "2026-01-31", "2026-01-31 00:00:00", b""),
+    (3, None, None, None, None, None),
+]
+
+
+@dataclass
+class Database:
+    """One database behind the Airflow connection ``warehouse``.
+
+    :ivar placeholder: of a parameter.
+    """
+
+    connect: Callable[[], Any]
+    airflow_connection: str
+    placeholder: str = "%s"
+    bytes_type: str = "BLOB"
+    options: str = ""
+
+    def run(self, statement: str, rows: list[tuple[Any, ...]] | None = None) -> None:
+        with closing(self.connect()) as connection:
+            tx = connection.cursor()
+            tx.execute(statement) if rows is None else tx.executemany(statement, rows)
+            connection.commit()
+            tx.close()
+
+    def create(self, table: str = "customers", rows: list[tuple[Any, ...]] = ROWS) -> None:
+        self.run(f"CREATE TABLE {table} ({COLUMNS.format(bytes=self.bytes_type)}) {self.options}")
+        self.insert(table, rows)
+
+    def insert(self, table: str, rows: list[tuple[Any, ...]]) -> None:
+        if rows:
+            self.run(f"INSERT INTO {table} VALUES ({', '.join([self.placeholder] * 6)})", rows)
+
+
+@pytest.fixture
+def database_of(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Database]:
+    """Make a database by its driver, and the Airflow connection to it."""
+
+    def make(driver: str) -> Database:
+        database = _database(request, tmp_path, monkeypatch, driver)
+        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", database.airflow_connection)
+        return database
+
+    return make
+
+
+def _database(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str) -> Database:
+    if driver == "sqlite":
+        file = tmp_path / "warehouse.db"
+        connection = json.dumps({"conn_type": "sqlite", "host": str(file)})
+        return Database(lambda: sqlite3.connect(file), connection, "?")
+    if driver == "duckdb":
+        import duckdb
+
+        file = tmp_path / "warehouse.duckdb"
+        connection = json.dumps({"conn_type": "duckdb", "host": str(file)})
+        return Database(lambda: duckdb.connect(file), connection, "?")
+    if driver in MARIADB_DRIVERS:
+        mariadb = request.getfixturevalue("mariadb")
+        connect = lambda: mariadb.connect(driver, charset="utf8mb4")  # noqa: E731
+        return Database(connect, mariadb.airflow_connection(driver), options="ENGINE InnoDB DEFAULT CHARSET utf8mb4")
+    postgres = request.getfixturevalue("postgres")
+    if driver == "psycopg2":  # what the hook takes where SQLAlchemy is of version 1
+        monkeypatch.setattr(PostgresHook, "_create_connection", lambda _, arguments: psycopg2.connect(**arguments))
+    return Database(lambda: postgres.connect(driver), postgres.airflow_connection, bytes_type="BYTEA")
+
+
+@pytest.fixture(params=DRIVERS)
+def database(request: pytest.FixtureRequest, database_of: Callable[[str], Database]) -> Database:
+    return database_of(request.param)
+
+
+@pytest.fixture
+def sqlite_database(database_of: Callable[[str], Database]) -> Database:
+    database = database_of("sqlite")
+    database.create()
+    return database
+
+
+def task(sandbox: Sandbox, *, retries: int = 0, **arguments: Any) -> FakeTaskInstance:
+    arguments = {"subject": "Report", "recipients": ["ann@example.com"], "sql_conn_id": "warehouse", **arguments}
+    make = lambda: SqlToOutboundTransferOperator(task_id="task", **arguments)  # noqa: E731
+    return FakeTaskInstance(make, SimulatedClock(sandbox), retries)
+
+
+def delivered(sandbox: Sandbox, transfer: Mapping[str, Any]) -> dict[str, bytes]:
+    files = sandbox.transfer(transfer["id"])["files"]
+    return {file["name"]: sandbox.stored_content(transfer["id"], file["id"]) for file in files}
+
+
+QUERIES = [
+    {"sql": "SELECT id, name, total, born, seen, photo FROM customers ORDER BY id", "file_name": f"customers.{suffix}"}
+    for suffix in FORMATS
+]
+
+
+def test_each_database_delivers_each_format(connection: str, sandbox: Sandbox, database: Database) -> None:
+    database.create()
+
+    files = delivered(sandbox, task(sandbox, queries=QUERIES).run())
+
+    is_sqlite = database.placeholder == "?" and "sqlite" in database.airflow_connection
+    header, first, second, third = list(csv.reader(io.StringIO(files["customers.csv"].decode(), newline="")))
+    assert header == ["id", "name", "total", "born", "seen", "photo"]
+    assert first[1] == ROWS[0][1]
+    assert (first[0], first[3], first[5]) == ("1", "1980-02-29", "AP8=")
+    assert first[2] == "1234567890123.45"
+    assert second[1:3] == ["'=1+1", "-1" if is_sqlite else "-1.00"]
+    assert third == ["3", "", "", "", "", ""]
+    if not is_sqlite:  # which has no dates of its own
+        assert first[4] == "2026-01-31T12:30:00"
+
+    lines = [json.loads(line) for line in files["customers.jsonl"].splitlines()]
+    assert [line["id"] for line in lines] == [1, 2, 3]
+    assert lines[0]["name"] == ROWS[0][1]
+    assert lines[1]["name"] == "=1+1"
+    assert Decimal(str(lines[0]["total"])) == Decimal("1234567890123.45")
+    assert list(lines[2].values()) == [3, None, None, None, None, None]
+
+    table = pq.read_table(io.BytesIO(files["customers.parquet"])).to_pylist()
+    assert [row["name"] for row in table] == [ROWS[0][1], "=1+1", None]
+    assert [row["photo"] for row in table] == [b"\x00\xff", b"", None]
+    assert Decimal(str(table[0]["total"])) == Decimal("1234567890123.45")
+
+    sheet = openpyxl.load_workbook(io.BytesIO(files["customers.xlsx"])).active
+    cells = list(sheet.iter_rows())
+    assert [cell.value for cell in cells[0]] == header
+    assert (cells[2][1].value, cells[2][1].data_type) == ("=1+1", "s")
+    assert float(cells[1][2].value) == 1234567890123.45
+    if not is_sqlite:
+        assert (cells[1][3].is_date, cells[1][4].value.isoformat()) == (True, "2026-01-31T12:30:00")
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_the_same_result_makes_the_same_bytes(
+    connection: str, sandbox: Sandbox, sqlite_database: Database, format_name: str
+) -> None:
+    arguments = {"sql": "SELECT * FROM customers", "file_name": "a.bin", "file_format": format_name}
+    first = delivered(sandbox, task(sandbox, **arguments).run())
+    sandbox.advance_clock(100)
+    assert delivered(sandbox, task(sandbox, **arguments).run()) == first
+
+
+def test_parameters_are_the_drivers(connection: str, sandbox: Sandbox, database: Database) -> None:
+    database.create()
+    sql = f"SELECT name FROM customers WHERE id = {database.placeholder}"
+    files = delivered(sandbox, task(sandbox, sql=sql, parameters=[2], file_name="a.jsonl").run())
+    assert files == {"a.jsonl": b'{"name":"=1+1"}\n'}
+
+
+def test_a_percent_sign_needs_no_doubling_without_parameters(
+    connection: str, sandbox: Sandbox, database: Database
+) -> None:
+    database.create()
+    files = delivered(
+        sandbox, task(sandbox, sql="SELECT id FROM customers WHERE name LIKE '%1%'", file_name="a.csv").run()
+    )
+    assert files == {"a.csv": b"id\r\n2\r\n"}
+
+
+@pytest.mark.parametrize("count", [255, 256, 257, 5_000])
+def test_no_row_is_lost_between_batches(connection: str, sandbox: Sandbox, database: Database, count: int) -> None:
+    database.create(rows=[(number, *ROWS[0][1:]) for number in range(count)])
+    files = delivered(sandbox, task(sandbox, sql="SELECT id FROM customers ORDER BY id", file_name="a.csv").run())
+    assert files["a.csv"].decode().split() == ["id", *map(str, range(count))]
+
+
+def test_two_columns_of_one_name(connection: str, sandbox: Sandbox, database: Database) -> None:
+    database.create()
+    sql = "SELECT a.id, b.id FROM customers a JOIN customers b ON a.id = b.id WHERE a.id = 1"
+    assert delivered(sandbox, task(sandbox, sql=sql, file_name="a.csv").run()) == {"a.csv": b"id,id\r\n1,1\r\n"}
+    with pytest.raises(ResultNotWritable, match="two columns are named 'id'"):
+        task(sandbox, sql=sql, file_name="a.jsonl").run()
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT nothing FROM nowhere", "this is not SQL", "SELECT 1 / 'x' FROM customers, nowhere"]
+)
+def test_a_query_that_fails_creates_nothing(connection: str, sandbox: Sandbox, database: Database, sql: str) -> None:
+    database.create()
+    with pytest.raises(QueryFailed, match=r"^a\.csv: connection 'warehouse' refused the query: "):
+        task(sandbox, sql=sql, file_name="a.csv").run()
+    assert sandbox.requests() == []
+
+
+def test_a_statement_that_changes_rows_is_rolled_back(connection: str, sandbox: Sandbox, database: Database) -> None:
+    database.create()
+    is_refused = contextlib.nullcontext() if "duckdb" in database.airflow_connection else pytest.raises(QueryFailed)
+    with is_refused:  # DuckDB returns the number of rows
+        task(sandbox, sql="DELETE FROM customers WHERE id = 1", file_name="a.csv").run()
+    with closing(database.connect()) as opened, closing(opened.cursor()) as tx:
+        tx.execute("SELECT count(*) FROM customers")
+        assert tx.fetchall()[0][0] == 3
+
+
+def test_an_error_does_not_quote_the_password(
+    connection: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, postgres: Any
+) -> None:
+    value = {"conn_type": "postgres", "host": postgres.host, "schema": "hunter2-hunter2 missing", "login": "postgres"}
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({**value, "password": "hunter2-hunter2"}))
+    with pytest.raises(QueryFailed, match="connection 'warehouse' cannot be opened") as caught:
+        task(sandbox, sql="SELECT 1", file_name="a.csv").run()
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_a_connection_that_is_not_sql(connection: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "fs"}))
+    with pytest.raises(AirflowFailException, match="connection 'warehouse' is not a SQL connection"):
+        task(sandbox, sql="SELECT 1", file_name="a.csv").run()
+
+
+def test_a_locked_duckdb_file_says_what_to_do(
+    connection: str, sandbox: Sandbox, database_of: Callable[[str], Database], tmp_path: Path
+) -> None:
+    database = database_of("duckdb")
+    database.create()
+    code = f"import duckdb; held = duckdb.connect({str(tmp_path / 'warehouse.duckdb')!r}); print('held'); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline()
+        try:
+            with pytest.raises(QueryFailed, match="Another process has the DuckDB file open"):
+                task(sandbox, sql="SELECT 1", file_name="a.csv").run()
+        finally:
+            holder.communicate("\n")
+
+
+NO_ROWS = "SELECT id FROM customers WHERE id > 9"
+
+
+def test_an_empty_result_fails(connection: str, sandbox: Sandbox, sqlite_database: Database) -> None:
+    with pytest.raises(ResultEmpty, match=r"a\.csv: the query on connection 'warehouse' returned no row"):
+        task(sandbox, sql=NO_ROWS, file_name="a.csv").run()
+    assert sandbox.requests() == []
+
+
+def test_an_empty_result_skips_the_task(connection: str, sandbox: Sandbox, sqlite_database: Database) -> None:
+    with pytest.raises(AirflowSkipException):
+        task(sandbox, sql=NO_ROWS, file_name="a.csv", on_empty="skip").run()
+    assert sandbox.requests() == []
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_an_empty_result_is_sent_with_its_header(
+    connection: str, sandbox: Sandbox, database: Database, format_name: str
+) -> None:
+    database.create()
+    name = f"a.{format_name}"
+    content = delivered(sandbox, task(sandbox, sql=NO_ROWS, file_name=name, on_empty="send").run())[name]
+    assert _header(format_name, content) == ([] if format_name == "jsonl" else ["id"])
+
+
+def _header(format_name: str, content: bytes) -> list[str]:
+    if format_name == "parquet":
+        return list(pq.read_table(io.BytesIO(content)).column_names)
+    if format_name == "xlsx":
+        return [cell.value for cell in openpyxl.load_workbook(io.BytesIO(content)).active[1]]
+    return content.decode().split()
+
+
+def test_of_several_results_the_empty_one_is_left_out(
+    connection: str, sandbox: Sandbox, sqlite_database: Database
+) -> None:
+    queries = [
+        {"sql": NO_ROWS, "file_name": "empty.csv"},
+        {"sql": "SELECT id FROM customers WHERE id = :id", "parameters": {"id": 1}, "file_name": "one.csv"},
+    ]
+    delivery = task(sandbox, queries=queries, on_empty="skip")
+    transfer = delivery.run()
+    assert delivered(sandbox, transfer) == {"one.csv": b"id\r\n1\r\n"}
+    assert again(delivery)["id"] == transfer["id"]
+
+
+def test_the_draft_of_an_earlier_try_goes_if_the_result_is_empty_now(
+    connection: str, sandbox: Sandbox, sqlite_database: Database
+) -> None:
+    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", on_empty="skip", keep_draft=True)
+    with without_credit(sandbox):
+        delivery.run()
+    sqlite_database.run("DELETE FROM customers")
+    with pytest.raises(AirflowSkipException):
+        again(delivery)
+    assert [call["method"] for call in sandbox.requests()].count("DELETE") == 1
+    sandbox.assert_nothing_sent()
+
+
+def test_too_many_rows_create_nothing(connection: str, sandbox: Sandbox, database: Database) -> None:
+    database.create(rows=[(number, *ROWS[0][1:]) for number in range(2_000)])
+    with pytest.raises(ResultTooLong, match=r"more than 1,?999 rows"):
+        task(sandbox, sql="SELECT * FROM customers", file_name="a.xlsx", max_rows="1999").run()
+    assert sandbox.requests() == []
+    task(sandbox, sql="SELECT * FROM customers", file_name="a.xlsx", max_rows=2_000).run()
+
+
+def test_other_files_come_along(connection: str, sandbox: Sandbox, sqlite_database: Database, tmp_path: Path) -> None:
+    letter = tmp_path / "letter.txt"
+    letter.write_bytes(b"Dear Ann")
+    transfer = task(sandbox, sql="SELECT 1 AS one", file_name="a.csv", files=str(letter)).run()
+    assert delivered(sandbox, transfer) == {"a.csv": b"one\r\n1\r\n", "letter.txt": b"Dear Ann"}
+
+
+def test_a_retry_replaces_a_result_that_differs(connection: str, sandbox: Sandbox, sqlite_database: Database) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", keep_draft=True)
+    with pytest.raises(AirflowFailException, match="no_credit"):
+        delivery.run()
+    sqlite_database.run("DELETE FROM customers WHERE id = 1")
+    sandbox.patch_account(credits=9)
+
+    transfer = again(delivery)
+
+    assert delivered(sandbox, transfer) == {"a.csv": b"id\r\n2\r\n3\r\n"}
+    assert sum(call["path"] == "/v1/transfers" for call in sandbox.requests()) == 1
+
+
+def test_a_retry_with_the_same_result_uploads_nothing_again(
+    connection: str, sandbox: Sandbox, sqlite_database: Database
+) -> None:
+    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.xlsx", keep_draft=True)
+    with without_credit(sandbox):
+        delivery.run()
+    again(delivery)
+    calls = [call for call in sandbox.requests() if call["method"] == "POST" and call["path"].endswith("/files")]
+    assert len(calls) == 1
+
+
+def test_a_try_that_dies_after_the_send_is_sent_once(
+    connection: str, sandbox: Sandbox, sqlite_database: Database
+) -> None:
+    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", retries=1)
+    # The result is another one by then: the transfer that was sent stays the task's.
+    delivery.before_retry = lambda: sqlite_database.run("DELETE FROM customers WHERE id = 1")
+    with dying_after_the_send():
+        transfer = delivery.run()
+    assert sandbox.assert_sent_once() == transfer["id"]
+    assert delivered(sandbox, transfer) == {"a.csv": b"id\r\n1\r\n2\r\n3\r\n"}
+
+
+@pytest.mark.parametrize("on_empty", ["fail", "skip", "send"])
+@pytest.mark.parametrize("change", ["DELETE FROM customers", "DELETE FROM customers WHERE id = 1"])
+def test_after_the_send_a_clear_refuses_another_result(
+    connection: str, sandbox: Sandbox, sqlite_database: Database, change: str, on_empty: str
+) -> None:
+    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", on_empty=on_empty)
+    transfer = delivery.run()
+    assert again(delivery)["id"] == transfer["id"]
+    sqlite_database.run(change)
+    with pytest.raises(AirflowFailException, match="with other files"):
+        again(delivery)
+    assert sandbox.assert_sent_once() == transfer["id"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either sql and file_name, or queries"),
+        ({"sql": "SELECT 1", "queries": QUERIES}, "either sql and file_name, or queries"),
+        ({"sql": "SELECT 1"}, "file_name of a query is text"),
+        ({"sql": "SELECT 1", "file_name": "a.txt"}, r"the suffix of 'a.txt' names no format"),
+        ({"sql": "SELECT 1", "file_name": "a.txt", "file_format": "ods"}, "file_format is one of csv"),
+        ({"sql": "SELECT 1", "file_name": "../a.csv"}, "a.csv"),
+        ({"sql": " ", "file_name": "a.csv"}, "sql of a query is text"),
+        ({"sql": "SELECT 1", "file_name": "a.csv", "parameters": "x"}, "parameters of a query"),
+        ({"sql": "SELECT 1", "file_name": "a.csv", "on_empty": "ignore"}, "on_empty is one of"),
+        ({"sql": "SELECT 1", "file_name": "a.csv", "csv_formulas": "no"}, "csv_formulas is one of"),
+        ({"sql": "SELECT 1", "file_name": "a.csv", "timezone": "Mars"}, "timezone 'Mars'"),
+        ({"sql": "SELECT 1", "file_name": "a.csv", "max_rows": 0}, "max_rows must be a whole number"),
+        ({"queries": []}, "queries is a list"),
+        ({"queries": [{"sql": "SELECT 1"}]}, "file_name of a query"),
+        ({"queries": [{"sql": "SELECT 1", "file_name": "a.csv", "conn": "x"}]}, "a query is a mapping"),
+        ({"queries": [QUERIES[0], QUERIES[0]]}, "two queries have one file_name"),
+    ],
+)
+def test_wrong_arguments_create_nothing(
+    connection: str, sandbox: Sandbox, sqlite_database: Database, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        task(sandbox, retries=2, **arguments).run()
+    assert sandbox.requests() == []
+
+
+TEMPLATED = """
+    from airflow.sdk import DAG
+    from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+
+    with DAG("templated", schedule=None, template_searchpath={folder!r}, params={{"id": 2}}):
+        SqlToOutboundTransferOperator(
+            task_id="deliver", sql_conn_id="warehouse", subject="Report", recipients=["ann@example.com"],
+            queries=[
+                {{"sql": "one.sql", "parameters": ["{{{{ params.id }}}}"], "file_name": "of-{{{{ params.id }}}}.csv"}},
+                {{"sql": "SELECT id FROM customers WHERE id > {{{{ params.id }}}}", "file_name": "rest.csv"}},
+            ],
+        )
+        SqlToOutboundTransferOperator.partial(
+            task_id="mapped", sql_conn_id="warehouse", subject="Report", recipients=["ann@example.com"], sql="one.sql",
+        ).expand_kwargs([{{"parameters": [one], "file_name": f"{{one}}.csv"}} for one in (1, 2)])
+"""
+
+
+def test_a_dag_with_templates_and_sql_files(
+    run_dag: Any, connection: str, sandbox: Sandbox, sqlite_database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "one.sql").write_text("SELECT id FROM customers WHERE id = ? /* {{ task.task_id }} */")
+    run = run_dag(TEMPLATED.format(folder=str(tmp_path)))
+    assert run.states() == {"deliver": "success", "mapped[0]": "success", "mapped[1]": "success"}
+    assert delivered(sandbox, run.xcom("deliver")) == {"of-2.csv": b"id\r\n2\r\n", "rest.csv": b"id\r\n3\r\n"}
+    assert delivered(sandbox, run.xcom("mapped", map_index=1)) == {"2.csv": b"id\r\n2\r\n"}

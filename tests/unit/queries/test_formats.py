@@ -1,0 +1,314 @@
+"""What each format makes of a result, read back by other libraries than those that write it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import uuid
+from collections.abc import Sequence
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import duckdb
+import openpyxl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outbound_transfer.queries.errors import ResultNotWritable
+from outbound_transfer.queries.file_formats import FORMATS, WriteOptions, write_result
+from outbound_transfer.queries.formats.csv import escape_formula
+from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write_xlsx
+from outbound_transfer.queries.rows import Result
+from outbound_transfer.queries.values import normalize_column, to_text
+
+UTC = timezone.utc
+
+
+def written(
+    format_name: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    batch: int = 3,
+    zone: Any = UTC,
+    **options: Any,
+) -> bytes:
+    """The file of a result whose rows come in batches."""
+    parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
+    batches = [[normalize_column(values, zone) for values in zip(*part, strict=True)] for part in parts]
+    file = io.BytesIO()
+    write_result(Result(columns, iter(batches)), FORMATS[format_name], file, WriteOptions(**options))
+    return file.getvalue()
+
+
+def csv_rows(content: bytes) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(content.decode(), newline="")))
+
+
+def json_rows(content: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in content.split(b"\n")[:-1]]
+
+
+def sheet_rows(content: bytes, sheet: int = 0) -> list[tuple[Any, ...]]:
+    return list(openpyxl.load_workbook(io.BytesIO(content)).worksheets[sheet].iter_rows(values_only=True))
+
+
+TEXT = st.text(st.characters(codec="utf-8"))
+#: XML has no other characters, and openpyxl gives "_x0041_" back as it is written.
+SHEET_TEXT = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="\ufffe\uffff_"), min_size=1
+)
+AWARE = st.datetimes(
+    datetime(1900, 3, 2), datetime(9999, 12, 30), timezones=st.sampled_from([UTC, timezone(timedelta(hours=-5))])
+)
+COLUMNS = {
+    "text": TEXT,
+    "whole": st.integers(-(2**63), 2**63 - 1),
+    "exact": st.decimals(-(10**20), 10**20, places=4),
+    "real": st.floats(allow_nan=False, allow_infinity=False),
+    "day": st.dates(),
+    "at": AWARE,
+    "local": st.datetimes(),
+    "clock": st.times(),
+    "yes": st.booleans(),
+    "raw": st.binary(max_size=20),
+    "span": st.timedeltas(timedelta(days=-1_000), timedelta(days=1_000)),
+    "nested": st.lists(TEXT | st.integers(0, 99) | st.none(), max_size=3) | st.dictionaries(TEXT, TEXT, max_size=3),
+}
+ROWS = st.lists(st.tuples(*(st.none() | column for column in COLUMNS.values())), min_size=1, max_size=10)
+
+
+@given(ROWS)
+def test_json_lines_keep_every_value(rows: list[tuple[Any, ...]]) -> None:
+    readers = {"exact": Decimal, "at": _timestamp, "local": _timestamp, "day": date.fromisoformat}
+    for row, found in zip(rows, json_rows(written("jsonl", list(COLUMNS), rows)), strict=True):
+        expected = dict(zip(COLUMNS, row, strict=True))
+        for name in ("text", "whole", "real", "yes", "nested"):
+            assert found[name] == expected[name]
+        for name, read in readers.items():
+            assert (None if found[name] is None else read(found[name])) == expected[name]
+
+
+def _timestamp(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+@given(ROWS)
+def test_csv_keeps_every_value(rows: list[tuple[Any, ...]]) -> None:
+    header, *found = csv_rows(written("csv", list(COLUMNS), rows, escape_formulas=False))
+    assert header == list(COLUMNS)
+    for row, cells in zip(rows, found, strict=True):
+        for value, cell in zip(row, cells, strict=True):
+            is_aware = isinstance(value, datetime) and value.tzinfo
+            assert cell == to_text(value.astimezone(UTC) if is_aware else value)
+
+
+@settings(max_examples=20)
+@given(ROWS)
+def test_parquet_keeps_every_value(rows: list[tuple[Any, ...]]) -> None:
+    table = pq.read_table(io.BytesIO(written("parquet", list(COLUMNS), rows)))
+    for number, name in enumerate(COLUMNS):
+        expected = [row[number] for row in rows]
+        if name in ("span", "nested"):
+            expected = [None if value is None else to_text(value) for value in expected]
+        assert table[name].to_pylist() == expected
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(SHEET_TEXT, st.integers(-(10**14), 10**14)), min_size=1, max_size=10))
+def test_a_workbook_keeps_texts_and_numbers(rows: list[tuple[Any, ...]]) -> None:
+    assert sheet_rows(written("xlsx", ["text", "number"], rows))[1:] == rows
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@settings(max_examples=20)
+@given(rows=ROWS)
+def test_the_same_rows_make_the_same_bytes(format_name: str, rows: list[tuple[Any, ...]]) -> None:
+    first = written(format_name, list(COLUMNS), rows)
+    assert written(format_name, list(COLUMNS), rows) == first
+    if format_name in ("csv", "jsonl"):  # whatever the batches are
+        assert written(format_name, list(COLUMNS), rows, batch=1) == first
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "as_json"),
+    [
+        (None, "", None),
+        (True, "true", True),
+        (-1, "-1", -1),
+        (2**70, str(2**70), 2**70),
+        (1.5, "1.5", 1.5),
+        (math.inf, "inf", None),
+        (Decimal("1E+3"), "1000", "1000"),
+        (Decimal("0.10"), "0.10", "0.10"),
+        (Decimal("-12345678901234567890.123456789"), *["-12345678901234567890.123456789"] * 2),
+        (date(2026, 1, 31), "2026-01-31", "2026-01-31"),
+        (datetime(2026, 1, 31, 12), "2026-01-31T12:00:00", "2026-01-31T12:00:00"),
+        (
+            datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=2))),
+            "2026-01-31T10:00:00+00:00",
+            "2026-01-31T10:00:00Z",
+        ),
+        (time(1, 2, 3), "01:02:03", "01:02:03"),
+        (timedelta(days=1, hours=2, microseconds=5), "26:00:00.000005", "26:00:00.000005"),
+        (-timedelta(seconds=1), "-00:00:01", "-00:00:01"),
+        (b"\x00\xff", "AP8=", "AP8="),
+        (memoryview(b"\x00\xff"), "AP8=", "AP8="),
+        (bytearray(b"\x00\xff"), "AP8=", "AP8="),
+        (uuid.UUID(int=5), "00000000-0000-0000-0000-000000000005", "00000000-0000-0000-0000-000000000005"),
+        ([1, (2,)], "[1,[2]]", [1, [2]]),
+        ({"a": {"b", "a"}, 1: None}, '{"a":["a","b"],"1":null}', {"a": ["a", "b"], "1": None}),
+    ],
+)
+def test_the_text_of_each_type(value: Any, text: str, as_json: Any) -> None:
+    # Beside another value: an empty cell alone in its row is quoted.
+    assert csv_rows(written("csv", ["a", "b"], [(value, 0)]))[1] == [text, "0"]
+    assert json_rows(written("jsonl", ["a"], [(value,)])) == [{"a": as_json}]
+
+
+def test_timestamps_are_converted_to_the_zone_that_is_asked_for() -> None:
+    rows, zone = [(datetime(2026, 7, 1, 12, tzinfo=UTC), datetime(2026, 7, 1, 12))], ZoneInfo("Europe/Berlin")
+    in_csv = ["2026-07-01T14:00:00+02:00", "2026-07-01T12:00:00"]
+    in_sheet = (datetime(2026, 7, 1, 14), datetime(2026, 7, 1, 12))
+    assert csv_rows(written("csv", ["a", "b"], rows, zone=zone))[1] == in_csv
+    assert sheet_rows(written("xlsx", ["a", "b"], rows, zone=zone))[1] == in_sheet
+
+
+FORMULAS = ["=1+1", "+SUM(A1)", "-2+3", "@cmd", " =1+1", "\t1", "\r1", "\n1", "\uff1d1", "-", "+a1"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_formula_is_escaped(text: str) -> None:
+    assert escape_formula(text) == f"'{text}"
+    assert csv_rows(written("csv", [text], [(text,)])) == [[f"'{text}"], [f"'{text}"]]
+    assert csv_rows(written("csv", [text], [(text,)], escape_formulas=False)) == [[text], [text]]
+
+
+@pytest.mark.parametrize("text", ["-1", "+44", "-1.5", "-1,234.5", "+1e5", "a=1", "", "'=1", "x-y"])
+def test_a_text_that_is_a_number_is_no_formula(text: str) -> None:
+    assert escape_formula(text) == text
+
+
+@pytest.mark.parametrize("value", [-1, -1.5, Decimal("-1.5"), -timedelta(seconds=1)])
+def test_a_number_is_not_escaped(value: Any) -> None:
+    assert csv_rows(written("csv", ["a"], [(value,)]))[1] == [to_text(value)]
+
+
+def test_a_workbook_has_real_dates_and_texts_that_compute_nothing() -> None:
+    rows = [(date(2026, 1, 31), datetime(2026, 1, 31, 12), time(1, 2), timedelta(hours=30), "=1+1", "http://a.example")]
+    cells = list(openpyxl.load_workbook(io.BytesIO(written("xlsx", list("abcdef"), rows))).active[2])
+    assert [cell.is_date for cell in cells] == [True, True, True, True, False, False]
+    assert [cell.data_type for cell in cells[4:]] == ["s", "s"]
+    assert cells[5].hyperlink is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (10**15 - 1, 10**15 - 1),
+        (10**15, "1000000000000000"),
+        (Decimal("1234567890123.45"), 1234567890123.45),
+        (Decimal("12345678901234.56"), "12345678901234.56"),
+        (Decimal("1.0000000000000000000000000000000001"), "1.0000000000000000000000000000000001"),
+        (Decimal("NaN"), "NaN"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (date(1899, 12, 31), "1899-12-31"),
+        (datetime(1, 1, 1), "0001-01-01T00:00:00"),
+        (-timedelta(hours=1), "-01:00:00"),
+        (True, True),
+    ],
+)
+def test_a_workbook_rounds_and_shifts_nothing(value: Any, expected: Any) -> None:
+    assert sheet_rows(written("xlsx", ["a"], [(value,)]))[1] == (expected,)
+
+
+@pytest.mark.parametrize("character", ["x", "😀"])
+def test_a_text_that_a_cell_would_cut_is_refused(character: str) -> None:
+    fits = character * (MAX_CELL_LENGTH * 2 // len(character.encode("utf-16-le")))
+    assert sheet_rows(written("xlsx", ["a"], [(fits,)]))[1] == (fits,)
+    with pytest.raises(ResultNotWritable, match="column 'a' has a text of"):
+        written("xlsx", ["a"], [(fits + character,)])
+
+
+def test_rows_that_do_not_fit_into_a_sheet_go_on_in_the_next() -> None:
+    file = io.BytesIO()
+    write_xlsx(Result(["a"], iter([[list(range(5))], [list(range(5, 8))]])), file, max_sheet_rows=4)
+    sheets = [[row[0] for row in sheet_rows(file.getvalue(), number)] for number in range(3)]
+    assert sheets == [["a", 0, 1, 2], ["a", 3, 4, 5], ["a", 6, 7]]
+
+
+def test_too_many_columns_for_a_sheet() -> None:
+    with pytest.raises(ResultNotWritable, match="at most 16,384 columns"):
+        written("xlsx", ["a"] * 16_385, [(1,) * 16_385])
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_text_that_cannot_be_encoded_is_refused_without_quoting_it(format_name: str) -> None:
+    with pytest.raises(ResultNotWritable, match="cannot be encoded") as caught:
+        written(format_name, ["a"], [("secret \ud800",)])
+    assert "secret" not in str(caught.value)
+
+
+class Opaque:
+    """An object without a text of its own."""
+
+
+def test_an_object_without_a_text_is_refused() -> None:
+    with pytest.raises(ResultNotWritable, match="a value of type Opaque has no text"):
+        written("csv", ["a"], [(Opaque(),)])
+
+
+class LargeObject:
+    """A value that its driver reads apart."""
+
+    def read(self) -> bytes:
+        return b"abc"
+
+
+def test_a_large_object_is_read() -> None:
+    assert json_rows(written("jsonl", ["a"], [(LargeObject(),)])) == [{"a": "YWJj"}]
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        ([None, None, None, 1], pa.int64()),
+        ([None] * 4, pa.string()),
+        ([1, 2, 3, 2.5], pa.float64()),
+        ([1, 2, 3, "four"], pa.string()),
+        ([1, "two"], pa.string()),
+        ([1, 2, 3, 2**64], pa.decimal128(38, 0)),
+        ([Decimal("1.5"), None, Decimal("2.25"), Decimal(7)], pa.decimal128(38, 2)),
+        ([Decimal("1e30"), None, None, Decimal("1e-20")], pa.decimal256(76, 20)),
+        ([Decimal("NaN"), Decimal(1)], pa.string()),
+        ([datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)], pa.string()),
+        ([time(1, tzinfo=UTC)], pa.string()),
+        ([b"YQ==", "b"], pa.string()),
+        ([True, 1], pa.string()),
+    ],
+)
+def test_a_column_has_the_type_of_all_of_its_values(values: list[Any], type_: pa.DataType) -> None:
+    table = pq.read_table(io.BytesIO(written("parquet", ["a"], [(value,) for value in values])))
+    assert table.schema.field("a").type == type_
+    expected = [None if value is None else to_text(value) for value in values] if type_ == pa.string() else values
+    assert table["a"].to_pylist() == expected
+
+
+def test_integers_and_floats_that_no_type_holds_are_refused() -> None:
+    with pytest.raises(ResultNotWritable, match="column 'a' has integers and floats"):
+        written("parquet", ["a"], [(2**60 + 1,), (None,), (None,), (1.5,)])
+
+
+def test_duckdb_reads_the_parquet_file(tmp_path: Path) -> None:
+    rows = [(number, f"{number}", Decimal(number) / 4) for number in range(1_000)]
+    (tmp_path / "a.parquet").write_bytes(written("parquet", ["a", "b", "c"], rows, batch=300))
+    assert duckdb.sql(f"SELECT * FROM '{tmp_path / 'a.parquet'}'").fetchall() == rows
