@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-package test-versions test-cluster test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium .mariadb \
-	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-sandbox bench-page sandbox constraints docs clean
+	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -111,6 +111,9 @@ bench-ledger: setup ## What the ledger adds to a delivery of three small files
 
 bench-ingest: setup .mariadb ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 15 minutes)
 	$(RUN) -m benchmarks.bench_ingest $(ARGS)
+
+bench-query: setup ## Ten million rows of a query into each format, beside pandas: speed, memory (about an hour; ARGS=--rows=1000000)
+	$(RUN) -m benchmarks.bench_query $(ARGS)
 
 bench-import: setup ## What importing the operators adds to importing Airflow
 	$(RUN) -m benchmarks.bench_import
