@@ -36,6 +36,13 @@ def surroundings(sandbox, tmp_path, monkeypatch) -> Path:
         monkeypatch.setenv(f"AIRFLOW_CONN_OUTBOUND_TRANSFER_{name}", sandbox.airflow_connection())
     warehouse = {"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")}
     monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE", json.dumps(warehouse))
+    sales = tmp_path / "sales.db"
+    with closing(sqlite3.connect(sales)) as database:
+        database.executescript(
+            "CREATE TABLE customers AS SELECT 1 AS id, 'Ann' AS name;"
+            "CREATE TABLE orders AS SELECT 1 AS id, 500 AS total"
+        )
+    monkeypatch.setenv("AIRFLOW_CONN_SALES", json.dumps({"conn_type": "sqlite", "host": str(sales)}))
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection_json(open_lake(tmp_path).folder))
     monkeypatch.setenv("AIRFLOW_VAR_STATEMENTS_ANSWER", "forty-two")
     phone = {"email": "ann@example.com", "phone": "+1 555 010 4477"}
@@ -64,6 +71,7 @@ SENDS = {
     "account_events": 0,
     "outstanding": 0,
     "report_from_memory": 1,
+    "monthly_figures": 1,
     "board_minutes": 1,
     "statements_to_all": 2,
     "daily_statements": 1,

@@ -24,6 +24,7 @@ from outbound_transfer.lake import object_errors
 from outbound_transfer.protocol import endpoints, errors
 from outbound_transfer.protocol.errors import ServiceError
 from outbound_transfer.protocol.retry_rules import RetryDecision, decide_retry
+from outbound_transfer.queries import errors as query_errors
 from outbound_transfer.warehouse import errors as warehouse_errors
 from support.repository import REPOSITORY
 
@@ -152,7 +153,7 @@ def own_errors() -> set[str]:
     """Every error that leaves this package, is no answer of the service, and is not only a family of others."""
     found = {settings.InvalidSettings, comparison.AlreadyDelivered, state.StateLost, task_run.TaskNotRunning}
     found |= {task_attempt.StaleAttempt, variables.VariablesUnavailable}
-    for module in (errors, warehouse_errors, object_errors):
+    for module in (errors, warehouse_errors, object_errors, query_errors):
         found |= {
             thing
             for thing in vars(module).values()
