@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -18,7 +19,7 @@ from support.deliveries import DELIVERY, billed, counts, digest, task_instance
 from support.tasks import FakeTaskInstance, SimulatedClock, again, dying_after_the_send, without_credit
 
 TEXT = "Größe;Preis\n{{ not_a_template }}\n"
-LARGE = os.urandom(MAX_BYTES_IN_MEMORY + 1)
+LARGE = b"large" * (MAX_BYTES_IN_MEMORY // 5 + 1)
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def write_and_close(file: Any) -> None:
         (ContentWriter(lambda file: None), b""),
         (ContentWriter(lambda file: write_and_close(file)), b"a\r\n"),
     ],
-    ids=lambda value: f"{value!r:.30}",
+    ids=lambda value: type(value).__name__,
 )
 def test_the_very_bytes_are_delivered(deliver, sandbox, value, expected) -> None:
     transfer = deliver(content(value, "Über.csv")).run()
@@ -272,3 +273,58 @@ def test_no_temporary_file_stays(deliver, sandbox, tmp_path, monkeypatch) -> Non
 
     assert (seen, list(tmp_path.iterdir())) == ([[]], [])
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, AttachFilesOperator])
+def test_an_archive_is_delivered_once_over_tries(deliver, sandbox, tmp_path: Path, operator) -> None:
+    (tmp_path / "file.bin").write_bytes(LARGE)
+    files = [str(tmp_path / "*.bin"), content(TEXT)]
+    given: dict[str, Any] = {"keep_draft": True}
+    if operator is AttachFilesOperator:
+        given = {"transfer_id": task_instance(CreateTransferOperator, SimulatedClock(sandbox), **DELIVERY).run()}
+    ti = deliver(files, operator=operator, archive="both.zip", **given)
+    if operator is DeliverFilesOperator:
+        with without_credit(sandbox):
+            ti.run()
+    else:
+        ti.run()
+
+    result = again(ti)
+
+    (file,) = result["files"] if operator is DeliverFilesOperator else result
+    transfer_id = result["id"] if operator is DeliverFilesOperator else given["transfer_id"]
+    with ZipFile(io.BytesIO(sandbox.stored_content(transfer_id, file["id"]))) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == {"file.bin": LARGE, "a.csv": TEXT.encode()}
+    assert counts(sandbox)["POST", "files", 201] == 1
+
+
+def test_other_content_in_an_archive_is_refused_after_the_send(deliver, sandbox) -> None:
+    ti = deliver([content("one"), content("two", "b.csv")], archive="both.zip")
+    sent = ti.run()
+
+    assert again(ti)["id"] == sent["id"]
+    with pytest.raises(AirflowFailException, match=r"already delivered .*both\.zip has"):
+        again(ti, files=[content("one"), content("owt", "b.csv")])
+    with pytest.raises(AirflowFailException, match="already delivered"):
+        again(ti, files=[content("two", "b.csv"), content("one")])
+    with pytest.raises(AirflowFailException, match="already delivered"):
+        again(ti, archive=None)
+    assert sum(billed(sandbox).values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "archive", "message"),
+    [
+        ([content("x"), content("y")], "a.zip", "two files have one name"),
+        ([content("x", "../a")], "a.zip", "path separator"),
+        ([content("x", "/etc/cron.d/a")], "a.zip", "path separator"),
+        ([content("x")], "../a.zip", "path separator"),
+        ([content("x")], "a.tar", r"ends in \"\.zip\""),
+        ([], "a.zip", "files is empty"),
+    ],
+)
+def test_no_archive_is_made_of_what_is_refused(deliver, sandbox, files, archive, message) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        deliver(files, archive=archive).run()
+
+    assert sandbox.requests() == []

@@ -63,6 +63,8 @@ SENDS = {
     "with_reminder": 2,
     "with_tickets": 1,
     "with_alerts": 1,
+    "summary": 1,
+    "statements_by_customer": 2,
     "in_steps": 2,
     "leave_no_draft": 1,
     "expired": 0,

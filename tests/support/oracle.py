@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from outbound_transfer_sandbox.testing import Sandbox
+from support.inputs import stored_digests
 
 
 class DeliveryOracle:
@@ -42,11 +43,11 @@ class DeliveryOracle:
                 yield f"sent {stored} and not {meant}"
 
     def stored(self, transfer_id: str) -> dict[str, str]:
-        """SHA-256 by name of what a transfer holds."""
+        """SHA-256 by name of what a transfer holds, perhaps in an archive."""
         url = f"{self.sandbox.base_url}/v1/transfers/{transfer_id}/files"
         key = {"Authorization": f"Bearer {self.sandbox.transfer_api_key}"}
         files = httpx.get(url, headers=key, trust_env=False, verify=False).raise_for_status().json()["data"]
-        return {file["name"]: self.sandbox.stored_file(transfer_id, file["id"])["sha256"] for file in files}
+        return stored_digests(self.sandbox, transfer_id, files)
 
     def meant(self) -> dict[str, str]:
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.files}

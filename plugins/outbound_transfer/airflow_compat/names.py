@@ -80,7 +80,7 @@ except ImportError:  # before 3.2
 
 try:
     from airflow.sdk.bases.decorator import determine_kwargs
-except ImportError:  # before 3.1
+except ImportError:  # before 3.2
     from airflow.utils.operator_helpers import determine_kwargs
 
 try:

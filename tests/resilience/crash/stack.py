@@ -21,6 +21,7 @@ class CrashStack(ManySandboxesStack):
             # Airflow 3.0 takes a file that it parsed for a killed task's callback for one without DAGs.
             "AIRFLOW__DAG_PROCESSOR__STALE_DAG_THRESHOLD": "3600",
             "CRASH_FILES": os.pathsep.join(map(str, self.files)),
+            "CRASH_GIVEN": "paths",
             "CRASH_RECIPIENTS": " ".join(RECIPIENTS),
         }
 
@@ -38,3 +39,10 @@ class SqlStateCrashStack(CrashStack):
 
     def connections(self) -> dict[str, str]:
         return super().connections() | {"AIRFLOW_CONN_STATE": self.database.airflow_connection}
+
+
+class ContentsCrashStack(CrashStack):
+    """The same with files that are given by their content."""
+
+    def settings(self) -> dict[str, str]:
+        return super().settings() | {"CRASH_GIVEN": "contents"}

@@ -32,6 +32,7 @@ from resilience.fault_matrix.matrix import (
 from resilience.fault_matrix.sent_listings import Bend, bends, others_bends, run_bend
 from resilience.fault_matrix.stores import StoreSchedule, attach_schedules, run_store_schedule, store_schedules
 from resilience.fault_matrix.uploads import UploadSchedule, run_upload_schedule, upload_schedules
+from support.inputs import INPUTS
 from support.quiet import be_quiet
 
 #: Broken promises are printed up to this many; the count is of all.
@@ -48,7 +49,7 @@ def main() -> int:
     arguments = _arguments()
     started = time.monotonic()
     table = Table()
-    with _Workers(arguments.workers) as workers:
+    with _Workers(arguments.workers, arguments.given) as workers:
         schedules = _schedules(workers, arguments)
         print(f"{len(schedules)} schedules, enumerated in {time.monotonic() - started:.0f} s", flush=True)
         for outcome in workers.map(_run, schedules):
@@ -70,6 +71,9 @@ def _arguments() -> argparse.Namespace:
     which.add_argument("--listings", action="store_true", help="folders and prefixes that cannot be listed")
     which.add_argument("--sent-listings", action="store_true", help="bent listings of what was sent")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many of the pairs or stores, chosen by chance")
+    parser.add_argument(
+        "--given", choices=sorted(INPUTS), default="paths", help="how singles and pairs get their files"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of that chance")
     # The late answers are waited for in real time, so there is work for more processes than cores.
     parser.add_argument("--workers", type=int, default=2 * (os.cpu_count() or 1))
@@ -110,8 +114,8 @@ def _sample(what: str, schedules: list[T], arguments: argparse.Namespace) -> lis
 class _Workers:
     """Processes, each with a harness of its own."""
 
-    def __init__(self, number: int) -> None:
-        self._pool = multiprocessing.get_context("fork").Pool(number, _begin)
+    def __init__(self, number: int, given: str) -> None:
+        self._pool = multiprocessing.get_context("fork").Pool(number, _begin, (given,))
 
     def __enter__(self) -> _Workers:
         return self
@@ -127,10 +131,10 @@ class _Workers:
         return self._pool.imap_unordered(function, items, chunksize=4)
 
 
-def _begin() -> None:
+def _begin(given: str) -> None:
     global _harness, _listings
     be_quiet()
-    _harness = Harness(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"]))).__enter__()
+    _harness = Harness(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"])), given).__enter__()
     _listings = Listings(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"]))).__enter__()
 
 

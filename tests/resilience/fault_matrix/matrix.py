@@ -23,6 +23,7 @@ from unittest import mock
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
+from support.inputs import INPUTS
 from support.oracle import DeliveryOracle
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock
 from support.timeouts import eventually
@@ -181,9 +182,13 @@ class Outcome:
 
 
 class Harness:
-    """Runs schedules, one after another, against a sandbox that is replaced now and then."""
+    """Runs schedules, one after another, against a sandbox that is replaced now and then.
 
-    def __init__(self, folder: Path) -> None:
+    :param given: the kind of input that a delivery gets its files as; see :mod:`support.inputs`.
+    """
+
+    def __init__(self, folder: Path, given: str = "paths") -> None:
+        self.given = given
         self._runs = 0
         self._sandbox: Sandbox | None = None
         self._elsewhere: Sandbox | None = None
@@ -227,7 +232,7 @@ class Harness:
         return outcome
 
     def _run(self, schedule: Schedule, *, deferrable: bool) -> Outcome:
-        run = FaultedRun(self.sandbox(), self.files, late=_is_late(schedule))
+        run = FaultedRun(self.sandbox(), self.files, late=_is_late(schedule), given=self.given)
         run.plan(*[planned.plan() for planned in schedule])
         run.deliver(deferrable=deferrable)
         must_succeed = all(planned.kind.passes for planned in schedule)
@@ -240,7 +245,7 @@ class Harness:
 
     def _following(self, first: Schedule, needs: str) -> int:
         probe = next(kind for kind in KINDS if kind.needs == needs)
-        run = FaultedRun(self.sandbox(), self.files, late=_is_late(first))
+        run = FaultedRun(self.sandbox(), self.files, late=_is_late(first), given=self.given)
         run.plan(*[planned.plan() for planned in first], Planned(probe, ENDLESS).plan())
         run.deliver()
         run.settle()
@@ -250,8 +255,8 @@ class Harness:
 class FaultedRun:
     """One delivery under faults."""
 
-    def __init__(self, sandbox: Sandbox, files: list[Path], *, late: bool) -> None:
-        self.sandbox, self.files = sandbox, files
+    def __init__(self, sandbox: Sandbox, files: list[Path], *, late: bool, given: str = "paths") -> None:
+        self.sandbox, self.files, self.given = sandbox, files, given
         sandbox.clear_faults()
         # The rate allowance is as good as new.
         sandbox.advance_clock(3600)
@@ -268,7 +273,7 @@ class FaultedRun:
 
     def task(self, *, deferrable: bool = False) -> FakeTaskInstance:
         # A schedule means the calls in their order; :mod:`.uploads` is about those that run at once.
-        arguments = {**DELIVERY, "files": [str(path) for path in self.files], "max_parallel_uploads": 1}
+        arguments = {**DELIVERY, **INPUTS[self.given](self.files), "max_parallel_uploads": 1}
 
         def make() -> DeliverFilesOperator:
             return DeliverFilesOperator(task_id="deliver", deferrable=deferrable, **arguments)

@@ -69,6 +69,14 @@ def test_one_fault_at_every_call(harness: Harness, kind: FaultKind, deferrable: 
         assert check(harness, schedule, deferrable=deferrable).leaked <= 1
 
 
+@pytest.mark.parametrize("given", ["contents", "archive"])
+def test_other_inputs_keep_the_promises_under_some_faults(tmp_path: Path, given: str) -> None:
+    chance = random.Random(SEED)
+    with Harness(tmp_path, given) as harness:
+        for schedule in [(), *chance.sample(list(following_schedules(harness, (), PAIR_KINDS)), 12)]:
+            check(harness, schedule)
+
+
 @pytest.mark.parametrize("number", range(12))
 def test_some_pairs_of_faults(harness: Harness, number: int) -> None:
     chance = random.Random(SEED + number)

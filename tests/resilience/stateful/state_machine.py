@@ -46,6 +46,7 @@ from outbound_transfer.operators.transfer import (
 from outbound_transfer_sandbox.testing import Sandbox
 from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun, Harness, ReleasingClock, says_sent
 from support.connections import connection_json
+from support.inputs import ARCHIVE, INPUTS, stored_digests
 from support.tasks import CrashableStateStore, FakeTaskInstance, ProcessCrashed, SimulatedClock
 
 DAY = 86_400
@@ -140,9 +141,13 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     #: What happened in all schedules of the class.
     counts: ClassVar[Counter[str]] = Counter()
 
-    @initialize(deferrable=st.booleans(), late=st.sampled_from([False] * 9 + [True]))
-    def begin(self, deferrable: bool, late: bool) -> None:
+    @initialize(
+        deferrable=st.booleans(), late=st.sampled_from([False] * 9 + [True]), given=st.sampled_from(sorted(INPUTS))
+    )
+    def begin(self, deferrable: bool, late: bool, given: str) -> None:
         self.late = late
+        #: How deliveries get their files.
+        self.given = given
         self.number = next(_numbers)
         self.harness.restore_files()
         self.run = FaultedRun(self.harness.sandbox(), self.harness.files, late=late)
@@ -172,12 +177,12 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.wanted = list(FILES)
 
         def one_task() -> FakeTaskInstance:
-            return self.task(lambda: self.delivery(DeliverFilesOperator, files=self.files(), **self.wait))
+            return self.task(lambda: self.delivery(DeliverFilesOperator, **self.input(), **self.wait))
 
         self.tasks = {
             "deliver": one_task(),
             "create": self.task(lambda: self.delivery(CreateTransferOperator)),
-            "attach": self.task(lambda: (AttachFilesOperator, {"transfer_id": self.draft, "files": self.files()})),
+            "attach": self.task(lambda: (AttachFilesOperator, {"transfer_id": self.draft, **self.input()})),
             "send": self.task(lambda: (SendTransferOperator, {"transfer_id": self.draft, "resend": self.resend})),
             "discard": self.task(lambda: (DiscardTransferOperator, {"transfer_id": self.draft})),
         }
@@ -210,6 +215,9 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     def files(self) -> list[str]:
         files = [str(self.harness.files[number]) for number in self.wanted]
         return [*files, f"{files[0]}.missing"] if self.trouble == NO_FILE else files
+
+    def input(self) -> dict[str, Any]:
+        return INPUTS[self.given]([Path(file) for file in self.files()])
 
     def delivery(self, operator: type, **arguments: Any) -> tuple[type, dict[str, Any]]:
         return operator, {**DELIVERY, "subject": f"Report {self.number}", **arguments, "resend": self.resend}
@@ -389,7 +397,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     @rule()
     def deliver_in_another_run(self) -> None:
         """The like, in a run that is due before or at the time of this one."""
-        ti, name = self.task(lambda: self.delivery(DeliverFilesOperator, files=self.files())), len(self.other_runs)
+        ti, name = self.task(lambda: self.delivery(DeliverFilesOperator, **self.input())), len(self.other_runs)
         ti.run_id, ti.start_date = f"other run {name}", self.tasks["deliver"].start_date - timedelta(minutes=name)
         before = set(self.billed())
         self.run.result_of(ti)
@@ -608,7 +616,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         return result, error
 
     def item_of(self, index: int) -> tuple[type, dict[str, Any]]:
-        return self.delivery(DeliverFilesOperator, files=self.files(), subject=self.items[index])
+        return self.delivery(DeliverFilesOperator, **self.input(), subject=self.items[index])
 
     @rule()
     def create(self) -> None:
@@ -629,7 +637,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         result, error = self.go("attach", self.tasks["attach"])
         if not was_sent:
             self.attached = None if error else self.versions
-        assert error or [file["name"] for file in result] == [path.name for path in map(Path, self.files())]
+        names = [ARCHIVE] if self.given == "archive" else [path.name for path in map(Path, self.files())]
+        assert error or [file["name"] for file in result] == names
 
     @precondition(lambda self: self.draft and self.attached)
     @rule(trouble=troubles)
@@ -712,6 +721,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     def count(self, name: str, error: BaseException | None) -> None:
         met = sum(row["state"] == "triggered" for row in self.sandbox.faults())
         kind = "item" if name.startswith("Item") else name
+        self.counts[f"given as {self.given}"] += 1
         self.counts.update({f"{kind} {'failed' if error else 'succeeded'}": 1, "faults met": met})
 
     def see_versions(self) -> None:
@@ -744,7 +754,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         emailed = [row["recipient"] for row in self.rows("emailed") if row["transfer_id"] == transfer_id]
         assert sorted(emailed) == sorted(DELIVERY["recipients"])
         meant = self.attached if name == "send" else self.versions
-        stored = {file["name"]: sandbox.stored_file(transfer_id, file["id"])["sha256"] for file in transfer["files"]}
+        stored = stored_digests(sandbox, transfer_id, transfer["files"])
         assert meant is not None
         assert stored.keys() == meant.keys(), (
             f"{transfer_id} was sent with {sorted(stored)}, wanted are {sorted(meant)}"

@@ -41,7 +41,7 @@ def test_no_schedule_breaks_a_promise(harness: Harness, number: int) -> None:
 def begun(harness: Harness) -> Callable[..., DeliveryStateMachine]:
     def begin() -> DeliveryStateMachine:
         machine: DeliveryStateMachine = type("DeliveryStateMachine", (DeliveryStateMachine,), {"harness": harness})()
-        machine.begin(deferrable=False, late=False)
+        machine.begin(deferrable=False, late=False, given="paths")
         return machine
 
     return begin

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outbound_transfer.delivery.progress import INTERVAL, UploadProgress, format_bytes
+from outbound_transfer.delivery.archive import pack
+from outbound_transfer.delivery.content import Spool
+from outbound_transfer.delivery.progress import INTERVAL, UploadProgress, format_bytes, log_archive
+from outbound_transfer.delivery.sources import resolve_files
 
 MB = 1_000_000
 
@@ -77,3 +80,13 @@ def test_an_upload_that_takes_no_time_or_has_no_bytes(size: int) -> None:
     immediate = UploadProgress("a", size, log, clock)
     immediate.done()
     assert " in 0.0 s " in log.lines[-1]
+
+
+def test_the_log_says_what_an_archive_holds() -> None:
+    log = Lines()
+    with Spool() as spool:
+        sources = resolve_files([{"name": name, "content": "one"} for name in ("a", "b")], spool)
+        log_archive(pack("both.zip", sources, spool), sources, log)
+
+    (line,) = log.lines
+    assert line.startswith("Packed 2 files (6 B) into both.zip: ")

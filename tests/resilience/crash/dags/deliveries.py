@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,9 +14,13 @@ from outbound_transfer.delivery import state as states
 from outbound_transfer.delivery.state_store import state_store
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 
+PATHS = [Path(path) for path in os.environ["CRASH_FILES"].split(os.pathsep)]
 ARGUMENTS: dict[str, Any] = {
     "task_id": "deliver",
-    "files": os.environ["CRASH_FILES"].split(os.pathsep),
+    "files": [
+        {"name": path.name, "content": path.read_bytes} if os.environ["CRASH_GIVEN"] == "contents" else str(path)
+        for path in PATHS
+    ],
     "subject": "Report of {{ run_id }}",  # runs share sandboxes, and what one has sent is not another's
     "recipients": os.environ["CRASH_RECIPIENTS"].split(),
     "max_parallel_uploads": 1,  # the cases mean the first upload, the second and the third
