@@ -293,7 +293,9 @@ class _NewTransferOperator(_TransferOperator):
         self.log.info("The query for the recipients returned %s", pluralize(len(rows), "row"))
         if not rows:
             reason = "The query for the recipients returned no row: nothing is delivered"
-            if query.on_empty == "skip" and not delivery.history.needs_same_input(resend=to_flag(self.resend, "resend")):
+            if query.on_empty == "skip" and not delivery.history.needs_same_input(
+                resend=to_flag(self.resend, "resend")
+            ):
                 raise AirflowSkipException(reason)
             raise InvalidDelivery(reason)
         self.recipients = mask_phones(rows)

@@ -7,9 +7,9 @@ from datetime import datetime
 from fastapi import Response
 
 from outbound_transfer.ledger.local_file import LEDGER_FILE
+from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui import charts, rendering, view_models
 from outbound_transfer.ui.filters import CHOICES, DAYS_PER_BAR, IN_FLIGHT, REFRESH_SECONDS, Filter, bar_starts
-from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui.queries import Overview, TaskDeliveries, row_position
 from outbound_transfer.ui.repository import QueryResult
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, RECIPIENTS
