@@ -22,7 +22,7 @@ _FORK: Final = get_context("fork")
 _RETRIES: Final = 200
 
 
-class ShortWaits:
+class FastClock:
     """Real time, in which no wait is long."""
 
     clock = staticmethod(time.monotonic)
@@ -60,7 +60,7 @@ class DeliveringProcess:
         kill: DatabaseKill | None = None,
     ) -> None:
         self._receiver, sender = _FORK.Pipe(duplex=False)
-        task = keyed_task(run_id, ShortWaits, retries=_RETRIES, **arguments)
+        task = keyed_task(run_id, FastClock, retries=_RETRIES, **arguments)
 
         def prepare() -> None:
             if task.try_number >= takeovers:

@@ -1,4 +1,4 @@
-"""Numbers among the arguments of operators."""
+"""Numbers and switches among the arguments of operators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFilesOperator
-from outbound_transfer.tasks.arguments import to_whole_number
+from outbound_transfer.tasks.arguments import to_flag, to_whole_number
 
 
 @pytest.mark.parametrize("value", [1, "1", " 7 ", 1_000_000])
@@ -29,3 +29,14 @@ def test_four_uploads_are_the_default_and_a_template_may_set_another() -> None:
     assert (attach.max_parallel_uploads, deliver.max_parallel_uploads) == (4, 4)
     assert "max_parallel_uploads" in attach.template_fields
     assert "max_parallel_uploads" in deliver.template_fields
+
+
+@pytest.mark.parametrize("value", [True, False, "true", "False", " TRUE "])
+def test_a_switch_may_be_text(value: Any) -> None:
+    assert to_flag(value, "resend") is (str(value).strip().lower() == "true")
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, "", "None", "yes", "1", [True]])
+def test_what_is_no_switch_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(AirflowFailException, match="resend must be true or false, not "):
+        to_flag(value, "resend")
