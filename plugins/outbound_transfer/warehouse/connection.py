@@ -28,8 +28,8 @@ def require_sql_hook(hook: Any, conn_id: str) -> DbApiHook:
     if not isinstance(hook, DbApiHook):
         check_names([getattr(hook, "conn_type", None)])
         raise NotASqlConnection(
-            f"connection '{conn_id}' is not a SQL connection (its hook is not a DbApiHook). Name the connection of a SQL "
-            "database"
+            f"connection '{conn_id}' is not a SQL connection (its hook is not a DbApiHook). Name the connection "
+            "of a SQL database"
         )
     return hook
 

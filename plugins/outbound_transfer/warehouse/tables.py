@@ -355,7 +355,8 @@ SCHEMA_VERSION: Final = Table(
     _column(
         "component",
         _key_text(32),
-        "`feed`, `transfers`, `deliveries`, `recipients`, `state`, `delivery_keys` or `cluster`; on Snowflake also `lock`",
+        "`feed`, `transfers`, `deliveries`, `recipients`, `state`, `delivery_keys` or `cluster`; on Snowflake also "
+        "`lock`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),
