@@ -15,6 +15,8 @@ from support.deliveries import billed
 from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
 from support.timeouts import eventually
 
+pytestmark = pytest.mark.slow
+
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -74,6 +76,7 @@ def test_processes_at_once_send_once(service: Sandbox, arguments: dict[str, Any]
         assert [(call["method"], call["path"]) for call in service.requests()].count(("POST", "/v1/transfers")) == 1
 
 
+@pytest.mark.parametrize("keys", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("request_fate", ["never", "at once", "last"])
 @pytest.mark.parametrize("effect", ["before", "after"])
 @pytest.mark.parametrize("request_name", REQUESTS)
@@ -100,6 +103,7 @@ def test_an_owner_is_killed_during_a_request(
     check_sent_once(service, results)
 
 
+@pytest.mark.parametrize("keys", ["postgres"], indirect=True)
 @pytest.mark.parametrize("is_committed", [False, True], ids=["before", "after"])
 def test_an_owner_is_killed_at_each_transaction(
     service: Sandbox, arguments: dict[str, Any], is_committed: bool
