@@ -17,7 +17,7 @@ from support.repository import REPOSITORY, TESTS
 #: The newest version is the one that the repository's own constraints pin.
 NEWEST_CONSTRAINTS: Final = REPOSITORY / "constraints.txt"
 
-EXTRAS: Final = "sandbox,sqlite,postgres,duckdb,parquet,openlineage,s3"
+EXTRAS: Final = "sandbox,sqlite,postgres,duckdb,parquet,xlsx,openlineage,s3"
 TOOLS: Final = TESTS / "versions/tools.txt"
 
 #: The Python of every environment; managed services run it, and all these versions of Airflow support it.
