@@ -59,6 +59,8 @@ STATE: Final = TableGroup("state", 1, (TASK_STATE,))
 DELIVERY_KEYS_GROUP: Final = TableGroup("delivery_keys", 1, (DELIVERY_KEYS,))
 CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_LEASES, POLL_WAITERS, POLL_READINGS))
 
+GROUPS: Final = (FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, STATE, DELIVERY_KEYS_GROUP, CLUSTER)
+
 
 def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
     """Create the tables of ``group``, or upgrade them. Several sessions may do so at the same time.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.schema import CLUSTER, FEED, LEDGER, LEDGER_RECIPIENTS, LISTING, STATE, ensure_schema
+from outbound_transfer.warehouse.schema import GROUPS, ensure_schema
 from outbound_transfer.warehouse.tables import TABLES
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.warehouses import Hook
@@ -35,7 +35,7 @@ QUERIES = {
 @pytest.mark.parametrize("database", QUERIES)
 def test_comments_are_in_the_catalog(hook_of: Callable[[str], Hook], database: str) -> None:
     hook = hook_of(database)
-    for group in (FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, STATE, CLUSTER):
+    for group in GROUPS:
         ensure_schema(Warehouse(hook, prefix=PREFIX), group, utc_now())
     of_tables, of_columns = QUERIES[database]
 

@@ -19,7 +19,7 @@ from outbound_transfer.warehouse.errors import PageRefused, RowsRefused
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.rows import event_rows
-from outbound_transfer.warehouse.schema import CLUSTER, FEED, LEDGER, LEDGER_RECIPIENTS, LISTING, STATE, ensure_schema
+from outbound_transfer.warehouse.schema import GROUPS, ensure_schema
 from outbound_transfer.warehouse.tables import EVENTS, TABLES
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.feed_pages import Faulty, event, page, tables
@@ -121,7 +121,7 @@ def test_a_row_that_cannot_be_sent_is_an_error_that_says_what_to_do(hook: Hook) 
 
 def test_tables_say_what_they_need(hook: Hook) -> None:
     warehouse = Warehouse(hook)
-    for group in (FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, STATE, CLUSTER):
+    for group in GROUPS:
         ensure_schema(warehouse, group, utc_now())
     found = hook.fetch(
         "SELECT table_name, engine, row_format, table_collation FROM information_schema.tables"

@@ -22,7 +22,15 @@ from outbound_transfer.warehouse.dialects.snowflake import SnowflakeDialect
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidName, UnreliableTable, UnsupportedWarehouse
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
-from outbound_transfer.warehouse.schema import CLUSTER, LEDGER, LEDGER_RECIPIENTS, STATE, TableGroup, ensure_schema
+from outbound_transfer.warehouse.schema import (
+    CLUSTER,
+    DELIVERY_KEYS_GROUP,
+    LEDGER,
+    LEDGER_RECIPIENTS,
+    STATE,
+    TableGroup,
+    ensure_schema,
+)
 from outbound_transfer.warehouse.tables import EVENTS, TABLES, with_names
 from outbound_transfer.warehouse.timestamps import utc_now
 from outbound_transfer.warehouse.transfers import TransferTables
@@ -314,7 +322,9 @@ def test_a_session_waits_for_a_lock_longer_than_snowflake_keeps_a_dead_one(snow:
 # ------------------------------------------------------------------------------------------------------- other tables
 
 
-@pytest.mark.parametrize("group", [LEDGER, LEDGER_RECIPIENTS, STATE, CLUSTER], ids=lambda group: group.name)
+@pytest.mark.parametrize(
+    "group", [LEDGER, LEDGER_RECIPIENTS, STATE, DELIVERY_KEYS_GROUP, CLUSTER], ids=lambda group: group.name
+)
 def test_tables_that_every_task_writes_are_refused(group: TableGroup, snow: Recorder) -> None:
     with pytest.raises(UnsupportedWarehouse, match=rf"not the tables of '{group.name}'.*Use PostgreSQL"):
         ensure_schema(snow.open(), group, utc_now())

@@ -20,20 +20,13 @@ from outbound_transfer.warehouse.dialects.refused import REFUSED
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, PageRefused, UnsupportedWarehouse
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.schema import (
-    CLUSTER,
-    FEED,
-    LEDGER,
-    LEDGER_RECIPIENTS,
-    LISTING,
-    STATE,
+    GROUPS,
     TableGroup,
     ensure_schema,
 )
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.feed_pages import CURSOR, PAGES, TABLE_NAMES, tables
 from support.warehouses import Hook, InventedPostgresql, InventedSqlite, refuse_rows
-
-GROUPS = (FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, STATE, CLUSTER)
 
 
 class Bent:

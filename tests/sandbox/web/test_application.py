@@ -183,7 +183,7 @@ def test_settings_are_saved(sandbox: Sandbox, administrator: Any) -> None:
     options = {"security_options": ["email", "sms"]}
     saved = administrator.post("/account", **texts, **numbers, **options, outgoing_enabled="true")
     assert "Saved." in saved.text
-    switches = {"api_enabled": False, "outgoing_enabled": True}
+    switches = {"api_enabled": False, "outgoing_enabled": True, "auto_pickup_seconds": None}
     assert sandbox.state()["account"] == {**texts, **numbers, **options, **switches}
 
 

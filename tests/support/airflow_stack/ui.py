@@ -13,7 +13,7 @@ import httpx
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import NoSignals
 from support.airflow_stack.processes import Processes
-from support.airflow_stack.stack import Airflow, Stack, _addresses, _airflow, free_ports
+from support.airflow_stack.stack import Airflow, Stack, _airflow, addresses, free_ports
 
 DAGS = Path(__file__).with_name("ui_dags")
 PASSWORD = "correct horse"
@@ -47,10 +47,10 @@ class UiStack(Stack):
 
     def _start_server(self, path: str) -> Airflow:
         port, *closed = free_ports(3)
-        addresses = _addresses(port, *closed)
-        url = addresses["AIRFLOW__API__BASE_URL"] + path
+        own = addresses(port, *closed)
+        url = own["AIRFLOW__API__BASE_URL"] + path
         name = f"api-server{path.replace('/', '-')}"
-        self._processes.start(name, _airflow("api-server"), self._env | addresses | {"AIRFLOW__API__BASE_URL": url})
+        self._processes.start(name, _airflow("api-server"), self._env | own | {"AIRFLOW__API__BASE_URL": url})
         server = Airflow(url)
         self._open.callback(server.close)
         return server
