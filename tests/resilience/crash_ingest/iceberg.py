@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,8 @@ class IcebergTarget:
 
         if killer:
             _watch(killer)
-        return open_lake(self._folder).destination()
+        # Many pages a minute: the newest snapshots stay, as of an hour of the feed.
+        return open_lake(self._folder).destination(keep_snapshots_for=timedelta(0))
 
     def maintenance(self, killer: Killer | None = None) -> FeedMaintenance:
         from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
