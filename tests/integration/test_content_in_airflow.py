@@ -240,3 +240,72 @@ def test_a_decorated_function_returns_what_to_deliver(run_dag, connection, sandb
     assert "ann@example.com" in rendered, "it shows what the function returned"
     assert "900123" not in rendered
     assert "hush" not in rendered
+
+
+FRAMES = """
+    from airflow.sdk import DAG, task
+    from outbound_transfer.operators.transfer import (
+        AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator, SendTransferOperator
+    )
+
+    DRAFT = {"subject": "Report", "recipients": ["ann@example.com"]}
+
+    with DAG("frames", schedule=None):
+        @task
+        def frame():
+            import pandas as pd
+
+            return pd.DataFrame({"name": ["hush", "=1+1", None], "close": [1.5, None, 2.0]})
+
+        made = frame()
+        DeliverFilesOperator(task_id="deliver", files=[{"name": "a.csv", "content": made}], **DRAFT)
+
+        create = CreateTransferOperator(task_id="create", **DRAFT)
+        attach = AttachFilesOperator(
+            task_id="attach", transfer_id=create.output, files={"name": "a.jsonl", "content": made}
+        )
+        attach >> SendTransferOperator(task_id="send", transfer_id=create.output)
+
+        @task.deliver_files(**DRAFT, archive="all.zip")
+        def decorated(rows):
+            import polars as pl
+
+            frame = pl.from_pandas(rows[["name"]])
+            return [{"name": "a.csv", "content": frame}, {"name": "b.csv", "content": lambda: frame[:1]}]
+
+        decorated(made)
+
+        @task.deliver_files(**DRAFT)
+        def nameless(rows):
+            return rows
+
+        nameless(made)
+        DeliverFilesOperator(task_id="unknown", files={"name": "a.pdf", "content": made}, **DRAFT)
+"""
+
+
+def test_data_frames_are_delivered_as_the_suffix_says(run_dag, connection, sandbox) -> None:
+    run = run_dag(FRAMES)
+
+    assert run.states() == {
+        "frame": "success",
+        "deliver": "success",
+        "create": "success",
+        "attach": "success",
+        "send": "success",
+        "decorated": "success",
+        "nameless": "failed",
+        "unknown": "failed",
+    }
+    assert stored(sandbox, run.xcom("deliver")) == {"a.csv": b"name,close\r\nhush,1.5\r\n'=1+1,\r\n,2.0\r\n"}
+    assert stored(sandbox, run.xcom("send")) == {
+        "a.jsonl": b'{"name":"hush","close":1.5}\n{"name":"=1+1","close":null}\n{"name":null,"close":2.0}\n'
+    }
+    with ZipFile(io.BytesIO(stored(sandbox, run.xcom("decorated"))["all.zip"])) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == {
+            "a.csv": b'name\r\nhush\r\n\'=1+1\r\n""\r\n',
+            "b.csv": b"name\r\nhush\r\n",
+        }
+    assert len(sandbox.ledger()) == 6, "three were sent, to one recipient each"
+    assert "<content>" in rendered_fields(run, "deliver")
+    assert "hush" not in rendered_fields(run, "deliver") + rendered_fields(run, "attach")

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import IO, Any, BinaryIO, Final, cast
 
 from outbound_transfer.protocol.errors import InvalidDelivery, SourceUnreadable
+from outbound_transfer.queries.frames import frame_writer, is_frame
 
 CHUNK_BYTES: Final = 1024 * 1024
 
@@ -50,8 +51,8 @@ class ContentWriter:
 class Content:
     """Wraps content, so that no log, rendered field, serialized DAG or error shows it.
 
-    :ivar value: text (UTF-8), bytes, a binary file that can seek, a :class:`ContentWriter`, or a callable without
-        arguments that returns text, bytes or a binary file.
+    :ivar value: text (UTF-8), bytes, a binary file that can seek, a DataFrame, a :class:`ContentWriter`, or a callable
+        without arguments that returns text, bytes, a binary file or a DataFrame.
     """
 
     __slots__ = ("value",)
@@ -67,11 +68,13 @@ class Content:
 
     @classmethod
     def of(cls, name: str, value: Any) -> Content:
-        """Wrap a value, unless it is wrapped.
+        """Wrap a value, unless it is wrapped. A DataFrame becomes the writer of the file of that name.
 
         :raises InvalidDelivery: it cannot be content.
         """
         content = value if isinstance(value, Content) else cls(value)
+        if is_frame(content.value):
+            return cls(ContentWriter(frame_writer(name, content.value)))
         if not (callable(content.value) or _is_content(content.value) or isinstance(content.value, ContentWriter)):
             raise _not_content(name, content.value)
         return content
@@ -137,6 +140,8 @@ class Spool:
         if not callable(value):
             return self._hold(name, value, is_new=False)
         value = value()
+        if is_frame(value):  # before its attributes are looked up, which are its columns
+            return self.write(frame_writer(name, value))
         with closing(value) if hasattr(value, "close") else nullcontext():
             return self._hold(name, value, is_new=True)
 
@@ -194,7 +199,7 @@ def wrap_contents(files: Any, *, rendered: bool) -> Any:
     if not isinstance(files, Mapping) or "content" not in files:
         return files
     value = files["content"]
-    is_final = rendered or (not isinstance(value, str) and (callable(value) or _is_content(value)))
+    is_final = rendered or (not isinstance(value, str) and (is_frame(value) or callable(value) or _is_content(value)))
     return {**files, "content": Content(value)} if is_final and not isinstance(value, Content) else files
 
 
@@ -204,8 +209,8 @@ def _is_content(value: object) -> bool:
 
 def _not_content(name: str, value: object) -> InvalidDelivery:
     return InvalidDelivery(
-        f"the content of {name!r} is {type(value).__name__}; it may be text, bytes, a binary file, or a callable that "
-        "returns one of them"
+        f"the content of {name!r} is {type(value).__name__}; it may be text, bytes, a binary file, a DataFrame, or "
+        "a callable that returns one of them"
     )
 
 

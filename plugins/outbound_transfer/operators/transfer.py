@@ -403,8 +403,8 @@ class AttachFilesOperator(_FilesOperator):
 
     :param transfer_id: the draft.
     :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file,
-        and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file, or
-        a callable that returns one of them and is called in each try.
+        and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file, a
+        DataFrame of pandas or polars, or a callable that returns one of them and is called in each try.
     :param archive: name of a ZIP file, to deliver all files as this one.
     :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
         it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.

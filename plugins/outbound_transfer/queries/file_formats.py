@@ -76,9 +76,10 @@ FORMATS: Final[Mapping[str, FileFormat]] = {
 }
 
 
-def format_of(file_name: str, file_format: str | None) -> FileFormat:
+def format_of(file_name: str, file_format: str | None, *, advice: str = "set file_format") -> FileFormat:
     """Return the format of a file, by its name's suffix where it is not given.
 
+    :param advice: about a suffix that names no format, for the message.
     :raises InvalidDelivery: there is no such format, or no suffix that names one.
     """
     if file_format:
@@ -89,7 +90,7 @@ def format_of(file_name: str, file_format: str | None) -> FileFormat:
     found = [one for one in FORMATS.values() if suffix in one.suffixes]
     if not found:
         suffixes = ", ".join(suffix for one in FORMATS.values() for suffix in one.suffixes)
-        raise InvalidDelivery(f"the suffix of {file_name!r:.300} names no format ({suffixes}): set file_format")
+        raise InvalidDelivery(f"the suffix of {file_name!r:.300} names no format ({suffixes}): {advice}")
     return found[0]
 
 
@@ -102,8 +103,8 @@ def write_result(result: Result, file_format: FileFormat, file: BinaryIO, option
     repeated = [name for name, count in Counter(result.columns).items() if count > 1]
     if file_format.needs_unique_names and repeated:
         raise ResultNotWritable(
-            f"two columns are named {repeated[0]!r:.100}, which {file_format.name} cannot tell apart: give each an "
-            "alias in the query (AS …)"
+            f"two columns are named {repeated[0]!r:.100}, which {file_format.name} cannot tell apart: give each a "
+            "name of its own (in a query with AS …)"
         )
     try:
         file_format.write(result, file, options)

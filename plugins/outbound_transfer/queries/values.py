@@ -36,9 +36,9 @@ def normalize(value: Any, zone: tzinfo) -> Any:
     :raises ResultNotWritable: an object has no text of its own.
     """
     match value:
-        case None | bool() | timedelta():
+        case None | bool():
             return value
-        case int() | float() | str() | bytes() | Decimal():
+        case int() | float() | str() | bytes() | Decimal() | timedelta():
             return value if type(value) in _UNCHANGED else _base_value(value)
         case datetime():
             return _to_zone(value, zone)
@@ -61,6 +61,8 @@ def _base_value(value: Any) -> Any:
     """Return a value of a subclass, such as a driver's enumeration, as a value of its type."""
     if isinstance(value, str):
         return str.__str__(value)
+    if isinstance(value, timedelta):
+        return timedelta(value.days, value.seconds, value.microseconds)
     kind: Any = next(kind for kind in (int, float, bytes, Decimal) if isinstance(value, kind))
     return kind(value)
 
