@@ -1,4 +1,4 @@
-"""Runs the kill matrix: ``python -m resilience.crash [--only TEXT] [--parallel N] [--sql-state | --contents] …``.
+"""Runs the kill matrix: ``python -m resilience.crash [--only TEXT] [--parallel N] [--queries | …] …``.
 
 A real Airflow delivers to real sandboxes while its processes are killed and its tasks are cleared, each at an exact
 moment. Prints what became of each case. Exits with 1 where a promise was broken or a moment never came.
@@ -17,7 +17,7 @@ import httpx
 
 from resilience.crash.cases import Dag, matrix
 from resilience.crash.crash_runner import CrashHarness, Outcome
-from resilience.crash.stack import ContentsCrashStack, CrashStack, SqlStateCrashStack
+from resilience.crash.stack import ContentsCrashStack, CrashStack, QueriesCrashStack, SqlStateCrashStack
 from support.airflow_stack.console import DemoFailed, Reporter
 from support.airflow_stack.many_sandboxes import running_stack
 from support.airflow_stack.processes import Interrupted, Signals
@@ -34,8 +34,7 @@ def main() -> int:
     reporter, outcomes = Reporter(), list[Outcome]()
     code, folder = 1, Path(tempfile.mkdtemp(prefix="kills-"))
     try:
-        kind = ContentsCrashStack if options.contents else SqlStateCrashStack if options.sql_state else CrashStack
-        with running_stack(folder, reporter, options.parallel, Signals(), kind=kind) as stack:
+        with running_stack(folder, reporter, options.parallel, Signals(), kind=options.stack) as stack:
             stack.wait_for_dags(stack.airflow, *DAGS)
             for outcome in CrashHarness(stack).play(groups):
                 outcomes.append(outcome)
@@ -59,8 +58,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="TEXT", help="only the cases with this in their name")
     parser.add_argument("--parallel", type=int, default=16, metavar="N", help="deliveries at once (4 or more)")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--sql-state", action="store_true", help="keep the deliveries' state in a table")
-    which.add_argument("--contents", action="store_true", help="give the files by their content")
+    for name, stack, what in (
+        ("--sql-state", SqlStateCrashStack, "keep the deliveries' state in a table"),
+        ("--contents", ContentsCrashStack, "give the files by their content"),
+        ("--queries", QueriesCrashStack, "deliver the results of queries"),
+    ):
+        which.add_argument(name, dest="stack", action="store_const", const=stack, default=CrashStack, help=what)
     parser.add_argument("--keep", action="store_true", help="keep the logs although all is well")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and do nothing")
     return parser.parse_args()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
 from support.airflow_stack.many_sandboxes import ManySandboxesStack
+from support.inputs import as_query, sql_connection
 from support.repository import TESTS
 
 RECIPIENTS = ("ann@example.com", "bob@example.com")
@@ -46,3 +48,13 @@ class ContentsCrashStack(CrashStack):
 
     def settings(self) -> dict[str, str]:
         return super().settings() | {"CRASH_GIVEN": "contents"}
+
+
+class QueriesCrashStack(CrashStack):
+    """The same with results of queries on a SQLite database that has the files' bytes."""
+
+    def settings(self) -> dict[str, str]:
+        return super().settings() | {"CRASH_GIVEN": "query", "CRASH_QUERIES": json.dumps(as_query(self.files))}
+
+    def connections(self) -> dict[str, str]:
+        return super().connections() | sql_connection(self.files)

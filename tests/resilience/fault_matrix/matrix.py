@@ -23,7 +23,7 @@ from unittest import mock
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
-from support.inputs import INPUTS
+from support.inputs import INPUTS, operator_for, sql_connection
 from support.oracle import DeliveryOracle
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock
 from support.timeouts import eventually
@@ -276,7 +276,7 @@ class FaultedRun:
         arguments = {**DELIVERY, **INPUTS[self.given](self.files), "max_parallel_uploads": 1}
 
         def make() -> DeliverFilesOperator:
-            return DeliverFilesOperator(task_id="deliver", deferrable=deferrable, **arguments)
+            return operator_for(self.given)(task_id="deliver", deferrable=deferrable, **arguments)
 
         return FakeTaskInstance(make, self.time, RETRIES)
 
@@ -286,7 +286,7 @@ class FaultedRun:
 
     def result_of(self, ti: FakeTaskInstance) -> tuple[Any, BaseException | None]:
         """Run a task against this sandbox: its result, or the error that it ended with."""
-        with mock.patch.dict(os.environ, {CONNECTION: self.connection}):
+        with mock.patch.dict(os.environ, {CONNECTION: self.connection, **sql_connection(self.files)}):
             try:
                 return ti.run(), None
             except (Exception, ProcessCrashed) as error:

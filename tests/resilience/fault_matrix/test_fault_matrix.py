@@ -69,7 +69,7 @@ def test_one_fault_at_every_call(harness: Harness, kind: FaultKind, deferrable: 
         assert check(harness, schedule, deferrable=deferrable).leaked <= 1
 
 
-@pytest.mark.parametrize("given", ["contents", "archive"])
+@pytest.mark.parametrize("given", ["contents", "archive", "query"])
 def test_other_inputs_keep_the_promises_under_some_faults(tmp_path: Path, given: str) -> None:
     chance = random.Random(SEED)
     with Harness(tmp_path, given) as harness:

@@ -39,14 +39,13 @@ from outbound_transfer.delivery.task_run import MADE_KEY
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
-    DeliverFilesOperator,
     DiscardTransferOperator,
     SendTransferOperator,
 )
 from outbound_transfer_sandbox.testing import Sandbox
 from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun, Harness, ReleasingClock, says_sent
 from support.connections import connection_json
-from support.inputs import ARCHIVE, INPUTS, stored_digests
+from support.inputs import ARCHIVE, INPUTS, as_paths, operator_for, stored_digests
 from support.tasks import CrashableStateStore, FakeTaskInstance, ProcessCrashed, SimulatedClock
 
 DAY = 86_400
@@ -177,12 +176,12 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.wanted = list(FILES)
 
         def one_task() -> FakeTaskInstance:
-            return self.task(lambda: self.delivery(DeliverFilesOperator, **self.input(), **self.wait))
+            return self.task(lambda: self.delivery(operator_for(self.given), **self.input(), **self.wait))
 
         self.tasks = {
             "deliver": one_task(),
             "create": self.task(lambda: self.delivery(CreateTransferOperator)),
-            "attach": self.task(lambda: (AttachFilesOperator, {"transfer_id": self.draft, **self.input()})),
+            "attach": self.task(lambda: (AttachFilesOperator, {"transfer_id": self.draft, **self.attached_input()})),
             "send": self.task(lambda: (SendTransferOperator, {"transfer_id": self.draft, "resend": self.resend})),
             "discard": self.task(lambda: (DiscardTransferOperator, {"transfer_id": self.draft})),
         }
@@ -218,6 +217,10 @@ class DeliveryStateMachine(RuleBasedStateMachine):
 
     def input(self) -> dict[str, Any]:
         return INPUTS[self.given]([Path(file) for file in self.files()])
+
+    def attached_input(self) -> dict[str, Any]:
+        """Of the delivery in steps: no operator attaches the results of queries."""
+        return self.input() if self.given != "query" else as_paths([Path(file) for file in self.files()])
 
     def delivery(self, operator: type, **arguments: Any) -> tuple[type, dict[str, Any]]:
         return operator, {**DELIVERY, "subject": f"Report {self.number}", **arguments, "resend": self.resend}
@@ -397,7 +400,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     @rule()
     def deliver_in_another_run(self) -> None:
         """The like, in a run that is due before or at the time of this one."""
-        ti, name = self.task(lambda: self.delivery(DeliverFilesOperator, **self.input())), len(self.other_runs)
+        ti, name = self.task(lambda: self.delivery(operator_for(self.given), **self.input())), len(self.other_runs)
         ti.run_id, ti.start_date = f"other run {name}", self.tasks["deliver"].start_date - timedelta(minutes=name)
         before = set(self.billed())
         self.run.result_of(ti)
@@ -616,7 +619,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         return result, error
 
     def item_of(self, index: int) -> tuple[type, dict[str, Any]]:
-        return self.delivery(DeliverFilesOperator, **self.input(), subject=self.items[index])
+        return self.delivery(operator_for(self.given), **self.input(), subject=self.items[index])
 
     @rule()
     def create(self) -> None:

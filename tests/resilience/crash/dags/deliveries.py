@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -13,14 +14,19 @@ from airflow.sdk import dag, task
 from outbound_transfer.delivery import state as states
 from outbound_transfer.delivery.state_store import state_store
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 
 PATHS = [Path(path) for path in os.environ["CRASH_FILES"].split(os.pathsep)]
+GIVEN = os.environ["CRASH_GIVEN"]
+Deliver = SqlToOutboundTransferOperator if GIVEN == "query" else DeliverFilesOperator
+INPUTS: dict[str, dict[str, Any]] = {
+    "paths": {"files": list(map(str, PATHS))},
+    "contents": {"files": [{"name": path.name, "content": path.read_bytes} for path in PATHS]},
+    "query": json.loads(os.environ.get("CRASH_QUERIES", "{}")),
+}
 ARGUMENTS: dict[str, Any] = {
     "task_id": "deliver",
-    "files": [
-        {"name": path.name, "content": path.read_bytes} if os.environ["CRASH_GIVEN"] == "contents" else str(path)
-        for path in PATHS
-    ],
+    **INPUTS[GIVEN],
     "subject": "Report of {{ run_id }}",  # runs share sandboxes, and what one has sent is not another's
     "recipients": os.environ["CRASH_RECIPIENTS"].split(),
     "max_parallel_uploads": 1,  # the cases mean the first upload, the second and the third
@@ -33,7 +39,7 @@ DAG = {"schedule": None, "catchup": False, "params": {"connections": ["outbound_
 FIRST = "{{ params.connections[0] }}"
 
 
-class StoringAfterTheSend(DeliverFilesOperator):
+class StoringAfterTheSend(Deliver):
     """A mutant: the draft's id is stored, but only after the send."""
 
     def run_task(self, hook: Any, context: Any, *, resumed: bool) -> dict[str, Any]:
@@ -52,22 +58,22 @@ class StoringAfterTheSend(DeliverFilesOperator):
 
 @dag(**DAG)
 def plain() -> None:
-    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
+    Deliver(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
 
 
 @dag(**DAG)
 def parallel() -> None:
-    DeliverFilesOperator(**{**ARGUMENTS, "max_parallel_uploads": 4}, outbound_transfer_conn_id=FIRST)
+    Deliver(**{**ARGUMENTS, "max_parallel_uploads": 4}, outbound_transfer_conn_id=FIRST)
 
 
 @dag(**DAG)
 def poking() -> None:
-    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True)
+    Deliver(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True)
 
 
 @dag(**DAG)
 def deferring() -> None:
-    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True, deferrable=True)
+    Deliver(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True, deferrable=True)
 
 
 @task
@@ -77,12 +83,12 @@ def connections(params: dict[str, Any]) -> list[str]:
 
 @dag(**DAG)
 def mapped() -> None:
-    DeliverFilesOperator.partial(**ARGUMENTS).expand(outbound_transfer_conn_id=connections())
+    Deliver.partial(**ARGUMENTS).expand(outbound_transfer_conn_id=connections())
 
 
 @dag(**DAG)
 def mapped_deferring() -> None:
-    deliveries = DeliverFilesOperator.partial(**ARGUMENTS, wait=True, deferrable=True)
+    deliveries = Deliver.partial(**ARGUMENTS, wait=True, deferrable=True)
     deliveries.expand(outbound_transfer_conn_id=connections())
 
 
