@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from outbound_transfer.protocol.endpoints import get_transfer
 from resilience.fault_matrix.matrix import Harness
 from resilience.fault_matrix.mutants import storing_the_id_after_the_send
 from resilience.stateful.state_machine import DeliveryStateMachine, schedules
+from support.inputs import INPUTS, stored_digests
 
 pytestmark = pytest.mark.slow
 
@@ -39,9 +41,9 @@ def test_no_schedule_breaks_a_promise(harness: Harness, number: int) -> None:
 
 @pytest.fixture
 def begun(harness: Harness) -> Callable[..., DeliveryStateMachine]:
-    def begin() -> DeliveryStateMachine:
+    def begin(given: str = "paths") -> DeliveryStateMachine:
         machine: DeliveryStateMachine = type("DeliveryStateMachine", (DeliveryStateMachine,), {"harness": harness})()
-        machine.begin(deferrable=False, late=False, given="paths")
+        machine.begin(deferrable=False, late=False, given=given)
         return machine
 
     return begin
@@ -54,6 +56,26 @@ def test_a_planned_fault_is_met_and_a_planned_death_happens(begun: Callable[...,
     machine.plan_death(at=4, after=False)
     machine.deliver(resend=False)
     assert machine.counts == {"deliver succeeded": 1, "faults met": 2, "deaths": 1}
+
+
+@pytest.mark.parametrize("given", sorted(INPUTS))
+@pytest.mark.parametrize("change", ["rewritten", "longer", "empty"])
+def test_what_changes_between_tries_is_sent_as_the_last_one_found_it(begun: Any, given: str, change: str) -> None:
+    machine = begun(given)
+    ti, path = machine.tasks["deliver"], machine.harness.files[0]
+
+    def change_source() -> None:
+        machine.before_retry()
+        machine.change_source(0, change)
+        machine.see_versions()
+
+    ti.before_retry = change_source
+    machine.deliver(resend=False, trouble="away at the send")
+
+    (transfer_id,) = machine.sent["deliver"]
+    stored = stored_digests(machine.sandbox, transfer_id, machine.sandbox.transfer(transfer_id)["files"])
+    assert stored[path.name] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert len(machine.versions[path.name]) == 2
 
 
 def test_the_machine_finds_an_id_that_is_stored_after_the_send(begun: Any, monkeypatch: Any) -> None:
