@@ -114,6 +114,7 @@ class FakeTaskInstance:
     :ivar restarted: when the run's state was set to queued, which is the start that Airflow knows from then on.
     :ivar at_trigger_failure: done while the next trigger fails; None: it does not.
     :ivar before_retry: done while the task is up for retry.
+    :ivar other_indexes: how many other indexes the task has in its run, if it is mapped.
     :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
     """
 
@@ -134,6 +135,7 @@ class FakeTaskInstance:
     task_id: str = "task"
     state: str = "running"
     other_tasks: int = 0
+    other_indexes: int = 1
     upstream: dict[str, FakeTaskInstance] = field(default_factory=dict)
     restarted: datetime | None = None
     before_retry: Callable[[], object] = lambda: None
@@ -145,7 +147,8 @@ class FakeTaskInstance:
 
     def get_ti_count(self, *, dag_id: str, run_ids: list[str], task_ids: list[str] | None = None) -> int:
         """The task instances of the run, of which some may be of tasks that its DAG has not any more."""
-        return 1 if task_ids else 1 + self.other_tasks
+        own = 1 + (self.other_indexes if self.map_index >= 0 else 0)
+        return own if task_ids else own + self.other_tasks
 
     def get_task_states(
         self, *, dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]

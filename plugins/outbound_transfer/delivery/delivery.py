@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.names import AirflowTaskTimeout
 from outbound_transfer.client.deferral import DeferRequested
+from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.delivery import state as states
 from outbound_transfer.delivery.attachments import by_name, describe_differences
 from outbound_transfer.delivery.comparison import (
@@ -102,11 +103,12 @@ class Delivery:
         states.save_verified(self.store, state)
         try:
             transfer = self.client.run(flows.create_draft(new, self.history.max_drafts))
-        except DeferRequested as request:
-            if not request.was_in_doubt:  # it has left no draft, unless an earlier try did
-                state.is_creating = self.history.max_drafts == 1
-                with suppress(Exception):  # if it stays stored, one draft fewer may be left
-                    states.save(self.store, state)
+        except (CallError, DeferRequested) as refusal:
+            if not refusal.was_in_doubt:
+                self._undo_create_started(state)
+            raise
+        except InvalidSettings:  # before the request
+            self._undo_create_started(state)
             raise
         state.transfer_id, state.is_creating = transfer.id, False
         state.identity = states.digest(identity_of(transfer), state.salt)
@@ -115,6 +117,12 @@ class Delivery:
         self.log.info("Created draft %s for %s", transfer.id, pluralize(len(new.recipients), "recipient"))
         self.draft = DraftState(state, transfer, {})
         return self.draft
+
+    def _undo_create_started(self, state: DeliveryState) -> None:
+        # It has left no draft, unless an earlier try did.
+        state.is_creating, state.created_nothing = self.history.max_drafts == 1, self.history.created_nothing
+        with suppress(Exception):  # if it stays stored, one draft fewer may be left
+            states.save(self.store, state)
 
     def load_draft(self, transfer_id: str) -> DraftState:
         """Read a draft that another task made, with what this task has attached to it so far.

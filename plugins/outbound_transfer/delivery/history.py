@@ -73,7 +73,9 @@ class DeliveryHistory:
         self._has_gap = (run.expects_record or newest > 0) and not self._is_complete
         if not self._has_gap:
             # Without the id if the first try in a cleared run has to ask: so must those that follow it.
-            new_record = session.empty_state("" if run.clear_counters[1] else transfer_id)
+            new_record = session.empty_state(
+                "" if run.clear_counters[1] else transfer_id, created_nothing=not transfer_id
+            )
             states.save_verified(session.store, self._record or new_record, run.try_number)
 
     def find_previous_attempt(self, new: NewTransfer, files: Any = None, *, resend: bool = False) -> DraftState | None:
@@ -116,7 +118,7 @@ class DeliveryHistory:
         self._request_digest = state.digest_request(new, files) if state else ""
         self.possible_send = self._possible_send(is_same_request=is_same_request, resend=resend)
         if state is None and self.possible_send is None:
-            states.save(session.store, session.state_from_inputs(new, files))
+            states.save(session.store, session.state_from_inputs(new, files, created_nothing=True))
         # A create that an earlier try started may have left a draft whose id is unknown.
         if state.is_creating if state else run.try_number > 1:
             self.max_drafts = 1
@@ -315,9 +317,19 @@ class DeliveryHistory:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the connection led to another account, or had another key, when an earlier try ran."""
-        record = self._record
-        return record is not None and (record.has_moved or not self._session.is_same_user(record))
+        """Whether the connection led to another account, or had another key, when an earlier try ran.
+
+        Not if this task created nothing then, as with a wrong key, nor can another index or an old name of it have.
+        """
+        record, session = self._record, self._session
+        if record is None or not (record.has_moved or not session.is_same_user(record)):
+            return False
+        return bool(record.found) or not self.created_nothing or session.run.has_other_instances()
+
+    @property
+    def created_nothing(self) -> bool:
+        """Whether certainly no earlier try of this task has created a draft."""
+        return not self._has_gap and (self._record is None or self._record.created_nothing)
 
     def fail_if_sent(self, new: NewTransfer, sources: Sequence[Source] | None, *, resend: bool) -> None:
         """Check with the service that this very delivery was not sent, if the stored state does not rule it out.

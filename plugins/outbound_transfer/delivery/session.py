@@ -39,12 +39,13 @@ class DeliverySession:
         state.try_number = self.run.try_number
         states.save(self.store, state)
 
-    def state_from_inputs(self, new: NewTransfer, files: Any) -> DeliveryState:
+    def state_from_inputs(self, new: NewTransfer, files: Any, **known: Any) -> DeliveryState:
         """Return the state of a delivery whose draft is about to be created."""
         return states.state_from_inputs(
             new,
             files,
             self._key,
+            **known,
             account=self.account,
             clear_counters=self.run.clear_counters,
             try_number=self.run.try_number,

@@ -90,6 +90,8 @@ class DeliveryState(msgspec.Struct):
 
     :ivar transfer_id: "" until a draft is created and its id known.
     :ivar is_creating: a create was started, and may have left a draft whose id is not known.
+    :ivar created_nothing: no try of the task has started a create that may have been applied; False if that is not
+        known for certain.
     :ivar fingerprint: digest of the input of the draft without its secrets, with ``salt``.
     :ivar secrets_digest: digest of the security answer and the phones, keyed with the connection's API key, which is
         not stored here; "" if there are none.
@@ -113,6 +115,7 @@ class DeliveryState(msgspec.Struct):
 
     transfer_id: str
     is_creating: bool = False
+    created_nothing: bool = False
     salt: str = ""
     fingerprint: str = ""
     secrets_digest: str = ""

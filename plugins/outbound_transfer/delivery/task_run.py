@@ -129,6 +129,12 @@ class TaskRun:
         is_first = number > 1 and max_tries - (number - 1) == retries
         return clear_number > 0 and is_first and not self.resumed
 
+    def has_other_instances(self) -> bool:
+        """Return whether the run has another index of this task, or a task that its DAG no longer has."""
+        ti = self._context["ti"]
+        count = int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[ti.task_id]))
+        return count > 1 or self._has_other_tasks()
+
     def _has_other_tasks(self) -> bool:
         # Twice, as the scheduler may expand a mapped task between the two counts.
         return self._count_tasks() < self._count_all() and self._count_tasks() < self._count_all()

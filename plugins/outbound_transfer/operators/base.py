@@ -177,5 +177,5 @@ class OutboundTransferOperator(BaseOperator):
                 retry.wait_for,
                 waited,
                 in_doubt=getattr(retry.caused_by, "in_doubt", True),
-                was_in_doubt=bool(getattr(retry.caused_by, "in_doubt_warning", True)),
+                was_in_doubt=getattr(retry.caused_by, "was_in_doubt", True),
             )

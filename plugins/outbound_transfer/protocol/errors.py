@@ -88,11 +88,14 @@ class CallError(OutboundTransferError):
     """A call failed.
 
     :ivar in_doubt: whether the call, in this attempt or an earlier one, may have been applied.
+    :ivar was_in_doubt: whether any attempt was in doubt, if a read has shown no effect since: its request may still be
+        under way.
     :ivar is_last: whether no further attempt may follow, as each could leave a duplicate.
     :cvar is_transient: whether the same call may succeed later.
     """
 
     in_doubt: bool = False
+    was_in_doubt: bool = False
     is_last: bool = False
     is_transient: ClassVar[bool] = False
 

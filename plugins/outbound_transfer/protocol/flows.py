@@ -74,7 +74,7 @@ class SafeCall(Generic[T]):
             return (yield from self._attempt())
         except CallError as error:
             self.in_doubt = error.in_doubt = self.in_doubt or error.in_doubt
-            self.was_in_doubt = self.was_in_doubt or self.in_doubt
+            self.was_in_doubt = error.was_in_doubt = self.was_in_doubt or self.in_doubt
             if self.was_in_doubt and self.call.reconciliation:
                 error.in_doubt_warning = self.call.reconciliation.warning
             raise
