@@ -64,6 +64,7 @@ SENDS = {
     "with_tickets": 1,
     "with_alerts": 1,
     "summary": 1,
+    "totals_by_region": 1,
     "statements_by_customer": 2,
     "in_steps": 2,
     "leave_no_draft": 1,
