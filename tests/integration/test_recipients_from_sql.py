@@ -124,6 +124,16 @@ def test_no_row_is_an_error_or_a_skip(deliver, crm, sandbox) -> None:
     assert sandbox.requests() == []
 
 
+def test_a_skip_removes_the_draft_that_earlier_rows_were_to_get(deliver, crm, sandbox) -> None:
+    task = deliver(people(on_empty="skip"), keep_draft=True)
+    with without_credit(sandbox):
+        task.run()
+    crm()
+    with pytest.raises(AirflowSkipException):
+        again(task, keep_draft=False)
+    assert [call["path"] for call in sandbox.requests() if (call["method"], call["status"]) == ("DELETE", 204)]
+
+
 def test_no_row_is_no_skip_once_something_was_sent(deliver, crm, sandbox) -> None:
     task = deliver(people(on_empty="skip"))
     sent = task.run()["id"]

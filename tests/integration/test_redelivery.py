@@ -89,6 +89,19 @@ def test_it_is_skipped_if_everybody_has_picked_up(redeliver, sandbox, first) -> 
     assert sandbox.sent() == [first["id"]]
 
 
+def test_the_draft_of_an_earlier_try_goes_if_everybody_has_picked_up_since(redeliver, sandbox, first) -> None:
+    task = redeliver(keep_draft=True)
+    with without_credit(sandbox):
+        task.run()
+    for recipient in (ANN, BOB, EVE):
+        sandbox.pickup(first["id"], recipient)
+    with pytest.raises(AirflowSkipException, match="Everybody has picked up"):
+        again(task, keep_draft=False)
+    deleted = [call["path"] for call in sandbox.requests() if (call["method"], call["status"]) == ("DELETE", 204)]
+    assert len(deleted) == 1
+    assert first["id"] not in deleted[0]
+
+
 def test_a_canceled_transfer_is_not_delivered_again(redeliver, sandbox, first) -> None:
     sandbox.cancel(first["id"])
     with pytest.raises(AirflowFailException, match="was canceled"):

@@ -23,6 +23,7 @@ import pytest
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
+from outbound_transfer.protocol.errors import ServerFault
 from outbound_transfer.queries.errors import QueryFailed, ResultEmpty, ResultNotWritable, ResultTooLong
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer_sandbox.testing import Sandbox
@@ -322,8 +323,28 @@ def test_the_draft_of_an_earlier_try_goes_if_the_result_is_empty_now(
     sqlite_database.run("DELETE FROM customers")
     with pytest.raises(AirflowSkipException):
         again(delivery)
+    assert "DELETE" not in [call["method"] for call in sandbox.requests()]
+    with pytest.raises(AirflowSkipException):
+        again(delivery, keep_draft=False)
     assert [call["method"] for call in sandbox.requests()].count("DELETE") == 1
     sandbox.assert_nothing_sent()
+
+
+def test_an_empty_result_is_no_skip_while_a_send_is_in_doubt(
+    connection: str, sandbox: Sandbox, sqlite_database: Database
+) -> None:
+    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", on_empty="skip")
+    sandbox.plan_faults(
+        {"kind": "error", "method": "POST", "path": "*/send", "status": 502},
+        *[{"kind": "error", "method": "GET", "path": "*", "status": 503}] * 8,
+    )
+    with pytest.raises(ServerFault):
+        delivery.run()
+    sandbox.clear_faults()
+    sqlite_database.run("DELETE FROM customers")
+    with pytest.raises(ResultEmpty, match="may nevertheless have been sent"):
+        again(delivery)
+    assert "DELETE" not in [call["method"] for call in sandbox.requests()]
 
 
 def test_too_many_rows_create_nothing(connection: str, sandbox: Sandbox, database: Database) -> None:

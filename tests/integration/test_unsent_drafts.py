@@ -1,4 +1,4 @@
-"""What becomes of the draft of a task that fails for good."""
+"""What becomes of the draft of a task that fails for good, or is skipped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -158,6 +158,91 @@ def test_steps_leave_their_draft_to_the_task_that_discards_it(task, sandbox, hoo
     discard.upstream = {"send": send}
     assert discard.run() is True
     assert not exists(hook, draft)
+
+
+# A retry that is skipped.
+
+
+class SkippingOperator(DeliverFilesOperator):
+    """One whose function, or query, has nothing to deliver."""
+
+    def prepare(self, delivery: Any, context: Any) -> None:
+        raise AirflowSkipException("nothing to deliver")
+
+
+@pytest.fixture
+def skip(deliver, task, report) -> Callable[..., None]:
+    """Clear a task, let it be skipped."""
+
+    def skip(ti: FakeTaskInstance, **arguments: Any) -> None:
+        ti.make = task(SkippingOperator, **{"files": report, **DELIVERY, **arguments}).make
+        ti.clear()
+        with pytest.raises(AirflowSkipException, match="nothing to deliver"):
+            ti.run()
+
+    return skip
+
+
+def failed_with_its_draft(deliver: Any, sandbox: Any) -> tuple[FakeTaskInstance, str]:
+    ti = deliver(keep_draft=True)
+    with without_credit(sandbox):
+        ti.run()
+    return ti, ti.xcoms["transfer_id"]
+
+
+@pytest.mark.parametrize("keep_draft", [False, True])
+def test_a_skip_removes_the_draft_of_an_earlier_try(deliver, skip, sandbox, hook, keep_draft) -> None:
+    ti, draft = failed_with_its_draft(deliver, sandbox)
+    for _ in range(2):  # a second one finds nothing more to remove
+        skip(ti, keep_draft=keep_draft)
+        assert exists(hook, draft) is keep_draft
+
+
+def test_a_skip_leaves_a_send_in_doubt_alone(deliver, skip, sandbox, hook) -> None:
+    ti = deliver()
+    sandbox.plan_faults(*SEND_IN_DOUBT)
+    with pytest.raises(ServerFault, match="may nevertheless have been sent"):
+        ti.run()
+    draft = ti.xcoms["transfer_id"]
+    skip(ti)
+    assert exists(hook, draft)
+
+
+def test_a_skip_leaves_a_draft_alone_if_a_record_is_missing(deliver, skip, sandbox, hook) -> None:
+    """The try whose record it is may have begun to send."""
+    ti, draft = failed_with_its_draft(deliver, sandbox)
+    ti.clear()
+    with without_credit(sandbox):
+        ti.run()
+    del ti.store.values["outbound_transfer_delivery_try_2"]
+    skip(ti)
+    assert exists(hook, draft)
+
+
+def test_a_skip_removes_nothing_that_was_sent_or_that_another_process_works_on(deliver, skip, sandbox, hook) -> None:
+    sent = deliver()
+    transfer_id = sent.run()["id"]
+    skip(sent)
+    assert sandbox.sent() == [transfer_id]
+
+    ti, draft = failed_with_its_draft(deliver, sandbox)
+    ti.state = "queued"
+    skip(ti)
+    assert exists(hook, draft)
+
+
+def test_a_skip_removes_no_other_transfer_that_has_the_id(deliver, skip, sandbox, hook, monkeypatch) -> None:
+    ti, draft = failed_with_its_draft(deliver, sandbox)
+    monkeypatch.setattr("outbound_transfer.delivery.state.DeliveryState.matches_identity", lambda *_: False)
+    skip(ti)
+    assert exists(hook, draft)
+
+
+def test_a_skip_is_not_hidden_by_a_service_that_is_away(deliver, skip, sandbox, hook) -> None:
+    ti, draft = failed_with_its_draft(deliver, sandbox)
+    sandbox.plan_faults(*[{"kind": "error", "path": "*", "status": 503}] * 3)
+    skip(ti)
+    assert exists(hook, draft)
 
 
 DISCARDING = """

@@ -309,6 +309,14 @@ class DeliveryHistory:
             return False
         return self._has_gap or (record is not None and record.send_started)
 
+    @property
+    def unsent_draft(self) -> DeliveryState | None:
+        """The state of a draft that earlier tries left, and of which certainly no send has begun."""
+        record = self._record
+        if record is None or self._has_gap or not record.transfer_id or record.send_started:
+            return None
+        return record
+
     def made_before(self) -> list[dict[str, str]]:
         """Return what earlier tries of the task made in this run: the transfers and their accounts."""
         return [{"transfer_id": one.transfer_id, "account": one.account} for one in _chain(self._record)]

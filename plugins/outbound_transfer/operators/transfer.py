@@ -555,8 +555,8 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
     :param archive: see :class:`AttachFilesOperator`.
     :param max_parallel_uploads: see :class:`AttachFilesOperator`.
     :param slot_timeout: see :class:`SendTransferOperator`.
-    :param keep_draft: whether the draft stays at the service if the task fails for good before its send, so that a
-        clear continues with it. By default the task removes it. A draft whose send is in doubt always stays.
+    :param keep_draft: whether the draft stays at the service if the task fails for good before its send, or is skipped,
+        so that a clear continues with it. By default the task removes it. A draft whose send is in doubt always stays.
     :param delivery_key: identifies the delivery, as ``job_id`` does BigQuery's jobs: under one key, one transfer of the
         account is sent, whatever DAG run, task or map index delivers it. Who comes later gets that transfer, or fails
         if its input differs. By default a delivery is that of one task in one run. Needs the database of
@@ -610,7 +610,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         from outbound_transfer.delivery.content import Spool
 
         delivery = self.delivery(hook, context)
-        keep_or_discard = nullcontext() if self.keep_draft else self._discard_after_failure(delivery)
+        keep_or_discard = nullcontext() if self.keep_draft else self._discard_unsent(delivery)
         with Spool() as spool, keep_or_discard, delivery.annotate_in_doubt_errors():
             transfer = self._deliver(delivery, context, spool, resumed=resumed and delivery.run.resumed)
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
@@ -685,7 +685,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
             # Before anything is created: a missing file must leave no draft behind.
             sources = find()
             self.check_sources(sources)
-        except OutboundTransferError:
+        except (OutboundTransferError, AirflowSkipException):
             delivery.history.fail_if_sent(new, None, resend=resend)
             raise
         delivery.history.fail_if_sent(new, sources, resend=resend)
@@ -714,11 +714,11 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
     def check_sources(self, sources: Sequence[Source]) -> None:
         """Check the files before anything is created; here, any will do."""
 
-    def _discard_after_failure(self, delivery: Delivery) -> AbstractContextManager[None]:
+    def _discard_unsent(self, delivery: Delivery) -> AbstractContextManager[None]:
         from outbound_transfer.client.retry import POLL_RETRY_POLICY
-        from outbound_transfer.tasks.unsent_drafts import discard_after_failure
+        from outbound_transfer.tasks.unsent_drafts import discard_unsent
 
-        return discard_after_failure(delivery, lambda: self.hook(policy=POLL_RETRY_POLICY))
+        return discard_unsent(delivery, lambda: self.hook(policy=POLL_RETRY_POLICY))
 
     @staticmethod
     def _push_transfer_id(context: Context, delivery: Delivery, draft: DraftState) -> None:

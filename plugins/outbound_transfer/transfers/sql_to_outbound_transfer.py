@@ -100,19 +100,8 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         self.csv_formulas = csv_formulas
 
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
-        try:
-            with fail_without_retry_on_warehouse_errors():
-                return super().run_task(hook, context, resumed=resumed)
-        except ResultEmpty as error:
-            if self.on_empty != "skip":
-                raise
-            self._discard_draft(str(error))
-            raise AirflowSkipException(str(error)) from error
-
-    def _discard_draft(self, why: str) -> None:
-        """Remove the draft of an earlier try, whose result had rows."""
-        if self._delivery and self._delivery.draft:
-            self._delivery.history.discard(self._delivery.draft.transfer.id, why)
+        with fail_without_retry_on_warehouse_errors():
+            return super().run_task(hook, context, resumed=resumed)
 
     def file_specs(self) -> list[ParsedSpec]:
         from outbound_transfer.delivery.content import ContentWriter
@@ -133,7 +122,11 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         empty = [name for name, count in self._row_counts.items() if not count]
         # What was sent has rows: a comparison with nothing says that it differs.
         if empty and not is_sent and (self.on_empty == "fail" or len(empty) == len(self._row_counts)):
-            raise ResultEmpty(f"{', '.join(empty)}: the query on connection '{self.sql_conn_id}' returned no row")
+            reason = f"{', '.join(empty)}: the query on connection '{self.sql_conn_id}' returned no row"
+            draft = self._delivery.draft if self._delivery else None
+            if self.on_empty == "skip" and not (draft and draft.state.send_started):  # perhaps sent: no skip
+                raise AirflowSkipException(reason)
+            raise ResultEmpty(reason)
         return [source for source in sources if source.name not in empty]
 
     def _write(self, export: QueryExport, query: QuerySpec, file: BinaryIO) -> None:

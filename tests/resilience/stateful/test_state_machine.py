@@ -152,7 +152,7 @@ def test_the_machine_finds_a_refused_resend(begun: Any, monkeypatch: Any) -> Non
 
 def test_the_machine_finds_old_bytes(begun: Any, monkeypatch: Any) -> None:
     """A source that changed after a refused send, taken for what the draft holds of it."""
-    monkeypatch.setattr("outbound_transfer.tasks.unsent_drafts._is_unsent", lambda _: False)  # the draft stays
+    monkeypatch.setattr("outbound_transfer.tasks.unsent_drafts._find_unsent", lambda _: None)  # the draft stays
     machine = begun()
     machine.plan_fault("401", skip=4, times=1)
     machine.deliver(resend=False)
