@@ -166,7 +166,6 @@ def test_the_same_frame_is_the_same_file(suffix) -> None:
     script = f"""
 import sys
 import pandas as pd
-sys.path.insert(0, {"plugins"!r})
 from outbound_transfer.queries.frames import frame_writer
 frame = pd.DataFrame({{"a": range(9000), "b": [{{"x", "y", "z"}}] * 9000, "c": pd.Timestamp(2026, 1, 1)}})
 frame_writer("a{suffix}", frame)(open(sys.argv[1], "w+b"))
