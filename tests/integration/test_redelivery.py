@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
-from outbound_transfer.exceptions import outcome_of
+from outbound_transfer.delivery.file_attacher import FileAttacher
+from outbound_transfer.exceptions import MalformedResponse, outcome_of
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
@@ -210,3 +211,122 @@ def test_an_error_is_about_the_second_transfer(redeliver, sandbox, first) -> Non
     outcome = outcome_of(raised.value)
     assert outcome.transfer_id != first["id"]
     assert (outcome.status, outcome.not_picked_up) == ("draft", [ANN, BOB, EVE])
+
+
+def do_on_second_wait(time: SimulatedClock, then: Callable[[], None]) -> None:
+    sleep, waits = time.sleep, []
+
+    def sleep_and_act(seconds: float) -> None:
+        sleep(seconds)
+        waits.append(seconds)
+        if len(waits) == 2:
+            then()
+
+    time.sleep = sleep_and_act  # type: ignore[method-assign]
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("why", ["no slot", "in doubt"])
+def test_who_picks_up_while_the_send_waits_gets_nothing(redeliver, sandbox, first, time, why, deferrable) -> None:
+    fault = {"kind": "error", "method": "POST", "path": "*/send", "status": 500}
+
+    def free_a_slot() -> None:
+        sandbox.pickup(first["id"], ANN)
+        sandbox.patch_account(outstanding_transfer_limit=1000)
+
+    if why == "no slot":
+        sandbox.patch_account(outstanding_transfer_limit=1)
+    else:
+        sandbox.plan_faults(*[fault] * 2)
+    do_on_second_wait(time, free_a_slot)
+    second = redeliver(deferrable=deferrable).run()
+    assert received(sandbox, second["id"]) == [BOB, EVE]
+    assert (second["subject"], second["message"]) == ("Once more: Report", "Hello")
+    assert sandbox.sent() == [first["id"], second["id"]]
+
+
+@pytest.mark.parametrize(("change", "error"), [("picked up", None), ("all", "Everybody has"), ("canceled", "canceled")])
+def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, monkeypatch, change, error) -> None:
+    attach, drafts = FileAttacher.attach, []
+
+    def attach_and_change(self: Any, draft: Any, *arguments: Any, **options: Any) -> Any:
+        records = attach(self, draft, *arguments, **options)
+        drafts.append(draft.state.transfer_id)
+        if change == "canceled":
+            sandbox.cancel(first["id"])
+        elif len(drafts) == 1:
+            for recipient in (ANN, BOB, EVE) if change == "all" else (ANN,):
+                sandbox.pickup(first["id"], recipient)
+        return records
+
+    monkeypatch.setattr(FileAttacher, "attach", attach_and_change)
+    task = redeliver(keep_draft=True)
+    if error:
+        with pytest.raises((AirflowFailException, AirflowSkipException), match=error):
+            task.run()
+        assert sandbox.sent() == [first["id"]]
+    else:
+        assert received(sandbox, task.run()["id"]) == [BOB, EVE]
+    removed = [call["path"].rpartition("/")[2] for call in sandbox.requests() if call["method"] == "DELETE"]
+    assert removed == drafts[:1]
+
+
+WITHOUT_PICKUPS = [{"email": email, "name": email} for email in (ANN, BOB, EVE)]
+NOBODY = [{**one, "picked_up_at": None} for one in WITHOUT_PICKUPS]
+EVERYBODY = [{**one, "picked_up_at": "2026-01-01T00:00:00Z"} for one in WITHOUT_PICKUPS]
+
+
+@pytest.mark.parametrize(
+    ("collected", "expired", "recipients"),
+    [
+        (3, False, WITHOUT_PICKUPS),
+        (3, False, NOBODY),
+        (1, False, NOBODY),
+        (1, False, EVERYBODY),
+        (0, False, EVERYBODY),
+        (0, True, EVERYBODY),
+        (0, True, WITHOUT_PICKUPS),
+        (0, False, WITHOUT_PICKUPS),
+        (0, False, []),
+        (3, False, []),
+        (0, False, None),
+    ],
+)
+def test_nothing_follows_from_silence(redeliver, sandbox, first, collected, expired, recipients) -> None:
+    """A response that contradicts itself, or does not say who has picked up: nothing is sent, nothing is skipped."""
+    for recipient in (ANN, BOB, EVE)[:collected]:
+        sandbox.pickup(first["id"], recipient)
+    if expired:
+        sandbox.set_expiry(first["id"], 0)
+    path = f"/v1/transfers/{first['id']}"
+    fault = {
+        "kind": "field_value",
+        "method": "GET",
+        "path": path,
+        "field": "recipients",
+        "json": json.dumps(recipients),
+    }
+    sandbox.plan_faults(*[fault] * 8)
+    with pytest.raises(MalformedResponse, match="contradicts itself about who|not as documented"):
+        redeliver().run()
+    sandbox.assert_all_faults_triggered()
+    assert sandbox.sent() == [first["id"]]
+
+
+def test_an_address_in_other_case_is_the_same_person(redeliver, sandbox, first) -> None:
+    sandbox.pickup(first["id"], BOB)
+    twins = [{"email": BOB.upper(), "name": "Bob", "picked_up_at": None}, *(one for one in first["recipients"])]
+    for one in twins[1:]:
+        one["picked_up_at"] = "2026-01-01T00:00:00Z" if one["email"] == BOB else None
+    path = f"/v1/transfers/{first['id']}"
+    fault = {"kind": "field_value", "method": "GET", "path": path, "field": "recipients", "json": json.dumps(twins)}
+    sandbox.plan_faults(*[fault] * 2)
+    assert received(sandbox, redeliver().run()["id"]) == [ANN, EVE]
+    sandbox.assert_all_faults_triggered()
+
+
+def test_an_address_must_not_be_given_twice(redeliver, sandbox, first) -> None:
+    given = [{"email": ANN, "phone": "15550100001"}, {"email": ANN.upper(), "phone": "15550199999"}, BOB, EVE]
+    with pytest.raises(AirflowFailException, match=f"recipients has {ANN} more than once"):
+        redeliver(recipients=given).run()
+    assert sandbox.sent() == [first["id"]]

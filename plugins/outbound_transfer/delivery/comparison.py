@@ -15,6 +15,10 @@ class AlreadyDelivered(OutboundTransferError):
     """This run, or this delivery key, has sent a transfer, or may have, and must not send another one."""
 
 
+class DraftOutdated(Exception):
+    """Control flow, not an error: a draft was removed, as what it was made from has changed right before its send."""
+
+
 @dataclass
 class DraftState:
     """A draft, or the sent transfer that it became, with what this task knows of it.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.names import AirflowTaskTimeout
@@ -23,6 +24,7 @@ from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.delivery import state as states
 from outbound_transfer.delivery.attachments import by_name, describe_differences
 from outbound_transfer.delivery.comparison import (
+    DraftOutdated,
     DraftState,
     check_identity,
     check_sent,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.observer import DeliveryObserver
     from outbound_transfer.delivery.sources import Source
     from outbound_transfer.delivery.task_run import TaskRun
+    from outbound_transfer.protocol.messages import Precondition
     from outbound_transfer.protocol.models import File, NewTransfer, Transfer
 
 
@@ -165,15 +168,22 @@ class Delivery:
 
     reason_to_replace = staticmethod(reason_to_replace)
 
-    def send(self, state: DeliveryState, meant: NewTransfer | Transfer | None) -> Transfer:
+    def send(
+        self,
+        state: DeliveryState,
+        meant: NewTransfer | Transfer | None,
+        precondition: Precondition | None = None,
+    ) -> Transfer:
         """Send the draft, or find that it was sent.
 
         :param meant: the transfer that the draft is to become; None if there is no doubt whether it was sent.
+        :param precondition: is checked right before each attempt; raises :class:`.DraftOutdated` if it does not hold.
         :raises AlreadyDelivered: the service has sent its like since it was asked first.
+        :raises DraftOutdated: the precondition does not hold: the draft is removed, and was not sent.
         :raises TaskNotRunning: Airflow has given this try up; nothing is sent.
         :raises WrongTransfer: the sent transfer is not the one that was meant.
         """
-        send = endpoints.send_transfer(state.transfer_id)
+        send = replace(endpoints.send_transfer(state.transfer_id), precondition=precondition)
         self.history.fail_if_sent_meanwhile(state, meant)
         self.history.latest = state  # an error from now on names what it may have sent
         was_in_doubt, state.send_started = state.send_started, True
@@ -193,6 +203,12 @@ class Delivery:
         except DeferRequested as request:
             if not request.was_in_doubt:
                 self._undo_send_started(state, was_in_doubt)
+            raise
+        except DraftOutdated as reason:
+            # Its removal ends all doubt about a send that may still be under way.
+            self.history.discard(state.transfer_id, str(reason))
+            self._session.save(state)
+            self.draft = None
             raise
         self._on_sent()
         self.observer.record_transfer(transfer)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from outbound_transfer.airflow_compat.names import NEVER_EXPIRE, AirflowSkipException
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.addresses import normalize_address
+from outbound_transfer.protocol.addresses import duplicate_addresses, normalize_address
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import CANCELED, as_recipient_list, to_epoch
-from outbound_transfer.protocol.recipients import parse_text
+from outbound_transfer.protocol.recipients import mask_digits, parse_text
 from outbound_transfer.tasks.arguments import to_flag
 from outbound_transfer.tasks.masking import mask_phones, unmask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from outbound_transfer.delivery.content import Spool
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.protocol.messages import Precondition
     from outbound_transfer.protocol.models import Transfer
 
 #: Begins the subject of a second delivery that is given none.
@@ -37,7 +39,7 @@ class _Selection(msgspec.Struct):
     """To whom a transfer is delivered again, without an address in clear.
 
     :ivar first: digest of the transfer's id, subject and recipients, with ``salt``.
-    :ivar positions: of those who had not picked up, among the sorted addresses of the transfer.
+    :ivar positions: of those who had not picked up, among the sorted normalized addresses of the transfer.
     """
 
     first: str
@@ -49,7 +51,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     """Deliver the files of a sent transfer again, to those of its recipients who have not picked it up.
 
     Skips the task if everybody has. Otherwise it is a delivery like any other, see :class:`.DeliverFilesOperator`: who
-    has not picked up is decided once, before the send. A retry or a clear after it delivers to nobody else.
+    has not picked up is read again right before each attempt at the send; if somebody has since, another draft is made,
+    to those who are left. A retry or a clear after the send delivers to nobody else.
 
     :param transfer_id: the first transfer: its id, or a mapping with its id, such as the result of its task.
     :param files: must have the names and sizes of the first transfer's files, which the service does not return.
@@ -65,6 +68,10 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     template_fields: Sequence[str] = (*DeliverFilesOperator.template_fields, "transfer_id")
 
     _first: Transfer | None = None
+
+    #: Normalized addresses: to whom this try delivers, and who it has seen to have picked up.
+    _addresses: Set[str] = frozenset()
+    _picked_up: Set[str] = frozenset()
 
     def __init__(
         self,
@@ -94,13 +101,41 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         from outbound_transfer.delivery.comparison import require_file_list
         from outbound_transfer.protocol import endpoints
 
-        self._first = first = delivery.client.perform(endpoints.get_transfer(self.transfer_id))
+        self._first = first = delivery.client.perform(endpoints.get_pickups(self.transfer_id))
         require_file_list(first)
         addresses = self._select(delivery, first)
+        self._addresses = frozenset(addresses)
         super().load_recipients(delivery)
         self.recipients = mask_phones(_only(addresses, first, unmask(self.recipients)))
         self.subject = self.subject or f"{SUBJECT_PREFIX}{first.subject}"
         self.message = first.message if self.message is None else self.message
+
+    def _deliver(self, delivery: Delivery, context: Context, spool: Spool, *, resumed: bool) -> Transfer:
+        from outbound_transfer.delivery.comparison import DraftOutdated
+
+        given = self.recipients, self.subject, self.message
+        while True:  # each time, somebody else has picked up
+            try:
+                return super()._deliver(delivery, context, spool, resumed=resumed)
+            except DraftOutdated:
+                self.recipients, self.subject, self.message = given
+                resumed = False
+
+    def send_precondition(self) -> Precondition:
+        from outbound_transfer.protocol import endpoints
+        from outbound_transfer.protocol.messages import Precondition
+
+        return Precondition(endpoints.get_pickups(self.transfer_id), self._check_not_outdated)
+
+    def _check_not_outdated(self, first: Transfer) -> None:
+        """:raises DraftOutdated: the draft is not to be sent to all of its recipients any more."""
+        from outbound_transfer.delivery.comparison import DraftOutdated
+
+        self._picked_up |= _normalized(first.picked_up)
+        if first.status == CANCELED:
+            raise DraftOutdated(f"transfer {first.id} was canceled")
+        if self._addresses & self._picked_up:
+            raise DraftOutdated(f"transfer {first.id} was picked up by somebody meanwhile")
 
     def check_sources(self, sources: Sequence[Source]) -> None:
         assert self._first is not None
@@ -113,17 +148,19 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             )
 
     def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
-        """Return the addresses to deliver to: those of an earlier try that may have sent, otherwise of who is left."""
+        """Return to whom to deliver, normalized: whom an earlier try may have sent to, otherwise who is left."""
         from outbound_transfer.delivery.state import digest, new_salt
 
-        addresses, stored = sorted({recipient.email for recipient in first.recipients}), delivery.store.get(_STATE_KEY)
+        addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
+        stored = delivery.store.get(_STATE_KEY)
         if delivery.history.needs_same_input(resend=to_flag(self.resend, "resend")):
             selection = msgspec.convert(stored, _Selection | None)
             if selection and selection.first == digest([first.id, identity_of(first)], selection.salt):
                 return [addresses[position] for position in selection.positions]
             _fail_if_picked_up_since(delivery.run.earliest_start, first)
         _check_deliverable(first)
-        outstanding = set(first.not_picked_up) - set(first.picked_up)
+        self._picked_up |= _normalized(first.picked_up)
+        outstanding = _normalized(first.not_picked_up) - self._picked_up
         if not outstanding:
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
         salt = new_salt()
@@ -158,20 +195,27 @@ def _check_deliverable(first: Transfer) -> None:
         raise InvalidDelivery(f"Transfer {first.id} was canceled, so it is not delivered again")
 
 
-def _only(addresses: list[str], first: Transfer, recipients: Any) -> list[Any]:
-    """Return the recipients at these addresses, as they were given, or as the service returned them.
+def _normalized(addresses: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(normalize_address, addresses))
 
-    :raises InvalidDelivery: one of them is not among those that were given.
+
+def _only(addresses: list[str], first: Transfer, recipients: Any) -> list[Any]:
+    """Return the recipients at these normalized addresses, as they were given, or as the service returned them.
+
+    :raises InvalidDelivery: one of them is not among those that were given, or one that was given is there twice.
     """
-    known = {each.email: {"email": each.email, "name": each.name} for each in first.recipients}
+    known = {normalize_address(each.email): {"email": each.email, "name": each.name} for each in first.recipients}
     if recipients is None:
         return [known[address] for address in addresses]
-    given = {normalize_address(_address_of(each)): each for each in as_recipient_list(recipients)}
-    if missing := [address for address in addresses if normalize_address(address) not in given]:
+    listed = as_recipient_list(recipients)
+    if repeated := duplicate_addresses(map(_address_of, listed)):
+        raise InvalidDelivery(f"recipients has {', '.join(map(mask_digits, repeated[:5]))} more than once")
+    given = {normalize_address(_address_of(each)): each for each in listed}
+    if missing := [known[address]["email"] for address in addresses if address not in given]:
         raise InvalidDelivery(
             f"recipients lacks {', '.join(missing[:5])}, who received transfer {first.id} and did not pick it up"
         )
-    return [given[normalize_address(address)] for address in addresses]
+    return [given[address] for address in addresses]
 
 
 def _address_of(recipient: Any) -> str:

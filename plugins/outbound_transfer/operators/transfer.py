@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.state import DeliveryState, StateStore
     from outbound_transfer.delivery.task_run import TaskRun
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.protocol.messages import Precondition
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
     #: Finds the files; ``is_sent=True`` if they are only compared with what was sent.
@@ -698,7 +699,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         records = delivery.attach(
             draft, sources, files=files, exclusive=True, max_parallel_uploads=max_parallel_uploads
         )
-        transfer = delivery.send(draft.state, new)
+        transfer = delivery.send(draft.state, new, self.send_precondition())
         self.log.info("%s", delivery_summary(transfer, records, context["ti"], delivery.client.settings))
         return transfer
 
@@ -713,6 +714,10 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
 
     def check_sources(self, sources: Sequence[Source]) -> None:
         """Check the files before anything is created; here, any will do."""
+
+    def send_precondition(self) -> Precondition | None:
+        """Return what must still hold right before each attempt at the send; here, nothing."""
+        return None
 
     def _discard_unsent(self, delivery: Delivery) -> AbstractContextManager[None]:
         from outbound_transfer.client.retry import POLL_RETRY_POLICY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -26,6 +26,14 @@ class _Rows(msgspec.Struct):
     next_cursor: str | None
 
 
+class _Pickup(msgspec.Struct):
+    picked_up_at: str | None  # without a default: null says something, a missing field does not
+
+
+class _Pickups(msgspec.Struct):
+    recipients: Annotated[tuple[_Pickup, ...], msgspec.Meta(min_length=1)]
+
+
 def decode_transfer(body: bytes) -> Transfer:
     """Decode one transfer. Unpaired surrogates are replaced.
 
@@ -35,6 +43,14 @@ def decode_transfer(body: bytes) -> Transfer:
         return msgspec.json.decode(body, type=Transfer)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _convert_transfer(_parse_leniently(body))
+
+
+def check_pickups(body: bytes) -> None:
+    """Check that a transfer has recipients, and says of each whether they have picked up: silence is no answer.
+
+    :raises msgspec.DecodeError: it does not.
+    """
+    msgspec.convert(_parse_leniently(body), _Pickups)
 
 
 def decode_page(body: bytes) -> TransferPage:

@@ -11,10 +11,10 @@ from urllib.parse import quote
 import msgspec
 
 from outbound_transfer.protocol import events
-from outbound_transfer.protocol.decoding import decode_page, decode_transfer
+from outbound_transfer.protocol.decoding import check_pickups, decode_page, decode_transfer
 from outbound_transfer.protocol.errors import InvalidDelivery, MalformedResponse
 from outbound_transfer.protocol.messages import Api, Call, Operation, Reconciliation, Response, Upload
-from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage
+from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage, has_contradictory_pickups
 
 T = TypeVar("T")
 
@@ -75,6 +75,11 @@ def list_transfers(*, limit: int = MAX_PAGE_SIZE, status: str = "all", cursor: s
 def get_transfer(transfer_id: str) -> Call[Transfer]:
     """GET /v1/transfers/{transfer_id}: a draft or a sent transfer, with its files (service-api.md, R29)."""
     return Call(Operation.GET, "GET", _path(transfer_id), partial(_decode_transfer_with_id, transfer_id))
+
+
+def get_pickups(transfer_id: str) -> Call[Transfer]:
+    """As :func:`get_transfer`, with a response that says of every recipient whether they have picked up."""
+    return replace(get_transfer(transfer_id), decode=partial(_decode_pickups, transfer_id))
 
 
 def attach_file(transfer_id: str, upload: Upload) -> Call[AttachResult]:
@@ -174,6 +179,17 @@ def _decode_transfer_with_id(transfer_id: str, response: Response) -> Transfer:
     transfer = _decode_transfer(response)
     if transfer.id != transfer_id:
         raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
+    return transfer
+
+
+def _decode_pickups(transfer_id: str, response: Response) -> Transfer:
+    transfer = _decode_transfer_with_id(transfer_id, response)
+    check_pickups(response.body)
+    if has_contradictory_pickups(transfer):
+        raise MalformedResponse(
+            f"get: the response contradicts itself about who has picked up transfer {transfer.id}: it is "
+            f"{transfer.status!r:.100}, and {transfer.picked_up_count} of {len(transfer.recipients)} recipients have"
+        )
     return transfer
 
 

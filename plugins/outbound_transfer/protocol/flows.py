@@ -21,7 +21,15 @@ from outbound_transfer.protocol.errors import (
     WrongTransfer,
 )
 from outbound_transfer.protocol.identity import Identity, identity_of, known_identity_of, may_be_equal
-from outbound_transfer.protocol.messages import Call, Flow, Reconciliation, Response, Upload, decode_response
+from outbound_transfer.protocol.messages import (
+    Call,
+    Flow,
+    Precondition,
+    Reconciliation,
+    Response,
+    Upload,
+    decode_response,
+)
 from outbound_transfer.protocol.models import (
     File,
     NewTransfer,
@@ -86,6 +94,8 @@ class SafeCall(Generic[T]):
             and (applied := (yield from self._find_applied_result(self.call.reconciliation))) is not None
         ):
             return applied
+        if self.call.precondition:
+            yield from _check_precondition(self.call.precondition)
         try:
             return (yield from self._counted_attempt())
         except InvalidState:
@@ -125,6 +135,15 @@ class SafeCall(Generic[T]):
 def _perform(call: Call[T], after_in_doubt_attempt: bool = False) -> Flow[T]:
     response: Response = yield call
     return decode_response(call, replace(response, after_in_doubt_attempt=after_in_doubt_attempt))
+
+
+def _check_precondition(precondition: Precondition) -> Flow[None]:
+    try:
+        found = yield from _perform(precondition.query)
+    except CallError as error:
+        error.in_doubt = False  # the call itself was not made
+        raise
+    precondition.check(found)
 
 
 def create_draft(new: NewTransfer, max_drafts: int) -> Flow[Transfer]:

@@ -117,12 +117,25 @@ class Reconciliation(Generic[T]):
 
 
 @dataclass(frozen=True)
+class Precondition:
+    """What must hold right before each attempt of a call.
+
+    :ivar query: the call that shows it.
+    :ivar check: gets the query's result, and raises an error, which is no :class:`.CallError`, if it does not hold.
+    """
+
+    query: Call[Any]
+    check: Callable[[Any], None]
+
+
+@dataclass(frozen=True)
 class Call(Generic[T]):
     """One request to an endpoint, and how to decode its response.
 
     :ivar path: below the connection's address; starts with ``/v1``.
     :ivar decode: returns the result from a successful response.
     :ivar reconciliation: what to do before repeating a call in doubt; None if a repeat is harmless.
+    :ivar precondition: what is checked before each attempt; None if nothing is.
     :ivar max_in_doubt_attempts: number of attempts that may end in doubt; None if only the retry policy limits them.
     :ivar secrets: texts of the request that no error may quote.
     :ivar max_response_bytes: a larger body raises :class:`.errors.MalformedResponse`.
@@ -137,6 +150,7 @@ class Call(Generic[T]):
     upload: Upload | None = None
     api: Api = Api.TRANSFER
     reconciliation: Reconciliation[T] | None = None
+    precondition: Precondition | None = None
     max_in_doubt_attempts: int | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
     max_response_bytes: int = MAX_RESPONSE_BYTES

@@ -77,6 +77,21 @@ class Transfer(msgspec.Struct, frozen=True):
         return [recipient.email for recipient in self.recipients if recipient.picked_up_at is None]
 
 
+def has_contradictory_pickups(transfer: Transfer) -> bool:
+    """Return whether the status contradicts what the recipients have done (service-api.md, R17)."""
+    some, all_of_them = bool(transfer.picked_up), not transfer.not_picked_up
+    match transfer.status:
+        case "draft" | "pending":
+            return some
+        case "partial":
+            return not some or all_of_them
+        case "complete":
+            return not all_of_them
+        case "expired":
+            return all_of_them
+    return False
+
+
 class UnreadableRow(msgspec.Struct, frozen=True):
     """A row of a listing that is not a valid transfer.
 
