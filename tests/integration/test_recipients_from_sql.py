@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+import traceback
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +21,7 @@ from outbound_transfer.airflow_compat.names import AirflowFailException, Airflow
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.queries.errors import QueryFailed
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, task_instance
 from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
@@ -197,6 +201,31 @@ def test_columns_are_those_of_a_recipient_or_refused(columns) -> None:
         assert not is_right
     else:
         assert is_right
+
+
+@pytest.mark.parametrize("secret", ["S3CRET-TOKEN-77", "ab1", 1234])
+def test_no_error_quotes_a_parameter(connection, tmp_path, monkeypatch, secret) -> None:
+    """DuckDB quotes the value that it cannot convert."""
+    file = tmp_path / "crm.duckdb"
+    duckdb.connect(str(file)).close()
+    monkeypatch.setenv("AIRFLOW_CONN_DUCK", json.dumps({"conn_type": "duckdb", "host": str(file)}))
+    query = RecipientsFromSql(
+        sql="SELECT 'a' AS email WHERE CAST(? AS DATE) > NOW()", parameters=[secret], conn_id="duck"
+    )
+    with pytest.raises(QueryFailed, match="connection 'duck' refused the query for the recipients: .*Exc") as raised:
+        query.load()
+    assert str(secret) not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_parameter_that_fails_to_render_shows_no_other(caplog) -> None:
+    query = people(parameters=["S3CRET-TOKEN-77", "ab1", "{{ nope.missing.x }}"])
+    operator = DeliverFilesOperator(task_id="t", files="a", subject="S", recipients=query)
+    with caplog.at_level(logging.DEBUG), pytest.raises(jinja2.UndefinedError) as raised:
+        operator.render_template_fields({}, jinja2.Environment())
+    shown = caplog.text + "".join(traceback.format_exception(raised.value)) + repr(operator.recipients)
+    assert "S3CRET" not in shown
+    assert "ab1" not in shown
+    assert query.parameters[0] == "S3CRET-TOKEN-77", "as the next task instance needs it"
 
 
 FROM_TEMPLATES = """

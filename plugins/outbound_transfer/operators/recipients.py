@@ -47,24 +47,35 @@ class RecipientsFromSql:
 
         :return: a mapping for each row, without the fields that are NULL.
         :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
+        :raises QueryFailed: the database cannot be reached, or refuses the query.
         :raises InvalidDelivery: the columns are not those of a recipient, or the rows are more than the service takes.
         """
+        from outbound_transfer.queries.connection import DatabaseErrors
         from outbound_transfer.warehouse.connection import require_sql_hook  # loads the warehouse
 
         hook = require_sql_hook(BaseHook.get_hook(self.conn_id), self.conn_id)
-        with closing(hook.get_conn()) as connection, closing(connection.cursor()) as tx:
+        errors = DatabaseErrors(BaseHook.get_connection(self.conn_id))
+        with errors.translated("cannot be opened"):
+            opened = hook.get_conn()
+        with (
+            errors.translated("refused the query for the recipients", self.parameters),
+            closing(opened) as connection,
+            closing(connection.cursor()) as tx,
+        ):
             tx.execute(self.sql, *([self.parameters] if self.parameters else []))
             columns = [str(column[0]).lower() for column in tx.description or ()]
-            _check_columns(columns)
+            _check_columns(columns, self.parameters)
             rows = tx.fetchmany(MAX_RECIPIENTS + 1)
         if len(rows) > MAX_RECIPIENTS:
             raise InvalidDelivery(f"The query for the recipients returned more than {MAX_RECIPIENTS} rows")
         return [{field: value for field, value in zip(columns, row, strict=True) if value is not None} for row in rows]
 
 
-def _check_columns(columns: list[str]) -> None:
+def _check_columns(columns: list[str], parameters: Any = None) -> None:
+    from outbound_transfer.queries.errors import redact_parameters
+
     if "email" not in columns or len(set(columns)) < len(columns) or not set(columns) <= RECIPIENT_FIELDS:
         raise InvalidDelivery(
             "The query for the recipients must return the column email, optionally name and phone, and no other, not "
-            f"{', '.join(columns)[:200] or 'nothing'}"
+            f"{redact_parameters(', '.join(columns), parameters)[:200] or 'nothing'}"
         )

@@ -258,14 +258,18 @@ class _NewTransferOperator(_TransferOperator):
         self.security_answer = security_answer
         self.resend = resend
 
-    def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
+    def _do_render_template_fields(self, parent: Any, template_fields: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(parent, RecipientsFromSql):
+            # Airflow logs a field that fails to render, and these parameters are never shown.
+            parent.parameters = self.render_template(parent.parameters, *args, **kwargs)
+            template_fields = [name for name in template_fields if name != "parameters"]
         # Airflow stores and shows rendered fields; their secrets are masked before it does.
         mask_phones_in_log(self.recipients)  # Airflow logs a template that fails to render
         templates, recipients = {name: getattr(self, name) for name in _TEXT_FIELDS}, self.recipients
         if isinstance(recipients, RecipientsFromSql):
             self.recipients = copy(recipients)  # its templates are rendered in place, for this task instance alone
         try:
-            super()._do_render_template_fields(parent, *args, **kwargs)
+            super()._do_render_template_fields(parent, template_fields, *args, **kwargs)
         except BaseException:
             self.security_answer, self.recipients = mask(self.security_answer), MaskedValue(self.recipients)
             raise

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.protocol.errors import OutboundTransferError
-from outbound_transfer.protocol.redaction import redact
-from outbound_transfer.queries.errors import QueryFailed
+from outbound_transfer.queries.errors import QueryFailed, redact_parameters
 from outbound_transfer.queries.rows import Batch, Result
 from outbound_transfer.queries.values import normalize_column
 from outbound_transfer.warehouse.dialects.mysql import decode_as_utf8
@@ -46,7 +45,7 @@ def query_connection(
     from airflow.providers.common.sql.hooks.sql import DbApiHook
 
     airflow_connection = BaseHook.get_connection(sql_conn_id)
-    errors = _DatabaseErrors(airflow_connection)
+    errors = DatabaseErrors(airflow_connection)
     hook = airflow_connection.get_hook(hook_params=dict(hook_params or {}))
     if not isinstance(hook, DbApiHook):
         raise NotASqlConnection(f"connection '{sql_conn_id}' is not a SQL connection (its hook is not a DbApiHook)")
@@ -62,7 +61,7 @@ def query_connection(
 class QueryConnection:
     """An open connection, for one query after another."""
 
-    def __init__(self, opened: Any, errors: _DatabaseErrors, zone: tzinfo) -> None:
+    def __init__(self, opened: Any, errors: DatabaseErrors, zone: tzinfo) -> None:
         self._opened, self._errors, self._zone = opened, errors, zone
         self._cursors: list[Any] = []
 
@@ -80,7 +79,7 @@ class QueryConnection:
         :return: its result, to be read before the next query starts.
         :raises QueryFailed: the database refuses it, or it returns no columns.
         """
-        with self._errors.translated("refused the query"):
+        with self._errors.translated("refused the query", parameters):
             cursor = _streaming_cursor(self._opened)
             self._cursors.append(cursor)
             cursor.execute(sql, parameters) if parameters else cursor.execute(sql)
@@ -88,16 +87,16 @@ class QueryConnection:
             columns = [str(column[0]) for column in cursor.description or ()]
         if not columns:
             raise QueryFailed(f"connection '{self._errors.conn_id}': the query returns no columns: it must be a SELECT")
-        return Result(columns, self._batches(cursor, rows, len(columns)))
+        return Result(columns, self._batches(cursor, rows, len(columns), parameters))
 
-    def _batches(self, cursor: Any, rows: Sequence[Any], width: int) -> Iterator[Batch]:
+    def _batches(self, cursor: Any, rows: Sequence[Any], width: int, parameters: Any) -> Iterator[Batch]:
         size = _FIRST_ROWS
         while rows:
             if len(rows[0]) != width:  # a dictionary of a driver that has no other rows
                 raise QueryFailed("the driver's rows have not all columns: give each column another name (AS …)")
             yield [normalize_column(column, self._zone) for column in zip(*map(_as_tuple, rows), strict=True)]
             size = _next_size(size, rows)
-            with self._errors.translated("stopped while its rows were read"):
+            with self._errors.translated("stopped while its rows were read", parameters):
                 rows = cursor.fetchmany(size)
 
 
@@ -145,25 +144,26 @@ def _row_bytes(row: Any) -> int:
     return sum(len(value) if isinstance(value, str | bytes | memoryview) else _VALUE_BYTES for value in values)
 
 
-class _DatabaseErrors:
-    """Words the errors of a connection, without its secrets."""
+class DatabaseErrors:
+    """Words the errors of a connection, without its secrets and without the parameters of a query."""
 
     def __init__(self, connection: Connection) -> None:
         self.conn_id = connection.conn_id
         self._connection = connection
 
     @contextmanager
-    def translated(self, what: str) -> Iterator[None]:
+    def translated(self, what: str, parameters: Any = None) -> Iterator[None]:
         """Raise the errors of the block as :class:`QueryFailed`.
 
         :param what: what the connection does, for the message.
+        :param parameters: of the query, which no error may quote.
         """
         try:
             yield
         except OutboundTransferError:
             raise
         except Exception as error:  # each driver has its own
-            text = redact(str(error), self._secrets())
+            text = redact_parameters(str(error), parameters, self._secrets())
             advice = _LOCKED_ADVICE if _is_locked(error) else ""
             # Without its cause, whose text may quote a secret.
             raise QueryFailed(f"connection '{self.conn_id}' {what}: {type(error).__name__} {text}{advice}") from None
