@@ -204,14 +204,14 @@ def _only(addresses: list[str], first: Transfer, recipients: Any) -> list[Any]:
 
     :raises InvalidDelivery: one of them is not among those that were given, or one that was given is there twice.
     """
-    known = {normalize_address(each.email): {"email": each.email, "name": each.name} for each in first.recipients}
+    known = {normalize_address(each.email): each for each in first.recipients}
     if recipients is None:
-        return [known[address] for address in addresses]
+        return [{"email": known[address].email, "name": known[address].name} for address in addresses]
     listed = as_recipient_list(recipients)
     if repeated := duplicate_addresses(map(_address_of, listed)):
         raise InvalidDelivery(f"recipients has {', '.join(map(mask_digits, repeated[:5]))} more than once")
     given = {normalize_address(_address_of(each)): each for each in listed}
-    if missing := [known[address]["email"] for address in addresses if address not in given]:
+    if missing := [known[address].email for address in addresses if address not in given]:
         raise InvalidDelivery(
             f"recipients lacks {', '.join(missing[:5])}, who received transfer {first.id} and did not pick it up"
         )
