@@ -196,11 +196,17 @@ def wrap_contents(files: Any, *, rendered: bool) -> Any:
     """
     if isinstance(files, list | tuple):
         return [wrap_contents(spec, rendered=rendered) for spec in files]
-    if not isinstance(files, Mapping) or "content" not in files:
+    if isinstance(files, bytes | bytearray | memoryview):  # content without a name, which is refused later
+        return Content(files)
+    if not isinstance(files, Mapping):
         return files
-    value = files["content"]
+    # The value of an unknown key, which is refused later, may be content under a misspelled one.
+    return {key: value if key in ("path", "name") else _wrap(value, rendered=rendered) for key, value in files.items()}
+
+
+def _wrap(value: Any, *, rendered: bool) -> Any:
     is_final = rendered or (not isinstance(value, str) and (is_frame(value) or callable(value) or _is_content(value)))
-    return {**files, "content": Content(value)} if is_final and not isinstance(value, Content) else files
+    return Content(value) if is_final and not isinstance(value, Content) else value
 
 
 def _is_content(value: object) -> bool:

@@ -39,6 +39,8 @@ PlainSpec: TypeAlias = "str | dict[str, str]"
 #: The same, with its content if it is given by that.
 ParsedSpec: TypeAlias = "str | dict[str, Any]"
 
+_SPEC_KEYS: Final = frozenset(("path", "name", "content"))
+
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
 _URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re.IGNORECASE | re.DOTALL)
 
@@ -246,8 +248,10 @@ def _parse(spec: Any) -> ParsedSpec:
     if set(spec) == {"name", "content"} and name:
         return {"name": name, "content": Content.of(name, spec["content"])}
     if not spec.get("path") or not set(spec) <= {"path", "name"}:
+        unknown = sorted(str(key)[:50] for key in set(spec) - _SPEC_KEYS)
         raise InvalidDelivery(
             'a file given as a mapping needs "path", and may have "name"; or it has "name" and "content"'
+            + (f"; not {', '.join(map(repr, unknown[:5]))}" if unknown else "")
         )
     return {"path": _path_text(spec["path"]), "name": name} if name else {"path": _path_text(spec["path"])}
 
@@ -263,8 +267,19 @@ def _path_text(given: object) -> str:
     path = _object_storage_text(given) if hasattr(given, "protocol") else given
     path = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not path or not isinstance(path, str) or "\0" in path:
-        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {given!r}")
+        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {_describe(given)}")
     return path
+
+
+def _describe(given: object) -> str:
+    """Return what was given instead of a path: its type, as it may be content, which no error quotes."""
+    if given is None or given == "":
+        return repr(given)
+    return (
+        f"text with a null character, {len(given)} characters long"
+        if isinstance(given, str)
+        else type(getattr(given, "value", given)).__name__
+    )
 
 
 def _object_storage_text(given: object) -> str | None:
