@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import io
 import os
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import jinja2
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
+from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
 from outbound_transfer.delivery.content import MAX_BYTES_IN_MEMORY, ContentWriter
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
 from support.deliveries import DELIVERY, billed, counts, digest, task_instance
-from support.tasks import FakeTaskInstance, SimulatedClock, again, dying_after_the_send, without_credit
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after_the_send, without_credit
 
 TEXT = "Größe;Preis\n{{ not_a_template }}\n"
 LARGE = b"large" * (MAX_BYTES_IN_MEMORY // 5 + 1)
@@ -328,3 +331,63 @@ def test_no_archive_is_made_of_what_is_refused(deliver, sandbox, files, archive,
         deliver(files, archive=archive).run()
 
     assert sandbox.requests() == []
+
+
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        (b"SECRET content", "not bytes"),
+        ([b"SECRET content"], "not bytes"),
+        ([bytearray(b"SECRET content")], "not bytearray"),
+        ({"name": "a", "contents": "SECRET content"}, "not 'contents'"),
+        ([{"name": "a", "data": b"SECRET content", "path": "x"}], "not 'data'"),
+        ({"name": "a", "content": "SECRET content", "path": "x"}, 'it has "name" and "content"'),
+        (["SECRET content\0"], "text with a null character"),
+        ([("SECRET content",)], "not tuple|not list"),
+    ],
+)
+def test_content_in_a_wrong_form_is_not_quoted(deliver, files, error) -> None:
+    operator = DeliverFilesOperator(task_id="t", files=files, **DELIVERY)
+    operator.render_template_fields({}, jinja2.Environment())
+    if not isinstance(files, list) or not isinstance(files[0], str | tuple):  # which are paths, until they are checked
+        assert "SECRET" not in repr(operator.files)
+    with pytest.raises(AirflowFailException, match=error) as raised:
+        deliver(files).run()
+    assert "SECRET" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("where", ["function", "generator", "content"])
+def test_a_function_cannot_skip_what_was_sent(connection, sandbox, where) -> None:
+    """Its process dies after the send; the retry would be skipped, as if nothing had been delivered."""
+    calls: list[int] = []
+
+    def skip_second() -> str:
+        calls.append(1)
+        if len(calls) > 1:
+            raise AirflowSkipException("nothing new")
+        return "x"
+
+    def function() -> Any:
+        return content(skip_second())
+
+    def generator() -> Any:
+        yield content(skip_second())
+
+    def of_content() -> Any:
+        return content(skip_second)
+
+    callable_ = {"function": function, "generator": generator, "content": of_content}[where]
+    given = {"python_callable": callable_, "op_args": [], "op_kwargs": {}, **DELIVERY}
+    task = task_instance(_DeliverFilesDecoratedOperator, SimulatedClock(sandbox), retries=1, **given)
+    task.max_tries = task.try_number = 1
+    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+        task.run_once()
+    (sent,) = sandbox.sent()
+    if where == "content":  # a retry of what was sent produces none
+        assert task.run()["id"] == sent
+    else:
+        with pytest.raises(AirflowFailException, match=f"cannot be skipped any more.*nothing new.*{sent}"):
+            task.run()
+    with pytest.raises(AirflowFailException, match=f"cannot be skipped any more.*nothing new.*{sent}"):
+        again(task)
+    assert sandbox.sent() == [sent]

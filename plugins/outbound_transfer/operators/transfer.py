@@ -616,7 +616,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
 
         delivery = self.delivery(hook, context)
         keep_or_discard = nullcontext() if self.keep_draft else self._discard_unsent(delivery)
-        with Spool() as spool, keep_or_discard, delivery.annotate_in_doubt_errors():
+        with Spool() as spool, keep_or_discard, delivery.annotate_in_doubt_errors(), self._no_skip_after_send(delivery):
             transfer = self._deliver(delivery, context, spool, resumed=resumed and delivery.run.resumed)
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
             delivery.run.record_sent(transfer.id)
@@ -625,6 +625,22 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
             with _mention_sent_transfer(transfer.id):
                 return self._wait_until_finished(hook, transfer, context)
         return to_result(transfer)
+
+    @contextmanager
+    def _no_skip_after_send(self, delivery: Delivery) -> Iterator[None]:
+        """Let nothing that the block calls skip a task that has sent, or may have: a skip says that it has not.
+
+        :raises InvalidDelivery: instead of the skip.
+        """
+        try:
+            yield
+        except AirflowSkipException as skip:
+            if delivery.history.needs_same_input(resend=to_flag(self.resend, "resend")):
+                raise InvalidDelivery(
+                    "The task cannot be skipped any more, as an earlier attempt has sent its delivery, or may have. "
+                    f"What was to skip it: {skip or 'AirflowSkipException'}"
+                ) from skip
+            raise
 
     def open_state(self, hook: OutboundTransferHook, context: Context) -> tuple[TaskRun, StateStore]:
         from outbound_transfer.delivery.delivery_key import claim_delivery_key
