@@ -225,10 +225,40 @@ def test_a_workbook_has_real_dates_and_texts_that_compute_nothing() -> None:
         (datetime(1, 1, 1), "0001-01-01T00:00:00"),
         (-timedelta(hours=1), "-01:00:00"),
         (True, True),
+        (1.7976931348623157e308, 1.7976931348623157e308),
+        (5e-324, "5e-324"),
+        (Decimal("1e-310"), f"{Decimal('1e-310'):f}"),
+        (Decimal("sNaN"), "sNaN"),
+        (timedelta(days=2_958_465), timedelta(days=2_958_465)),
+        (timedelta(days=2_958_466), "71003184:00:00"),
+        (datetime(9999, 12, 31, 23, 59, 59, 999999), datetime(9999, 12, 31, 23, 59, 59, 999000)),
+        (datetime(2026, 1, 31, 23, 59, 59, 999999), datetime(2026, 1, 31, 23, 59, 59, 999000)),
+        (time(23, 59, 59, 999999), time(23, 59, 59, 999000)),
+        (timedelta(hours=23, minutes=59, seconds=59.9999), timedelta(hours=23, minutes=59, seconds=59.999)),
+        ("<r>a</r>", "<r>a</r>"),
+        ("<r><b>&</r>", "<r><b>&</r>"),
+        ("<r></r>", "<r></r>"),
     ],
 )
 def test_a_workbook_rounds_and_shifts_nothing(value: Any, expected: Any) -> None:
     assert sheet_rows(written("xlsx", ["a"], [(value,)]))[1] == (expected,)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False))
+def test_a_workbook_keeps_all_digits_of_a_float(value: float) -> None:
+    assert sheet_rows(written("xlsx", ["a"], [(value,)]))[1] == (value,)
+
+
+@given(st.datetimes(datetime(1900, 3, 1)) | st.times())
+def test_a_workbook_cuts_a_time_to_the_millisecond_and_shows_it(value: datetime | time) -> None:
+    cell = openpyxl.load_workbook(io.BytesIO(written("xlsx", ["a"], [(value,)]))).active["A2"]
+    assert cell.value == value.replace(microsecond=value.microsecond // 1000 * 1000)
+    assert cell.number_format.endswith("ss.000") == (cell.value.microsecond > 0)
+
+
+@pytest.mark.parametrize("name", ["<r>a</r>", "<r></r>"])
+def test_a_column_of_a_workbook_has_its_name(name: str) -> None:
+    assert sheet_rows(written("xlsx", [name], [])) == [(name,)]
 
 
 @pytest.mark.parametrize("character", ["x", "😀"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -17,13 +19,19 @@ if TYPE_CHECKING:
     from xlsxwriter.workbook import Workbook
     from xlsxwriter.worksheet import Worksheet
 
+    #: By the type of a value, and whether it has a fraction of a second.
+    _Styles = Mapping[tuple[type, bool], Format]
+
 #: Rows of a sheet, its header included; columns of a sheet; characters of a cell, in UTF-16.
 MAX_SHEET_ROWS: Final = 1_048_576
 MAX_COLUMNS: Final = 16_384
 MAX_CELL_LENGTH: Final = 32_767
 
-#: Digits that a spreadsheet keeps of a number.
+#: Digits that a spreadsheet keeps of any number.
 _MAX_DIGITS: Final = 15
+
+#: A spreadsheet takes a smaller number for 0.
+_MIN_NUMBER: Final = sys.float_info.min
 
 #: A workbook's days are counted from 1900, and that year has a 29th of February that never was.
 _FIRST_DAY: Final = date(1900, 3, 1)
@@ -31,6 +39,10 @@ _FIRST_DAY: Final = date(1900, 3, 1)
 #: So that the same result makes the same bytes.
 _CREATED: Final = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
+#: The day after its last, counted from the first.
+_DAYS: Final = timedelta(days=2_958_466)
+
+#: How dates and times are shown; without its ".000", a fraction of a second would round them up, to the next day even.
 _FORMATS: Final = {
     datetime: "yyyy-mm-dd hh:mm:ss",
     date: "yyyy-mm-dd",
@@ -45,8 +57,9 @@ _MAX_WIDTH: Final = 60
 def write_xlsx(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEET_ROWS) -> None:
     """Write a result as a workbook; what does not fit into a sheet goes on in the next, under the same header.
 
-    Texts are texts, never formulas or links. A cell has no zone, so a timestamp shows the time of its zone. A number of
-    more than 15 digits is written as text, as a spreadsheet would round it.
+    Texts are texts, never formulas or links. A cell has no zone, so a timestamp shows the time of its zone. Dates and
+    times keep milliseconds. An integer or decimal of more than 15 digits is written as text, as a spreadsheet would
+    round it, and so is what is beyond a workbook's numbers and days.
 
     :param max_sheet_rows: of a sheet, its header included.
     :raises ResultNotWritable: a text is too long for a cell, or there are too many columns.
@@ -58,7 +71,11 @@ def write_xlsx(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEE
     with TemporaryDirectory() as folder:  # the library leaves its files if it does not come to their end
         workbook = Workbook(file, {"constant_memory": True, "tmpdir": folder, "use_zip64": True})
         workbook.set_properties({"created": _CREATED})
-        styles = {kind: workbook.add_format({"num_format": pattern}) for kind, pattern in _FORMATS.items()}
+        styles = {
+            (kind, has_fraction): workbook.add_format({"num_format": pattern + ".000" * has_fraction})
+            for kind, pattern in _FORMATS.items()
+            for has_fraction in (False, True)
+        }
         try:
             _write_sheets(workbook, result, styles, max_sheet_rows)
         except BaseException:
@@ -68,7 +85,7 @@ def write_xlsx(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEE
         workbook.close()
 
 
-def _write_sheets(workbook: Workbook, result: Result, styles: Mapping[type, Format], max_sheet_rows: int) -> None:
+def _write_sheets(workbook: Workbook, result: Result, styles: _Styles, max_sheet_rows: int) -> None:
     header = workbook.add_format({"bold": True})
     sheet, row, widths = None, 0, None
     for batch in result.batches:
@@ -89,7 +106,7 @@ def _new_sheet(workbook: Workbook, columns: Sequence[str], widths: Sequence[int]
     sheet.freeze_panes(1, 0)
     for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
         sheet.set_column(number, number, width)
-        sheet.write_string(0, number, _checked(name, name), header)
+        _write_text(sheet, 0, number, _checked(name, name), header)
     return sheet
 
 
@@ -101,35 +118,65 @@ def _widths(columns: Sequence[str], batch: Batch) -> list[int]:
     return [min(max(_MIN_WIDTH, *map(len, column)) + 2, _MAX_WIDTH) for column in texts]
 
 
-def _write_cell(sheet: Worksheet, row: int, column: int, value: Any, styles: Mapping[type, Format], name: str) -> None:
+def _write_cell(sheet: Worksheet, row: int, column: int, value: Any, styles: _Styles, name: str) -> None:
     match value:
         case bool():
             sheet.write_boolean(row, column, value)
-        case int() | float() | Decimal() if _is_exact(value):
+        case float() if _is_exact(value):
+            sheet.write_number(row, column, _AllDigits(value))
+        case int() | Decimal() if _is_exact(value):
             sheet.write_number(row, column, value)  # a Decimal by its digits
         case datetime() if value.date() >= _FIRST_DAY:
-            sheet.write_datetime(row, column, value.replace(tzinfo=None), styles[datetime])
+            _write_time(sheet, row, column, value.replace(tzinfo=None), styles)
         case datetime():
             sheet.write_string(row, column, to_text(value))
         case date() if value >= _FIRST_DAY:
-            sheet.write_datetime(row, column, value, styles[date])
+            _write_time(sheet, row, column, value, styles)
         case time() if value.tzinfo is None:
-            sheet.write_datetime(row, column, value, styles[time])
-        case timedelta() if value >= timedelta():
-            sheet.write_datetime(row, column, value, styles[timedelta])
+            _write_time(sheet, row, column, value, styles)
+        case timedelta() if timedelta() <= value < _DAYS:
+            _write_time(sheet, row, column, value, styles)
         case _:
-            sheet.write_string(row, column, _checked(to_text(value), name))
+            _write_text(sheet, row, column, _checked(to_text(value), name))
+
+
+class _AllDigits(float):
+    """A float that is written with all of its digits: the library formats numbers with 16, and some have 17."""
+
+    def __format__(self, specification: str, /) -> str:
+        return repr(self)
+
+
+def _write_time(sheet: Worksheet, row: int, column: int, value: Any, styles: _Styles) -> None:
+    """Write a date, time or duration with the milliseconds that a spreadsheet shows; what is below is cut off."""
+    micros = value.microseconds if isinstance(value, timedelta) else getattr(value, "microsecond", 0)
+    millis = micros // 1000 * 1000
+    if isinstance(value, timedelta):
+        value -= timedelta(microseconds=micros - millis)
+    elif micros:
+        value = value.replace(microsecond=millis)
+    sheet.write_datetime(row, column, value, styles[type(value), millis > 0])
 
 
 def _is_exact(number: float | Decimal) -> bool:
-    """Return whether a spreadsheet keeps all digits of a number; a float's are as many as a spreadsheet's."""
-    if isinstance(number, float):
-        return number - number == 0  # and neither infinite nor no number
+    """Return whether a spreadsheet keeps all digits of a number, as it does of a float."""
     if isinstance(number, int):
         return abs(number) < 10**_MAX_DIGITS
-    if not number.is_finite() or abs(number) >= 10**_MAX_DIGITS:
+    if isinstance(number, float):
+        return number == 0 or _MIN_NUMBER <= abs(number) < math.inf
+    if not number.is_finite():
+        return False
+    if number and not _MIN_NUMBER <= abs(number) < 10**_MAX_DIGITS:
         return False
     return len("".join(map(str, number.as_tuple().digits)).strip("0")) <= _MAX_DIGITS
+
+
+def _write_text(sheet: Worksheet, row: int, column: int, text: str, style: Format | None = None) -> None:
+    """Write a text; in three parts, of which it takes no fewer, if the library would write it as XML as it is."""
+    if text.startswith("<r>") and text.endswith("</r>"):
+        sheet.write_rich_string(row, column, text[:1], text[1:2], text[2:], *filter(None, [style]))
+    else:
+        sheet.write_string(row, column, text, style)
 
 
 def _checked(text: str, name: str) -> str:
