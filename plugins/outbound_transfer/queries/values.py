@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ JSON_ENCODER: Final = msgspec.json.Encoder(decimal_format="string")
 
 def normalize_column(values: Sequence[Any], zone: tzinfo) -> Sequence[Any]:
     """Return the values of a column as the types that formats write; see :func:`normalize`."""
-    if set(map(type, values)) <= _UNCHANGED:
+    kinds = set(map(type, values))
+    if kinds <= _UNCHANGED and (Decimal not in kinds or all(map(_is_finite, values))):
         return values
     return [normalize(value, zone) for value in values]
 
@@ -39,7 +41,7 @@ def normalize(value: Any, zone: tzinfo) -> Any:
         case None | bool():
             return value
         case int() | float() | str() | bytes() | Decimal() | timedelta():
-            return value if type(value) in _UNCHANGED else _base_value(value)
+            return value if type(value) in _UNCHANGED and _is_finite(value) else _base_value(value)
         case datetime():
             return _to_zone(value, zone)
         case date() | time():
@@ -57,8 +59,17 @@ def normalize(value: Any, zone: tzinfo) -> Any:
     return normalize(_foreign_value(value), zone)
 
 
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, Decimal) or value.is_finite()
+
+
 def _base_value(value: Any) -> Any:
-    """Return a value of a subclass, such as a driver's enumeration, as a value of its type."""
+    """Return a value of a subclass, such as a driver's enumeration, as a value of its type.
+
+    A Decimal that is infinite or no number becomes a float, which every format has a way to write.
+    """
+    if not _is_finite(value):
+        return math.nan if value.is_nan() else float(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, timedelta):

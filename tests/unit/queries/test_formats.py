@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import uuid
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta, timezone
@@ -27,7 +28,7 @@ from outbound_transfer.queries.file_formats import FORMATS, WriteOptions, write_
 from outbound_transfer.queries.formats.csv import escape_formula
 from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write_xlsx
 from outbound_transfer.queries.rows import Result
-from outbound_transfer.queries.values import normalize_column, to_text
+from outbound_transfer.queries.values import normalize, normalize_column, to_text
 
 UTC = timezone.utc
 
@@ -147,6 +148,9 @@ def test_the_same_rows_make_the_same_bytes(format_name: str, rows: list[tuple[An
         (2**70, str(2**70), 2**70),
         (1.5, "1.5", 1.5),
         (math.inf, "inf", None),
+        (Decimal("NaN"), "nan", None),
+        (Decimal("-Infinity"), "-inf", None),
+        ([Decimal("NaN")], "[null]", [None]),
         (Decimal("1E+3"), "1000", "1000"),
         (Decimal("0.10"), "0.10", "0.10"),
         (Decimal("-12345678901234567890.123456789"), *["-12345678901234567890.123456789"] * 2),
@@ -182,7 +186,21 @@ def test_timestamps_are_converted_to_the_zone_that_is_asked_for() -> None:
     assert sheet_rows(written("xlsx", ["a", "b"], rows, zone=zone))[1] == in_sheet
 
 
-FORMULAS = ["=1+1", "+SUM(A1)", "-2+3", "@cmd", " =1+1", "\t1", "\r1", "\n1", "\uff1d1", "-", "+a1"]
+FORMULAS = [
+    "=1+1",
+    "+SUM(A1)",
+    "-2+3",
+    "@cmd",
+    " =1+1",
+    "\t1",
+    "\r1",
+    "\n1",
+    "\uff1d1",
+    "-",
+    "+a1",
+    "\ufeff=1",
+    "\x00=1",
+]
 
 
 @pytest.mark.parametrize("text", FORMULAS)
@@ -195,6 +213,36 @@ def test_a_formula_is_escaped(text: str) -> None:
 @pytest.mark.parametrize("text", ["-1", "+44", "-1.5", "-1,234.5", "+1e5", "a=1", "", "'=1", "x-y"])
 def test_a_text_that_is_a_number_is_no_formula(text: str) -> None:
     assert escape_formula(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("Miller;=1+1;x", "Miller;'=1+1;x"),
+        ("a\t=cmd|' /C calc'!A0", "a\t'=cmd|' /C calc'!A0"),
+        ("a\n@b\r +c", "a\n'@b\r' +c"),
+        ('a;"=1+1;', "a;'\"=1+1;"),
+        ("a;\ufeff=1", "a;'\ufeff=1"),
+        ("=1;=2", "'=1;'=2"),
+        ("a;-1;+44;b-c", "a;-1;+44;b-c"),
+        ({"a": "b;=1"}, """{"a":"b;'=1"}"""),
+    ],
+)
+def test_a_formula_behind_another_separator_is_escaped(text: Any, escaped: str) -> None:
+    assert csv_rows(written("csv", ["a", "b"], [(0, text)]))[1] == ["0", escaped]
+
+
+@given(st.lists(st.text(st.sampled_from(" \"';,\t\r\n\ufeff=+-@|a1")), min_size=2, max_size=2), st.sampled_from(",;\t"))
+def test_no_spreadsheet_finds_a_formula(texts: list[str], separator: str) -> None:
+    content = io.StringIO(written("csv", texts, [texts]).decode("utf-8-sig"), newline="")
+    for row in csv.reader(content, delimiter=separator):
+        for cell in row:
+            assert cell.lstrip()[:1] not in ("=", "+", "-", "@") or re.fullmatch(r"\s*[+-]1+([.,]1+)*(,.*)?", cell)
+
+
+@pytest.mark.parametrize("value", [b"\xf8\xff", -timedelta(hours=1), -math.inf, Decimal("-Infinity")])
+def test_only_the_texts_of_a_mixed_column_are_escaped(value: Any) -> None:
+    assert csv_rows(written("csv", ["a"], [(value,), ("=1",)]))[1:] == [[to_text(normalize(value, UTC))], ["'=1"]]
 
 
 @pytest.mark.parametrize("value", [-1, -1.5, Decimal("-1.5"), -timedelta(seconds=1)])
@@ -218,7 +266,7 @@ def test_a_workbook_has_real_dates_and_texts_that_compute_nothing() -> None:
         (Decimal("1234567890123.45"), 1234567890123.45),
         (Decimal("12345678901234.56"), "12345678901234.56"),
         (Decimal("1.0000000000000000000000000000000001"), "1.0000000000000000000000000000000001"),
-        (Decimal("NaN"), "NaN"),
+        (Decimal("NaN"), "nan"),
         (math.nan, "nan"),
         (math.inf, "inf"),
         (date(1899, 12, 31), "1899-12-31"),
@@ -228,7 +276,7 @@ def test_a_workbook_has_real_dates_and_texts_that_compute_nothing() -> None:
         (1.7976931348623157e308, 1.7976931348623157e308),
         (5e-324, "5e-324"),
         (Decimal("1e-310"), f"{Decimal('1e-310'):f}"),
-        (Decimal("sNaN"), "sNaN"),
+        (Decimal("sNaN"), "nan"),
         (timedelta(days=2_958_465), timedelta(days=2_958_465)),
         (timedelta(days=2_958_466), "71003184:00:00"),
         (datetime(9999, 12, 31, 23, 59, 59, 999999), datetime(9999, 12, 31, 23, 59, 59, 999000)),
@@ -329,7 +377,8 @@ def test_a_large_object_is_read() -> None:
 def test_a_column_has_the_type_of_all_of_its_values(values: list[Any], type_: pa.DataType) -> None:
     table = pq.read_table(io.BytesIO(written("parquet", ["a"], [(value,) for value in values])))
     assert table.schema.field("a").type == type_
-    expected = [None if value is None else to_text(value) for value in values] if type_ == pa.string() else values
+    texts = [None if value is None else to_text(normalize(value, UTC)) for value in values]
+    expected = texts if type_ == pa.string() else values
     assert table["a"].to_pylist() == expected
 
 

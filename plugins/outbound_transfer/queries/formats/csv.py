@@ -6,22 +6,27 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from types import NoneType
 from typing import Any, BinaryIO, Final
 
 from outbound_transfer.queries.rows import Result, iter_rows
 from outbound_transfer.queries.values import encodable_texts, to_text
 
-#: Values of these types are no formulas, whatever their texts begin with.
-_NO_FORMULAS: Final = frozenset((NoneType, bool, int, float, Decimal, date, datetime, time, timedelta))
+#: Types whose texts are the database's own; those of the others are digits, dates, durations and base64.
+_TEXTS: Final = frozenset((str, list, dict))
 
 #: Types that the library writes as :func:`.to_text` does.
 _NATIVE: Final = frozenset((NoneType, int, float, str))
 
 #: What a spreadsheet takes for the start of a formula (OWASP, "CSV Injection"), in its full-width forms too.
-_FORMULA: Final = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+_SIGNS: Final = "[=+\\-@\uff1d\uff0b\uff0d\uff20]"
+_SIGN: Final = re.compile(_SIGNS)
+
+#: A formula in a cell; a spreadsheet skips what stands before it, a byte order mark at the start of the file among it.
+_FORMULA: Final = re.compile(rf"[\s\x00-\x1f\ufeff\"]*{_SIGNS}")
+
+#: Where a spreadsheet begins a cell that expects no commas: quotes do not hold it off, as they do not begin its cell.
+_SEPARATOR: Final = re.compile("([;\t\r\n])")
 
 #: A text that is a number is none: a spreadsheet computes nothing with it.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+([.,][0-9]+)*([eE][+-]?[0-9]+)?")
@@ -30,15 +35,16 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]+([.,][0-9]+)*([eE][+-]?[0-9]+)?")
 def write_csv(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
     """Write a result as CSV.
 
-    :param escape_formulas: put an apostrophe before a text, or a column's name, that a spreadsheet would compute.
+    :param escape_formulas: put an apostrophe before what a spreadsheet would compute in a text or a column's name.
     :raises ResultNotWritable: a text cannot be encoded.
     """
 
     def cells(values: Sequence[Any]) -> Sequence[Any]:
         kinds = set(map(type, values))
         texts = values if kinds <= _NATIVE else [None if value is None else to_text(value) for value in values]
-        if escape_formulas and not kinds <= _NO_FORMULAS:
-            return [escape_formula(text) if isinstance(text, str) else text for text in texts]
+        if escape_formulas and not kinds.isdisjoint(_TEXTS):
+            pairs = zip(values, texts, strict=True)
+            return [escape_formula(text) if type(value) in _TEXTS else text for value, text in pairs]
         return texts
 
     text = io.TextIOWrapper(file, "utf-8", newline="")
@@ -51,5 +57,14 @@ def write_csv(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
 
 
 def escape_formula(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula: ``=1+1`` becomes ``'=1+1``, and ``-1`` stays."""
+    """Return a text in which no spreadsheet finds a formula, whichever separator it expects.
+
+    ``=1+1`` becomes ``'=1+1``, ``a;=1+1`` becomes ``a;'=1+1``, and ``-1`` stays.
+    """
+    if _SIGN.search(text):
+        text = "".join(map(_escape_cell, _SEPARATOR.split(text)))
+    return f"'{text}" if text.startswith(("\t", "\r", "\n")) else text
+
+
+def _escape_cell(text: str) -> str:
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
