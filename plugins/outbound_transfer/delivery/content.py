@@ -42,7 +42,9 @@ class ContentWriter:
     """Content that a function writes, in bounded memory.
 
     :ivar write: is called with an empty binary file, open for writing and reading, which it may seek in and need not
-        close; once in each try that needs the content. Its errors fail the try as they are.
+        close; once in each try that needs the content. Its errors fail the try as they are. What it wraps the file in,
+        such as a TextIOWrapper, it must close, detach or at least flush: a wrapper that it leaves behind may hold rows
+        that nobody writes.
     """
 
     write: Callable[[BinaryIO], object]

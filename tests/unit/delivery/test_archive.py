@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.delivery.archive import check_archive_name, pack
+from outbound_transfer.delivery.archive import check_archive_name, check_entry_names, pack
 from outbound_transfer.delivery.content import Spool
 from outbound_transfer.delivery.sources import resolve_files
 from outbound_transfer.protocol.content_disposition import check_name
@@ -35,7 +35,15 @@ def archived(files: dict[str, bytes]) -> bytes:
         return b"".join(archive.upload().body())
 
 
-@given(st.dictionaries(NAMES, st.binary(max_size=2000), min_size=1, max_size=5))
+def can_be_unpacked(files: dict[str, bytes]) -> bool:
+    try:
+        check_entry_names(files)
+    except NameRefused:
+        return False
+    return True
+
+
+@given(st.dictionaries(NAMES, st.binary(max_size=2000), min_size=1, max_size=5).filter(can_be_unpacked))
 def test_an_archive_holds_the_very_files_in_their_order(files) -> None:
     data = archived(files)
 
@@ -43,6 +51,33 @@ def test_an_archive_holds_the_very_files_in_their_order(files) -> None:
         assert archive.testzip() is None
         assert [(name, archive.read(name)) for name in archive.namelist()] == list(files.items())
     assert archived(files) == data
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["C:evil.exe"],
+        ["a.txt:stream"],
+        ["a."],
+        ["a "],
+        ["CON"],
+        ["nul.txt"],
+        ["Com1.tar.gz"],
+        ["LPT\u00b9"],
+        ["aux .txt"],
+        ["A.txt", "a.txt"],
+        ["e\u0301.txt", "\xe9.txt"],
+        ["stra\xdfe", "STRASSE"],
+    ],
+)
+def test_a_name_that_another_system_would_change_is_not_packed(names: list[str]) -> None:
+    with pytest.raises(NameRefused, match="in an archive"):
+        archived(dict.fromkeys(names, b"a"))
+
+
+@pytest.mark.parametrize("name", ["console.txt", "com.txt", "com10", ".con", "auxiliary", "a.con", "C.txt"])
+def test_a_name_that_is_like_a_device(name: str) -> None:
+    check_entry_names([name])
 
 
 def test_the_bytes_do_not_depend_on_the_copy_of_a_file(tmp_path, monkeypatch) -> None:
