@@ -14,9 +14,11 @@ SHA-256 as its fingerprint, so the same bytes are the same file in each try, and
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
@@ -42,9 +44,9 @@ class ContentWriter:
     """Content that a function writes, in bounded memory.
 
     :ivar write: is called with an empty binary file, open for writing and reading, which it may seek in and need not
-        close; once in each try that needs the content. Its errors fail the try as they are. What it wraps the file in,
-        such as a TextIOWrapper, it must close, detach or at least flush: a wrapper that it leaves behind may hold rows
-        that nobody writes.
+        close; once in each try that needs the content. Its errors fail the try as they are. What it wraps the file in
+        it must close, such as a GzipFile or a ZipFile: what that still holds is not in the file. Only a TextIOWrapper
+        may stay open.
     """
 
     write: Callable[[BinaryIO], object]
@@ -152,7 +154,10 @@ class Spool:
         spooled = self._open_files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         # A handle of its own, which the function may close: a TextIOWrapper around it does.
         with os.fdopen(os.dup(spooled.fileno()), "w+b") as file:
+            references = sys.getrefcount(file)
             write(file)
+            if not file.closed and sys.getrefcount(file) > references:
+                _flush_texts(file)
         size, digest = 0, hashlib.sha256()
         reader = SpoolReader(spooled)
         while chunk := reader.read(CHUNK_BYTES):
@@ -172,6 +177,13 @@ class Spool:
         else:
             raise _not_content(name, value)
         return self.write(lambda file: file.writelines(chunks))
+
+
+def _flush_texts(file: BinaryIO) -> None:
+    """Flush each TextIOWrapper that a function has left around a file, for what it still holds."""
+    for wrapper in gc.get_referrers(file):
+        if isinstance(wrapper, io.TextIOWrapper):
+            wrapper.flush()
 
 
 class SpoolReader(io.RawIOBase):

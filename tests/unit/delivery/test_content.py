@@ -9,7 +9,7 @@ import io
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import given
@@ -145,6 +145,18 @@ def test_contents_are_wrapped_once_and_copied_by_reference() -> None:
     assert wrap_contents(wrapped, rendered=False) == wrapped
     assert isinstance(wrap_contents(wrapped, rendered=True)[1]["content"], Content)
     assert copy.deepcopy(wrapped)[0]["content"].value is file
+
+
+def test_a_text_wrapper_that_is_left_open_loses_nothing() -> None:
+    left_open, rows = [], "a,b\n" * 1000
+
+    def write(file: BinaryIO) -> None:
+        left_open.append(io.TextIOWrapper(file, newline=""))
+        left_open[0].write(rows)
+
+    with Spool() as spool:
+        held = spool.hold("a.csv", Content(ContentWriter(write)))
+        assert held.open().read() == rows.encode()
 
 
 MEMORY = """
