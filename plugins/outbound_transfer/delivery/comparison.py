@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from outbound_transfer.delivery import state as states
 from outbound_transfer.delivery.state import DeliveryState
-from outbound_transfer.protocol.errors import MalformedResponse, OutboundTransferError, WrongTransfer
+from outbound_transfer.protocol.errors import DraftChanged, MalformedResponse, OutboundTransferError, WrongTransfer
 from outbound_transfer.protocol.identity import has_exactly_files, identity_of
 from outbound_transfer.protocol.models import File, Transfer
 
@@ -93,6 +93,20 @@ def check_sent(state: DeliveryState, transfer: Transfer) -> None:
         f"Transfer {state.transfer_id} was sent, but {wrong}, and {sorted(planned) or 'another'} was meant. Check "
         "the service's web application, where it can be canceled."
     )
+
+
+def check_attached(state: DeliveryState, draft: Transfer) -> None:
+    """Compare the files that a draft holds with the records of those that were attached to it.
+
+    :raises DraftChanged: a record is missing, is another one, or was added.
+    """
+    attached = sorted((name, file.file_id, file.size) for name, file in state.files.items())
+    held = sorted((file.name, file.id, file.size) for file in draft.files or ())
+    if held != attached:
+        raise DraftChanged(
+            f"Draft {draft.id} does not hold the files that were attached to it, but {[name for name, *_ in held]}: "
+            "another try or task has changed it meanwhile. Nothing is sent; a retry attaches what is missing"
+        )
 
 
 def require_file_list(transfer: Transfer) -> None:

@@ -26,6 +26,7 @@ from outbound_transfer.delivery.attachments import by_name, describe_differences
 from outbound_transfer.delivery.comparison import (
     DraftOutdated,
     DraftState,
+    check_attached,
     check_identity,
     check_sent,
     require_file_list,
@@ -76,6 +77,8 @@ class Delivery:
         self.observer = self._session.observer
         self.history = DeliveryHistory(self._session)
         self.draft: DraftState | None = None
+        #: Whether this very try has created the draft, so that no other knows it.
+        self._is_created = False
 
     @contextmanager
     def annotate_in_doubt_errors(self) -> Iterator[None]:
@@ -118,7 +121,7 @@ class Delivery:
         states.save(self.store, state)
         self.observer.record_transfer(transfer)
         self.log.info("Created draft %s for %s", transfer.id, pluralize(len(new.recipients), "recipient"))
-        self.draft = DraftState(state, transfer, {})
+        self.draft, self._is_created = DraftState(state, transfer, {}), True
         return self.draft
 
     def _undo_create_started(self, state: DeliveryState) -> None:
@@ -180,6 +183,7 @@ class Delivery:
         :param precondition: is checked right before each attempt; raises :class:`.DraftOutdated` if it does not hold.
         :raises AlreadyDelivered: the service has sent its like since it was asked first.
         :raises DraftOutdated: the precondition does not hold: the draft is removed, and was not sent.
+        :raises DraftChanged: another try has changed the files of the draft; nothing is sent.
         :raises TaskNotRunning: Airflow has given this try up; nothing is sent.
         :raises WrongTransfer: the sent transfer is not the one that was meant.
         """
@@ -190,7 +194,9 @@ class Delivery:
         try:
             # A try that Airflow has given up can no longer write its state, so it stops here and cannot send.
             self._session.save(state)
-            self.run.check_still_running()
+            self._session.check_still_current()
+            if self.run.has_predecessor and not self._is_created:
+                self._check_files(state)
         except (Exception, AirflowTaskTimeout):
             self._undo_send_started(state, was_in_doubt)
             raise
@@ -215,6 +221,18 @@ class Delivery:
         self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         check_sent(state, transfer)
         return transfer
+
+    def _check_files(self, state: DeliveryState) -> None:
+        """Check that a draft that another try may still work on holds exactly what this one has attached.
+
+        :raises DraftChanged: it does not.
+        """
+        if not state.files:
+            return  # another task attaches them
+        transfer = self.client.perform(endpoints.get_transfer(state.transfer_id))
+        require_file_list(transfer)
+        if transfer.is_draft:  # otherwise the send finds it sent, and it is compared then
+            check_attached(state, transfer)
 
     def _undo_send_started(self, state: DeliveryState, was_in_doubt: bool) -> None:
         state.send_started = was_in_doubt

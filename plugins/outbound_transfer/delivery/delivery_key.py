@@ -71,7 +71,17 @@ class KeyedRun(TaskRun):
         self._key_state, self.delivery_key = key_state, delivery_key
         self.try_number = 1
         self.is_sent = key_state.is_sent
-        self.made_by = repr(tuple(TaskAttempt.of(context)[:4]))
+        attempt = TaskAttempt.of(context)
+        # With the start of its run: a run may be deleted and made anew under its id.
+        self.made_by = repr((*attempt[:4], attempt.run_started_at))
+
+    @property
+    def earliest_start(self) -> float:
+        return 0.0  # a key is older than its run: any run before may have delivered under it
+
+    @property
+    def has_predecessor(self) -> bool:
+        return self._key_state.is_taken_over
 
     def possible_send(
         self,

@@ -107,6 +107,7 @@ class FileAttacher:
     def _remove_stale(self, draft: DraftState, sources: Sequence[Source], *, exclusive: bool) -> None:
         state, session = draft.state, self._session
         for file in stale_files(state.files, draft.attached, by_name(sources), exclusive=exclusive):
+            session.check_still_current()
             session.client.perform(endpoints.remove_file(state.transfer_id, file.id))
             session.observer.record_file_removed(state.transfer_id, file.name)
             session.log.info("Removed %s from the draft: it is not part of the delivery now", file.name)
@@ -158,6 +159,7 @@ class FileAttacher:
             state.transfer_id,
             hashing.upload,
             check_unchanged=source.check_unchanged,
+            check_still_current=self._session.check_still_current,
             may_be_in_flight=may_be_in_flight,
             earlier_sizes=state.files[source.name].earlier_sizes,
         )

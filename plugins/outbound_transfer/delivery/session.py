@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.delivery import state as states
@@ -29,6 +30,7 @@ class DeliverySession:
     ) -> None:
         self.client, self.store, self.log, self.run = client, store, log, run
         self.observer = observer or DeliveryObserver()
+        self._checking = Lock()
         self.account, self._key = client.settings.account, client.settings.transfer_api_key
 
     def save(self, state: DeliveryState) -> None:
@@ -38,6 +40,17 @@ class DeliverySession:
         """
         state.try_number = self.run.try_number
         states.save(self.store, state)
+
+    def check_still_current(self) -> None:
+        """Check that no other try works on the draft now. It may be called from a thread.
+
+        :raises TaskNotRunning: Airflow has given this try up.
+        :raises StateLost: a later try of the task has begun.
+        :raises StaleAttempt: another attempt has claimed the delivery key.
+        """
+        with self._checking:
+            self.run.check_still_running()
+            states.check_newest(self.store, self.run.try_number)
 
     def state_from_inputs(self, new: NewTransfer, files: Any, **known: Any) -> DeliveryState:
         """Return the state of a delivery whose draft is about to be created."""

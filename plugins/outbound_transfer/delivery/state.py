@@ -251,6 +251,19 @@ def begin_attempt(store: StateStore, try_number: int) -> tuple[int, int, Deliver
     :return: the number of the newest try that had begun before, 0 if none had; and what :func:`load_latest` returns.
     :raises StateLost: a later try has begun.
     """
+    newest = check_newest(store, try_number)
+    at, latest = load_latest(store, try_number)
+    if newest < try_number:
+        store.set(_NEWEST_KEY, try_number, retention=_never_expire())
+    return newest, at, latest
+
+
+def check_newest(store: StateStore, try_number: int) -> int:
+    """Check that no later try has begun.
+
+    :return: the number of the newest try that has begun, 0 if none has.
+    :raises StateLost: a later try has begun.
+    """
     newest = _newest_attempt(store)
     if newest > try_number:
         state = _read(store, newest)
@@ -260,10 +273,7 @@ def begin_attempt(store: StateStore, try_number: int) -> tuple[int, int, Deliver
             "or the task instance was deleted and created again. Nothing is sent. In the second case, clear the task "
             f"until its try number is {newest} or more."
         )
-    at, latest = load_latest(store, try_number)
-    if newest < try_number:
-        store.set(_NEWEST_KEY, try_number, retention=_never_expire())
-    return newest, at, latest
+    return newest
 
 
 def _newest_attempt(store: StateStore) -> int:

@@ -72,6 +72,11 @@ class TaskRun:
         """Whether Airflow retries the task if this try fails with an error that may pass."""
         return self._task_try_number <= self.clear_counters[0]
 
+    @property
+    def has_predecessor(self) -> bool:
+        """Whether another try has begun before, whose process may still work on what it made."""
+        return self._task_try_number > 1 or self.clear_counters[1] > 0
+
     def is_newest_record(self, at: int, newest: int) -> bool:
         """Return whether no record is missing after the one of a try.
 

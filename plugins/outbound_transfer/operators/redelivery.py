@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.delivery.content import Spool
+    from outbound_transfer.delivery.comparison import AlreadyDelivered
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
@@ -157,6 +158,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             selection = msgspec.convert(stored, _Selection | None)
             if selection and selection.first == digest([first.id, identity_of(first)], selection.salt):
                 return [addresses[position] for position in selection.positions]
+            if delivery.run.is_sent:
+                raise _already_delivered(delivery, first)
             _fail_if_picked_up_since(delivery.run.earliest_start, first)
         _check_deliverable(first)
         self._picked_up |= _normalized(first.picked_up)
@@ -168,6 +171,15 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         selection = _Selection(digest([first.id, identity_of(first)], salt), salt, positions)
         delivery.store.set(_STATE_KEY, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
         return sorted(outstanding)
+
+
+def _already_delivered(delivery: Delivery, first: Transfer) -> AlreadyDelivered:
+    """Return the error for a delivery key under which something else than this redelivery was sent."""
+    from outbound_transfer.delivery.comparison import already_delivered
+
+    state = delivery.history.latest
+    how = f"which is not the second delivery of transfer {first.id}, or is not known to be"
+    return already_delivered(state.transfer_id if state else "", how, delivery.run.delivery_key)
 
 
 def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:

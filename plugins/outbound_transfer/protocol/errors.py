@@ -9,6 +9,7 @@ OutboundTransferError
 │   ├── SourceChanged
 │   └── NameRefused
 ├── FileConflict                 the draft already has another file of that name
+├── DraftChanged                 another try has changed the draft's files; nothing was sent
 ├── WrongTransfer                the id belongs to another transfer than expected
 ├── CallError                    a call failed
 │   ├── NotConnected             no request reached the service
@@ -78,6 +79,10 @@ class NameRefused(SourceError, ValueError):
 
 class FileConflict(OutboundTransferError):
     """The draft has a file of this name that this delivery did not attach."""
+
+
+class DraftChanged(OutboundTransferError):
+    """The draft does not hold the files that were attached to it: another try has changed it. A retry mends it."""
 
 
 class WrongTransfer(OutboundTransferError):

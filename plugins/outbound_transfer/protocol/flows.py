@@ -175,12 +175,15 @@ def attach(
     upload: Upload,
     *,
     check_unchanged: Callable[[], None],
+    check_still_current: Callable[[], None] = lambda: None,
     may_be_in_flight: bool = False,
     earlier_sizes: Collection[int] = (),
 ) -> Flow[AttachedFile]:
     """Attach one file to a draft, so that the draft has exactly its bytes (docs/guarantees.md#sent-as-intended).
 
     :param check_unchanged: raises :class:`SourceChanged` if the source is no longer what ``upload`` describes.
+    :param check_still_current: raises an error if another try works on the draft now: this one removes nothing then,
+        and puts nothing in the place of what it has removed.
     :param may_be_in_flight: whether an earlier process has started this upload, which may still be applied. A file of
         this name and size in the draft is then ours.
     :param earlier_sizes: sizes in bytes of other versions of the file whose upload this delivery has started. An
@@ -193,12 +196,14 @@ def attach(
         if attached.is_new or attached.file.name != upload.name or attached.file.size not in earlier_sizes:
             break
         # The service kept an earlier version and returned 200 (R32); versions of one size cannot be told apart.
+        check_still_current()
         yield endpoints.remove_file(transfer_id, attached.file.id)
+        check_still_current()
         attached = yield endpoints.attach_file(transfer_id, upload)
     file = attached.file
     is_surely_ours = (attached.after_in_doubt_attempt or may_be_in_flight) and file.size not in earlier_sizes
     is_ours = attached.is_new or (is_surely_ours and _matches(file, upload))
-    yield from _verify(transfer_id, file, upload, check_unchanged, is_ours=is_ours)
+    yield from _verify(transfer_id, file, upload, check_unchanged, check_still_current, is_ours=is_ours)
     return AttachedFile(file, may_still_be_applied=attached.after_in_doubt_attempt)
 
 
@@ -207,7 +212,13 @@ def _matches(file: File, upload: Upload) -> bool:
 
 
 def _verify(
-    transfer_id: str, file: File, upload: Upload, check_unchanged: Callable[[], None], *, is_ours: bool
+    transfer_id: str,
+    file: File,
+    upload: Upload,
+    check_unchanged: Callable[[], None],
+    check_still_current: Callable[[], None],
+    *,
+    is_ours: bool,
 ) -> Flow[None]:
     if not is_ours:
         raise FileConflict(
@@ -222,6 +233,7 @@ def _verify(
             )
     except SourceChanged:
         # The service stores the declared number of bytes and reports success, so this record must be removed.
+        check_still_current()
         yield endpoints.remove_file(transfer_id, file.id)
         raise
 

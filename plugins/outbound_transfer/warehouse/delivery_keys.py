@@ -77,6 +77,11 @@ class KeyState:
         self._claim_number = 0
         self.is_sent = self.is_resumed = False
 
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether the key was claimed before this attempt has claimed it."""
+        return self._claim_number > 1
+
     def claim(self, is_active: Callable[[TaskAttempt], bool]) -> None:
         """Make this attempt the owner of the key, unless its delivery was sent: then the key is only read.
 

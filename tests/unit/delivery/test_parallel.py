@@ -100,7 +100,9 @@ class Bench:
     def attach(self, max_parallel: int = 4, attached: dict[str, File] | None = None) -> list[File]:
         observer = SimpleNamespace(record_file=self._record)
         log = logging.getLogger("test")
-        session: Any = SimpleNamespace(client=self.client, log=log, observer=observer, save=self._save)
+        session: Any = SimpleNamespace(
+            client=self.client, log=log, observer=observer, save=self._save, check_still_current=lambda: None
+        )
         draft = DraftState(self.state, Transfer("t", "draft", "S"), attached or {})
         with mock.patch.object(client, "send", self.service.send):
             return FileAttacher(session, max_parallel).attach(draft, self.sources, files=[], exclusive=True)
