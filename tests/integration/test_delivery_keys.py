@@ -5,17 +5,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.airflow_compat.task_attempt import StaleAttempt, TaskAttempt
+from outbound_transfer.client import client
 from outbound_transfer.delivery.delivery_key import check_delivery_key
+from outbound_transfer.delivery.state import StateLost
 from outbound_transfer.delivery.task_run import TaskNotRunning
 from outbound_transfer.operators.transfer import SendTransferOperator
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.errors import DraftChanged, InvalidDelivery
+from outbound_transfer.protocol.messages import Operation, Upload
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.delivery_keys import KeyState
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse, UnreliableTable, UnsupportedWarehouse
@@ -120,6 +125,20 @@ def test_other_files_under_a_key_that_was_delivered_are_refused(deliver: Deliver
     assert list(billed(sandbox)) == [sent]
 
 
+def test_a_run_that_is_made_anew_under_its_id_may_not_have_other_files(
+    deliver: Deliver, sandbox: Sandbox, file: Path
+) -> None:
+    sent = deliver("one").run()["id"]
+    anew = deliver("one")
+    anew.start_date += timedelta(hours=1)
+    assert anew.run()["id"] == sent
+    file.write_bytes(b"CONTENT")
+    anew.try_number = 0
+    with pytest.raises(AirflowFailException, match=r"with other files: report\.csv has other content"):
+        anew.run()
+    assert list(billed(sandbox)) == [sent]
+
+
 @pytest.mark.parametrize("state", ["running", "queued", "deferred", "up_for_retry", "restarting", "scheduled"])
 def test_while_its_owner_is_active_another_task_is_retried(deliver: Deliver, sandbox: Sandbox, state: str) -> None:
     first = deliver("one", keep_draft=True)
@@ -177,6 +196,93 @@ def test_an_owner_that_lost_its_key_sends_nothing_and_removes_nothing(deliver: D
     assert again(first)["id"] == second_sent[0]
 
 
+@pytest.mark.parametrize("delivery_key", ["k", None], ids=["another run", "the next try"])
+def test_an_owner_that_was_overtaken_replaces_no_file(
+    deliver: Deliver, sandbox: Sandbox, file: Path, delivery_key: str | None
+) -> None:
+    """It is taken for dead in its second try, before the service receives its version of the file."""
+    versions = iter([b"first", b"the second"])
+    content = {"name": file.name, "content": lambda: next(versions)}
+    arguments = {"keep_draft": True, "delivery_key": delivery_key, "files": content}
+    first = deliver("one", **arguments)
+    with without_credit(sandbox):
+        first.run()
+    first.clear()
+    other = {**content, "content": b"the third version"}
+    second = deliver("two" if delivery_key else "one", **{**arguments, "files": other})
+    second.store, second.try_number, second.clear_number = first.store, 2, 2
+    second.max_tries = 9
+    send, has_attached = client.send, []
+
+    def be_overtaken(*arguments: Any) -> Any:
+        if arguments[2].operation is Operation.ATTACH and not has_attached:
+            has_attached.append(True)
+            with without_credit(sandbox):
+                second.run()
+        return send(*arguments)
+
+    overtaken: Any = StaleAttempt if delivery_key else StateLost
+    with mock.patch.object(client, "send", be_overtaken), pytest.raises(overtaken):
+        first.run()
+    requests = sandbox.requests()
+    assert [call["status"] for call in requests if call["path"].endswith("/files")] == [201, 201, 200]
+    assert [call["method"] for call in requests].count("DELETE") == 1  # by the owner, of the first version
+
+    sent = again(second)
+    assert [file["size"] for file in sent["files"]] == [len(b"the third version")]
+    assert list(billed(sandbox)) == [sent["id"]]
+
+
+@pytest.mark.parametrize("change_to", [b"", b"CONTENT", b"other size"], ids=["removed", "replaced", "resized"])
+@pytest.mark.parametrize("delivery_key", ["k", None], ids=["another run", "the next try"])
+def test_what_an_overtaken_owner_has_changed_is_not_sent(
+    deliver: Deliver, sandbox: Sandbox, hook: Any, file: Path, delivery_key: str | None, change_to: bytes
+) -> None:
+    """Its request was under way when it was taken for dead."""
+    arguments = {"keep_draft": True, "delivery_key": delivery_key}
+    arguments["files"] = [str(file), {"name": "other.csv", "content": "other"}]
+    first = deliver("one", **arguments)
+    file.write_bytes(b"CONTENT")
+    with without_credit(sandbox):
+        first.run()
+    file.write_bytes(b"content")
+    draft = first.xcoms["transfer_id"]
+    before = {one.id for one in hook.list_files(draft) if one.name == file.name}
+    task = deliver("two", **arguments) if delivery_key else first
+    check = task.get_task_states
+
+    def change_draft(**given: Any) -> Any:
+        attached = next((one for one in hook.list_files(draft) if one.name == file.name), None)
+        if attached is None or attached.id in before:
+            return check(**given)  # not attached yet
+        task.get_task_states = check  # type: ignore[method-assign]
+        hook.remove_file(draft, attached.id)
+        if change_to:
+            hook.attach_file(draft, Upload(file.name, len(change_to), lambda: iter([change_to])))
+        return check(**given)
+
+    task.get_task_states = change_draft  # type: ignore[method-assign]
+    with pytest.raises(DraftChanged, match=f"Draft {draft} does not hold the files"):
+        again(task)
+    assert not billed(sandbox)
+
+    sent = again(task)
+    assert {one["name"]: sandbox.stored_content(draft, one["id"]) for one in sent["files"]} == {
+        file.name: b"content",
+        "other.csv": b"other",
+    }
+    assert list(billed(sandbox)) == [draft]
+
+
+def test_only_who_goes_on_with_a_draft_reads_its_files_again(deliver: Deliver, sandbox: Sandbox) -> None:
+    first = deliver("one", keep_draft=True)
+    with without_credit(sandbox):
+        first.run()
+    assert [call["method"] for call in sandbox.requests()] == ["POST"] * 3
+    again(first)
+    assert [call["method"] for call in sandbox.requests()[3:]] == ["GET", "GET", "POST"]
+
+
 def test_a_try_that_airflow_has_given_up_does_not_send(deliver: Deliver, sandbox: Sandbox) -> None:
     task = deliver("one")
     task.state = "failed"
@@ -200,6 +306,28 @@ def test_a_lost_row_is_not_read_as_never_delivered(
     for _ in range(2):
         with pytest.raises(AirflowFailException, match=f"Transfer {sent}, .* may be this very delivery"):
             again(task, **changes)
+    assert list(billed(sandbox)) == [sent]
+
+
+@pytest.mark.parametrize("is_known_to_lack_its_record", [False, True])
+def test_a_run_asks_about_a_lost_row_whenever_it_was_sent(
+    deliver: Deliver, sandbox: Sandbox, states: Path, is_known_to_lack_its_record: bool
+) -> None:
+    first = deliver("one")
+    sent = first.run()["id"]
+    sandbox.advance_clock(30 * 86_400)
+    later = deliver("two")
+    later.start_date += timedelta(days=30)
+    if is_known_to_lack_its_record:
+        change(states, "DELETE FROM outbound_transfer_delivery_keys")
+        with pytest.raises(AirflowFailException, match="may be this very delivery"):
+            again(first)
+    else:
+        assert later.run()["id"] == sent
+        change(states, "DELETE FROM outbound_transfer_delivery_keys")
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=f"Transfer {sent}, .* may be this very delivery"):
+            again(later)
     assert list(billed(sandbox)) == [sent]
 
 

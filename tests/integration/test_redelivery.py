@@ -19,6 +19,7 @@ from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, task_instance
+from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after_the_send, without_credit
 
 ANN, BOB, EVE = "ann@example.com", "bob@example.com", "eve@example.com"
@@ -330,3 +331,16 @@ def test_an_address_must_not_be_given_twice(redeliver, sandbox, first) -> None:
     with pytest.raises(AirflowFailException, match=f"recipients has {ANN} more than once"):
         redeliver(recipients=given).run()
     assert sandbox.sent() == [first["id"]]
+
+
+def test_under_a_delivery_key_another_transfer_is_not_delivered_again(
+    redeliver, sandbox, first, files, time, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
+    monkeypatch.setenv(STATE_CONN_ID, "states")
+    second = redeliver(delivery_key="k").run()["id"]
+    assert redeliver(delivery_key="k").run()["id"] == second
+    other = task_instance(DeliverFilesOperator, time, files=files, subject="Other", recipients=[ANN]).run()
+    with pytest.raises(AirflowFailException, match=f"'k' has already delivered transfer {second}, which is not the"):
+        redeliver(delivery_key="k", transfer_id=other).run()
+    assert sandbox.sent() == [first["id"], second, other["id"]]

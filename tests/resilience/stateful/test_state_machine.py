@@ -55,7 +55,7 @@ def test_a_planned_fault_is_met_and_a_planned_death_happens(begun: Callable[...,
     machine.plan_fault("503", skip=1, times=2)
     machine.plan_death(at=4, after=False)
     machine.deliver(resend=False)
-    assert machine.counts == {"deliver succeeded": 1, "faults met": 2, "deaths": 1}
+    assert machine.counts == {"deliver succeeded": 1, "given as paths": 1, "faults met": 2, "deaths": 1}
 
 
 @pytest.mark.parametrize("given", sorted(INPUTS))
