@@ -21,8 +21,8 @@ from outbound_transfer.tasks.masking import mask_phones, unmask
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.delivery.content import Spool
     from outbound_transfer.delivery.comparison import AlreadyDelivered
+    from outbound_transfer.delivery.content import Spool
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
