@@ -42,8 +42,6 @@ def record_task(operator: Any, context: Context, account: Callable[[], str]) -> 
     """
     opened = _open(operator, context, account)
     if opened is None:
-        if operator.owns_delivery and is_ledger_missing():
-            operator.log.info(NOT_RECORDED)
         yield DeliveryRecorder()
         return
     writer, recorder = opened
@@ -60,6 +58,12 @@ def record_task(operator: Any, context: Context, account: Callable[[], str]) -> 
             operator.log.warning(
                 "The delivery ledger did not respond within %.0f s; pending entries are dropped", FLUSH_TIMEOUT
             )
+
+
+def log_missing_ledger(operator: Any) -> None:
+    """Log what to set where the page cannot show what a task delivers."""
+    if hasattr(operator, "subject") and is_ledger_missing():
+        operator.log.info(NOT_RECORDED)
 
 
 def _open(
