@@ -52,7 +52,6 @@ class Webhook:
 
 @pytest.fixture
 def webhook(monkeypatch) -> Iterator[Webhook]:
-    pytest.importorskip("airflow.providers.slack")
     webhook = Webhook()
     url = f"http://127.0.0.1:{webhook.server.server_port}/services/T/B/token"
     monkeypatch.setenv("AIRFLOW_CONN_SLACK_DEFAULT", json.dumps({"conn_type": "slackwebhook", "password": url}))
