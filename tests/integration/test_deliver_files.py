@@ -111,7 +111,7 @@ SECRETIVE = """
 
 def test_airflow_stores_no_secret(run_dag, connection, sandbox, report, monkeypatch, capfd) -> None:
     # Four letters: shorter than what Airflow's own masking would hide.
-    secrets = {"colour": "puce", "telephone": "+44 7700 900123"}
+    secrets = {"colour": "puce", "telephone": "+44 7700 900987"}
     for name, value in secrets.items():
         monkeypatch.setenv(f"AIRFLOW_VAR_{name.upper()}", value)
 

@@ -360,13 +360,19 @@ class _FilesOperator(_TransferOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.files = wrap_contents(files, rendered=False)
+        self._given_files = id(files)
         self.archive = archive
         self.max_parallel_uploads = max_parallel_uploads
 
-    def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Any, context: Any, jinja_env: Any, seen_oids: set[int]
+    ) -> None:
+        if parent is self and self._given_files in seen_oids:
+            # What a task returned is no template, and Airflow knows it by its id.
+            template_fields = [name for name in template_fields if name != "files"]
         # Airflow stores and shows rendered fields; contents are wrapped before it does.
         templates = self.files
-        super()._do_render_template_fields(parent, *args, **kwargs)
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         if parent is self:  # and not for an argument that has its own templates
             self.files = wrap_contents(_replace_none_texts(templates, self.files), rendered=True)
 
