@@ -15,17 +15,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-DATABASES = ("postgres", "sqlite")
 FORMATS = ("csv", "jsonl", "parquet", "xlsx")
 QUERY = "SELECT * FROM orders"
 CHUNK_ROWS = 10_000
 
 #: Six columns: a number, two texts, a sum, a day and a time.
+DUCKDB_ROWS = """
+    CREATE TABLE orders AS SELECT
+        i AS id, 'customer ' || i % 10000 AS customer, md5(i::text) AS reference,
+        ((i % 100000) / 100)::decimal(10, 2) AS total, date '2020-01-01' + (i % 2000)::integer AS day,
+        timestamptz '2020-01-01 00:00Z' + to_seconds(i) AS at
+    FROM range(1, {rows} + 1) AS numbers (i)
+"""
+MARIADB_ROWS = """
+    CREATE TABLE orders AS SELECT
+        seq AS id, CONCAT('customer ', seq % 10000) AS customer, MD5(seq) AS reference,
+        CAST((seq % 100000) / 100 AS DECIMAL(10, 2)) AS total, DATE('2020-01-01') + INTERVAL seq % 2000 DAY AS day,
+        TIMESTAMP('2020-01-01') + INTERVAL seq SECOND AS at
+    FROM seq_1_to_{rows}
+"""
 POSTGRES_ROWS = """
     CREATE TABLE orders AS SELECT
         i AS id, 'customer ' || i % 10000 AS customer, md5(i::text) AS reference, (i % 100000)::numeric / 100 AS total,
@@ -41,10 +54,61 @@ SQLITE_ROWS = """
 """
 
 
+@contextmanager
+def duckdb_database(rows: int) -> Iterator[str]:
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="bench-query-") as folder:
+        file = Path(folder) / "orders.duckdb"
+        with closing(duckdb.connect(file)) as connection:
+            connection.execute(DUCKDB_ROWS.format(rows=rows))
+        yield json.dumps({"conn_type": "duckdb", "host": str(file)})
+
+
+@contextmanager
+def mariadb_database(rows: int) -> Iterator[str]:
+    from support.mariadb import running_server
+
+    with running_server() as server:
+        with closing(server.connect()) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(MARIADB_ROWS.format(rows=rows))
+            connection.commit()
+        yield server.airflow_connection()
+
+
+@contextmanager
+def postgres_database(rows: int) -> Iterator[str]:
+    from support.postgres import running_server
+
+    with running_server() as server:
+        with closing(server.connect(autocommit=True)) as connection:
+            connection.execute(POSTGRES_ROWS.format(rows=rows))
+        yield server.airflow_connection
+
+
+@contextmanager
+def sqlite_database(rows: int) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="bench-query-") as folder:
+        file = Path(folder) / "orders.db"
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute(SQLITE_ROWS.format(rows=rows))
+            connection.commit()
+        yield json.dumps({"conn_type": "sqlite", "host": str(file)})
+
+
+#: Makes a database with a number of rows, and returns its Airflow connection.
+DATABASES: dict[str, Callable[[int], AbstractContextManager[str]]] = {
+    "duckdb": duckdb_database,
+    "mariadb": mariadb_database,
+    "postgres": postgres_database,
+    "sqlite": sqlite_database,
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--databases", nargs="+", default=DATABASES, choices=DATABASES)
+    parser.add_argument("--databases", nargs="+", default=list(DATABASES), choices=DATABASES)
     parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -53,7 +117,7 @@ def main() -> int:
         return 0
     print(f"{arguments.rows:,} rows of 6 columns; memory in MiB: growth, and peak with Airflow's imports")
     for name in arguments.databases:
-        with database(name, arguments.rows) as connection:
+        with DATABASES[name](arguments.rows) as connection:
             for how in (*arguments.formats, "pandas"):
                 run = measured(connection, how)
                 assert run["rows"] == arguments.rows
@@ -63,25 +127,6 @@ def main() -> int:
                     flush=True,
                 )
     return 0
-
-
-@contextmanager
-def database(name: str, rows: int) -> Iterator[str]:
-    """A database with the rows; its Airflow connection."""
-    if name == "sqlite":
-        with tempfile.TemporaryDirectory(prefix="bench-query-") as folder:
-            file = Path(folder) / "orders.db"
-            with closing(sqlite3.connect(file)) as connection:
-                connection.execute(SQLITE_ROWS.format(rows=rows))
-                connection.commit()
-            yield json.dumps({"conn_type": "sqlite", "host": str(file)})
-        return
-    from support.postgres import running_server
-
-    with running_server() as server:
-        with closing(server.connect(autocommit=True)) as connection:
-            connection.execute(POSTGRES_ROWS.format(rows=rows))
-        yield server.airflow_connection
 
 
 def measured(connection: str, how: str) -> dict[str, float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from resilience.crash.cases import Dag, matrix
+from resilience.crash.cases import Dag, matrix, of_queries
 from resilience.crash.crash_runner import CrashHarness, Outcome
 from resilience.crash.stack import ContentsCrashStack, CrashStack, QueriesCrashStack, SqlStateCrashStack
 from support.airflow_stack.console import DemoFailed, Reporter
@@ -27,7 +27,9 @@ DAGS: tuple[Dag, ...] = ("plain", "parallel", "poking", "deferring", "mapped", "
 
 def main() -> int:
     options = _arguments()
-    groups = [group for group in matrix() if any(options.only in case.name for case in group)]
+    queries = options.stack is QueriesCrashStack
+    all_groups = [*matrix(), *(of_queries() if queries else ())]
+    groups = [group for group in all_groups if any(options.only in case.name for case in group)]
     if options.list or not groups:
         print("\n".join(case.name for group in groups for case in group) or f"No case has {options.only!r} in its name")
         return 0 if groups else 2
@@ -35,7 +37,7 @@ def main() -> int:
     code, folder = 1, Path(tempfile.mkdtemp(prefix="kills-"))
     try:
         with running_stack(folder, reporter, options.parallel, Signals(), kind=options.stack) as stack:
-            stack.wait_for_dags(stack.airflow, *DAGS)
+            stack.wait_for_dags(stack.airflow, *DAGS, *(["querying"] if queries else ()))
             for outcome in CrashHarness(stack).play(groups):
                 outcomes.append(outcome)
                 reporter.say(f"{len(outcomes):3} of {sum(map(len, groups))}: {outcome.case.name}: {verdict(outcome)}")

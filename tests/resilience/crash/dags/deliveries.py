@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from unittest import mock
 
-from airflow.sdk import dag, task
+import httpx
+from airflow.sdk import BaseHook, dag, task
 
 from outbound_transfer.delivery import state as states
 from outbound_transfer.delivery.state_store import state_store
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.queries.export import QueryExport, RowCounter
+from outbound_transfer.queries.rows import Batch
+from outbound_transfer.queries.spec import QuerySpec
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 
 PATHS = [Path(path) for path in os.environ["CRASH_FILES"].split(os.pathsep)]
@@ -56,6 +61,27 @@ class StoringAfterTheSend(Deliver):
         return result
 
 
+class CallingAtItsQueries(Deliver):
+    """Calls the sandbox when a query has returned rows and when they are written, so that it can be held there."""
+
+    def _write(self, export: QueryExport, query: QuerySpec, file: BinaryIO) -> None:
+        service = BaseHook.get_connection(self.outbound_transfer_conn_id)
+
+        def call(moment: str) -> None:
+            httpx.get(f"{service.host}/v1/moments/{moment}", timeout=None, trust_env=False)
+
+        def count(counter: RowCounter, batches: Iterable[Batch]) -> Iterator[Batch]:
+            for number, batch in enumerate(uninterrupted(counter, batches)):
+                if number == 0:
+                    call("read")
+                yield batch
+
+        uninterrupted = RowCounter.count
+        with mock.patch.object(RowCounter, "count", count):
+            super()._write(export, query, file)
+        call("written")
+
+
 @dag(**DAG)
 def plain() -> None:
     Deliver(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
@@ -93,8 +119,15 @@ def mapped_deferring() -> None:
 
 
 @dag(**DAG)
+def querying() -> None:
+    CallingAtItsQueries(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
+
+
+@dag(**DAG)
 def mutant() -> None:
     StoringAfterTheSend(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
 
 
 plain(), parallel(), poking(), deferring(), mapped(), mapped_deferring(), mutant()
+if GIVEN == "query":
+    querying()
