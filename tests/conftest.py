@@ -40,6 +40,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
+@pytest.fixture(autouse=True)
+def secrets_forgotten() -> Iterator[None]:
+    """Let Airflow forget the secrets of a test: with each further one, it compiles the pattern of all of them anew."""
+    yield
+    for name, module in list(sys.modules.items()):
+        if name.endswith("secrets_masker") and hasattr(module, "_secrets_masker"):
+            masker = module._secrets_masker()
+            masker.patterns, masker.replacer = set(), None
+
+
 @pytest.fixture
 def sandbox(transfer_sandbox: Sandbox) -> Sandbox:
     """An empty service on a free port."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import ssl
 from collections.abc import AsyncIterator, Iterable
+from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
@@ -42,12 +45,21 @@ def client_options(settings: Settings) -> dict[str, Any]:
     return {
         "base_url": settings.base_url,
         "timeout": settings.timeout,
-        "verify": settings.verify,
+        "verify": settings.verify and _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
         "headers": _HEADERS,
         # The service uses none (service-api.md, R6); one that a response sets would be sent with each later call.
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),
         "follow_redirects": False,
     }
+
+
+@lru_cache(maxsize=1)
+def _tls_context(*_environment: str | None) -> ssl.SSLContext:
+    """Return what httpx makes for each client: to read the certificates takes longer than a call.
+
+    :param _environment: what it depends on.
+    """
+    return httpx.create_ssl_context()
 
 
 def send(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()) -> Response:
