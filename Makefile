@@ -5,6 +5,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Airflow is many processes, and tests start many more: without Python's cache, each compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # The modules of tests/ import one another from there.
 RUN := PYTHONPATH=tests $(BIN)/python
 # The same with the Airflow of AIRFLOW=3.0.6, where it is given.

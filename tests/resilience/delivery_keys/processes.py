@@ -13,10 +13,24 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from outbound_transfer.warehouse.database import Warehouse
-from support.keyed_tasks import KeyedTaskInstance, keyed_task
+from support.keyed_tasks import keyed_task
 from support.timeouts import TEST_TIMEOUT
 
-_FORK: Final = get_context("fork")
+# A fork of the test's own process could wait for ever for a lock that one of the sandbox's threads held.
+_CONTEXT: Final = get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    [
+        "airflow.models",
+        "airflow.providers.mysql.hooks.mysql",
+        "airflow.providers.postgres.hooks.postgres",
+        "airflow.providers.sqlite.hooks.sqlite",
+        "outbound_transfer.cluster.allowance",
+        "outbound_transfer.delivery.archive",
+        "outbound_transfer.delivery.delivery_key",
+        "outbound_transfer.ledger.recorder",
+        "outbound_transfer.operators.transfer",
+    ]
+)
 
 #: Tries of a task: others may claim its key again and again.
 _RETRIES: Final = 200
@@ -59,17 +73,9 @@ class DeliveringProcess:
         takeovers: int = 0,
         kill: DatabaseKill | None = None,
     ) -> None:
-        self._receiver, sender = _FORK.Pipe(duplex=False)
-        task = keyed_task(run_id, FastClock, retries=_RETRIES, **arguments)
-
-        def prepare() -> None:
-            if task.try_number >= takeovers:
-                task.airflow.update({(other, -1): "running" for other in others})
-            time.sleep(random.uniform(0.0, 0.2) if task.try_number else 0.0)
-
-        prepare()
-        task.before_retry = prepare
-        self._process = _FORK.Process(target=_run, args=(task, kill, sender), daemon=True)
+        self._receiver, sender = _CONTEXT.Pipe(duplex=False)
+        task = _Task(run_id, dict(arguments), tuple(others), takeovers)
+        self._process = _CONTEXT.Process(target=_run, args=(task, kill, dict(os.environ), sender), daemon=True)
         self._process.start()
         sender.close()
 
@@ -93,10 +99,32 @@ class DeliveringProcess:
         return found
 
 
-def _run(task: KeyedTaskInstance, kill: DatabaseKill | None, sender: Any) -> None:
+@dataclass(frozen=True)
+class _Task:
+    run_id: str
+    arguments: dict[str, Any]
+    others: tuple[str, ...]
+    takeovers: int
+
+    def run(self) -> str:
+        task = keyed_task(self.run_id, FastClock, retries=_RETRIES, **self.arguments)
+
+        def prepare() -> None:
+            if task.try_number >= self.takeovers:
+                task.airflow.update({(other, -1): "running" for other in self.others})
+            time.sleep(random.uniform(0.0, 0.2) if task.try_number else 0.0)
+
+        prepare()
+        task.before_retry = prepare
+        transfer_id: str = task.run()["id"]
+        return transfer_id
+
+
+def _run(task: _Task, kill: DatabaseKill | None, environment: dict[str, str], sender: Any) -> None:
+    os.environ.update(environment)
     try:
         with killing(kill):
-            sender.send(task.run()["id"])
+            sender.send(task.run())
     except Exception as error:
         sender.send(RuntimeError(repr(error)))
 
