@@ -68,7 +68,7 @@ test-faults: setup ## A delivery under every fault, every pair, troubles of its 
 test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 7 minutes)
 	$(RUN) -m resilience.stateful $(ARGS)
 
-test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6)
+test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6, ARGS=--queries)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
 test-crash-ingest: setup .mariadb ## Kill the ingest at every step, on each warehouse, Iceberg table and folder of objects (about 25 minutes)
