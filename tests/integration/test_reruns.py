@@ -345,7 +345,9 @@ def test_alike_items_of_other_files_are_sent_after_a_failure(connection, sandbox
     assert billed(sandbox) == [first, second]
 
 
-def test_an_item_that_another_index_sends_meanwhile_is_not_sent_again(connection, sandbox, file, monkeypatch) -> None:
+def test_an_item_that_another_index_sends_meanwhile_is_not_sent_again(
+    connection, sandbox, elsewhere, file, monkeypatch
+) -> None:
     run = Run(sandbox, file, ["A", "X"])
     with without_credit(sandbox):
         run.deliver(0)
@@ -365,6 +367,15 @@ def test_an_item_that_another_index_sends_meanwhile_is_not_sent_again(connection
 
     assert billed(sandbox) == sent
     assert len(sent) == 1
+
+    # Nor where the connection leads later, to an account that cannot say what was found in the other.
+    run.clear_number = 1
+    run.clear()
+    monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
+    with pytest.raises(AirflowFailException, match=f"attempt found that transfer {sent[0]} is this delivery"):
+        run.deliver(0)
+
+    assert (billed(sandbox), billed(elsewhere)) == (sent, [])
 
 
 # A resend that was not fulfilled.

@@ -368,7 +368,7 @@ class DeliveryHistory:
         if state.possible_send and meant is not None:
             files = meant.files or () if isinstance(meant, Transfer) else ()
             sizes = {file.name: file.size for file in files} or {name: file.size for name, file in state.files.items()}
-            self._fail_if_sent(meant, sizes, state.possible_send, state.replaced)
+            self._fail_if_sent(meant, sizes, state.possible_send, state.replaced, state)
 
     def _fail_if_sent(
         self,
@@ -376,7 +376,9 @@ class DeliveryHistory:
         files: Mapping[str, int] | None,
         possible: PossibleSend,
         replaced: DeliveryState | None,
+        state: DeliveryState | None = None,
     ) -> None:
+        """:param state: of this very delivery, to remember what is found, wherever the connection leads later."""
         session, record = self._session, self._record
         if self.has_moved and (possible.found or not possible.exactly):
             raise AlreadyDelivered(
@@ -399,9 +401,10 @@ class DeliveryHistory:
         )
         sent = session.client.run(find)
         if sent is not None:
-            if possible.exactly and self._record is not None:
-                self._record.found = sent.id
-                states.save(session.store, self._record, session.run.try_number)
+            state = state or (record if possible.exactly else None)
+            if state is not None:
+                state.found = sent.id
+                states.save(session.store, state, session.run.try_number)
             raise AlreadyDelivered(
                 f"Transfer {sent.id}, sent at {sent.sent_at}, has this delivery's subject and recipients, and files of "
                 f"it, and {possible.reason}. It may be this very delivery, so nothing is sent. If it is another one, "
