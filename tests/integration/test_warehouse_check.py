@@ -99,10 +99,12 @@ def test_a_connection_that_does_not_exist_is_named() -> None:
         main(["--sql-conn-id", "nowhere"])
 
 
-def test_an_interrupted_check_leaves_no_table(memory: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("line", ["An ingestion ", "Kill 3 ", "Race 2 "])
+def test_an_interrupted_check_leaves_no_table(memory: Path, line: str, number: signal.Signals) -> None:
     file = memory / "warehouse.db"
     process = subprocess.Popen(
-        [*COMMAND, "--kills", "1000"],
+        [*COMMAND, "--kills", "3"],
         env=environment({"conn_type": "sqlite", "host": str(file)}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -110,14 +112,14 @@ def test_an_interrupted_check_leaves_no_table(memory: Path) -> None:
     )
     with process:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("Kill 3 "):
+        for each in process.stdout:
+            if each.startswith(line):
                 break
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         printed, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "The tables of the check are dropped" in printed
-    assert errors.strip().endswith("Interrupted.")
+    assert errors.strip() == "Interrupted."
     assert sqlite_tables(file) == []
 
 

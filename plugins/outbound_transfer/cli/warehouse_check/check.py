@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from outbound_transfer.cli.warehouse_check.processes import TIMINGS, Kill, ProcessFailed, WarehouseProcess
+from outbound_transfer.cli.warehouse_check.processes import (
+    TIMINGS,
+    Kill,
+    ProcessFailed,
+    WarehouseProcess,
+    interrupts_held,
+)
 from outbound_transfer.cli.warehouse_check.scripted_feed import (
     Contents,
     drop_tables,
@@ -50,7 +56,7 @@ class WarehouseCheck:
 
         :raises ProcessFailed: the database refuses an ingestion that nothing disturbs.
         """
-        with self._cleaned_up():
+        with interrupts_held(), self._cleaned_up():
             self._log("An ingestion that nothing disturbs …")
             whole, steps = self._run_undisturbed()
             return [whole, *self._kill_all(kills, steps), self._race_all(readers)]
@@ -133,11 +139,7 @@ class WarehouseCheck:
         return found
 
     def _do(self, work: Callable[[Warehouse], Any]) -> Any:
-        process = WarehouseProcess(self._warehouse, work)
-        try:
-            return process.result()
-        finally:
-            process.stop()
+        return WarehouseProcess(self._warehouse, work).result()
 
 
 def _is_probed(tx: Any) -> bool:  # noqa: ARG001

@@ -6,7 +6,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -23,12 +24,37 @@ _DELAYS: Final = (0.0005, 0.005, 0.1)
 #: Methods of connections and their cursors that are steps.
 _STEPS: Final = frozenset(("execute", "executemany", "copy", "copy_expert", "commit", "close"))
 
+_INTERRUPTS: Final = frozenset((signal.SIGINT, signal.SIGTERM))
+
 # Forked, as a new interpreter would import Airflow each time, which takes seconds.
 _FORK: Final = get_context("fork")
 
 
 class ProcessFailed(Exception):
     """A process ended with an error, which is the text of this one."""
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until :meth:`WarehouseProcess.result` waits.
+
+    Python drops an exception that is raised in a hook of a fork, and a process whose start is interrupted is one that
+    nobody knows: it would write into tables that are dropped.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)  # raises what has waited
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
 
 
 @dataclass
@@ -105,20 +131,17 @@ class WarehouseProcess:
         sender.close()
         self.step = ""
 
-    @property
-    def was_killed(self) -> bool:
-        """Whether it was killed; known after :meth:`result`."""
-        return self._process.exitcode == -signal.SIGKILL
-
     def result(self) -> Any:
         """Wait for the process; return the result of ``work``, or None if it was killed (at :attr:`step`).
+
+        If this is interrupted, the process still ends what it does; it is killed if that is interrupted, too.
 
         :raises ProcessFailed: ``work`` has raised an error, or the process has died of something else.
         """
         found = None
         try:
             while True:
-                kind, found = self._receiver.recv()
+                kind, found = self._receive()
                 if kind == "step":
                     self.step, found = found, None
                 elif kind == "error":
@@ -126,11 +149,22 @@ class WarehouseProcess:
         except EOFError:
             pass
         finally:
-            self._receiver.close()
-            self._process.join()
+            self._join()
         if self._process.exitcode not in (0, -signal.SIGKILL):
             raise ProcessFailed(f"a process ended with {self._process.exitcode}")
         return found
+
+    def _receive(self) -> Any:
+        with _interruptible():
+            return self._receiver.recv()
+
+    def _join(self) -> None:
+        try:
+            with _interruptible():
+                self._process.join()  # a probe drops its table, which nobody else knows
+        finally:
+            self.stop()
+            self._receiver.close()
 
     def stop(self) -> None:
         """Kill the process, if it still runs."""
@@ -141,6 +175,7 @@ class WarehouseProcess:
 def _run(warehouse: Warehouse, work: Callable[[Warehouse], Any], kill: Kill | None, sender: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its processes, and cleans up
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
     try:
         if kill:
             kill.watch(warehouse, lambda step: sender.send(("step", step)))
