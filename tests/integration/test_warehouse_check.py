@@ -30,11 +30,15 @@ PREFIX = "outbound_transfer_check_1_"
 
 
 @pytest.fixture(autouse=True)
-def own_signal() -> Iterator[None]:
-    """The command handles SIGTERM in its process, which here is that of the tests."""
-    before = signal.getsignal(signal.SIGTERM)
+def own_signals() -> Iterator[None]:
+    """The command handles SIGTERM in its process, which here is that of the tests; its own processes inherit what is
+    ignored, as SIGINT is in a shell's background.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def run(connection: dict[str, Any] | str, *words: str) -> subprocess.CompletedProcess[str]:
