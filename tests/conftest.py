@@ -16,6 +16,9 @@ from hypothesis import settings
 from outbound_transfer_sandbox.testing import Sandbox
 from support import airflow_home  # noqa: F401  # before anything imports Airflow
 
+#: Second drivers of a database. Their tests are those of the first, and run with the slow ones.
+SECOND_DRIVERS = {"psycopg2", "psycopg2-dictionaries", "mysql-connector"}
+
 pytest_plugins = ["support.databases", "support.dag_runs"]
 
 # How long an example takes says nothing on a machine that others share.
@@ -35,8 +38,11 @@ def _let_go_of_duckdb() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs a DAG."""
+    """Mark what runs a DAG, and what repeats a test with another driver."""
     for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if any(isinstance(value, str) and value in SECOND_DRIVERS for value in parameters.values()):
+            item.add_marker(pytest.mark.slow)
         if "run_dag" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.e2e)
 

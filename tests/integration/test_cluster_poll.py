@@ -18,13 +18,12 @@ from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, RENEWAL_INTERVA
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.waiters import RECIPIENT, send
 from support.feed_pages import event, page, tables
+from support.mariadb import MARIADB_DRIVERS
 from support.virtual_cluster import KEY, SharedTables, VirtualProcess, VirtualTime
 from support.warehouses import Hook
 
-_SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("psycopg2", "mysql-connector")]
 
-
-@pytest.fixture(params=["sqlite", "psycopg", "mysqlclient", *_SLOW])
+@pytest.fixture(params=["sqlite", "psycopg", "psycopg2", *MARIADB_DRIVERS])
 def shared_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     """Every database that processes can share."""
     return hook_of(request.param)
@@ -170,6 +169,7 @@ def test_three_cost_little_more_than_one(sandbox: Sandbox, sqlite: Hook) -> None
     assert together <= alone + 3 * 2 * (3_600 / TRUST_INTERVAL + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "freeze", "stop"])
 def test_another_goes_on(sandbox: Sandbox, shared_hook: Hook, fault: str) -> None:
     sent = send(sandbox, 30)
@@ -242,6 +242,7 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_rows_lose_nothing(sandbox: Sandbox, shared_hook: Hook, damage: str) -> None:
     sent = send(sandbox, 12)
@@ -344,6 +345,7 @@ def test_full_polls_become_rare_while_events_name_what_is_picked_up(sandbox: San
     play(sandbox, sqlite, story)
 
 
+@pytest.mark.slow
 def test_what_only_a_read_of_its_own_concludes(sandbox: Sandbox, sqlite: Hook) -> None:
     """A deadline, an expiry and an id that the key does not see, in a process that does not hold the lease."""
     late, *sent = send(sandbox, 10)

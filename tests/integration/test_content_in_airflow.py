@@ -34,6 +34,7 @@ TEMPLATES = """
                 {{"name": "xcom.txt", "content": text()}},
                 {{"name": "bytes.bin", "content": b"hush\\x00\\xff{{{{ params.what }}}}"}},
                 {{"name": "called.txt", "content": lambda: "hush"}},
+                {{"name": "literal.csv", "content": "\\"hush\\"\\r\\n1,2\\r\\n"}},
             ],
         )
 """
@@ -53,11 +54,50 @@ def test_only_text_of_the_dag_file_is_a_template(run_dag, connection, sandbox, n
         "xcom.txt": b"hush-{{ params.what }} /etc/hostname.sql",
         "bytes.bin": b"hush\x00\xff{{ params.what }}",
         "called.txt": b"hush",
+        "literal.csv": b'"hush"\r\n1,2\r\n',
     }
     assert stored(sandbox, run.xcom("mapped", map_index=0)) == {"listed.txt": b"hush-{{ params.what }}"}
     rendered = rendered_fields(run, "deliver")
-    assert rendered.count("<content>") == 4
+    assert rendered.count("<content>") == 5
     assert "hush" not in rendered + rendered_fields(run, "mapped")
+
+
+EXPANDED_KWARGS = """
+    from airflow.sdk import DAG, task
+    from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
+
+    SECRET = "{{ conn.outbound_transfer_default.password }}"
+
+    with DAG("expanded_kwargs", schedule=None, params={"who": "Ann"}):
+        @task
+        def deliveries():
+            file = {"name": "a.csv", "content": SECRET}
+            return [{"files": file, "message": SECRET, "recipients": [{"email": "ann@example.com", "name": SECRET}]}]
+
+        @task
+        def one():
+            return {"files": {"name": "a.csv", "content": SECRET}, "message": SECRET, "recipients": "ann@example.com"}
+
+        partial = DeliverFilesOperator.partial
+        partial(task_id="all", subject="For {{ params.who }}").expand_kwargs(deliveries())
+        partial(task_id="changed", subject="For {{ params.who }}").expand_kwargs(deliveries().map(lambda each: each))
+        partial(task_id="each", subject="For {{ params.who }}").expand_kwargs([one()])
+        partial(task_id="literal", recipients=["ann@example.com"]).expand_kwargs(
+            [{"files": {"name": "a.csv", "content": "a"}, "subject": "For {{ params.who }}"}]
+        )
+"""
+
+
+def test_what_a_task_returned_for_expand_kwargs_is_no_template(run_dag, connection, sandbox) -> None:
+    run = run_dag(EXPANDED_KWARGS)
+
+    assert set(run.states().values()) == {"success"}
+    secret = "{{ conn.outbound_transfer_default.password }}"
+    for task_id in ("all", "changed", "each"):
+        transfer = run.xcom(task_id, map_index=0)
+        assert (transfer["subject"], transfer["message"]) == ("For Ann", secret)
+        assert stored(sandbox, transfer) == {"a.csv": secret.encode()}
+    assert run.xcom("literal", map_index=0)["subject"] == "For Ann"
 
 
 def rendered_fields(run, task_id: str) -> str:

@@ -57,10 +57,7 @@ def _spelled(statement: str, hook: Any) -> str:
 
 
 #: The second driver differs below the hook, where tests/integration/warehouse has it.
-_SLOW = pytest.param("mysql-connector", marks=pytest.mark.slow)
-
-
-@pytest.fixture(params=["sqlite", "postgres", "duckdb", "mysqlclient", _SLOW])
+@pytest.fixture(params=["sqlite", "postgres", "duckdb", *MARIADB_DRIVERS])
 def warehouse(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     if request.param == "sqlite":
         value = json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")})

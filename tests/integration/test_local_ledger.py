@@ -132,6 +132,7 @@ def write(number: int) -> None:
         recorder.record_transfer(Transfer(f"t{number}-{each}", "pending", "S", now, None, people, None, now))
 
 
+@pytest.mark.slow
 def test_many_processes_write_at_once_and_no_row_is_lost(home, monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{home}/airflow.db")
     context = multiprocessing.get_context("spawn")

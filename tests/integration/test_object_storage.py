@@ -311,6 +311,7 @@ CHANGES: dict[str, Callable[[Bucket, int], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
     ("size", "chunk"),

@@ -26,6 +26,8 @@ from support.warehouses import Hook, InventedSqlite
 
 COMMAND = [sys.executable, "-m", "outbound_transfer.cli.warehouse_check", "--sql-conn-id", "warehouse"]
 
+pytestmark = pytest.mark.slow  # each starts many processes
+
 PREFIX = "outbound_transfer_check_1_"
 
 

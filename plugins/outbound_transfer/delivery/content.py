@@ -203,6 +203,10 @@ class SpoolReader(io.RawIOBase):
         return len(chunk)
 
 
+#: What begins an expression, a statement and a comment of Jinja.
+_TEMPLATE_MARKS: Final = ("{{", "{%", "{#")
+
+
 def wrap_contents(files: Any, *, rendered: bool) -> Any:
     """Wrap every content in ``files``, wherever it is given.
 
@@ -219,8 +223,14 @@ def wrap_contents(files: Any, *, rendered: bool) -> Any:
 
 
 def _wrap(value: Any, *, rendered: bool) -> Any:
-    is_final = rendered or (not isinstance(value, str) and (is_frame(value) or callable(value) or _is_content(value)))
+    is_final = rendered or _is_final(value)
     return Content(value) if is_final and not isinstance(value, Content) else value
+
+
+def _is_final(value: Any) -> bool:
+    if isinstance(value, str):  # Jinja changes line ends also of text that is no template
+        return not any(mark in value for mark in _TEMPLATE_MARKS)
+    return is_frame(value) or callable(value) or _is_content(value)
 
 
 def _is_content(value: object) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from outbound_transfer.airflow_compat.mapping import fields_of_the_dag_file
 from outbound_transfer.airflow_compat.names import AirflowTaskTimeout, conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
@@ -64,6 +65,13 @@ class OutboundTransferOperator(BaseOperator):
         super().__init__(**kwargs)
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.deferrable = deferrable
+
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Any, context: Any, jinja_env: Any, seen_oids: set[int]
+    ) -> None:
+        if parent is self:  # what a task returned is no template
+            template_fields = fields_of_the_dag_file(self, template_fields, context)
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
 
     @abstractmethod
     def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> Any:

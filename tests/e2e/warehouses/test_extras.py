@@ -14,6 +14,8 @@ import pytest
 
 from support.repository import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 UV = Path(sys.executable).with_name("uv")
 
 #: The provider of each extra, and the lowest version that is not outdated.

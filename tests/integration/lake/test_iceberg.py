@@ -574,6 +574,7 @@ def test_a_wrong_cursor_that_was_accepted_is_no_measure_after_a_repair(lake, rep
 # ------------------------------------------------------------------------------------------------------- snapshots
 
 
+@pytest.mark.slow
 def test_old_snapshots_expire_and_those_that_readers_may_use_stay(lake) -> None:
     class Clock:
         age = timedelta(0)
@@ -595,6 +596,7 @@ def test_old_snapshots_expire_and_those_that_readers_may_use_stay(lake) -> None:
     assert len([file for file in metadata if "events_polls" not in str(file)]) <= 12
 
 
+@pytest.mark.slow
 def test_an_expiry_that_fails_harms_no_page(lake, caplog) -> None:
     destination = lake.destination(keep_snapshots_for=timedelta(days=-1))
     destination.get_or_create_cursor()

@@ -240,6 +240,7 @@ def drain(open_folder: OpenStore, last: int) -> None:
         return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("readers", [2, 6])
 def test_readers_at_once_load_everything_once(open_folder: OpenStore, readers: int) -> None:
     assert run_at_once([lambda: drain(open_folder, 150)] * readers) == []
@@ -271,6 +272,7 @@ def test_the_reader_that_comes_second_learns_that_the_cursor_moved(store: Object
     assert stored_ids(store) == ids(0, 5)
 
 
+@pytest.mark.slow
 def test_resets_beside_readers_lose_and_double_nothing(open_folder: OpenStore) -> None:
     def reset() -> None:
         feed = open_maintenance(open_folder(), "acme")

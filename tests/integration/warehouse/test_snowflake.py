@@ -100,6 +100,7 @@ def test_ids_that_are_almost_the_same_are_different_events(feed: EventStore) -> 
     assert ids() == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_fault_at_any_statement_leaves_whole_pages(after: bool, snow: Recorder) -> None:
     EventStore(snow.open(), "first").get_or_create_cursor()
