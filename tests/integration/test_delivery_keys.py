@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,67 @@ def test_keys_are_deliveries_of_their_own_and_so_are_accounts(
         deliver("three").run()
         assert len(billed(elsewhere)) == 1
     assert len(billed(sandbox)) == 2
+
+
+@pytest.mark.parametrize("is_cleared", [True, False])
+def test_what_was_sent_is_not_sent_again_in_another_account(
+    deliver: Deliver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, is_cleared: bool
+) -> None:
+    task = deliver("one", retries=1)
+    with running_sandbox() as elsewhere:
+        task.before_retry = lambda: monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
+        if is_cleared:
+            task.run()
+            task.before_retry()
+        with (
+            nullcontext() if is_cleared else dying_after_the_send(),
+            pytest.raises(AirflowFailException, match="the connection leads to another account now"),
+        ):
+            again(task) if is_cleared else task.run()
+        assert (len(billed(sandbox)), len(billed(elsewhere))) == (1, 0)
+
+
+def test_what_was_not_sent_is_delivered_where_the_connection_leads(
+    deliver: Deliver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = deliver("one")
+    with without_credit(sandbox):
+        task.run()
+    with running_sandbox() as elsewhere:
+        monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
+        again(task)
+        assert (len(billed(sandbox)), len(billed(elsewhere))) == (0, 1)
+
+
+def test_a_retry_does_not_send_again_under_another_key(deliver: Deliver, sandbox: Sandbox) -> None:
+    task = deliver("one", retries=1)
+    make = task.make
+
+    def make_at_another_time() -> Any:
+        operator = make()
+        operator.delivery_key = f"k-{task.try_number}"  # as a template with the time gives it
+        return operator
+
+    task.make = make_at_another_time
+    with dying_after_the_send(), pytest.raises(AirflowFailException, match="It may be this very delivery"):
+        task.run()
+    assert list(billed(sandbox).values()) == [1]
+    again(task)  # which is how a user sends it again
+    assert list(billed(sandbox).values()) == [1, 1]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_run_whose_key_is_removed_does_not_send_again(deliver: Deliver, sandbox: Sandbox, is_shared: bool) -> None:
+    one = deliver("one")
+    one.run()
+    if is_shared:
+        two = deliver("two")
+        two.run()
+        one.of_other_runs = [two]
+
+    with pytest.raises(AirflowFailException, match="It may be this very delivery"):
+        again(one, delivery_key=None)
+    assert list(billed(sandbox).values()) == [1]
 
 
 def test_a_retry_and_a_clear_return_the_transfer_and_the_indexes_of_a_mapped_task_share_it(deliver: Deliver) -> None:
@@ -503,7 +564,11 @@ def test_what_was_sent_is_read_and_never_claimed(keys: Keys) -> None:
     first.check_still_owner()
     other = keys("three", key="K")
     other.claim(is_dead)
-    assert (other.has_other_key("t1"), first.has_other_key("t1"), other.has_other_key("t2")) == (True, False, False)
+    assert [len(one.of_other_keys(transfer)) for one, transfer in ((other, "t1"), (first, "t1"), (other, "t2"))] == [
+        1,
+        0,
+        0,
+    ]
 
 
 def test_only_the_newest_try_of_a_task_claims_and_only_the_same_is_resumed(keys: Keys) -> None:

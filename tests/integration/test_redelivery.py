@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -20,7 +21,15 @@ from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, task_instance
 from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after_the_send, without_credit
+from support.tasks import (
+    FakeTaskInstance,
+    ProcessCrashed,
+    SimulatedClock,
+    again,
+    changed,
+    dying_after_the_send,
+    without_credit,
+)
 
 ANN, BOB, EVE = "ann@example.com", "bob@example.com", "eve@example.com"
 
@@ -344,3 +353,91 @@ def test_under_a_delivery_key_another_transfer_is_not_delivered_again(
     with pytest.raises(AirflowFailException, match=f"'k' has already delivered transfer {second}, which is not the"):
         redeliver(delivery_key="k", transfer_id=other).run()
     assert sandbox.sent() == [first["id"], second, other["id"]]
+
+
+def at_index(task: FakeTaskInstance, index: int, **changes: Any) -> FakeTaskInstance:
+    """Give the task an index, and that index's item."""
+    make = task.make
+    task.make, task.map_index = (lambda: changed(make(), changes)), index
+    return task
+
+
+@pytest.fixture
+def second_item(time, tmp_path) -> dict[str, Any]:
+    """Another transfer to deliver again, with its file."""
+    path = tmp_path / "c.csv"
+    path.write_text("c")
+    sent = task_instance(DeliverFilesOperator, time, files=[str(path)], subject="Other", recipients=[EVE]).run()
+    return {"transfer_id": sent, "files": [str(path)]}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_what_another_index_delivered_again_is_found_though_somebody_has_picked_up(
+    redeliver, sandbox, first, files, second_item, is_new
+) -> None:
+    zero = at_index(redeliver(), 0)
+    sent = zero.run()
+    one = at_index(redeliver(**second_item), 1)
+    if not is_new:
+        with without_credit(sandbox):
+            one.run()
+    sandbox.pickup(first["id"], ANN)
+    one.clear()  # and the list has changed
+    at_index(one, 1, transfer_id=first["id"], files=files)
+
+    with pytest.raises(AirflowFailException, match=f"Transfer {sent['id']}, sent at .*, has this delivery's subject"):
+        one.run()
+    assert emails(sandbox, BOB) == 2
+
+
+def test_what_the_task_delivered_again_under_its_old_name_is_found(redeliver, sandbox, first) -> None:
+    sent = redeliver().run()
+    sandbox.pickup(first["id"], ANN)
+    renamed = redeliver()
+    renamed.clear_number = renamed.other_tasks = 1
+
+    with pytest.raises(AirflowFailException, match=sent["id"]):
+        renamed.run()
+    assert emails(sandbox, BOB) == 2
+
+
+def test_an_index_that_has_the_item_of_another_for_its_retry_finds_what_that_has_sent(
+    redeliver, sandbox, first, files, second_item
+) -> None:
+    sent = at_index(redeliver(), 0).run()
+    one = at_index(redeliver(**second_item), 1)
+    one.retries = one.max_tries = 1
+
+    def take_over() -> None:
+        at_index(one, 1, transfer_id=first["id"], files=files)
+        sandbox.pickup(first["id"], ANN)
+
+    one.before_retry = take_over
+    with failing_once(FileAttacher, "attach"), pytest.raises(AirflowFailException, match=sent["id"]):
+        one.run()
+    assert emails(sandbox, BOB) == 2
+
+
+def test_an_index_delivers_its_own_item_though_somebody_picks_up_between_its_tries(redeliver, sandbox, first) -> None:
+    task = at_index(redeliver(subject=first["subject"]), 0)  # so that the first is its like
+    task.retries = task.max_tries = 1
+    task.before_retry = lambda: sandbox.pickup(first["id"], ANN)
+    with failing_once(FileAttacher, "attach"):
+        assert received(sandbox, task.run()["id"]) == [BOB, EVE]
+
+
+def emails(sandbox: Sandbox, recipient: str) -> int:
+    return sum(row["kind"] == "emailed" and row["recipient"] == recipient for row in sandbox.ledger())
+
+
+@contextmanager
+def failing_once(owner: Any, name: str) -> Iterator[None]:
+    real, failures = getattr(owner, name), iter([OSError("an error that passes")])
+
+    def fail_once(*arguments: Any, **named: Any) -> Any:
+        if error := next(failures, None):
+            raise error
+        return real(*arguments, **named)
+
+    with mock.patch.object(owner, name, fail_once):
+        yield

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.task_attempt import TaskAttempt
+from outbound_transfer.delivery import state as states
+from outbound_transfer.delivery.comparison import AlreadyDelivered
 from outbound_transfer.delivery.state import MISSING_RECORD, PossibleSend
 from outbound_transfer.delivery.task_run import TaskRun, find_task_state
 from outbound_transfer.protocol.errors import InvalidDelivery
@@ -98,9 +100,14 @@ class KeyedRun(TaskRun):
         """Return what tells whether a transfer is the delivery of another key: other runs may have this one."""
 
         def is_of_other_key(transfer_id: str, sent_at: float | None = None) -> bool:  # noqa: ARG001
-            return self._key_state.has_other_key(transfer_id)
+            return any(not self._is_own(state) for state in self._key_state.of_other_keys(transfer_id))
 
         return is_of_other_key
+
+    def _is_own(self, state: KeyState) -> bool:
+        """Return whether this very task delivers under another key since a retry: a clear may give it another."""
+        record = states.load(state, 1)
+        return bool(record and record.made_by == self.made_by and record.clear_counters == self.clear_counters)
 
     def check_still_running(self) -> None:
         """Check that this try should still run, and that it still has the key.
@@ -116,11 +123,26 @@ class KeyedRun(TaskRun):
             self._key_state.record_sent(transfer_id)
 
 
+def _fail_if_sent_elsewhere(state: KeyState) -> None:
+    state.ensure_tables()
+    for elsewhere in state.in_other_accounts():
+        record = states.load(elsewhere, 1)
+        if record is not None and record.send_started:
+            raise AlreadyDelivered(
+                f"Transfer {record.transfer_id} was sent under this delivery_key, or may have been, in account "
+                f"{record.account}, and the connection leads to another account now. Nothing is sent. To send it "
+                "again, give it another delivery_key."
+            )
+
+
 def claim_delivery_key(context: Context, account: str, delivery_key: str) -> tuple[KeyedRun, KeyState]:
     """Claim a key for the running task.
 
     :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under it.
+    :raises AlreadyDelivered: this task has delivered under it in another account, or may have.
     """
     state = open_delivery_key(context, account, delivery_key)
+    if not TaskAttempt.of(context).is_fresh:
+        _fail_if_sent_elsewhere(state)
     state.claim(lambda owner: find_task_state(context, *owner[:4]) not in _FINISHED)
     return KeyedRun(context, state, delivery_key), state

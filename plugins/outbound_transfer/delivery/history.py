@@ -18,6 +18,7 @@ from outbound_transfer.delivery.comparison import (
     require_file_list,
 )
 from outbound_transfer.delivery.state import DeliveryState, Match, PossibleSend
+from outbound_transfer.delivery.task_run import made_transfer
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome
@@ -37,6 +38,8 @@ class DeliveryHistory:
     :ivar possible_send: why this very delivery may have been sent before, though the store does not say so.
     :ivar overruled: the same, if the task was cleared to send again (``resend``), so that it does not count.
     :ivar replaced: what the task has sent, if it is asked to send once more.
+    :ivar redelivered: what another index or an old name of the task may have delivered again, to others of its
+        recipients; None if this is no second delivery.
     :ivar max_drafts: how many drafts the next create may leave at the service in total; see
         :func:`.endpoints.create_transfer`.
     """
@@ -48,6 +51,7 @@ class DeliveryHistory:
         self.possible_send: PossibleSend | None = None
         self.overruled: PossibleSend | None = None
         self.replaced: DeliveryState | None = None
+        self.redelivered: Transfer | None = None
         self._has_gap = False
         #: What the newest try stored, of whatever delivery, and whether no try after it has.
         self._record: DeliveryState | None = None
@@ -319,7 +323,8 @@ class DeliveryHistory:
 
     def made_before(self) -> list[dict[str, str]]:
         """Return what earlier tries of the task made in this run: the transfers and their accounts."""
-        return [{"transfer_id": one.transfer_id, "account": one.account} for one in _chain(self._record)]
+        key = self._session.run.delivery_key
+        return [made_transfer(one.transfer_id, one.account, key) for one in _chain(self._record)]
 
     # Where the store does not rule a send out, the service is asked.
 
@@ -388,7 +393,9 @@ class DeliveryHistory:
             )
         session.log.info("Checking with the service whether this was sent before: %s", possible.reason)
         sizes = files if possible.exactly else None
-        known = {state.transfer_id for state in _chain(replaced)}
+        known, first = {state.transfer_id for state in _chain(replaced)}, self.redelivered
+        if first:
+            known.add(first.id)
         since = session.run.started_at(possible)
 
         is_of_another_run = session.run.lookup_in_other_runs(session.account)
@@ -397,7 +404,13 @@ class DeliveryHistory:
             return row.id in known or is_of_another_run(row.id, to_epoch(row.sent_at))
 
         find = flows.find_sent(
-            identity_of(wanted), files, since, sizes=sizes, found_before=possible.found, is_other=is_other
+            identity_of(wanted),
+            files,
+            since,
+            sizes=sizes,
+            found_before=possible.found,
+            possible_addresses=frozenset(identity_of(first)[1]) if first else frozenset(),
+            is_other=is_other,
         )
         sent = session.client.run(find)
         if sent is not None:

@@ -203,7 +203,8 @@ class TaskRun:
         """Return the transfers that this task, at any index, made or sent in a run, each with its account."""
         ti = self._context["ti"]
         made = iter_mappings(ti.xcom_pull(task_ids=ti.task_id, run_id=run_id, key=MADE_KEY))
-        return {(str(one.get("account")), str(one.get("transfer_id"))) for one in made}
+        # Under a key, the run may have found what this one has made.
+        return {(str(one.get("account")), str(one.get("transfer_id"))) for one in made if not one.get("delivery_key")}
 
     def started_at(self, possible: PossibleSend) -> float:
         """Return a time before which this run sent nothing, in seconds since the epoch by the service's clock."""
@@ -242,6 +243,11 @@ def find_task_state(context: Context, dag_id: str, run_id: str, task_id: str, ma
     states = context["ti"].get_task_states(dag_id=dag_id, map_index=index, task_ids=[task_id], run_ids=[run_id])
     found = states.get(run_id, {}).get(task_id if index is None else f"{task_id}_{index}")
     return None if found is None else str(found)
+
+
+def made_transfer(transfer_id: str, account: str, delivery_key: str) -> dict[str, str]:
+    """Return one transfer in the XCom :data:`MADE_KEY`."""
+    return {"transfer_id": transfer_id, "account": account} | ({"delivery_key": delivery_key} if delivery_key else {})
 
 
 def iter_mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:

@@ -153,10 +153,13 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         from outbound_transfer.delivery.state import digest, new_salt
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
-        stored = delivery.store.get(_STATE_KEY)
+        selection = msgspec.convert(delivery.store.get(_STATE_KEY), _Selection | None)
+        if selection and selection.first != digest([first.id, identity_of(first)], selection.salt):
+            selection = None
+        if selection is None or delivery.run.is_mapped:
+            delivery.history.redelivered = first
         if delivery.history.needs_same_input(resend=to_flag(self.resend, "resend")):
-            selection = msgspec.convert(stored, _Selection | None)
-            if selection and selection.first == digest([first.id, identity_of(first)], selection.salt):
+            if selection:
                 return [addresses[position] for position in selection.positions]
             if delivery.run.is_sent:
                 raise _already_delivered(delivery, first)

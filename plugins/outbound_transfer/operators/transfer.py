@@ -21,7 +21,7 @@ from outbound_transfer.airflow_compat.version import HAS_TABS
 from outbound_transfer.delivery.content import wrap_contents
 from outbound_transfer.delivery.progress import delivery_summary, log_archive, log_sources
 from outbound_transfer.delivery.state_store import state_store
-from outbound_transfer.delivery.task_run import MADE_KEY, POSSIBLE_SEND_KEY, iter_mappings
+from outbound_transfer.delivery.task_run import MADE_KEY, POSSIBLE_SEND_KEY, iter_mappings, made_transfer
 from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.observability import metrics
@@ -99,12 +99,15 @@ class _TransferOperator(OutboundTransferOperator):
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
 
-def _push_account(context: Context, settings: Settings, transfer_id: str, before: Sequence[Any] = ()) -> None:
+def _push_account(
+    context: Context, settings: Settings, transfer_id: str, before: Sequence[Any] = (), delivery_key: str = ""
+) -> None:
     """Store the account that a draft was made in, for the tasks downstream and for other runs.
 
     :param before: what this task made earlier in its run: Airflow has removed the XComs of earlier tries.
+    :param delivery_key: under which other runs may have made it.
     """
-    made = {"transfer_id": transfer_id, "account": settings.account}
+    made = made_transfer(transfer_id, settings.account, delivery_key)
     context["ti"].xcom_push(MADE_KEY, [*(one for one in before if one != made and one["transfer_id"]), made])
 
 
@@ -754,7 +757,13 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
     @staticmethod
     def _push_transfer_id(context: Context, delivery: Delivery, draft: DraftState) -> None:
         context["ti"].xcom_push("transfer_id", draft.state.transfer_id)
-        _push_account(context, delivery.client.settings, draft.state.transfer_id, delivery.history.made_before())
+        _push_account(
+            context,
+            delivery.client.settings,
+            draft.state.transfer_id,
+            delivery.history.made_before(),
+            delivery.run.delivery_key,
+        )
         push_link(context, delivery.client.settings, draft.state.transfer_id)
 
     def _wait_until_finished(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> dict[str, Any]:

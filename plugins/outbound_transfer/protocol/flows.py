@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -20,7 +20,7 @@ from outbound_transfer.protocol.errors import (
     SourceChanged,
     WrongTransfer,
 )
-from outbound_transfer.protocol.identity import Identity, identity_of, known_identity_of, may_be_equal
+from outbound_transfer.protocol.identity import Identity, identity_of, known_identity_of, may_be_equal, may_have_had
 from outbound_transfer.protocol.messages import (
     Call,
     Flow,
@@ -273,6 +273,7 @@ def find_sent(
     *,
     sizes: Mapping[str, int] | None = None,
     found_before: str = "",
+    possible_addresses: Set[str] = frozenset(),
     is_other: Callable[[Transfer | UnreadableRow], bool] = lambda row: False,  # noqa: ARG005
 ) -> Flow[Transfer | None]:
     """Find a sent transfer by its subject, recipients and file names.
@@ -289,12 +290,18 @@ def find_sent(
     :param sizes: sizes in bytes by name. If given, only a transfer with exactly these files matches, and ``names``
         does not count.
     :param found_before: the id of a transfer that matches whatever its files are.
+    :param possible_addresses: normalized; a transfer to some of them matches, too, if one of them is wanted.
     :param is_other: whether the transfer of a row is known to be another one. It is asked only about those that may be
         equal.
     :return: the transfer; None if this key has sent none. A transfer whose files are unknown matches.
     :raises MalformedResponse: the listing does not end, or a row of it that cannot be read may be the transfer, so it
         does not show what was sent.
     """
+
+    def matches(row: Transfer | UnreadableRow) -> bool:
+        known = known_identity_of(row)
+        return may_be_equal(known, wanted) or may_have_had(known, wanted, possible_addresses)
+
     cursor: str | None = None
     cursors: set[str] = set()
     consecutive_old_rows = 0
@@ -305,9 +312,9 @@ def find_sent(
         for position, (row, is_old) in enumerate(zip(page.rows, ages, strict=True)):
             consecutive_old_rows = consecutive_old_rows + 1 if is_old else 0
             # Rows come newest first (service-api.md, R27), so an old time above a recent one is wrong.
-            may_be_it = may_be_equal(known_identity_of(row), wanted) and (not is_old or position < last_recent)
+            may_be_it = matches(row) and (not is_old or position < last_recent)
             if may_be_it and not is_other(row):
-                found: Transfer | None = yield from _read_row(row, wanted, since)
+                found: Transfer | None = yield from _read_row(row, matches, since)
                 if found is not None and (found.id == found_before or _may_have_files(found, names, sizes)):
                     return found
         if page.next_cursor is None or consecutive_old_rows >= _MIN_OLD_ROWS:
@@ -319,7 +326,9 @@ def find_sent(
     raise MalformedResponse("list: the listing of transfers does not end, so it does not show what was sent")
 
 
-def _read_row(row: Transfer | UnreadableRow, wanted: Identity, since: float) -> Flow[Transfer | None]:
+def _read_row(
+    row: Transfer | UnreadableRow, matches: Callable[[Transfer], bool], since: float
+) -> Flow[Transfer | None]:
     """Fetch the transfer of a row, because rows of a listing have no files (service-api.md, R11).
 
     :return: the transfer, with its files if they are known; None if it is not the wanted one.
@@ -340,7 +349,7 @@ def _read_row(row: Transfer | UnreadableRow, wanted: Identity, since: float) -> 
             raise MalformedResponse(_unreadable_row_message(row)) from failure
         return row  # it was sent, and its files are unknown, so it may be the one
     is_old = _is_before(row.sent_at, since) is None and _is_before(found.sent_at, since)
-    return found if may_be_equal(known_identity_of(found), wanted) and not is_old else None
+    return found if matches(found) and not is_old else None
 
 
 def _unreadable_row_message(row: UnreadableRow) -> str:

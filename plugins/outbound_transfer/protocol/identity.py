@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TypeAlias
 
 from outbound_transfer.protocol.addresses import is_plain_address, normalize_address, normalize_text
@@ -39,6 +39,17 @@ def known_identity_of(row: Transfer | UnreadableRow) -> KnownIdentity:
 def may_be_equal(left: KnownIdentity, right: KnownIdentity) -> bool:
     """Return whether no part that is known on both sides differs."""
     return all(None in pair or pair[0] == pair[1] for pair in zip(left, right, strict=True))
+
+
+def may_have_had(row: KnownIdentity, wanted: Identity, possible: Set[str]) -> bool:
+    """Return whether a transfer may be the wanted one, made when others of the possible addresses were wanted.
+
+    :param possible: normalized addresses.
+    """
+    (subject, addresses), (wanted_subject, wanted_addresses) = row, wanted
+    if addresses is None or subject not in (None, wanted_subject):
+        return False
+    return set(addresses) <= possible and not set(addresses).isdisjoint(wanted_addresses)
 
 
 def has_exactly_files(transfer: Transfer, files: Mapping[str, int]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from outbound_transfer.airflow_compat.task_attempt import StaleAttempt, TaskAttempt
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
-from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
+from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse, UnreliableTable
 from outbound_transfer.warehouse.schema import DELIVERY_KEYS_GROUP, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERY_KEYS
@@ -90,7 +90,7 @@ class KeyState:
         :raises StaleAttempt: a later try of this task has claimed it.
         :raises UnsupportedWarehouse: the database cannot keep two owners apart.
         """
-        ensure_schema(self._warehouse, DELIVERY_KEYS_GROUP, self._now())
+        self.ensure_tables()
         for _ in range(_MAX_LOST_CLAIMS):
             row = self._read()
             if row is not None and row.sent_at is not None:
@@ -104,6 +104,13 @@ class KeyState:
                 self.is_resumed = row is not None and row.owner[:5] == self._attempt[:5]
                 return
         raise DeliveryKeyInUse(f"Other tasks claim delivery key {self._id[1]!r} all the time")
+
+    def ensure_tables(self) -> None:
+        """Make the table, if it is not there.
+
+        :raises UnsupportedWarehouse: the database cannot keep two owners apart.
+        """
+        ensure_schema(self._warehouse, DELIVERY_KEYS_GROUP, self._now())
 
     def _check_owner(self, row: _KeyRow, is_active: Callable[[TaskAttempt], bool]) -> None:
         owner, attempt = row.owner, self._attempt
@@ -175,14 +182,25 @@ class KeyState:
         """:raises StaleAttempt: this attempt has not claimed the delivery key, or another one has since."""
         self._check_still_owner(self._read())
 
-    def has_other_key(self, transfer_id: str) -> bool:
-        """Return whether the transfer is the delivery of another key of the account."""
-        query = (
-            "SELECT count(*) FROM {delivery_keys} WHERE [account] = ? AND [transfer_id] = ? AND NOT [delivery_key] = ?"
-        )
+    def in_other_accounts(self) -> list[KeyState]:
+        """Return the states of this key in other accounts, in so far as this task is their owner, to read them."""
+        account, delivery_key = self._id
+        rows = self._find("WHERE [delivery_key] = ? AND NOT [account] = ?", (delivery_key, account))
+        return [self._of(row) for row in rows if row.owner[:4] == self._attempt[:4]]
+
+    def of_other_keys(self, transfer_id: str) -> list[KeyState]:
+        """Return the states of other keys of the account under which this transfer was made, to read them."""
+        account, delivery_key = self._id
+        condition = "WHERE [account] = ? AND [transfer_id] = ? AND NOT [delivery_key] = ?"
+        return [self._of(row) for row in self._find(condition, (account, transfer_id, delivery_key))]
+
+    def _of(self, row: _KeyRow) -> KeyState:
+        return KeyState(self._warehouse, row.account, row.delivery_key, self._attempt)
+
+    def _find(self, condition: str, parameters: tuple[str, ...]) -> list[_KeyRow]:
         with self._warehouse.read() as tx:
-            account, delivery_key = self._id
-            return bool(scalar(tx, self._warehouse.render(query), (account, transfer_id, delivery_key)))
+            rows = self._warehouse.run(tx, f"SELECT {_COLUMNS} FROM {{delivery_keys}} {condition}", parameters)  # noqa: S608
+            return [_KeyRow(*row) for row in fetch_all(rows)]
 
     def _change(self, change: Callable[[_KeyRow], dict[str, Any]]) -> None:
         with self._warehouse.transaction() as tx:
@@ -227,7 +245,7 @@ class KeyState:
 
 
 def _storable_id(transfer_id: str | None) -> str | None:
-    """Return the id for the column that people and :meth:`KeyState.has_other_key` read; None if it does not fit."""
+    """Return the id for the column that people and :meth:`KeyState.of_other_keys` read; None if it does not fit."""
     if transfer_id and len(transfer_id) <= MAX_EVENT_ID_BYTES and transfer_id.isprintable():
         return transfer_id
     return None
