@@ -514,6 +514,21 @@ def test_files_that_are_gone_after_the_send(deliver, sandbox, files, asked) -> N
     assert billed(sandbox) == [sent]
 
 
+@pytest.mark.parametrize("archive", [None, "all.zip"])
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_file_that_is_gone_hides_no_other_that_has_changed(deliver, sandbox, files, archive, position) -> None:
+    ti = deliver(files=[files[0], files[1]], archive=archive)
+    sent = ti.run()["id"]
+    Path(files[position]).unlink()
+    if archive is None:
+        assert again(ti)["id"] == sent, "the other is what was sent"
+    Path(files[1 - position]).write_bytes(b"corrected")
+
+    with pytest.raises(AirflowFailException, match="with other files"):
+        again(ti)
+    assert billed(sandbox) == [sent]
+
+
 def test_an_automatic_retry_after_the_send_requests_nothing_new(deliver, sandbox, files) -> None:
     ti = deliver(retries=1)
     sent = ti.run()["id"]

@@ -36,7 +36,7 @@ from outbound_transfer.delivery.history import DeliveryHistory
 from outbound_transfer.delivery.session import DeliverySession
 from outbound_transfer.delivery.state import DeliveryState, StateStore
 from outbound_transfer.protocol import endpoints, flows
-from outbound_transfer.protocol.errors import CallError, NothingMatches, OutboundTransferError, SourceMissing
+from outbound_transfer.protocol.errors import CallError, OutboundTransferError
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.wording import pluralize
 
@@ -280,25 +280,31 @@ class Delivery:
         """
         self._session.check_account(transfer_id, account, is_sending=is_sending)
 
-    def check_files_unchanged(self, draft: DraftState, files: Any, find: Callable[[], Sequence[Source]]) -> None:
+    def check_files_unchanged(
+        self, draft: DraftState, files: Any, find: Callable[[list[OutboundTransferError]], Sequence[Source]]
+    ) -> None:
         """After a clear, check that the files are those that were sent; an automatic retry requests nothing new.
 
         :param files: the operator's argument, normalized.
-        :param find: finds the files.
+        :param find: finds the files that are left, and adds the errors of those that are gone to a list.
         :raises AlreadyDelivered: they differ.
         """
         state = draft.state
         is_cleared = self._session.was_cleared(state)
         if is_cleared is False or (is_cleared is None and not self.run.is_first_after_clear()):
             return
-        try:
-            sources = find()
-        except (SourceMissing, NothingMatches) as error:
+        gone: list[OutboundTransferError] = []
+        sources = find(gone)
+        planned = state.files
+        if gone:
             if states.digest(files, state.salt) != state.files_digest:
                 raise self._session.already_delivered(
                     state.transfer_id, "with other paths or patterns in files"
-                ) from error
-            self.log.warning("Could not compare the sent files with their sources, which are gone: %s", error)
-            return
-        if differences := describe_differences(state.files, sources):
-            raise self._session.already_delivered(state.transfer_id, f"with other files: {'; '.join(differences[:5])}")
+                ) from gone[0]
+            found = by_name(sources)
+            planned = {name: file for name, file in planned.items() if name in found}
+        if differences := describe_differences(planned, sources):
+            what = "; ".join([*differences[:5], *map(str, gone[:5])])
+            raise self._session.already_delivered(state.transfer_id, f"with other files: {what}")
+        if gone:
+            self.log.warning("Could not compare sent files with their sources, which are gone: %s", gone[0])

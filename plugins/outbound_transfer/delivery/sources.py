@@ -18,6 +18,7 @@ from outbound_transfer.delivery.globs import has_magic, match_local, match_remot
 from outbound_transfer.protocol.content_disposition import check_name
 from outbound_transfer.protocol.errors import (
     InvalidDelivery,
+    NothingMatches,
     OutboundTransferError,
     SourceChanged,
     SourceMissing,
@@ -189,19 +190,30 @@ def _readable(path: object) -> Iterator[None]:
         raise SourceUnreadable(f"{path} cannot be read: {type(error).__name__} {error}") from error
 
 
-def resolve_files(files: FileSpec | Iterable[FileSpec], spool: Spool | None = None) -> list[Source]:
+def resolve_files(
+    files: FileSpec | Iterable[FileSpec], spool: Spool | None = None, gone: list[OutboundTransferError] | None = None
+) -> list[Source]:
     """Find every file that ``files`` names, open each once to check that it can be read, and produce every content.
 
     :param files: one file or several; see :func:`parse_files`.
     :param spool: holds the contents, and must stay open for as long as the sources are read.
+    :param gone: takes the errors of files that are not there and of patterns that match nothing, and the others are
+        found; if None, such an error is raised.
     :raises InvalidDelivery: there is no file, a glob matches nothing, a text may be a name or a pattern, a content is
         none, or two files have the same name.
     :raises SourceUnreadable: a file is missing or may not be read, or a folder of a glob could not be listed.
     :raises SourceChanged: a file of size 0 is not empty.
     :raises NameRefused: the service would change a name.
     """
-    sources = [source for spec in parse_files(files) for source in _resolve(spec, spool)]
-    if not sources:
+    sources: list[Source] = []
+    for spec in parse_files(files):
+        try:
+            sources += _resolve(spec, spool)
+        except (SourceMissing, NothingMatches) as error:
+            if gone is None:
+                raise
+            gone.append(error)
+    if not sources and not gone:
         raise InvalidDelivery(
             "files is empty: a transfer without files cannot be sent. If it comes from a task, check what that "
             "returned."

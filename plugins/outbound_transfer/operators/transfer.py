@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from outbound_transfer.protocol.messages import Precondition
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
-    #: Finds the files; ``is_sent=True`` if they are only compared with what was sent.
+    #: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
     FindSources: TypeAlias = Callable[..., Sequence[Source]]
 
 
@@ -389,9 +389,11 @@ class _FilesOperator(_TransferOperator):
 
         specs, archive = self.file_specs(), check_archive_name(self.archive)
 
-        def find(*, is_sent: bool = False) -> Sequence[Source]:
-            sources = log_sources(self.find_sources(specs, spool, is_sent=is_sent), self.log)
-            return [log_archive(pack(archive, sources, spool), sources, self.log)] if archive else sources
+        def find(gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
+            sources = log_sources(self.find_sources(specs, spool, gone), self.log)
+            if not archive or gone:
+                return sources
+            return [log_archive(pack(archive, sources, spool), sources, self.log)]
 
         return [*normalize_files(specs), *([{"archive": archive}] if archive else ())], find
 
@@ -401,15 +403,17 @@ class _FilesOperator(_TransferOperator):
 
         return parse_files(self.files)
 
-    def find_sources(self, specs: Sequence[ParsedSpec], spool: Spool, *, is_sent: bool) -> list[Source]:  # noqa: ARG002
+    def find_sources(
+        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
+    ) -> list[Source]:
         """Find the files, and produce what exists nowhere yet.
 
         :param specs: of :meth:`file_specs`.
-        :param is_sent: they are only compared with what was sent.
+        :param gone: see :func:`.resolve_files`; None if they are not only compared with what was sent.
         """
         from outbound_transfer.delivery.sources import resolve_files
 
-        return resolve_files(specs, spool)
+        return resolve_files(specs, spool, gone)
 
 
 class AttachFilesOperator(_FilesOperator):
@@ -453,7 +457,7 @@ class AttachFilesOperator(_FilesOperator):
         draft = delivery.load_draft(transfer_id)
         planned = draft.state.files.keys()
         if planned and planned <= draft.attached.keys() and not draft.transfer.is_draft:
-            delivery.check_files_unchanged(draft, files, partial(find, is_sent=True))
+            delivery.check_files_unchanged(draft, files, find)
             self.log.info("Transfer %s was sent with these files; nothing is attached again", transfer_id)
             records = [draft.attached[name] for name in planned]
         else:
@@ -709,7 +713,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
             # Also that of an earlier try: Airflow has removed the XComs of that try.
             self._push_transfer_id(context, delivery, draft)
             if not draft.transfer.is_draft:
-                delivery.check_files_unchanged(draft, files, partial(find, is_sent=True))
+                delivery.check_files_unchanged(draft, files, find)
                 return draft.transfer
         try:
             # Before anything is created: a missing file must leave no draft behind.
@@ -738,7 +742,7 @@ class DeliverFilesOperator(_SendingOperator, DeferrableWaitMixin, _FilesOperator
         """Return the transfer that was sent under this delivery key, if it is what this task is asked to deliver."""
         delivery.draft = draft = delivery.history.find_sent(new)
         self._push_transfer_id(context, delivery, draft)
-        delivery.check_files_unchanged(draft, files, partial(find, is_sent=True))
+        delivery.check_files_unchanged(draft, files, find)
         return draft.transfer
 
     def check_sources(self, sources: Sequence[Source]) -> None:

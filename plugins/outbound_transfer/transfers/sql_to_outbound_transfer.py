@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.content import Spool
     from outbound_transfer.delivery.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.protocol.errors import OutboundTransferError
     from outbound_transfer.queries.export import QueryExport
     from outbound_transfer.queries.spec import QuerySpec
 
@@ -114,14 +115,16 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         ]
         return [*parse_files(results), *super().file_specs()]
 
-    def find_sources(self, specs: Sequence[ParsedSpec], spool: Spool, *, is_sent: bool) -> list[Source]:
+    def find_sources(
+        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
+    ) -> list[Source]:
         self._row_counts = {}
-        sources = super().find_sources(specs, spool, is_sent=is_sent)
+        sources = super().find_sources(specs, spool, gone)
         if self.on_empty == "send":
             return sources
         empty = [name for name, count in self._row_counts.items() if not count]
         # What was sent has rows: a comparison with nothing says that it differs.
-        if empty and not is_sent and (self.on_empty == "fail" or len(empty) == len(self._row_counts)):
+        if empty and gone is None and (self.on_empty == "fail" or len(empty) == len(self._row_counts)):
             reason = f"{', '.join(empty)}: the query on connection '{self.sql_conn_id}' returned no row"
             draft = self._delivery.draft if self._delivery else None
             if self.on_empty == "skip" and not (draft and draft.state.send_started):  # perhaps sent: no skip
