@@ -20,6 +20,8 @@ _MODIFIED: Final = (1980, 1, 1, 0, 0, 0)
 _UNIX: Final = 3
 _READABLE: Final = 0o100644 << 16
 
+#: Windows has them in no name: one tool stops at such a file, and another replaces them, so that two may become one.
+_RESERVED: Final = frozenset('<>"|?*')
 
 #: Windows takes these for devices, whatever their suffix.
 _DEVICE: Final = re.compile(
@@ -73,6 +75,8 @@ def check_entry_names(names: Iterable[str]) -> None:
 def _reason_against(name: str, folded: str) -> str:
     if ":" in name:
         return "has a colon, which stands for a drive or a stream on Windows"
+    if not _RESERVED.isdisjoint(name):
+        return 'has one of the characters < > " | ? *, which Windows has in no name'
     if name.endswith((".", " ")):
         return "ends in a dot or a space, which Windows drops"
     return "is a device of Windows" if _DEVICE.fullmatch(folded) else ""

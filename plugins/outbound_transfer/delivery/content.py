@@ -24,11 +24,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from http.client import HTTPResponse
 from types import TracebackType
 from typing import IO, Any, BinaryIO, Final, cast
 
 from outbound_transfer.protocol.errors import InvalidDelivery, SourceUnreadable
-from outbound_transfer.queries.frames import frame_writer, is_frame
+from outbound_transfer.queries.foreign_values import is_frame
+from outbound_transfer.queries.frames import frame_writer
 
 CHUNK_BYTES: Final = 1024 * 1024
 
@@ -262,6 +264,7 @@ def _chunks_of_file(name: str, file: Any, *, is_new: bool) -> Iterator[bytes]:
 
     :param is_new: nothing has read it, so it need not be able to seek.
     :raises InvalidDelivery: an earlier try may have read it, or it is no binary file.
+    :raises SourceUnreadable: it cannot be read, or stops before the size that its server announced.
     """
     can_seek = _rewind(file)
     if not (can_seek or is_new):
@@ -273,11 +276,27 @@ def _chunks_of_file(name: str, file: Any, *, is_new: bool) -> Iterator[bytes]:
     while chunk := _read_chunk(name, file):
         is_empty = False
         yield bytes(chunk)
+    if missing := _missing_bytes(file):
+        raise SourceUnreadable(
+            f"the content of {name!r} cannot be read: the server closed the connection {missing:,} bytes before its end"
+        )
     if is_empty and not can_seek:
         raise InvalidDelivery(
             f"the content of {name!r} is a stream without a byte, which an earlier try may have read: open it in the "
             'callable, or return b"" for an empty file'
         )
+
+
+def _missing_bytes(file: Any) -> int:
+    """Return how many bytes of a response of HTTP never came: Python's reports a cut as an ordinary end.
+
+    Only of responses: the ``length`` of other files, such as those of GridFS, is their size.
+    """
+    response = getattr(file, "raw", file)  # of a BufferedReader around it
+    if isinstance(response, HTTPResponse):
+        return response.length or 0
+    missing = getattr(response, "length_remaining", None)  # of urllib3 and so of requests, which may not check it
+    return missing if type(missing) is int and missing > 0 else 0
 
 
 def _rewind(file: Any) -> bool:

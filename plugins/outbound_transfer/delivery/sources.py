@@ -25,7 +25,7 @@ from outbound_transfer.protocol.errors import (
     SourceUnreadable,
 )
 from outbound_transfer.protocol.messages import Upload
-from outbound_transfer.queries.frames import is_frame
+from outbound_transfer.queries.foreign_values import is_frame
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

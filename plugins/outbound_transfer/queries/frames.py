@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timezone
 from typing import Any, BinaryIO, Final
 
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.queries.errors import ResultNotWritable
 from outbound_transfer.queries.file_formats import WriteOptions, format_of, write_result
+from outbound_transfer.queries.foreign_values import is_of
 from outbound_transfer.queries.rows import Batch, Result
 from outbound_transfer.queries.values import normalize_column
 
 #: Rows of a batch: a frame's values are objects of Python no longer than its batch is written.
 _BATCH_ROWS: Final = 4096
-
-
-def is_frame(value: object) -> bool:
-    """Return whether a value is a DataFrame. A library that is not loaded has made none, and is not loaded here."""
-    return _is_of("pandas", value) or _is_of("polars", value)
 
 
 def frame_writer(name: str, frame: Any) -> Callable[[BinaryIO], None]:
@@ -32,21 +27,20 @@ def frame_writer(name: str, frame: Any) -> Callable[[BinaryIO], None]:
 
     def write(file: BinaryIO) -> None:
         try:
-            write_result(Result(columns, _batches_of(frame)), file_format, file, WriteOptions())
+            write_result(Result(columns, _batches_of(columns, frame)), file_format, file, WriteOptions())
         except ResultNotWritable as error:
             raise ResultNotWritable(f"{name}: {error}") from None
 
     return write
 
 
-def _is_of(library: str, value: object) -> bool:
-    kind = getattr(sys.modules.get(library), "DataFrame", None)
-    return kind is not None and isinstance(value, kind)
+def _is_pandas(frame: object) -> bool:
+    return is_of("pandas", "DataFrame", frame)
 
 
 def _columns_of(name: str, frame: Any) -> list[str]:
     """Return the names of what is written: the named levels of an index of pandas, and the columns."""
-    if _is_of("pandas", frame) and frame.columns.nlevels > 1:
+    if _is_pandas(frame) and frame.columns.nlevels > 1:
         raise InvalidDelivery(f"{name!r:.300}: the columns of the DataFrame have several levels: give each one name")
     columns = [*(str(frame.index.names[level]) for level in _named_levels(frame)), *map(str, frame.columns)]
     if not columns:
@@ -56,19 +50,29 @@ def _columns_of(name: str, frame: Any) -> list[str]:
 
 def _named_levels(frame: Any) -> list[int]:
     """Return which levels of the index are written. An index without a name only counts rows."""
-    names = frame.index.names if _is_of("pandas", frame) else ()
+    names = frame.index.names if _is_pandas(frame) else ()
     return [level for level, name in enumerate(names) if name is not None]
 
 
-def _batches_of(frame: Any) -> Iterator[Batch]:
+def _batches_of(names: list[str], frame: Any) -> Iterator[Batch]:
     # By position: a frame of pandas itself may be sliced by the labels of its index.
-    rows, read = (frame.iloc, _read_pandas) if _is_of("pandas", frame) else (frame, _read_polars)
+    rows, read = (frame.iloc, _read_pandas) if _is_pandas(frame) else (frame, _read_polars)
     for start in range(0, len(frame), _BATCH_ROWS):
-        yield [normalize_column(values, timezone.utc) for values in read(rows[start : start + _BATCH_ROWS])]
+        columns = read(rows[start : start + _BATCH_ROWS])
+        yield [_normalized(name, values) for name, values in zip(names, columns, strict=True)]
+
+
+def _normalized(name: str, values: list[Any]) -> Sequence[Any]:
+    """:raises ResultNotWritable: a value cannot be written; the text names the column."""
+    try:
+        return normalize_column(values, timezone.utc)
+    except ResultNotWritable as error:
+        raise ResultNotWritable(f"column {name!r:.100}: {error}") from None
 
 
 def _read_pandas(part: Any) -> list[list[Any]]:
-    indexes = [part.index.get_level_values(level) for level in _named_levels(part)]
+    index = part.index.set_names([None] * part.index.nlevels)  # a number would be a name first, and then a position
+    indexes = [index.get_level_values(level) for level in _named_levels(part)]
     columns = [part.iloc[:, number] for number in range(part.shape[1])]  # two may have one name
     return [_without_missing(values) for values in (*indexes, *columns)]
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from outbound_transfer.queries.errors import ResultNotWritable
+from outbound_transfer.queries.foreign_values import plain_value
 
 #: Of these, values stay as they are: a column of nothing else is not copied.
 _UNCHANGED: Final = frozenset((NoneType, bool, int, float, str, bytes, Decimal, date, timedelta))
@@ -35,7 +36,7 @@ def normalize(value: Any, zone: tzinfo) -> Any:
     These are None, bool, int, float, str, bytes, Decimal, date, time, datetime, timedelta, list and dict.
 
     :param zone: what a timestamp with a zone is converted to. One without a zone stays as it is.
-    :raises ResultNotWritable: an object has no text of its own.
+    :raises ResultNotWritable: an object has no text of its own, or two keys of a mapping have one.
     """
     match value:
         case None | bool():
@@ -45,18 +46,18 @@ def normalize(value: Any, zone: tzinfo) -> Any:
         case datetime():
             return _to_zone(value, zone)
         case date() | time():
-            return value
+            return value if type(value) in (date, time) else _base_date_or_time(value)
         case bytearray() | memoryview():
             return bytes(value)
         case uuid.UUID():
             return str(value)
         case Mapping():
-            return {_key(key): normalize(each, zone) for key, each in value.items()}
+            return _with_text_keys(value, zone)
         case Set():  # in an order of its own in each process
             return sorted((normalize(each, zone) for each in value), key=str)
         case list() | tuple():
             return [normalize(each, zone) for each in value]
-    return normalize(_foreign_value(value), zone)
+    return normalize(plain_value(value), zone)
 
 
 def _is_finite(value: Any) -> bool:
@@ -73,12 +74,21 @@ def _base_value(value: Any) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, timedelta):
-        return timedelta(value.days, value.seconds, value.microseconds)
+        return timedelta.__add__(value, timedelta())  # pendulum gives a negative duration other days and seconds
     kind: Any = next(kind for kind in (int, float, bytes, Decimal) if isinstance(value, kind))
     return kind(value)
 
 
-def _to_zone(value: datetime, zone: tzinfo) -> datetime:
+def _base_date_or_time(value: date | time) -> date | time:
+    if isinstance(value, date):
+        return date(value.year, value.month, value.day)
+    return time(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, fold=value.fold)
+
+
+def _to_zone(value: datetime, zone: tzinfo) -> datetime | None:
+    """Return a timestamp in a zone; None for the NaT of pandas, which is one and equals nothing."""
+    if type(value) is not datetime and value != value:
+        return None
     plain = value if type(value) is datetime else datetime.combine(value, value.timetz())
     if plain.tzinfo is None:
         return plain
@@ -88,19 +98,16 @@ def _to_zone(value: datetime, zone: tzinfo) -> datetime:
         return plain
 
 
+def _with_text_keys(mapping: Mapping[Any, Any], zone: tzinfo) -> dict[str, Any]:
+    """:raises ResultNotWritable: two keys have one text."""
+    normalized = {_key(key): normalize(each, zone) for key, each in mapping.items()}
+    if len(normalized) < len(mapping):
+        raise ResultNotWritable("two keys of a mapping have the same text, as 1 and '1' have: rename one of them")
+    return normalized
+
+
 def _key(key: Any) -> str:
     return key if isinstance(key, str) else str(key)
-
-
-def _foreign_value(value: Any) -> Any:
-    """Return what an object of a driver or of numpy stands for."""
-    for method in ("tolist", "read"):  # arrays and numbers of numpy; large objects
-        if callable(convert := getattr(value, method, None)):
-            return convert()
-    kind: Any = type(value)
-    if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
-        raise ResultNotWritable(f"a value of type {kind.__name__} has no text: convert it in the query, with CAST")
-    return str(value)
 
 
 def to_text(value: Any) -> str:

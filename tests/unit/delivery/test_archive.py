@@ -58,6 +58,7 @@ def test_an_archive_holds_the_very_files_in_their_order(files) -> None:
     [
         ["C:evil.exe"],
         ["a.txt:stream"],
+        *([f"a{character}b.txt"] for character in '<>"|?*'),
         ["a."],
         ["a "],
         ["CON"],

@@ -9,9 +9,11 @@ import io
 import json
 import subprocess
 import sys
-from typing import Any, BinaryIO
+from http.client import HTTPResponse
+from typing import Any, BinaryIO, cast
 
 import pytest
+import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,6 +135,68 @@ def test_a_stream_that_has_nothing_yet_is_not_taken_for_its_end() -> None:
 
     with Spool() as spool, pytest.raises(ValueError, match="returns NoneType"):
         resolve_files({"name": "a", "content": NotReady}, spool)
+
+
+class Canned:
+    """A connection that has received all that its server sent before it closed."""
+
+    def __init__(self, received: bytes) -> None:
+        self.received = received
+
+    def makefile(self, mode: str) -> BinaryIO:
+        return io.BytesIO(self.received)
+
+
+def response_of(received: bytes) -> HTTPResponse:
+    response = HTTPResponse(cast("Any", Canned(received)), method="GET")
+    response.begin()
+    return response
+
+
+def urllib3_response_of(received: bytes) -> Any:
+    header, body = received.split(b"\r\n\r\n")
+    length = {"Content-Length": header.rpartition(b" ")[2].decode()}
+    return urllib3.HTTPResponse(io.BytesIO(body), length, preload_content=False, enforce_content_length=False)
+
+
+@pytest.mark.parametrize(
+    "opened", [response_of, lambda received: io.BufferedReader(response_of(received)), urllib3_response_of]
+)
+@pytest.mark.parametrize("sent", [0, 400, 500, 999])
+def test_a_response_that_is_cut_is_not_delivered(opened, sent) -> None:
+    received = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"x" * sent
+    message = rf"the content of 'a' cannot be read: .* {1000 - sent:,} bytes before its end"
+
+    with Spool() as spool, pytest.raises(SourceUnreadable, match=message):
+        resolve_files({"name": "a", "content": lambda: opened(received)}, spool)
+
+
+@pytest.mark.parametrize("opened", [response_of, urllib3_response_of])
+def test_a_whole_response_is_delivered(opened) -> None:
+    received = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"x" * 1000
+
+    with Spool() as spool:
+        (source,) = resolve_files({"name": "a", "content": lambda: opened(received)}, spool)
+        assert read(source) == b"x" * 1000
+
+
+def test_a_response_of_no_announced_size_ends_with_its_connection() -> None:
+    with Spool() as spool:
+        (source,) = resolve_files({"name": "a", "content": lambda: response_of(b"HTTP/1.1 200 OK\r\n\r\nwhole")}, spool)
+        assert read(source) == b"whole"
+
+
+@pytest.mark.parametrize("length", [4, True, None, "4", len])
+def test_the_length_of_another_file_is_its_own_affair(length) -> None:
+    class Sized(io.BytesIO):
+        pass
+
+    file: Any = Sized(b"data")
+    file.length = length  # that of a file in GridFS is its size
+
+    with Spool() as spool:
+        (source,) = resolve_files({"name": "a", "content": lambda: file}, spool)
+        assert read(source) == b"data"
 
 
 def test_contents_are_wrapped_once_and_copied_by_reference() -> None:

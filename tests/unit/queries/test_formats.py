@@ -17,11 +17,13 @@ from zoneinfo import ZoneInfo
 
 import duckdb
 import openpyxl
+import pendulum
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openpyxl.utils.escape import unescape
 
 from outbound_transfer.queries.errors import ResultNotWritable
 from outbound_transfer.queries.file_formats import FORMATS, WriteOptions, write_result
@@ -304,6 +306,25 @@ def test_a_workbook_cuts_a_time_to_the_millisecond_and_shows_it(value: datetime 
     assert cell.number_format.endswith("ss.000") == (cell.value.microsecond > 0)
 
 
+SHEET_ESCAPES = [
+    "_x0041_",
+    "<r>_x0041_</r>",
+    "<r>_x005F_x0041_</r>",
+    "_x0041_x0042_x0043_ and _x005F_x0041_\x01",
+    "<_x0041_x0042_>\n",
+    "<r>\x01\r\n\t</r>",
+    "<r>\uffff</r>",
+    "<r> a & <b/> </r>",
+    f"<r>{'<b/>' * 8_000}</r>",
+]
+
+
+@pytest.mark.parametrize("text", SHEET_ESCAPES)
+def test_a_workbook_escapes_a_text_once(text: str) -> None:
+    # openpyxl decodes the XML, and leaves the escapes of XLSX to its caller.
+    assert [[unescape(cell) for cell in row] for row in sheet_rows(written("xlsx", [text], [(text,)]))] == [[text]] * 2
+
+
 @pytest.mark.parametrize("name", ["<r>a</r>", "<r></r>"])
 def test_a_column_of_a_workbook_has_its_name(name: str) -> None:
     assert sheet_rows(written("xlsx", [name], [])) == [(name,)]
@@ -343,6 +364,39 @@ class Opaque:
 def test_an_object_without_a_text_is_refused() -> None:
     with pytest.raises(ResultNotWritable, match="a value of type Opaque has no text"):
         written("csv", ["a"], [(Opaque(),)])
+
+
+class Day(date):
+    """A date of a library."""
+
+
+class Clock(time):
+    """A time of a library."""
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Day(2026, 1, 31), date(2026, 1, 31)),
+        (pendulum.date(2026, 1, 31), date(2026, 1, 31)),
+        (Clock(1, 2, 3, 4, fold=1), time(1, 2, 3, 4)),
+        (pendulum.time(1, 2, 3), time(1, 2, 3)),
+        (pendulum.duration(days=-2, seconds=3), timedelta(days=-2, seconds=3)),
+        (pendulum.datetime(2026, 1, 31), datetime(2026, 1, 31, tzinfo=UTC)),
+    ],
+)
+def test_a_date_or_time_of_a_library_is_one_of_python(format_name: str, value: Any, plain: Any) -> None:
+    for form in (lambda each: each, lambda each: [each]):
+        assert written(format_name, ["a"], [(form(value),)]) == written(format_name, ["a"], [(form(plain),)])
+    assert type(normalize(value, UTC)) is type(plain)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("value", [{1: "a", "1": "b"}, [{"a": {None: 1, "None": 2}}]])
+def test_a_mapping_that_would_lose_a_value_is_refused(format_name: str, value: Any) -> None:
+    with pytest.raises(ResultNotWritable, match="two keys of a mapping have the same text"):
+        written(format_name, ["a"], [(value,)])
 
 
 class LargeObject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import subprocess
 import sys
 import tracemalloc
@@ -139,6 +140,96 @@ def test_an_index_is_written_if_it_has_a_name() -> None:
     )
     of_two = rows.set_index(pd.MultiIndex.from_arrays([[1, 2, 3], list("abc")], names=[None, "letter"]))
     assert content_of("a.csv", of_two[["total"]]) == b"letter,total\r\na,1\r\nb,2\r\nc,3\r\n"
+
+
+@pytest.mark.parametrize("names", [[1, 0], [1, 1], [1, None], [0, 1], [-1, -2], ["a", 0]])
+def test_the_levels_of_an_index_are_taken_by_position_whatever_their_names_are(names) -> None:
+    index = pd.MultiIndex.from_arrays([["x", "y"], [1, None]], names=names)
+    named = [number for number, name in enumerate(names) if name is not None]
+
+    header, *rows = content_of("a.csv", pd.DataFrame({"n": [7, 8]}, index)).decode().splitlines()
+
+    assert header == ",".join([*(str(names[number]) for number in named), "n"])
+    expected = [["x", "1.0", "7"], ["y", "", "8"]]
+    assert rows == [",".join(row[number] for number in [*named, 2]) for row in expected]
+    assert index.names == names
+
+
+def test_an_index_with_a_number_for_its_name() -> None:
+    assert content_of("a.csv", pd.DataFrame({"n": [7]}, pd.Index(["x"], name=5))) == b"5,n\r\nx,7\r\n"
+
+
+NANOSECOND = "2026-01-31T10:00:00.123456789"
+TIME = datetime(2026, 1, 31, 10, 0, 0, 123456)
+
+
+@pytest.mark.parametrize(
+    ("cell", "plain"),
+    [
+        (np.datetime64(NANOSECOND, "ns"), TIME),
+        (np.datetime64("1969-12-31T23:59:59.999999999", "ns"), datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        (np.datetime64(5, "25ps"), datetime(1970, 1, 1)),
+        (np.datetime64("2026-01-31T10:00", "s"), datetime(2026, 1, 31, 10)),
+        (np.datetime64("2026-01-31"), date(2026, 1, 31)),
+        (np.timedelta64(90_000_001_999, "ns"), timedelta(seconds=90, microseconds=1)),
+        (np.timedelta64(-5, "ns"), timedelta(microseconds=-1)),
+        (np.timedelta64(5, "h"), timedelta(hours=5)),
+        (np.datetime64("30000-01-01T00:00", "s"), "30000-01-01T00:00:00"),
+        (np.timedelta64(5, "Y"), "5 years"),
+        (np.array([NANOSECOND, "NaT"], "datetime64[ns]"), [TIME, None]),
+        (np.array([[5_000, "NaT"]], "timedelta64[ns]"), [[timedelta(microseconds=5), None]]),
+        (np.array(NANOSECOND, "datetime64[ns]"), TIME),
+        (np.array([(NANOSECOND, 1)], [("at", "datetime64[ns]"), ("n", "i4")]), [[TIME, 1]]),
+        (np.array([np.datetime64(NANOSECOND, "ns"), None], object), [TIME, None]),
+        (np.ma.array([NANOSECOND] * 2, "datetime64[ns]", mask=[False, True]), [TIME, None]),
+        (np.array([1.5, 2.0], "float32"), [1.5, 2.0]),
+        (np.array(["a"]), ["a"]),
+        (np.longdouble("1.5"), 1.5),
+        (np.longdouble("nan"), None),
+        (np.longdouble("-inf"), -math.inf),
+        (np.array([2, 0.5], np.longdouble), [2.0, 0.5]),
+        ([np.longdouble(2) ** 70], [2.0**70]),
+        (np.clongdouble(1 + 2j), "(1+2j)"),
+        ([pd.NaT, pd.NA, pd.Timestamp(TIME)], [None, None, TIME]),
+        (pd.Series([1, None], dtype="Int64"), [1, None]),
+        (pd.Series([pd.Timestamp(NANOSECOND), pd.NaT]), [TIME, None]),
+        (pd.Series(range(100)), list(range(100))),
+        (pl.Series(list(range(100))), list(range(100))),
+        ({"s": pl.Series([TIME, None])}, {"s": [TIME, None]}),
+        (pd.Categorical(["a", "b"]), ["a", "b"]),
+    ],
+)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_value_of_a_library_in_a_cell_is_that_of_python(cell, plain, suffix) -> None:
+    cells = pd.Series([cell, "."], dtype=object)
+    batches = [[normalize_column([plain, "."], timezone.utc)]]
+
+    assert content_of(f"a{suffix}", pd.DataFrame({"a": cells})) == written(Result(["a"], batches), suffix)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant <= 52, reason="a long double is a float here")
+@pytest.mark.parametrize("text", ["0.1", "1e+4000"])
+def test_a_long_double_that_no_float_holds_is_text(text) -> None:
+    cells = pd.Series([np.longdouble(text)], dtype=object)
+
+    assert content_of("a.csv", pd.DataFrame({"a": cells})) == f"a\r\n{text}\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (pd.DataFrame({"b": range(200)}), "column 'a': a cell holds a DataFrame"),
+        (pl.DataFrame({"b": range(200)}), "column 'a': a cell holds a DataFrame"),
+        ([pl.LazyFrame({"b": [1]})], "column 'a': a cell holds a LazyFrame"),
+        ({1: "x", "1": "y"}, "column 'a': two keys of a mapping have the same text"),
+    ],
+)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_cell_that_cannot_be_written_is_refused_with_its_column(cell, message, suffix) -> None:
+    cells = pd.Series([cell, "."], dtype=object)
+
+    with pytest.raises(ResultNotWritable, match=message):
+        content_of(f"a{suffix}", pd.DataFrame({"a": cells}))
 
 
 def test_rows_are_taken_by_position_whatever_the_index_is() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from html import escape
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -49,6 +51,12 @@ _FORMATS: Final = {
     time: "hh:mm:ss",
     timedelta: "[h]:mm:ss",
 }
+
+#: The start of what a reader takes for an escaped character, such as "_x0041_" for "A".
+_ESCAPE: Final = re.compile("_(?=x[0-9a-fA-F]{4}_)")
+
+#: Two of them with one underscore between them: the library escapes only the first.
+_OVERLAP: Final = re.compile("_x[0-9a-fA-F]{4}_x[0-9a-fA-F]{4}_")
 
 _MIN_WIDTH: Final = 8
 _MAX_WIDTH: Final = 60
@@ -103,6 +111,7 @@ def _write_sheets(workbook: Workbook, result: Result, styles: _Styles, max_sheet
 
 def _new_sheet(workbook: Workbook, columns: Sequence[str], widths: Sequence[int], header: Format) -> Worksheet:
     sheet = workbook.add_worksheet()
+    sheet.xls_strmax = sys.maxsize  # texts are checked already, and one that is written as XML is longer
     sheet.freeze_panes(1, 0)
     for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
         sheet.set_column(number, number, width)
@@ -172,11 +181,16 @@ def _is_exact(number: float | Decimal) -> bool:
 
 
 def _write_text(sheet: Worksheet, row: int, column: int, text: str, style: Format | None = None) -> None:
-    """Write a text; in three parts, of which it takes no fewer, if the library would write it as XML as it is."""
-    if text.startswith("<r>") and text.endswith("</r>"):
-        sheet.write_rich_string(row, column, text[:1], text[1:2], text[2:], *filter(None, [style]))
-    else:
-        sheet.write_string(row, column, text, style)
+    """Write a text; as XML if the library would take it for XML as it is, or would escape it wrongly."""
+    if (text.startswith("<r>") and text.endswith("</r>")) or _OVERLAP.search(text):
+        text = _as_xml(text)
+    sheet.write_string(row, column, text, style)
+
+
+def _as_xml(text: str) -> str:
+    """Return the XML of a text; it shows no underscore, as the library would escape once more what looks escaped."""
+    escaped = escape(_ESCAPE.sub("_x005F_", text), quote=False).replace("_", "&#95;")
+    return f'<r><t xml:space="preserve">{escaped}</t></r>'
 
 
 def _checked(text: str, name: str) -> str:
