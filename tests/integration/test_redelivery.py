@@ -18,6 +18,8 @@ from outbound_transfer.exceptions import MalformedResponse, outcome_of
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.messages import Upload
+from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, task_instance
 from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
@@ -85,6 +87,25 @@ def test_those_who_have_not_picked_up_get_the_files_again(redeliver, sandbox, fi
     assert (second["subject"], second["message"], second["not_picked_up"]) == ("Once more: Report", "Hello", [ANN, EVE])
     assert [one["name"] for one in second["recipients"] if one["email"] == ANN] == ["Ann"]
     assert {one["name"]: one["size"] for one in second["files"]} == {one["name"]: one["size"] for one in first["files"]}
+
+
+def test_addresses_that_differ_are_two_people(redeliver, sandbox, hook) -> None:
+    with_ss, with_eszett = "strauss@example.com", "strauß@example.com"
+    first = hook.create_transfer(build_new_transfer(subject="Report", recipients=[with_ss, with_eszett, BOB]))
+    hook.attach_file(first.id, Upload("a.csv", 500, lambda: iter([b"a.csv" * 100])))
+    hook.attach_file(first.id, Upload("b.csv", 500, lambda: iter([b"b.csv" * 100])))
+    hook.send_transfer(first.id)
+    sandbox.pickup(first.id, with_ss)
+
+    second = redeliver(transfer_id=first.id).run()
+
+    assert received(sandbox, second["id"]) == sorted([BOB, with_eszett])
+
+
+def test_an_empty_security_option_is_refused(redeliver, sandbox, first) -> None:
+    with pytest.raises(AirflowFailException, match="security must not be empty"):
+        redeliver(security="").run()
+    assert sandbox.sent() == [first["id"]]
 
 
 def test_a_subject_and_a_message_may_be_given(redeliver, sandbox, first) -> None:

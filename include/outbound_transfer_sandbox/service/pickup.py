@@ -44,7 +44,7 @@ class PickupLink(Struct, frozen=True):
 
     @property
     def guest(self) -> str:
-        return self.recipient.email.casefold()
+        return self.recipient.email.lower()  # casefold() would make strauß@ and strauss@ one guest
 
 
 class PickupService:
@@ -166,4 +166,4 @@ class PickupService:
 
 
 def _is_address(link: PickupLink, reply: str) -> bool:
-    return hmac.compare_digest(reply.strip().casefold().encode(), link.guest.encode())
+    return hmac.compare_digest(reply.strip().lower().encode(), link.guest.encode())

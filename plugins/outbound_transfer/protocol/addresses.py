@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Final
 
 #: U+FFFD stands for a character that could not be read.
@@ -26,12 +25,27 @@ def is_plain_address(text: str) -> bool:
 
 def normalize_text(text: str) -> str:
     """Return the text without differences of case, white space and composed characters."""
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+    return _join_words(unicodedata.normalize("NFC", text).casefold())
 
 
 def normalize_address(address: str) -> str:
-    """Return the address as :func:`normalize_text` does, with the domain as DNS has it."""
-    local, at, domain = normalize_text(address).rpartition("@")
-    with suppress(UnicodeError):  # compare an invalid domain as it is
-        domain = domain.encode("idna").decode()
-    return f"{local}{at}{domain}"
+    """Return the address without the differences that mean the same mailbox, with the domain as DNS has it.
+
+    Two people never become one: ``strauß@…`` is not ``strauss@…``, as :meth:`str.casefold` would have it, and so for
+    domains (IDNA 2008).
+    """
+    local, at, domain = _join_words(unicodedata.normalize("NFC", address).lower()).rpartition("@")
+    return f"{local}{at}{domain if domain.isascii() else _to_dns(domain)}"
+
+
+def _join_words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _to_dns(domain: str) -> str:
+    import idna  # only here, as its tables take time to load
+
+    try:
+        return idna.encode(domain, uts46=True).decode()
+    except UnicodeError:  # compare an invalid domain as it is
+        return domain

@@ -11,7 +11,7 @@ import msgspec
 
 from outbound_transfer.protocol.addresses import duplicate_addresses
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.recipients import is_structured_text, mask_digits, parse_text
+from outbound_transfer.protocol.recipients import has_repeated_key, is_structured_text, mask_digits, parse_text
 from outbound_transfer.protocol.wording import pluralize
 
 #: The documented statuses (service-api.md, R17). They are plain strings, because the set is open (R5).
@@ -217,7 +217,8 @@ def build_new_transfer(
     :param recipients: one or several addresses, or mappings with ``email`` and optionally ``name`` and ``phone``; or
         such a list or mapping as text, in JSON or Python.
     :param message: at most 2,000 characters.
-    :param security: one of :data:`SECURITY_OPTIONS`; the account's default if omitted.
+    :param security: one of :data:`SECURITY_OPTIONS`; the account's default if omitted or None. An empty text is
+        refused: the account's default may be weaker than what a template without a value was to give.
     :param security_question: for security ``question`` only.
     :param security_answer: for security ``question`` only; secret.
     :raises InvalidDelivery: one line for each broken rule; secrets are not quoted.
@@ -227,7 +228,7 @@ def build_new_transfer(
         subject or "",
         tuple(each for each in parsed if isinstance(each, NewRecipient)),
         message or None,
-        security or None,
+        security,
         security_question or None,
         security_answer or None,
     )
@@ -305,7 +306,9 @@ def _address_problems(address: str) -> Iterator[str]:
         # The service checks whether an address accepts mail; here only its form counts (service-api.md, R23).
         validate_email(address, check_deliverability=False, allow_smtputf8=True, test_environment=True)
     except EmailNotValidError as error:
-        if is_structured_text(address):
+        if has_repeated_key(address):
+            yield "recipients as text: a mapping has a field more than once; each recipient needs a mapping of its own"
+        elif is_structured_text(address):
             yield "a recipient starts like JSON, but is neither JSON nor a list or mapping in Python"
         else:
             hint = " Give several addresses as a list." if address.count("@") > 1 else ""
@@ -313,14 +316,16 @@ def _address_problems(address: str) -> Iterator[str]:
 
 
 def _security_problems(new: NewTransfer) -> Iterator[str]:
-    if new.security is not None and new.security not in SECURITY_OPTIONS:
+    if new.security == "":
+        yield "security must not be empty: leave it out, or give None, for the account's default"
+    elif new.security is not None and new.security not in SECURITY_OPTIONS:
         yield f"security must be one of {', '.join(SECURITY_OPTIONS)}, not {new.security!r}"
     # Without security the account's default applies, which is unknown here; the service then validates.
     for field in ("security_question", "security_answer"):
         given = getattr(new, field) is not None
         if new.security == "question" and not given:
             yield f"security 'question' needs {field}"
-        elif given and new.security not in (None, "question"):
+        elif given and new.security not in (None, "", "question"):
             yield f"{field} is not used with security {new.security!r}"
     if new.security == "sms":
         yield from _phone_problems(new.recipients)

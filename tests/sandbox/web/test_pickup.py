@@ -135,6 +135,13 @@ def test_a_guest_registers_once_and_signs_in(sandbox: Sandbox, link: Any, browse
     assert FILE.search(browser().post(later, answer="long enough").text)
 
 
+def test_addresses_that_differ_are_two_people(send: Any, links: Any, browser: Any) -> None:
+    send(security="email", recipients=[{"email": "strauß@example.com"}, ANN])
+    path = links()["strauß@example.com"]
+    assert browser().post(path, answer="strauss@example.com").status_code == 403
+    assert FILE.search(browser().post(path, answer="STRAUß@Example.com").text)
+
+
 @pytest.mark.parametrize("fields", [{"security": s} for s in ("email", "email_code", "sms", "login")] + [QUESTION])
 def test_wrong_answers_are_limited(sandbox: Sandbox, link: Any, browser: Any, fields: dict[str, str]) -> None:
     path, recipient = link(**fields), browser()

@@ -76,6 +76,52 @@ def test_an_address_that_comes_twice_is_named(again: Any) -> None:
     assert problem == f"recipient '{ANN}' occurs more than once, and would get one email each time"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("strauß@example.com", "strauss@example.com"),
+        ("ann@straße.example", "ann@strasse.example"),
+        ("ann@βόλος.example", "ann@βόλοσ.example"),
+    ],
+)
+def test_addresses_that_differ_are_two_people(one: str, other: str) -> None:
+    assert problems(recipients=[one, other]) == []
+    assert len(problems(recipients=[one, other, one.upper().replace("SS", "ß")])) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("jörg@exämple.com", "JÖRG@EXÄMPLE.com"),
+        ("ann@exämple.com", "ann@xn--exmple-cua.com"),
+    ],
+)
+def test_addresses_that_dns_and_unicode_take_for_one_are_one(one: str, other: str) -> None:
+    (problem,) = problems(recipients=[one, other])
+    assert "occurs more than once" in problem
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        '[{"email": "ann@example.com", "email": "bob@example.com"}]',
+        '{"email": "ann@example.com", "name": "Ann", "name": "Bob"}',
+        "[{'email': 'ann@example.com', 'email': 'bob@example.com'}]",
+        ['{"email": "ann@example.com", "email": "bob@example.com"}'],
+    ],
+)
+def test_text_that_repeats_a_field_is_refused(given: Any) -> None:
+    """The last value would win, and the others get nothing."""
+    assert problems(recipients=given) == [
+        "recipients as text: a mapping has a field more than once; each recipient needs a mapping of its own"
+    ]
+
+
+def test_text_of_a_mapping_that_python_cannot_hold_is_refused() -> None:
+    (problem,) = problems(recipients="[{['email']: 'ann@example.com'}]")
+    assert "neither JSON nor a list or mapping in Python" in problem
+
+
 @pytest.mark.parametrize(("given", "number"), [([], 0), ([ANN] * 251, 251), (["no address"] * 251, 251), (iter(()), 0)])
 def test_too_few_or_too_many_recipients(given: Any, number: int) -> None:
     advice = ": split the delivery" if number else ""
@@ -161,7 +207,7 @@ def test_half_a_character_is_refused(field: str) -> None:
     assert f"{field} is not valid Unicode" in problems(**{field: "a\ud800"})
 
 
-@pytest.mark.parametrize("field", ["message", "security", "security_question", "security_answer"])
+@pytest.mark.parametrize("field", ["message", "security_question", "security_answer"])
 def test_nothing_is_left_out(field: str) -> None:
     assert sent_as(made(**{field: ""})) == sent_as(made()) == {"subject": "Report", "recipients": [{"email": ANN}]}
 
@@ -193,6 +239,14 @@ def test_each_security_option_needs_its_own_fields(
         "recipients": {"email": ANN, "phone": PHONE if phone else None},
     }
     assert problems(**given) == list(security_problems(option, question=question, answer=answer, phone=phone))
+
+
+@pytest.mark.parametrize("others", [{}, {"security_question": "Which?", "security_answer": ANSWER}], ids=repr)
+def test_an_empty_security_option_is_not_the_accounts(others: dict[str, str]) -> None:
+    assert problems(security="", **others) == [
+        "security must not be empty: leave it out, or give None, for the account's default"
+    ]
+    assert made(security=None).security is None
 
 
 def test_the_security_options_are_the_documents() -> None:
