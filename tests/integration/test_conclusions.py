@@ -648,7 +648,7 @@ def test_an_outage_leaves_no_more_than_one_draft(deliver, sandbox) -> None:
 
 def rendered(native: bool = False, **arguments: Any) -> DeliverFilesOperator:
     with DAG("templates", schedule=None, render_template_as_native_obj=native):
-        operator = DeliverFilesOperator(task_id="task", files="a.csv", **{**DELIVERY, **arguments})
+        operator = DeliverFilesOperator(task_id="task", **{"files": "a.csv", **DELIVERY, **arguments})
     operator.render_template_fields({"nothing": None, "word": "None"})
     return operator
 
@@ -667,6 +667,15 @@ def test_security_that_a_template_does_not_give_is_refused(native, missing) -> N
     asked = {"security": "question", "security_question": "Which?", "security_answer": "Blue"}
     with pytest.raises(InvalidDelivery, match="security"):
         rendered(native, **asked | {missing: "{{ nothing }}"}).new_transfer()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("template", ["{{ nothing }}", "{{ '' }}"])
+def test_a_name_that_a_template_does_not_give_is_refused(native, template) -> None:
+    """The file's own name may be an internal one."""
+    operator = rendered(native, files={"path": "customer_4711_draft.csv", "name": template})
+    with pytest.raises(InvalidDelivery, match="the name of a file must not be empty"):
+        operator.file_specs()
 
 
 def test_the_word_itself_may_be_sent() -> None:

@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -101,6 +102,23 @@ def test_the_very_bytes_are_delivered(deliver, sandbox, value, expected) -> None
     assert stored(sandbox, transfer) == {"Über.csv": digest(expected)}
 
 
+def test_a_retry_in_one_process_delivers_all_that_an_iterator_gives(connection, sandbox) -> None:
+    operator = DeliverFilesOperator(
+        task_id="task",
+        files=(content(name, f"{name}.txt") for name in "abc"),
+        subject="Report",
+        recipients=map("{}@example.com".format, ("ann", "bob")),
+    )
+    task = FakeTaskInstance(lambda: copy(operator), SimulatedClock(sandbox), retries=1)  # as Airflow copies it
+    sandbox.plan_faults(*[{"kind": "error", "status": 503, "method": "POST", "path": "/v1/transfers"}] * 2)
+
+    transfer = task.run()
+
+    assert task.try_number == 2
+    assert stored(sandbox, transfer) == {f"{name}.txt": digest(name.encode()) for name in "abc"}
+    assert [one["email"] for one in transfer["recipients"]] == ["ann@example.com", "bob@example.com"]
+
+
 def test_contents_and_files_are_delivered_together(deliver, sandbox, tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("file")
 
@@ -136,7 +154,7 @@ def test_contents_are_attached_to_a_draft(deliver, connection, sandbox) -> None:
         (content("x", "../a.csv"), "path separator"),
         (content("x", "/etc/a.csv"), "path separator"),
         (content("x", "a\n.csv"), "control character"),
-        (content("x", ""), 'needs "path"'),
+        (content("x", ""), "name of a file must not be empty"),
         (content("x", 3), "is text, not int"),
         ({"content": "x"}, 'needs "path"'),
         ({"path": "/etc/hostname", "content": "x"}, 'needs "path"'),

@@ -240,12 +240,24 @@ DECORATED = """
         def nothing():
             pass
 
+        @task.deliver_files(subject="Report", recipients=["ann@example.com"], security="retina", message="Hi")
+        def weaker():
+            return {{"files": {file!r}, "security": None}}
+
+        @task.deliver_files(subject="Report", recipients=["ann@example.com"], security="login", message="Hi")
+        def unchanged():
+            return {{"files": {file!r}, "security": None, "message": None, "archive": None}}
+
+        @task.deliver_files(subject="Report", recipients=["ann@example.com"], files={file!r})
+        def no_recipients():
+            return {{"recipients": None}}
+
         @task.deliver_files
         def unknown():
             return {{"subject": "Report", "recipient": "ann@example.com"}}
 
         statements.expand(customer=customers())
-        [one_path(), one_content(), several(), nothing(), unknown()]
+        [one_path(), one_content(), several(), nothing(), weaker(), unchanged(), no_recipients(), unknown()]
 """
 
 
@@ -263,6 +275,9 @@ def test_a_decorated_function_returns_what_to_deliver(run_dag, connection, sandb
         "one_content": "success",
         "several": "success",
         "nothing": "failed",
+        "weaker": "failed",
+        "unchanged": "success",
+        "no_recipients": "failed",
         "unknown": "failed",
     }
     transfer = run.xcom("statements", map_index=0)
@@ -275,6 +290,7 @@ def test_a_decorated_function_returns_what_to_deliver(run_dag, connection, sandb
         }
     assert stored(sandbox, run.xcom("one_path")) == {"file.txt": b"from disk"}
     assert stored(sandbox, run.xcom("one_content")) == {"a.txt": b"one"}
+    assert run.xcom("unchanged")["message"] == "Hi", "None leaves the decorator's argument"
     assert stored(sandbox, run.xcom("several")) == {"a.txt": b"one", "file.txt": b"from disk"}
     rendered = rendered_fields(run, "statements")
     assert "ann@example.com" in rendered, "it shows what the function returned"

@@ -192,6 +192,11 @@ def _(newcomer: Newcomer) -> None:
     newcomer.deliver(subject="{{ ti.xcom_pull('export') }}")
 
 
+@mistake("a file's name from a template without a value")
+def _(newcomer: Newcomer) -> None:
+    newcomer.deliver(files={"path": str(newcomer.report), "name": "{{ ti.xcom_pull('export') }}"})
+
+
 @mistake("an address that is none")
 def _(newcomer: Newcomer) -> None:
     newcomer.deliver(recipients=["ann.example.com"])
@@ -231,6 +236,11 @@ def _(newcomer: Newcomer) -> None:
 @mistake("sms without a phone number")
 def _(newcomer: Newcomer) -> None:
     newcomer.deliver(security="sms")
+
+
+@mistake("a security option that is empty")
+def _(newcomer: Newcomer) -> None:
+    newcomer.deliver(security="")
 
 
 @mistake("a security option that the account does not have")

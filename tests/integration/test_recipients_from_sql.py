@@ -256,3 +256,32 @@ def test_a_query_and_a_variable_are_templates(run_dag, connection, crm, sandbox,
     assert [run.xcom("query", map_index=index)["not_picked_up"] for index in (0, 1)] == [[ANN], [BOB]]
     assert run.xcom("variable")["not_picked_up"] == run.xcom("text")["not_picked_up"]
     assert emailed(sandbox) == sorted([ANN, BOB, *["val@example.com", "var@example.com"] * 2])
+
+
+DECORATED = """
+    from airflow.sdk import DAG, task
+    from outbound_transfer.operators.recipients import RecipientsFromSql
+
+    query = RecipientsFromSql(sql="SELECT email, phone FROM people", conn_id="crm")
+    content = {"name": "a.txt", "content": "a"}
+
+    with DAG("decorated", schedule=None):
+        @task.deliver_files(subject="Report", recipients=query, security="sms")
+        def argument():
+            return content
+
+        @task.deliver_files(subject="Report", security="sms")
+        def returned():
+            return {"files": content, "recipients": query}
+
+        argument()
+        returned()
+"""
+
+
+def test_the_decorator_takes_a_query(run_dag, connection, crm, sandbox) -> None:
+    run = run_dag(DECORATED)
+
+    assert run.states() == {"argument": "success", "returned": "success"}
+    assert emailed(sandbox) == [ANN, ANN, BOB, BOB]
+    assert PHONE not in json.dumps([run.xcom("argument"), run.xcom("returned")])

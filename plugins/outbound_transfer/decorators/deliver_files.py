@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from outbound_transfer.airflow_compat.names import determine_kwargs
+from outbound_transfer.operators.recipients import mask_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.tasks.masking import find_secrets, mask, mask_phones, mask_phones_in_log
+from outbound_transfer.tasks.masking import find_secrets, mask, mask_phones_in_log
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 class DeliveryRequest(TypedDict, total=False):
     """What a function of ``@task.deliver_files`` may return instead of files; each overrides the decorator's argument.
 
-    See :class:`.CreateTransferOperator` and :class:`.AttachFilesOperator` for the values.
+    None for an optional field leaves the decorator's argument as it is: a weaker ``security`` never applies silently.
+    For ``files``, ``subject`` and ``recipients``, None is refused as empty. See :class:`.CreateTransferOperator` and
+    :class:`.AttachFilesOperator` for the values.
     """
 
     files: Any
@@ -36,6 +39,7 @@ class DeliveryRequest(TypedDict, total=False):
 
 
 _REQUEST_FIELDS: Final = DeliveryRequest.__annotations__.keys()
+_REQUIRED_FIELDS: Final = ("files", "subject", "recipients")
 
 
 class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
@@ -61,7 +65,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
         request = _to_request(self.python_callable(*self.op_args, **arguments))
         recipients = request.get("recipients", self.recipients)
         mask_phones_in_log(recipients)
-        request["recipients"] = mask_phones(recipients)
+        request["recipients"] = mask_recipients(recipients)
         request["security_answer"] = mask(request.get("security_answer", self.security_answer))
         if "files" in request:
             request["files"] = parse_files(request["files"])
@@ -71,7 +75,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
 
 
 def _to_request(returned: Any) -> DeliveryRequest:
-    """Return what a function returned as a request.
+    """Return what a function returned as a request, without the optional fields that are None.
 
     :raises InvalidDelivery: it returned None, or a mapping that is neither a request nor a file.
     """
@@ -86,7 +90,8 @@ def _to_request(returned: Any) -> DeliveryRequest:
             f"the function returned {', '.join(sorted(map(repr, unknown)))}; a mapping that it returns is one file, or "
             f"has some of {', '.join(_REQUEST_FIELDS)}"
         )
-    return DeliveryRequest(**returned)  # type: ignore[typeddict-item]
+    given = {field: value for field, value in returned.items() if value is not None or field in _REQUIRED_FIELDS}
+    return DeliveryRequest(**given)  # type: ignore[typeddict-item]
 
 
 def deliver_files_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

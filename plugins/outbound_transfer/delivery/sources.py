@@ -43,6 +43,8 @@ ParsedSpec: TypeAlias = "str | dict[str, Any]"
 _SPEC_KEYS: Final = frozenset(("path", "name", "content"))
 
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
+#: A class of a pattern, in which each character is literal; or a character of patterns, percent-encoded.
+_CLASS_OR_ENCODED: Final = re.compile(r"\[!?\]?[^]/]*\]|%(?:2A|3F|5B)", re.IGNORECASE)
 _URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -257,7 +259,12 @@ def _parse(spec: Any) -> ParsedSpec:
     name = spec.get("name")
     if not isinstance(name, str | None):
         raise InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
-    if set(spec) == {"name", "content"} and name:
+    if "name" in spec and not name:
+        raise InvalidDelivery(
+            "the name of a file must not be empty; a template without a value is. A file with a path keeps its own "
+            'name if "name" is left out'
+        )
+    if name and set(spec) == {"name", "content"}:
         return {"name": name, "content": Content.of(name, spec["content"])}
     if not spec.get("path") or not set(spec) <= {"path", "name"}:
         unknown = sorted(str(key)[:50] for key in set(spec) - _SPEC_KEYS)
@@ -330,12 +337,20 @@ def _hold(name: str, content: Content, spool: Spool | None) -> Source:
 
 def _find_files(path: str) -> list[LocalFile] | list[RemoteFile]:
     if file_uri := _FILE_URI.match(path):
-        path = unquote(path[file_uri.end() :])
+        path = path[file_uri.end() :]
+        if not has_magic(path):
+            return [LocalFile(Path(unquote(path)))]
+        path = unquote(_CLASS_OR_ENCODED.sub(_escape_encoded, path))
     elif uri := _URI.match(path):
         return [RemoteFile(found) for found in _find_remote(path, uri["store"], uri["key"])]
     found = match_local(path) if has_magic(path) else [path]
     # Includes a dangling link: somebody meant a file to be there, so its absence must be an error.
     return [LocalFile(Path(file)) for file in found]
+
+
+def _escape_encoded(found: re.Match[str]) -> str:
+    """Return a percent-encoded character so that a pattern takes it literally: what is encoded is part of a name."""
+    return found[0] if found[0].startswith("[") else f"[{found[0]}]"
 
 
 def _find_remote(uri: str, store: str, key: str) -> list[ObjectStoragePath]:

@@ -10,6 +10,7 @@ from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import MAX_RECIPIENTS
 from outbound_transfer.protocol.recipients import RECIPIENT_FIELDS
+from outbound_transfer.tasks.masking import mask_phones
 
 ON_EMPTY: Final = ("fail", "skip")
 
@@ -69,6 +70,11 @@ class RecipientsFromSql:
         if len(rows) > MAX_RECIPIENTS:
             raise InvalidDelivery(f"The query for the recipients returned more than {MAX_RECIPIENTS} rows")
         return [{field: value for field, value in zip(columns, row, strict=True) if value is not None} for row in rows]
+
+
+def mask_recipients(recipients: Any) -> Any:
+    """Mask the phones of the recipients, unless a query is to find them: it shows nothing."""
+    return recipients if isinstance(recipients, RecipientsFromSql) else mask_phones(recipients)
 
 
 def _check_columns(columns: list[str], parameters: Any = None) -> None:

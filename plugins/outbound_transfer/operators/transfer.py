@@ -26,7 +26,7 @@ from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.operators.recipients import RecipientsFromSql
+from outbound_transfer.operators.recipients import RecipientsFromSql, mask_recipients
 from outbound_transfer.protocol.errors import InvalidDelivery, OutboundTransferError
 from outbound_transfer.protocol.flows import DiscardOutcome, discard_draft
 from outbound_transfer.protocol.identity import identity_of
@@ -34,7 +34,7 @@ from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import build_new_transfer, to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, TransferOutcome, describe
 from outbound_transfer.protocol.wording import pluralize
-from outbound_transfer.tasks.arguments import to_flag, to_whole_number
+from outbound_transfer.tasks.arguments import to_flag, to_repeatable, to_whole_number
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
 from outbound_transfer.tasks.outcome_report import report_outcome
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
@@ -254,7 +254,7 @@ class _NewTransferOperator(_TransferOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.subject = subject
-        self.recipients = recipients
+        self.recipients = to_repeatable(recipients)
         self.message = message
         self.security = security
         self.security_question = security_question
@@ -281,8 +281,7 @@ class _NewTransferOperator(_TransferOperator):
                 setattr(self, name, _clean_rendered(name, template, getattr(self, name)))
             self.recipients = _replace_none_texts(recipients, self.recipients)
             self.security_answer = mask(self.security_answer)
-            if not isinstance(self.recipients, RecipientsFromSql):
-                self.recipients = mask_phones(self.recipients)
+            self.recipients = mask_recipients(self.recipients)
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
         secrets = find_secrets([self.security_answer, self.recipients])
@@ -334,7 +333,8 @@ class CreateTransferOperator(_NewTransferOperator):
         may render to JSON, or to the text of a Python list or mapping. Or the rows of a query:
         :class:`~outbound_transfer.operators.recipients.RecipientsFromSql`.
     :param message: up to 2,000 characters.
-    :param security: one of none, email, email_code, question, sms, login; by default the account's option.
+    :param security: one of none, email, email_code, question, sms, login; by default, and for None, the account's
+        option. An empty text is refused: what a template without a value gives is no choice of that option.
     :param security_question: only with ``security="question"``.
     :param security_answer: only with ``security="question"``; masked everywhere.
     :param resend: create a new draft if the task is cleared after its transfer was sent: true or false, as a bool or as
@@ -362,7 +362,7 @@ class _FilesOperator(_TransferOperator):
         self, *, files: Any, archive: str | None = None, max_parallel_uploads: int | str = 4, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.files = wrap_contents(files, rendered=False)
+        self.files = wrap_contents(to_repeatable(files), rendered=False)
         self._given_files = id(files)
         self.archive = archive
         self.max_parallel_uploads = max_parallel_uploads

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
+
+
+def to_repeatable(value: Any) -> Any:
+    """Return the items of an iterator as a list, and anything else, such as a file, as it is.
+
+    A generator is consumed by the first try: a retry in the same process would deliver less, or to fewer people.
+    """
+    return list(value) if isinstance(value, Iterator) and not hasattr(value, "read") else value
 
 
 def to_whole_number(value: int | str, argument: str, minimum: int = 1, *, expected: str = "") -> int:

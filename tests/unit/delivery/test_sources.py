@@ -19,7 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.delivery.sources import CHUNK_BYTES, LocalFile, Source, normalize_files, resolve_files
-from outbound_transfer.protocol.errors import InvalidDelivery, NameRefused, SourceChanged, SourceUnreadable
+from outbound_transfer.protocol.errors import (
+    InvalidDelivery,
+    NameRefused,
+    NothingMatches,
+    SourceChanged,
+    SourceMissing,
+    SourceUnreadable,
+)
 
 
 @pytest.fixture
@@ -76,7 +83,6 @@ def test_a_mapping_renames(folder: Path, spec: Callable[[dict[str, str]], Any]) 
         "März.csv",
         "b.csv",
     ]
-    assert found(spec({"path": str(folder / "a.csv"), "name": ""})) == ["a.csv"]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +118,31 @@ def test_a_file_uri(folder: Path) -> None:
     assert content(one(Path(f"{folder}/a.csv"))) == b"a.csv"
 
 
+def test_what_is_encoded_in_a_file_uri_is_no_pattern(folder: Path) -> None:
+    for name in ("[ab].csv", "a*.csv"):
+        assert found((folder / name).as_uri()) == [name], "although it matches others, as a pattern"
+        (folder / name).unlink()
+        with pytest.raises(SourceMissing):
+            resolve_files((folder / name).as_uri())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("%5bab%5d*", ["[ab].csv"]),
+        ("a%2a.*", ["a*.csv"]),
+        ("[!%5B%2A]%2A.*", ["a*.csv"]),
+        ("[%5B]ab%5D.*", ["[ab].csv"]),
+    ],
+)
+def test_a_pattern_in_a_file_uri_has_literal_parts(folder: Path, pattern: str, names: list[str]) -> None:
+    assert found(f"file://{folder}/{pattern}") == names
+    for name in names:
+        (folder / name).unlink()
+    with pytest.raises(NothingMatches):
+        resolve_files(f"file://{folder}/{pattern}")
+
+
 def test_a_path_that_resembles_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s3:").mkdir()
     (tmp_path / "s3:/a.txt").write_text("local")
@@ -143,7 +174,7 @@ def test_files_are_normalized_equally_in_each_try(folder: Path) -> None:
         (Path(a), [a]),
         (MappingProxyType({"path": Path(a), "name": "x"}), [renamed]),
         ([{"name": "x", "path": a}], [renamed]),
-        ([{"path": a, "name": None}, {"path": a, "name": ""}, {"path": a}], [{"path": a}] * 3),
+        ([{"path": a}], [{"path": a}]),
         (None, []),
         ("", []),
     ]:
@@ -193,6 +224,9 @@ def test_a_delivery_without_files_is_rejected(nothing: Any) -> None:
         {"path": None, "name": "x"},
         {"path": "/etc/hosts", "name": 7},
         {"path": "/etc/hosts", "rename": "x"},
+        {"path": "/etc/hosts", "name": ""},
+        {"path": "/etc/hosts", "name": None},
+        {"content": "x", "name": ""},
     ],
     ids=repr,
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFilesOperator
+from outbound_transfer.operators.redelivery import RedeliverFilesOperator
+from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer.tasks.arguments import to_flag, to_whole_number
+from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 
 
 @pytest.mark.parametrize("value", [1, "1", " 7 ", 1_000_000])
@@ -40,3 +43,29 @@ def test_a_switch_may_be_text(value: Any) -> None:
 def test_what_is_no_switch_is_refused_by_name(value: Any) -> None:
     with pytest.raises(AirflowFailException, match="resend must be true or false, not "):
         to_flag(value, "resend")
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        (DeliverFilesOperator, {"subject": "S", "recipients": ..., "files": ...}),
+        (SqlToOutboundTransferOperator, {"subject": "S", "recipients": ..., "files": ..., "sql_conn_id": "crm"}),
+        (RedeliverFilesOperator, {"transfer_id": "t", "security": None, "recipients": ..., "files": ...}),
+        (CreateTransferOperator, {"subject": "S", "recipients": ...}),
+        (AttachFilesOperator, {"transfer_id": "t", "files": ...}),
+    ],
+)
+def test_an_iterator_serves_every_try(operator: type, arguments: dict[str, Any]) -> None:
+    given = {name: iter(["a", "{{ b }}"]) if value is ... else value for name, value in arguments.items()}
+    task = operator(task_id="task", **given)
+    assert {name: getattr(task, name) for name, value in arguments.items() if value is ...} == {
+        name: ["a", "{{ b }}"] for name, value in arguments.items() if value is ...
+    }
+
+
+def test_a_file_is_an_iterator_that_stays_a_file() -> None:
+    file = io.BytesIO(b"a\nb\n")
+    task = AttachFilesOperator(task_id="task", transfer_id="t", files=[{"name": "a.txt", "content": file}])
+    assert task.files[0]["content"].value is file
+    assert AttachFilesOperator(task_id="task", transfer_id="t", files=file).files is file
+    assert file.tell() == 0
