@@ -226,7 +226,7 @@ def test_a_text_that_is_a_number_is_no_formula(text: str) -> None:
         ('a;"=1+1;', "a;'\"=1+1;"),
         ("a;\ufeff=1", "a;'\ufeff=1"),
         ("=1;=2", "'=1;'=2"),
-        ("a;-1;+44;b-c", "a;-1;+44;b-c"),
+        ("a;-1;+44;b-c", "a;'-1;'+44;b-c"),  # the next text may go on with the number: -1,2+cmd|…
         ({"a": "b;=1"}, """{"a":"b;'=1"}"""),
     ],
 )

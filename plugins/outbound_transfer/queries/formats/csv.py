@@ -59,12 +59,13 @@ def write_csv(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
 def escape_formula(text: str) -> str:
     """Return a text in which no spreadsheet finds a formula, whichever separator it expects.
 
-    ``=1+1`` becomes ``'=1+1``, ``a;=1+1`` becomes ``a;'=1+1``, and ``-1`` stays.
+    ``=1+1`` becomes ``'=1+1``, ``a;=1+1`` becomes ``a;'=1+1``, and ``-1`` stays. ``a;-1`` becomes ``a;'-1``, as a
+    spreadsheet that expects no commas goes on with the next text: ``-1,2+…``.
     """
-    if _SIGN.search(text):
+    if _SIGN.search(text) and not _NUMBER.fullmatch(text):
         text = "".join(map(_escape_cell, _SEPARATOR.split(text)))
     return f"'{text}" if text.startswith(("\t", "\r", "\n")) else text
 
 
 def _escape_cell(text: str) -> str:
-    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+    return f"'{text}" if _FORMULA.match(text) else text
