@@ -422,6 +422,17 @@ def test_a_response_to_the_send_about_another_transfer_is_reported(deliver, sand
     assert len(billed(sandbox)) == 1
 
 
+@pytest.mark.parametrize("changes", [{"subject": "At 10:05"}, {"recipients": ["bob@example.com", "ann@example.com"]}])
+def test_what_was_sent_with_other_input_is_found_where_the_record_is_lost(deliver, sandbox, changes) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    ti.store.values.clear()
+
+    with pytest.raises(AirflowFailException, match=f"Transfer {sent}, sent at .*, has this delivery's recipients, or"):
+        again(ti, **changes)
+    assert billed(sandbox) == [sent]
+
+
 # What is gone.
 
 

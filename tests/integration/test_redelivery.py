@@ -406,7 +406,9 @@ def test_what_another_index_delivered_again_is_found_though_somebody_has_picked_
     one.clear()  # and the list has changed
     at_index(one, 1, transfer_id=first["id"], files=files)
 
-    with pytest.raises(AirflowFailException, match=f"Transfer {sent['id']}, sent at .*, has this delivery's subject"):
+    with pytest.raises(
+        AirflowFailException, match=f"Transfer {sent['id']}, sent at .*, has this delivery's recipients, or some"
+    ):
         one.run()
     assert emails(sandbox, BOB) == 2
 

@@ -6,7 +6,7 @@ stores something before it does anything else: if a try left nothing, any of its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.delivery import state as states
@@ -22,7 +22,15 @@ from outbound_transfer.delivery.task_run import made_transfer
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome
-from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.identity import (
+    Identity,
+    KnownIdentity,
+    identity_of,
+    known_identity_of,
+    may_be_equal,
+    may_have_had,
+    shares_recipient,
+)
 from outbound_transfer.protocol.models import DRAFT, File, Transfer, UnreadableRow, to_epoch
 
 if TYPE_CHECKING:
@@ -393,9 +401,9 @@ class DeliveryHistory:
             )
         session.log.info("Checking with the service whether this was sent before: %s", possible.reason)
         sizes = files if possible.exactly else None
-        known, first = {state.transfer_id for state in _chain(replaced)}, self.redelivered
-        if first:
-            known.add(first.id)
+        known = {state.transfer_id for state in _chain(replaced)}
+        if self.redelivered:
+            known.add(self.redelivered.id)
         since = session.run.started_at(possible)
 
         is_of_another_run = session.run.lookup_in_other_runs(session.account)
@@ -409,7 +417,7 @@ class DeliveryHistory:
             since,
             sizes=sizes,
             found_before=possible.found,
-            possible_addresses=frozenset(identity_of(first)[1]) if first else frozenset(),
+            is_like=self._likeness(identity_of(wanted), files),
             is_other=is_other,
         )
         sent = session.client.run(find)
@@ -419,10 +427,21 @@ class DeliveryHistory:
                 state.found = sent.id
                 states.save(session.store, state, session.run.try_number)
             raise AlreadyDelivered(
-                f"Transfer {sent.id}, sent at {sent.sent_at}, has this delivery's subject and recipients, and files of "
-                f"it, and {possible.reason}. It may be this very delivery, so nothing is sent. If it is another one, "
-                f"{session.run.how_to_resend}."
+                f"Transfer {sent.id}, sent at {sent.sent_at}, has this delivery's {_common_parts(wanted, sent)}, and "
+                f"files of it, and {possible.reason}. It may be this very delivery, so nothing is sent. If it is "
+                f"another one, {session.run.how_to_resend}."
             )
+
+    def _likeness(self, wanted: Identity, files: Mapping[str, int] | None) -> Callable[[KnownIdentity], bool]:
+        """Return what tells whether a transfer is this delivery with other input, which an earlier try may have had."""
+        run = self._session.run
+        if self.redelivered:
+            possible = frozenset(identity_of(self.redelivered)[1])
+            return lambda known: may_have_had(known, wanted, possible)
+        # The items of a mapped task, and the deliveries of keys, may have files and recipients in common on purpose.
+        if self._has_gap and files is not None and not run.is_mapped and not run.delivery_key:
+            return lambda known: shares_recipient(known, wanted)
+        return lambda known: False  # noqa: ARG005
 
     # A draft that another task made.
 
@@ -476,6 +495,12 @@ class DeliveryHistory:
         files = {file.name: file.size for file in transfer.files or ()}
         self._fail_if_sent(transfer, files, possible, state.replaced)
         return None
+
+
+def _common_parts(wanted: NewTransfer | Transfer, sent: Transfer) -> str:
+    if may_be_equal(known_identity_of(sent), identity_of(wanted)):
+        return "subject and recipients"
+    return "recipients, or some of them"
 
 
 def _chain(state: DeliveryState | None) -> Iterator[DeliveryState]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -20,7 +20,7 @@ from outbound_transfer.protocol.errors import (
     SourceChanged,
     WrongTransfer,
 )
-from outbound_transfer.protocol.identity import Identity, identity_of, known_identity_of, may_be_equal, may_have_had
+from outbound_transfer.protocol.identity import Identity, KnownIdentity, identity_of, known_identity_of, may_be_equal
 from outbound_transfer.protocol.messages import (
     Call,
     Flow,
@@ -273,7 +273,7 @@ def find_sent(
     *,
     sizes: Mapping[str, int] | None = None,
     found_before: str = "",
-    possible_addresses: Set[str] = frozenset(),
+    is_like: Callable[[KnownIdentity], bool] = lambda known: False,  # noqa: ARG005
     is_other: Callable[[Transfer | UnreadableRow], bool] = lambda row: False,  # noqa: ARG005
 ) -> Flow[Transfer | None]:
     """Find a sent transfer by its subject, recipients and file names.
@@ -290,7 +290,7 @@ def find_sent(
     :param sizes: sizes in bytes by name. If given, only a transfer with exactly these files matches, and ``names``
         does not count.
     :param found_before: the id of a transfer that matches whatever its files are.
-    :param possible_addresses: normalized; a transfer to some of them matches, too, if one of them is wanted.
+    :param is_like: whether another subject or other recipients do not rule a transfer out.
     :param is_other: whether the transfer of a row is known to be another one. It is asked only about those that may be
         equal.
     :return: the transfer; None if this key has sent none. A transfer whose files are unknown matches.
@@ -300,7 +300,7 @@ def find_sent(
 
     def matches(row: Transfer | UnreadableRow) -> bool:
         known = known_identity_of(row)
-        return may_be_equal(known, wanted) or may_have_had(known, wanted, possible_addresses)
+        return may_be_equal(known, wanted) or is_like(known)
 
     cursor: str | None = None
     cursors: set[str] = set()

@@ -52,6 +52,12 @@ def may_have_had(row: KnownIdentity, wanted: Identity, possible: Set[str]) -> bo
     return set(addresses) <= possible and not set(addresses).isdisjoint(wanted_addresses)
 
 
+def shares_recipient(row: KnownIdentity, wanted: Identity) -> bool:
+    """Return whether a transfer, whatever its subject, has a recipient of the wanted one, or unknown ones."""
+    _, addresses = row
+    return addresses is None or not set(addresses).isdisjoint(wanted[1])
+
+
 def has_exactly_files(transfer: Transfer, files: Mapping[str, int]) -> bool:
     """Return whether a transfer has exactly these files.
 
