@@ -29,7 +29,10 @@ TESTS: Final = {
     "package": ("tests/versions/test_package.py",),
     "state stores": ("tests/integration/test_task_state.py",),
     "shared poll": ("tests/versions/test_trigger_runner.py",),
-    "DAG runs": ("tests/versions/test_dag_runs.py",),
+    "DAG runs": (
+        "tests/versions/test_dag_runs.py",
+        "tests/integration/test_content_in_airflow.py::test_what_a_task_returned_for_expand_kwargs_is_no_template",
+    ),
     "waits": ("tests/e2e/airflow/test_many_waiters.py",),
     "deliveries": (
         *("tests/integration/test_delivery.py", "tests/integration/test_deliver_files.py"),
