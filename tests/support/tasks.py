@@ -222,7 +222,7 @@ class FakeTaskInstance:
     def context(self) -> dict[str, Any]:
         began = self.start_date
         dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=self.restarted or began)
-        dag = SimpleNamespace(task_ids=[self.task_id])
+        dag = SimpleNamespace(task_ids=[self.task_id, *self.upstream])
         return {"ti": self, "task_state_store": self.store, "dag_run": dag_run, "dag": dag}
 
     def _operator(self) -> Any:

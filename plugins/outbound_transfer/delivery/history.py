@@ -7,6 +7,7 @@ stores something before it does anything else: if a try left nothing, any of its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.delivery import state as states
@@ -29,7 +30,6 @@ from outbound_transfer.protocol.identity import (
     known_identity_of,
     may_be_equal,
     may_have_had,
-    shares_recipient,
 )
 from outbound_transfer.protocol.models import DRAFT, File, Transfer, UnreadableRow, to_epoch
 
@@ -46,8 +46,8 @@ class DeliveryHistory:
     :ivar possible_send: why this very delivery may have been sent before, though the store does not say so.
     :ivar overruled: the same, if the task was cleared to send again (``resend``), so that it does not count.
     :ivar replaced: what the task has sent, if it is asked to send once more.
-    :ivar redelivered: what another index or an old name of the task may have delivered again, to others of its
-        recipients; None if this is no second delivery.
+    :ivar first_transfer: what this delivers again, as another index, an old name or an earlier try of the task may
+        have, to others of its recipients; None if it is no second delivery.
     :ivar max_drafts: how many drafts the next create may leave at the service in total; see
         :func:`.endpoints.create_transfer`.
     """
@@ -59,7 +59,7 @@ class DeliveryHistory:
         self.possible_send: PossibleSend | None = None
         self.overruled: PossibleSend | None = None
         self.replaced: DeliveryState | None = None
-        self.redelivered: Transfer | None = None
+        self.first_transfer: Transfer | None = None
         self._has_gap = False
         #: What the newest try stored, of whatever delivery, and whether no try after it has.
         self._record: DeliveryState | None = None
@@ -402,14 +402,18 @@ class DeliveryHistory:
         session.log.info("Checking with the service whether this was sent before: %s", possible.reason)
         sizes = files if possible.exactly else None
         known = {state.transfer_id for state in _chain(replaced)}
-        if self.redelivered:
-            known.add(self.redelivered.id)
+        if self.first_transfer:
+            known.add(self.first_transfer.id)
+        is_like = self._likeness(identity_of(wanted))
         since = session.run.started_at(possible)
 
         is_of_another_run = session.run.lookup_in_other_runs(session.account)
 
         def is_other(row: Transfer | UnreadableRow) -> bool:
-            return row.id in known or is_of_another_run(row.id, to_epoch(row.sent_at))
+            if row.id in known or is_of_another_run(row.id, to_epoch(row.sent_at)):
+                return True
+            is_equal = may_be_equal(known_identity_of(row), identity_of(wanted))
+            return not is_equal and row.id in session.run.made_by_other_tasks(session.account)
 
         find = flows.find_sent(
             identity_of(wanted),
@@ -417,7 +421,7 @@ class DeliveryHistory:
             since,
             sizes=sizes,
             found_before=possible.found,
-            is_like=self._likeness(identity_of(wanted), files),
+            is_like=is_like,
             is_other=is_other,
         )
         sent = session.client.run(find)
@@ -432,15 +436,14 @@ class DeliveryHistory:
                 f"another one, {session.run.how_to_resend}."
             )
 
-    def _likeness(self, wanted: Identity, files: Mapping[str, int] | None) -> Callable[[KnownIdentity], bool]:
-        """Return what tells whether a transfer is this delivery with other input, which an earlier try may have had."""
+    def _likeness(self, wanted: Identity) -> Callable[[KnownIdentity], bool]:
+        """Return what tells whether a transfer is this delivery to others, which an earlier try may have had."""
         run = self._session.run
-        if self.redelivered:
-            possible = frozenset(identity_of(self.redelivered)[1])
-            return lambda known: may_have_had(known, wanted, possible)
+        if self.first_transfer:
+            return partial(may_have_had, wanted=wanted, possible=frozenset(identity_of(self.first_transfer)[1]))
         # The items of a mapped task, and the deliveries of keys, may have files and recipients in common on purpose.
-        if self._has_gap and files is not None and not run.is_mapped and not run.delivery_key:
-            return lambda known: shares_recipient(known, wanted)
+        if self._has_gap and not run.is_mapped and not run.delivery_key:
+            return partial(may_have_had, wanted=wanted, possible=None)
         return lambda known: False  # noqa: ARG005
 
     # A draft that another task made.
@@ -498,9 +501,8 @@ class DeliveryHistory:
 
 
 def _common_parts(wanted: NewTransfer | Transfer, sent: Transfer) -> str:
-    if may_be_equal(known_identity_of(sent), identity_of(wanted)):
-        return "subject and recipients"
-    return "recipients, or some of them"
+    is_equal = may_be_equal(known_identity_of(sent), identity_of(wanted))
+    return "subject and recipients" if is_equal else "subject, some of its recipients"
 
 
 def _chain(state: DeliveryState | None) -> Iterator[DeliveryState]:

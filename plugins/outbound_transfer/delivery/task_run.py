@@ -206,6 +206,13 @@ class TaskRun:
         # Under a key, the run may have found what this one has made.
         return {(str(one.get("account")), str(one.get("transfer_id"))) for one in made if not one.get("delivery_key")}
 
+    def made_by_other_tasks(self, account: str) -> set[str]:
+        """Return the transfers of an account that other tasks of the DAG have made in this run."""
+        ti = self._context["ti"]
+        others = [task_id for task_id in self._context["dag"].task_ids if task_id != ti.task_id]
+        made = iter_mappings(ti.xcom_pull(task_ids=others, key=MADE_KEY)) if others else ()
+        return {str(one.get("transfer_id")) for one in made if one.get("account") == account}
+
     def started_at(self, possible: PossibleSend) -> float:
         """Return a time before which this run sent nothing, in seconds since the epoch by the service's clock."""
         return self.earliest_start + (CLOCK_MARGIN - EXACT_CLOCK_MARGIN if possible.exactly else 0)

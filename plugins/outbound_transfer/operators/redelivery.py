@@ -156,8 +156,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         selection = msgspec.convert(delivery.store.get(_STATE_KEY), _Selection | None)
         if selection and selection.first != digest([first.id, identity_of(first)], selection.salt):
             selection = None
-        if selection is None or delivery.run.is_mapped:
-            delivery.history.redelivered = first
+        delivery.history.first_transfer = first
         if delivery.history.needs_same_input(resend=to_flag(self.resend, "resend")):
             if selection:
                 return [addresses[position] for position in selection.positions]

@@ -282,7 +282,8 @@ def find_sent(
     delivery is still the same.
 
     Pages through ``status=all``, where no row is skipped (service-api.md, R28). Only what a row says rules it out:
-    another subject, other recipients, or a time of sending before ``since``. Every other row is fetched.
+    another subject, other recipients (but see ``is_like``), or a time of sending before ``since``. Every other row is
+    fetched.
 
     :param wanted: subject and addresses, by :func:`.identity.identity_of`.
     :param names: names of the files; None if they are unknown, so that any files match.

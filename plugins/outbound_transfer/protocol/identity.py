@@ -41,21 +41,15 @@ def may_be_equal(left: KnownIdentity, right: KnownIdentity) -> bool:
     return all(None in pair or pair[0] == pair[1] for pair in zip(left, right, strict=True))
 
 
-def may_have_had(row: KnownIdentity, wanted: Identity, possible: Set[str]) -> bool:
+def may_have_had(row: KnownIdentity, wanted: Identity, possible: Set[str] | None) -> bool:
     """Return whether a transfer may be the wanted one, made when others of the possible addresses were wanted.
 
-    :param possible: normalized addresses.
+    :param possible: normalized addresses; None if they may be any.
     """
     (subject, addresses), (wanted_subject, wanted_addresses) = row, wanted
     if addresses is None or subject not in (None, wanted_subject):
         return False
-    return set(addresses) <= possible and not set(addresses).isdisjoint(wanted_addresses)
-
-
-def shares_recipient(row: KnownIdentity, wanted: Identity) -> bool:
-    """Return whether a transfer, whatever its subject, has a recipient of the wanted one, or unknown ones."""
-    _, addresses = row
-    return addresses is None or not set(addresses).isdisjoint(wanted[1])
+    return (possible is None or set(addresses) <= possible) and not set(addresses).isdisjoint(wanted_addresses)
 
 
 def has_exactly_files(transfer: Transfer, files: Mapping[str, int]) -> bool:

@@ -185,13 +185,13 @@ class KeyState:
     def in_other_accounts(self) -> list[KeyState]:
         """Return the states of this key in other accounts, in so far as this task is their owner, to read them."""
         account, delivery_key = self._id
-        rows = self._find("WHERE [delivery_key] = ? AND NOT [account] = ?", (delivery_key, account))
+        rows = self._find("WHERE [delivery_key] = ? AND [account] <> ?", (delivery_key, account))
         return [self._of(row) for row in rows if row.owner[:4] == self._attempt[:4]]
 
     def of_other_keys(self, transfer_id: str) -> list[KeyState]:
         """Return the states of other keys of the account under which this transfer was made, to read them."""
         account, delivery_key = self._id
-        condition = "WHERE [account] = ? AND [transfer_id] = ? AND NOT [delivery_key] = ?"
+        condition = "WHERE [account] = ? AND [transfer_id] = ? AND [delivery_key] <> ?"
         return [self._of(row) for row in self._find(condition, (account, transfer_id, delivery_key))]
 
     def _of(self, row: _KeyRow) -> KeyState:
