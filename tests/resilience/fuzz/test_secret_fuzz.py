@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.client import transport
-from outbound_transfer.operators import transfer
+from outbound_transfer.operators import recipients, transfer
 from outbound_transfer.protocol import events, messages
 from outbound_transfer.tasks import masking
 from resilience.fuzz.secret_forms import FENCE, FORMS, PHONE_FORMS, Secret, secrets, told_by
@@ -92,7 +92,7 @@ SAFEGUARDS: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
         {"place": ["no HTTP"]},
     ),
     "no log of the library": (transport, "redact_http_logs", lambda _: contextlib.nullcontext(), {}),
-    "text is read": (transfer, "mask_phones", phones_of_mappings, {"asker": ["deliver"]}),
+    "text is read": (recipients, "mask_phones", phones_of_mappings, {"asker": ["deliver"]}),
     "all calls know": (transfer, "find_secrets", lambda _: (), {"asker": ["deliver"], "place": ["message"]}),
     "no name of a field": (events, "_describe_field", repr, {"asker": ["events"], "place": ["field twice"]}),
 }
