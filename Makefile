@@ -34,7 +34,7 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(RUN) scripts/demo.py --stop
 
-test: setup .mariadb ## Run all tests but those of `make test-e2e` (about 10 minutes on two cores)
+test: setup .mariadb ## Run all tests but those of `make test-e2e` (about 7 minutes on two cores)
 	$(BIN)/python -m pytest -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow" $(ARGS)
 
 test-e2e: setup .chromium .mariadb ## Run the tests that start a whole Airflow or a browser, and other slow ones
