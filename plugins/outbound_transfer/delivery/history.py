@@ -7,7 +7,7 @@ stores something before it does anything else: if a try left nothing, any of its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.delivery import state as states
@@ -408,12 +408,13 @@ class DeliveryHistory:
         since = session.run.started_at(possible)
 
         is_of_another_run = session.run.lookup_in_other_runs(session.account)
+        made_by_other_tasks = cache(partial(session.run.made_by_other_tasks, session.account))
 
         def is_other(row: Transfer | UnreadableRow) -> bool:
             if row.id in known or is_of_another_run(row.id, to_epoch(row.sent_at)):
                 return True
             is_equal = may_be_equal(known_identity_of(row), identity_of(wanted))
-            return not is_equal and row.id in session.run.made_by_other_tasks(session.account)
+            return not is_equal and row.id in made_by_other_tasks()
 
         find = flows.find_sent(
             identity_of(wanted),
