@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop check lint format test test-e2e test-package test-versions test-cluster test-faults test-stateful test-crash \
+.PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium .mariadb \
 	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-sandbox bench-page sandbox constraints docs clean
 
@@ -14,6 +14,12 @@ RUN_WITH := $(if $(AIRFLOW),python=$$($(RUN) -m versions.environments $(AIRFLOW)
 PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --upgrade --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
 # WORKERS: processes that run tests. What they start shares the machine's cores with them; some only wait.
+# SEED: of what is chosen by chance. Without one, a test chooses the same at each run.
+PYTEST := $(BIN)/python -m pytest $(if $(SEED),--hypothesis-profile=chance --hypothesis-seed=$(SEED))
+SEEDED := $(if $(SEED),--seed $(SEED))
+# What `make nightly` runs: tests of a change with another seed, and all that takes too long for a change.
+NIGHTLY := check test test-e2e test-long test-faults test-stateful test-crash test-crash-ingest test-fuzz test-fuzz-poll \
+	test-fuzz-feed test-fuzz-secrets test-cluster test-package test-versions
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,16 +40,26 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(RUN) scripts/demo.py --stop
 
-test: setup .mariadb ## Run all tests but those of `make test-e2e` (about 7 minutes on two cores)
-	$(BIN)/python -m pytest -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow" $(ARGS)
+test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 6 minutes on two cores)
+	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(ARGS)
 
-test-e2e: setup .chromium .mariadb ## Run the tests that start a whole Airflow or a browser, and other slow ones
-	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile -m "e2e or slow" $(ARGS)
+test-e2e: setup .chromium .mariadb ## Run the tests that start a whole Airflow or a browser, and short forms of long searches
+	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "(e2e or slow) and not nightly" $(ARGS)
+
+test-long: setup .chromium .mariadb ## Run the tests that only `make nightly` runs: kills, fuzzers, second drivers, dbt, …
+	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "nightly" $(ARGS)
+
+nightly: setup ## Run everything for hours, with the day's SEED; failures are named at the end (NIGHTLY="test-faults" for a part)
+	@seed=$(or $(SEED),$$(date -u +%Y%m%d)); failed=; \
+	for target in $(NIGHTLY); do \
+		echo "== make $$target SEED=$$seed"; $(MAKE) $$target SEED=$$seed || failed="$$failed $$target"; \
+	done; \
+	test -z "$$failed" || { echo "Failed with SEED=$$seed:$$failed" >&2; exit 1; }
 
 test-package: setup ## Build wheel and source archive, install and test them on Python 3.10 and 3.13 (about 6 minutes)
 	$(RUN) tests/packaging/run.py $(ARGS)
 
-test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.2.1" (about 30 minutes; ARGS=--short: 20)
+test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.2.1" (about 30 minutes; ARGS=--short: 5)
 	$(RUN) -m versions $(ARGS) $(VERSIONS)
 
 .chromium: # For the browser tests
@@ -66,7 +82,7 @@ test-faults: setup ## A delivery under every fault, every pair, troubles of its 
 	$(RUN) -m resilience.fault_matrix $(ARGS)
 
 test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 7 minutes)
-	$(RUN) -m resilience.stateful $(ARGS)
+	$(RUN) -m resilience.stateful $(SEEDED) $(ARGS)
 
 test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6, ARGS=--queries)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
@@ -78,19 +94,19 @@ test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggere
 	$(RUN) -m e2e.cluster $(ARGS)
 
 test-fuzz-poll: setup ## The real poll against a hostile service, for SECONDS (600 where not given)
-	$(RUN) -m resilience.fuzz.poll_fuzz --seconds $(or $(SECONDS),600) $(ARGS)
+	$(RUN) -m resilience.fuzz.poll_fuzz --seconds $(or $(SECONDS),600) $(SEEDED) $(ARGS)
 
 test-fuzz-feed: setup .mariadb ## The real ingestion against a hostile feed, on each warehouse, for SECONDS (600 where not given)
-	$(RUN) -m resilience.fuzz.feed_fuzz --seconds $(or $(SECONDS),600) $(ARGS)
+	$(RUN) -m resilience.fuzz.feed_fuzz --seconds $(or $(SECONDS),600) $(SEEDED) $(ARGS)
 
 test-fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (600 where not given)
-	$(RUN) -m resilience.fuzz.secret_fuzz --seconds $(or $(SECONDS),600) $(ARGS)
+	$(RUN) -m resilience.fuzz.secret_fuzz --seconds $(or $(SECONDS),600) $(SEEDED) $(ARGS)
 
 test-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
-	FUZZ_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
+	FUZZ_SECONDS=$(or $(SECONDS),300) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
 
 check: lint ## Check style and types and run the unit tests: the loop of a change
-	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) tests/unit $(ARGS)
+	$(PYTEST) -q -n $(or $(WORKERS),2) tests/unit $(ARGS)
 
 format: setup ## Put the code into its form
 	$(BIN)/ruff check --fix .

@@ -11,19 +11,31 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from outbound_transfer_sandbox.testing import Sandbox
 from support import airflow_home  # noqa: F401  # before anything imports Airflow
 
-#: Second drivers of a database. Their tests are those of the first, and run with the slow ones.
+#: Second drivers of a database. Their tests are those of the first, and run by night.
 SECOND_DRIVERS = {"psycopg2", "psycopg2-dictionaries", "mysql-connector"}
 
-pytest_plugins = ["support.databases", "support.dag_runs"]
+#: Folders of long searches, and of tests of what seldom changes.
+NIGHTLY_FOLDERS = tuple(
+    f"tests/{folder}/"
+    for folder in (
+        *("resilience/crash", "resilience/crash_ingest", "resilience/fuzz"),
+        *("e2e/airflow", "e2e/dbt", "e2e/readme", "e2e/triggerers", "e2e/warehouses"),
+    )
+)
+
+pytest_plugins = ["support.databases", "support.query_databases", "support.dag_runs"]
 
 # How long an example takes says nothing on a machine that others share.
-settings.register_profile("shared machine", deadline=None)
-settings.load_profile("shared machine")
+_UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+# A change is judged by the same examples each time; `make nightly` looks for others, with a seed that it prints.
+settings.register_profile("repeatable", derandomize=True, **_UNTIMED)
+settings.register_profile("chance", derandomize=False, print_blob=True, **_UNTIMED)
+settings.load_profile("repeatable")
 
 
 @atexit.register
@@ -38,11 +50,13 @@ def _let_go_of_duckdb() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs a DAG, and what repeats a test with another driver."""
+    """Mark what runs a DAG, what repeats a test with another driver, and what is in a folder of the night."""
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if any(isinstance(value, str) and value in SECOND_DRIVERS for value in parameters.values()):
-            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.nightly)
+        if item.nodeid.startswith(NIGHTLY_FOLDERS):
+            item.add_marker(pytest.mark.nightly)
         if "run_dag" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.e2e)
 
@@ -51,8 +65,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def secrets_forgotten() -> Iterator[None]:
     """Let Airflow forget the secrets of a test: with each further one, it compiles the pattern of all of them anew."""
     yield
-    for name, module in list(sys.modules.items()):
-        if name.endswith("secrets_masker") and hasattr(module, "_secrets_masker"):
+    if "airflow" not in sys.modules:
+        return
+    for module in [sys.modules[name] for name in list(sys.modules) if name.endswith("secrets_masker")]:
+        if hasattr(module, "_secrets_masker"):
             with suppress(RuntimeError):  # before Airflow 3.1, there is none until logging is configured
                 masker = module._secrets_masker()
                 masker.patterns, masker.replacer = set(), None
