@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -20,14 +20,15 @@ class ReservationDetails:
     """A call that is about to wait for its reserved time.
 
     :ivar delay: seconds until then.
-    :ivar waited: seconds that calls have waited before an earlier deferral, by operation.
-    :ivar has_progressed: whether a call of this client has changed something at the service.
+    :ivar repeats: number of calls that another process of the task would make again before this one.
+    :ivar reserve_repeats: reserves them, too, and returns the seconds until each: without them, that process would come
+        no further than this one.
     """
 
     call: Call[Any]
     delay: float
-    waited: Mapping[str, float]
-    has_progressed: bool
+    repeats: int
+    reserve_repeats: Callable[[], list[float]]
 
 
 #: Called before a call waits for its reserved time; may raise :class:`~.deferral.DeferRequested` to wait elsewhere.

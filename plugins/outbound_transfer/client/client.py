@@ -8,18 +8,27 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx
-from tenacity import AsyncRetrying, Retrying
+from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random
 
 from outbound_transfer.client.allowance import Allowance, ReservationDetails, ReservationHook, log_reservation
+from outbound_transfer.client.deferral import CallProgress, DeferRequested
 from outbound_transfer.client.drivers import drive, drive_async
 from outbound_transfer.client.observer import Observer, notify, observe_attempt
-from outbound_transfer.client.retry import RetryDetails, RetryHook, RetryPolicy, log_retry
+from outbound_transfer.client.retry import (
+    RETRY_AFTER_JITTER,
+    CallRetries,
+    RetryDetails,
+    RetryHook,
+    RetryPolicy,
+    log_retry,
+)
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, send, send_async
-from outbound_transfer.protocol.errors import NotConnected, RateLimited
+from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited
 from outbound_transfer.protocol.flows import SafeCall
 from outbound_transfer.protocol.messages import Api, Call, Flow, Response, Upload
 
@@ -28,6 +37,22 @@ T = TypeVar("T")
 
 class CallsStopped(Exception):
     """Control flow, not an error: another thread has stopped the calls of the client."""
+
+
+class _AttemptPrevented(Exception):
+    """Carries the error of a hook past the retries and flows, which handle errors of the call itself."""
+
+    def __init__(self, error: CallError) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _unwrap(perform: Callable[[], T]) -> T:
+    try:
+        return perform()
+    except _AttemptPrevented as prevented:
+        error = prevented.error
+    raise error  # not within the block above, so that its context stays as it is
 
 
 class _BaseClient:
@@ -53,7 +78,8 @@ class _BaseClient:
         :param policy: limits of retries; :class:`RetryPolicy` with its defaults if omitted.
         :param clock: returns monotonic seconds.
         :param on_retry: called before each retry delay; may raise, for example :class:`~.deferral.DeferRequested`.
-        :param waited: seconds that the first call of an operation has already waited, by the operation's value.
+        :param waited: seconds that calls have waited in an earlier process, by the value of their operation. They
+            count for each call of the operation until one has made progress.
         :param allowance: the key's calls, which other processes use too; None if they are not shared.
         :param on_reservation: called before a call waits for its reserved time; may raise.
         :param reserved_delays: seconds until the first calls are to be made, which are reserved already.
@@ -61,11 +87,15 @@ class _BaseClient:
         :param secrets: texts that no error or log may quote, besides the keys and the secrets of the call itself.
         """
         self.settings, self.policy = settings, policy or RetryPolicy()
-        self._clock, self._on_retry, self._waited = clock, on_retry, dict(waited or {})
+        self._clock, self._on_retry = clock, on_retry
+        self._progress = CallProgress(waited or {}, clock)
         self._allowance, self._on_reservation = allowance, on_reservation
         self._reserved_times = deque(sorted(clock() + delay for delay in reserved_delays))
-        self._has_progressed = False
-        self._was_reached = any(self._waited.values())  # it was, in an earlier process
+        self._lock = threading.Lock()
+        #: The newest refusal because of the key's rate, and when its Retry-After is over.
+        self._refusal: RateLimited | None = None
+        self._refused_until = 0.0
+        self._was_reached = any((waited or {}).values())  # it was, in an earlier process
         self._observer = observer or Observer()
         self._secrets = tuple(secrets)
 
@@ -73,32 +103,58 @@ class _BaseClient:
         """Let no error or log of the calls from now on quote these texts either."""
         self._secrets += tuple(secrets)
 
-    def _retry_options(self, call: Call[T]) -> dict[str, Any]:
-        waited = self._waited.pop(call.operation.value, 0.0)
-        return self.policy.options(call, self._clock, self._before_retry, waited, lambda: self._was_reached)
+    def _retries(self, call: Call[Any]) -> CallRetries:
+        return CallRetries(
+            self.policy,
+            call,
+            clock=self._clock,
+            on_retry=self._before_retry,
+            began=self._progress.began(call.operation),
+            was_reached=lambda: self._was_reached,
+        )
+
+    def _record_success(self, call: Call[Any]) -> None:
+        self._was_reached = True
+        self._progress.record_success(call)
 
     def _before_retry(self, retry: RetryDetails) -> None:
         notify(self._observer.on_retry, retry)  # first, because the hook may raise
         self._was_reached |= not isinstance(retry.caused_by, NotConnected)
         allowance = self._allowance if retry.call.api is Api.TRANSFER else None
-        if allowance and isinstance(retry.caused_by, RateLimited):
-            allowance.record_refusal(retry.caused_by.retry_after or 0.0)
-        self._on_retry(retry)
+        if isinstance(retry.caused_by, RateLimited) and retry.call.api is Api.TRANSFER:
+            self._record_refusal(retry.caused_by)
+        self._on_retry(replace(retry, repeats=self._progress.repeats))
         if allowance:
             allowance.record_repeat()
+
+    def _record_refusal(self, error: RateLimited) -> None:
+        retry_after = error.retry_after or 0.0
+        with self._lock:
+            self._refusal, self._refused_until = error, max(self._refused_until, self._clock() + retry_after)
+        if self._allowance:
+            self._allowance.record_refusal(retry_after)
 
     def _reserve(self, call: Call[Any]) -> float:
         """Reserve the first attempt of a call; return the seconds until then."""
         if self._allowance is None or call.api is Api.FEED:
             return 0.0
+        on_reservation: ReservationHook = log_reservation  # a time that is reserved already is near: wait here
         try:  # one step, as several threads may reserve
             delay = self._reserved_times.popleft() - self._clock()
         except IndexError:
-            delay = self._allowance.reserve()
-            notify(self._observer.on_reservation, delay)
+            delay, on_reservation = self._reserve_in(self._allowance), self._on_reservation
         if delay > 0:
-            self._on_reservation(ReservationDetails(call, delay, dict(self._waited), self._has_progressed))
+            reserve_repeats = partial(self._reserve_repeats, self._allowance)
+            on_reservation(ReservationDetails(call, delay, self._progress.repeats, reserve_repeats))
         return max(delay, 0.0)
+
+    def _reserve_in(self, allowance: Allowance) -> float:
+        delay = allowance.reserve()
+        notify(self._observer.on_reservation, delay)
+        return delay
+
+    def _reserve_repeats(self, allowance: Allowance) -> list[float]:
+        return [self._reserve_in(allowance) for _ in range(self._progress.take_repeats())]
 
 
 class Client(_BaseClient):
@@ -113,24 +169,66 @@ class Client(_BaseClient):
         self._sleep = sleep or self._stopped.wait
         self._http = httpx.Client(**client_options(settings))
 
-    def perform(self, call: Call[T]) -> T:
+    def perform(self, call: Call[T] | SafeCall[T], *, before_attempt: Callable[[], object] = lambda: None) -> T:
         """Perform a call, and repeat it as the policy allows.
 
+        :param call: a :class:`.SafeCall` tells its owner, also after an interrupt, whether the call may be applied.
+        :param before_attempt: called before each attempt, after everything that the attempt waits for and right before
+            its request. May perform calls itself. What it raises ends the call, and is raised as it is.
         :return: the decoded response.
         :raises CallError: the error of the last attempt.
         """
-        if delay := self._reserve(call):
-            self._wait(delay)
-        safe_call = SafeCall(call)
-        retrying = Retrying(sleep=self._wait, **self._retry_options(call))
-        result: T = retrying(lambda: drive(safe_call(), self._send))
-        self._was_reached = True
-        self._has_progressed |= call.method != "GET"
+        return _unwrap(lambda: self._perform(call, before_attempt))
+
+    def run(self, flow: Flow[T], *, before_attempt: Callable[[], object] = lambda: None) -> T:
+        """Run a flow; each of its calls is performed under the policy.
+
+        :param before_attempt: see :meth:`perform`. What it raises ends the flow, which cannot handle it.
+        """
+        return _unwrap(lambda: drive(flow, lambda call: self._perform(call, before_attempt)))
+
+    def _perform(self, call: Call[T] | SafeCall[T], before_attempt: Callable[[], object]) -> T:
+        safe_call = call if isinstance(call, SafeCall) else SafeCall(call)
+        call = safe_call.call
+        self.settings.key(call.api)  # a key that is missing fails here, where nothing is in doubt
+        retries, before_request = self._retries(call), partial(self._call_hook, before_attempt)
+
+        def send(request: Call[Any]) -> Response:
+            retries.begin()
+            return self._send(request)
+
+        try:
+            if delay := self._reserve(call):
+                self._wait(delay)
+            retrying = Retrying(before=partial(self._wait_for_key, retries), sleep=self._wait, **retries.options)
+            result: T = retrying(lambda: drive(safe_call(before_request), send))
+        except DeferRequested as request:
+            self._progress.add_waited(request, call, retries.began)
+            if call.method != "GET":  # a read leaves nothing in doubt
+                request.was_in_doubt |= safe_call.was_in_doubt
+            raise
+        except Exception:
+            self._progress.record_repeat()
+            raise
+        self._record_success(call)
         return result
 
-    def run(self, flow: Flow[T]) -> T:
-        """Run a flow; each of its calls is performed under the policy."""
-        return drive(flow, self.perform)
+    def _wait_for_key(self, retries: CallRetries, state: RetryCallState) -> None:
+        """Wait until each Retry-After of the key is over, whichever call it was the response to."""
+        passed = 0.0
+        while retries.call.api is Api.TRANSFER and (timestamp := self._refused_until) > max(self._clock(), passed):
+            assert self._refusal is not None
+            delay = timestamp - self._clock() + wait_random(0.0, RETRY_AFTER_JITTER)(state)
+            self._on_retry(RetryDetails(retries.call, self._refusal, delay, retries.waited, self._progress.repeats))
+            self._wait(delay)
+            passed = timestamp
+
+    def _call_hook(self, before_attempt: Callable[[], object]) -> None:
+        try:
+            with self._progress.pending():
+                before_attempt()
+        except CallError as error:
+            raise _AttemptPrevented(error) from None
 
     def stop(self) -> None:
         """Make the calls of other threads end soon, for good: uploads break off, and no call waits for a retry.
@@ -189,13 +287,14 @@ class AsyncClient(_BaseClient):
         if self._allowance and (delay := await asyncio.to_thread(self._reserve, call)):
             await self._sleep(delay)
         safe_call = SafeCall(call)
-        retrying = AsyncRetrying(sleep=self._sleep, **self._retry_options(call))
+        retries = self._retries(call)
+        retries.begin()
 
         async def attempt() -> T:
             return await drive_async(safe_call(), self._send)
 
-        result: T = await retrying(attempt)
-        self._was_reached = True
+        result: T = await AsyncRetrying(sleep=self._sleep, **retries.options)(attempt)
+        self._record_success(call)
         return result
 
     async def run(self, flow: Flow[T]) -> T:

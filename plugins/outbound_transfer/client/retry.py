@@ -36,12 +36,14 @@ class RetryDetails:
     :ivar caused_by: the error of the last attempt.
     :ivar wait_for: seconds until the next attempt.
     :ivar waited_so_far: seconds that this call has already taken, including those before an earlier deferral.
+    :ivar repeats: number of calls that another process of the task would make again before this one.
     """
 
     call: Call[Any]
     caused_by: BaseException
     wait_for: float
     waited_so_far: float
+    repeats: int = 0
 
     @property
     def is_server_directed(self) -> bool:
@@ -90,52 +92,54 @@ class RetryPolicy:
     slot_poll_interval: float = 60.0
     max_jitter: float = 300.0
 
-    def options(
-        self,
-        call: Call[Any],
-        clock: Callable[[], float],
-        on_retry: RetryHook = log_retry,
-        waited: float = 0.0,
-        was_reached: Callable[[], bool] = lambda: True,
-    ) -> dict[str, Any]:
-        """Return the arguments of ``tenacity.Retrying`` and ``AsyncRetrying`` for one call.
-
-        :param clock: returns monotonic seconds.
-        :param on_retry: called before each delay.
-        :param waited: seconds that this call has already waited in an earlier process.
-        :param was_reached: returns whether the service was reached before.
-        """
-        retry_state = _RetryState(self, call, clock, on_retry, waited, was_reached)
-        return {
-            "retry": retry_if_exception(lambda error: decide_retry(call, error) is not RetryDecision.FAIL),
-            "wait": retry_state.wait,
-            "stop": retry_state.should_stop,
-            "before_sleep": retry_state.before_sleep,
-            "reraise": True,
-        }
-
 
 #: For the calls of a poll: few attempts, because the next poll repeats them anyway. A poll paces its calls itself.
 POLL_RETRY_POLICY: Final = RetryPolicy(max_attempts=3, max_backoff=10.0, timeout=300.0, max_jitter=RETRY_AFTER_JITTER)
 
 
-class _RetryState:
-    """Counts the failures of one call and the time that it has taken."""
+class CallRetries:
+    """Decides about the retries of one call, and counts its failures and the time that it has taken.
+
+    :param clock: returns monotonic seconds.
+    :param on_retry: called before each delay.
+    :param was_reached: returns whether the service was reached before.
+    :ivar began: when its first attempt began, by the clock, perhaps in an earlier process; None if none has.
+    """
 
     def __init__(
         self,
         policy: RetryPolicy,
         call: Call[Any],
+        *,
         clock: Callable[[], float],
         on_retry: RetryHook,
-        waited: float,
+        began: float | None,
         was_reached: Callable[[], bool],
     ) -> None:
         self.policy, self.call, self.clock, self.on_retry = policy, call, clock, on_retry
-        self.was_reached = was_reached
-        self.started = clock() - waited
+        self.began, self.was_reached = began, was_reached
         self.failures = 0
         self.backoff = wait_random_exponential(multiplier=1, max=policy.max_backoff)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of ``tenacity.Retrying`` and ``AsyncRetrying``."""
+        return {
+            "retry": retry_if_exception(lambda error: decide_retry(self.call, error) is not RetryDecision.FAIL),
+            "wait": self.wait,
+            "stop": self.should_stop,
+            "before_sleep": self.before_sleep,
+            "reraise": True,
+        }
+
+    @property
+    def waited(self) -> float:
+        """Seconds since its first attempt began."""
+        return 0.0 if self.began is None else self.clock() - self.began
+
+    def begin(self) -> None:
+        """Note that an attempt begins: what came before the first does not count."""
+        self.began = self.clock() if self.began is None else self.began
 
     def _decision(self, state: RetryCallState) -> RetryDecision:
         return decide_retry(self.call, _error(state))
@@ -156,7 +160,7 @@ class _RetryState:
         if decision is RetryDecision.WAIT_FOR_SLOT:
             self.failures = 0  # the service works; the account has no free slot
         self.failures += decision is RetryDecision.BACK_OFF
-        exceeds_timeout = self._waited() + state.upcoming_sleep > self._timeout(decision)
+        exceeds_timeout = self.waited + state.upcoming_sleep > self._timeout(decision)
         return self.failures >= self._max_attempts(_error(state)) or exceeds_timeout
 
     def _max_attempts(self, error: BaseException) -> int:
@@ -172,14 +176,11 @@ class _RetryState:
         return self.policy.timeout + for_slot
 
     def before_sleep(self, state: RetryCallState) -> None:
-        self.on_retry(RetryDetails(self.call, _error(state), state.upcoming_sleep, self._waited()))
-
-    def _waited(self) -> float:
-        return self.clock() - self.started
+        self.on_retry(RetryDetails(self.call, _error(state), state.upcoming_sleep, self.waited))
 
     def _max_jitter(self, delay: float, decision: RetryDecision) -> float:
         """Return the maximum random delay after ``delay``. It never makes the call exceed its timeout."""
-        waited = self._waited()
+        waited = self.waited
         left = self._timeout(decision) - waited - delay
         return max(RETRY_AFTER_JITTER, min(waited * WAITED_JITTER, self.policy.max_jitter, left))
 

@@ -21,6 +21,9 @@ T = TypeVar("T")
 #: A feed page is read as a whole, so that it is loaded completely or not at all.
 MAX_FEED_PAGE_BYTES: Final = 256 * 1024 * 1024
 
+#: Creates that may end in doubt, each of which may leave an unused draft.
+MAX_DRAFTS: Final = 2
+
 #: Maximum ``limit`` of a page of transfers and of a page of events (service-api.md, R59).
 MAX_PAGE_SIZE: Final = 100
 MAX_EVENTS_PER_PAGE: Final = 1_000
@@ -38,14 +41,13 @@ class AttachResult(NamedTuple):
     after_in_doubt_attempt: bool
 
 
-def create_transfer(new: NewTransfer, *, max_drafts: int = 2) -> Call[Transfer]:
+def create_transfer(new: NewTransfer) -> Call[Transfer]:
     """POST /v1/transfers: create a draft (service-api.md, R22).
 
     Drafts are never listed (R27), so nobody can find out whether a create in doubt was applied. It is repeated only
     after another call has shown that the service responds again. A duplicate draft is invisible, unbilled and expires.
 
     :param new: as built by :func:`.models.build_new_transfer`.
-    :param max_drafts: number of creates that may end in doubt, each of which may leave an unused draft.
     """
     return Call(
         Operation.CREATE,
@@ -55,7 +57,7 @@ def create_transfer(new: NewTransfer, *, max_drafts: int = 2) -> Call[Transfer]:
         body=msgspec.json.encode(new),
         secrets=new.secrets,
         reconciliation=Reconciliation(list_transfers(limit=1), lambda _: None, warning=""),
-        max_in_doubt_attempts=max_drafts,
+        max_in_doubt_attempts=MAX_DRAFTS,
     )
 
 

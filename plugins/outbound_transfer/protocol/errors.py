@@ -11,6 +11,8 @@ OutboundTransferError
 ├── FileConflict                 the draft already has another file of that name
 ├── DraftChanged                 another try has changed the draft's files; nothing was sent
 ├── WrongTransfer                the id belongs to another transfer than expected
+├── AlreadyDelivered             it was sent, or may have been, and must not be sent again
+├── TaskNotRunning               Airflow has given the task's try up
 ├── CallError                    a call failed
 │   ├── NotConnected             no request reached the service
 │   ├── ConnectionLost           *in doubt: the call may have been applied*
@@ -74,7 +76,7 @@ class SourceChanged(SourceError):
 
 
 class NameRefused(SourceError, ValueError):
-    """The service could not store this file name unchanged."""
+    """The service could not store this file name unchanged, or the name looks like another."""
 
 
 class FileConflict(OutboundTransferError):
@@ -87,6 +89,14 @@ class DraftChanged(OutboundTransferError):
 
 class WrongTransfer(OutboundTransferError):
     """The transfer with this id belongs to another account or to another delivery."""
+
+
+class AlreadyDelivered(OutboundTransferError):
+    """This run, or this delivery key, has sent a transfer, or may have, and must not send another one."""
+
+
+class TaskNotRunning(OutboundTransferError):
+    """Airflow has given this try up: it must do nothing that cannot be undone."""
 
 
 class CallError(OutboundTransferError):

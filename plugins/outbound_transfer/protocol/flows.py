@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.addresses import normalize_text
@@ -24,7 +24,6 @@ from outbound_transfer.protocol.identity import Identity, KnownIdentity, identit
 from outbound_transfer.protocol.messages import (
     Call,
     Flow,
-    Precondition,
     Reconciliation,
     Response,
     Upload,
@@ -56,9 +55,6 @@ _MAX_OFFSET_SECONDS: Final = 14 * 3600
 #: So many old rows in a row show that the rows below them are older. A few wrong times do not.
 _MIN_OLD_ROWS: Final = 25
 
-#: How often an outdated version of a file is removed, before the flow fails with a conflict.
-_MAX_STALE_FILES: Final = 3
-
 
 class SafeCall(Generic[T]):
     """One call that is safe to repeat. Calling the object returns the flow of the next attempt, over raw responses.
@@ -76,26 +72,38 @@ class SafeCall(Generic[T]):
         self.in_doubt = False
         self.was_in_doubt = False
         self._in_doubt_attempts = 0
+        self._is_under_way = False
 
-    def __call__(self) -> Flow[T]:
+    @property
+    def may_be_applied(self) -> bool:
+        """Whether a request was made that was not refused: it was applied, or may be, even after an interrupt."""
+        return self._is_under_way or self.was_in_doubt
+
+    def __call__(self, before_request: Callable[[], object] = lambda: None) -> Flow[T]:
+        """Return the flow of the next attempt.
+
+        :param before_request: called right before the request itself, if one is made. May raise, but no ``CallError``,
+            which is taken for one of the call.
+        """
         try:
-            return (yield from self._attempt())
+            return (yield from self._attempt(before_request))
         except CallError as error:
             self.in_doubt = error.in_doubt = self.in_doubt or error.in_doubt
             self.was_in_doubt = error.was_in_doubt = self.was_in_doubt or self.in_doubt
+            self._is_under_way = False
             if self.was_in_doubt and self.call.reconciliation:
                 error.in_doubt_warning = self.call.reconciliation.warning
             raise
 
-    def _attempt(self) -> Flow[T]:
+    def _attempt(self, before_request: Callable[[], object]) -> Flow[T]:
         if (
             self.in_doubt
             and self.call.reconciliation
             and (applied := (yield from self._find_applied_result(self.call.reconciliation))) is not None
         ):
             return applied
-        if self.call.precondition:
-            yield from _check_precondition(self.call.precondition)
+        before_request()
+        self._is_under_way = True
         try:
             return (yield from self._counted_attempt())
         except InvalidState:
@@ -137,22 +145,12 @@ def _perform(call: Call[T], after_in_doubt_attempt: bool = False) -> Flow[T]:
     return decode_response(call, replace(response, after_in_doubt_attempt=after_in_doubt_attempt))
 
 
-def _check_precondition(precondition: Precondition) -> Flow[None]:
-    try:
-        found = yield from _perform(precondition.query)
-    except CallError as error:
-        error.in_doubt = False  # the call itself was not made
-        raise
-    precondition.check(found)
-
-
-def create_draft(new: NewTransfer, max_drafts: int) -> Flow[Transfer]:
+def create_draft(new: NewTransfer) -> Flow[Transfer]:
     """Create a draft and check that the response shows it.
 
-    :param max_drafts: number of creates that may end in doubt, each of which may leave an unused draft.
     :raises WrongTransfer: the response shows another transfer than requested.
     """
-    transfer: Transfer = yield endpoints.create_transfer(new, max_drafts=max_drafts)
+    transfer: Transfer = yield endpoints.create_transfer(new)
     if not transfer.is_draft or transfer.files or identity_of(transfer) != identity_of(new):
         raise WrongTransfer(
             f"create: the response shows transfer {transfer.id} ({transfer.status}), which is not the requested draft"
@@ -160,82 +158,31 @@ def create_draft(new: NewTransfer, max_drafts: int) -> Flow[Transfer]:
     return transfer
 
 
-class AttachedFile(NamedTuple):
-    """A file that is attached to a draft.
-
-    :ivar may_still_be_applied: whether a request of an earlier attempt may still be under way.
-    """
-
-    file: File
-    may_still_be_applied: bool
-
-
-def attach(
-    transfer_id: str,
-    upload: Upload,
-    *,
-    check_unchanged: Callable[[], None],
-    check_still_current: Callable[[], None] = lambda: None,
-    may_be_in_flight: bool = False,
-    earlier_sizes: Collection[int] = (),
-) -> Flow[AttachedFile]:
-    """Attach one file to a draft, so that the draft has exactly its bytes (docs/guarantees.md#sent-as-intended).
+def attach(transfer_id: str, upload: Upload, *, check_unchanged: Callable[[], None]) -> Flow[File]:
+    """Attach one file to a draft, so that the draft has exactly its bytes (docs/guarantees.md#the-right-bytes).
 
     :param check_unchanged: raises :class:`SourceChanged` if the source is no longer what ``upload`` describes.
-    :param check_still_current: raises an error if another try works on the draft now: this one removes nothing then,
-        and puts nothing in the place of what it has removed.
-    :param may_be_in_flight: whether an earlier process has started this upload, which may still be applied. A file of
-        this name and size in the draft is then ours.
-    :param earlier_sizes: sizes in bytes of other versions of the file whose upload this delivery has started. An
-        existing file of such a size is outdated and replaced.
-    :raises FileConflict: the draft has another file of this name, which this delivery did not attach.
+    :raises FileConflict: the draft has a file of this name, which this call did not attach.
     :raises SourceChanged: the source has changed; the file's record was removed from the draft.
     """
     attached: endpoints.AttachResult = yield endpoints.attach_file(transfer_id, upload)
-    for _ in range(_MAX_STALE_FILES):
-        if attached.is_new or attached.file.name != upload.name or attached.file.size not in earlier_sizes:
-            break
-        # The service kept an earlier version and returned 200 (R32); versions of one size cannot be told apart.
-        check_still_current()
-        yield endpoints.remove_file(transfer_id, attached.file.id)
-        check_still_current()
-        attached = yield endpoints.attach_file(transfer_id, upload)
-    file = attached.file
-    is_surely_ours = (attached.after_in_doubt_attempt or may_be_in_flight) and file.size not in earlier_sizes
-    is_ours = attached.is_new or (is_surely_ours and _matches(file, upload))
-    yield from _verify(transfer_id, file, upload, check_unchanged, check_still_current, is_ours=is_ours)
-    return AttachedFile(file, may_still_be_applied=attached.after_in_doubt_attempt)
-
-
-def _matches(file: File, upload: Upload) -> bool:
-    return (file.name, file.size) == (upload.name, upload.size)
-
-
-def _verify(
-    transfer_id: str,
-    file: File,
-    upload: Upload,
-    check_unchanged: Callable[[], None],
-    check_still_current: Callable[[], None],
-    *,
-    is_ours: bool,
-) -> Flow[None]:
-    if not is_ours:
+    file, is_same = attached.file, (attached.file.name, attached.file.size) == (upload.name, upload.size)
+    if not (attached.is_new or (attached.after_in_doubt_attempt and is_same)):
         raise FileConflict(
             f"{upload.name!r}: the draft {transfer_id} already has {file.name!r} ({file.size} bytes), which this "
             "delivery did not attach. Remove that file, or use another draft."
         )
     try:
         check_unchanged()
-        if not _matches(file, upload):
+        if not is_same:
             raise SourceChanged(
                 f"{upload.name!r} has {upload.size} bytes, but the service stored {file.name!r} with {file.size} bytes"
             )
     except SourceChanged:
         # The service stores the declared number of bytes and reports success, so this record must be removed.
-        check_still_current()
         yield endpoints.remove_file(transfer_id, file.id)
         raise
+    return file
 
 
 class DiscardOutcome(Enum):
@@ -272,7 +219,6 @@ def find_sent(
     since: float,
     *,
     sizes: Mapping[str, int] | None = None,
-    found_before: str = "",
     is_like: Callable[[KnownIdentity], bool] = lambda known: False,  # noqa: ARG005
     is_other: Callable[[Transfer | UnreadableRow], bool] = lambda row: False,  # noqa: ARG005
 ) -> Flow[Transfer | None]:
@@ -290,7 +236,6 @@ def find_sent(
     :param since: seconds since the epoch; transfers sent earlier are ignored.
     :param sizes: sizes in bytes by name. If given, only a transfer with exactly these files matches, and ``names``
         does not count.
-    :param found_before: the id of a transfer that matches whatever its files are.
     :param is_like: whether another subject or other recipients do not rule a transfer out.
     :param is_other: whether the transfer of a row is known to be another one. It is asked only about those that may be
         equal.
@@ -316,7 +261,7 @@ def find_sent(
             may_be_it = matches(row) and (not is_old or position < last_recent)
             if may_be_it and not is_other(row):
                 found: Transfer | None = yield from _read_row(row, matches, since)
-                if found is not None and (found.id == found_before or _may_have_files(found, names, sizes)):
+                if found is not None and _may_have_files(found, names, sizes):
                     return found
         if page.next_cursor is None or consecutive_old_rows >= _MIN_OLD_ROWS:
             return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Generic, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 
@@ -117,25 +118,12 @@ class Reconciliation(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Precondition:
-    """What must hold right before each attempt of a call.
-
-    :ivar query: the call that shows it.
-    :ivar check: gets the query's result, and raises an error, which is no :class:`.CallError`, if it does not hold.
-    """
-
-    query: Call[Any]
-    check: Callable[[Any], None]
-
-
-@dataclass(frozen=True)
 class Call(Generic[T]):
     """One request to an endpoint, and how to decode its response.
 
     :ivar path: below the connection's address; starts with ``/v1``.
     :ivar decode: returns the result from a successful response.
     :ivar reconciliation: what to do before repeating a call in doubt; None if a repeat is harmless.
-    :ivar precondition: what is checked before each attempt; None if nothing is.
     :ivar max_in_doubt_attempts: number of attempts that may end in doubt; None if only the retry policy limits them.
     :ivar secrets: texts of the request that no error may quote.
     :ivar max_response_bytes: a larger body raises :class:`.errors.MalformedResponse`.
@@ -150,7 +138,6 @@ class Call(Generic[T]):
     upload: Upload | None = None
     api: Api = Api.TRANSFER
     reconciliation: Reconciliation[T] | None = None
-    precondition: Precondition | None = None
     max_in_doubt_attempts: int | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
     max_response_bytes: int = MAX_RESPONSE_BYTES
@@ -188,6 +175,11 @@ class _ErrorObject(msgspec.Struct):
     message: str | None = None
 
 
+def _transfer_id_of(call: Call[Any]) -> str:
+    """Return the id in the path; "" if there is none."""
+    return unquote("".join(call.path.split("/")[3:4]))
+
+
 def error_from(call: Call[Any], response: Response) -> CallError:
     """Return the error for an unsuccessful response. Its texts are untrusted, so they are shortened and redacted."""
     if response.status // 100 == 3:
@@ -209,9 +201,11 @@ def error_from(call: Call[Any], response: Response) -> CallError:
     # A documented code stays, even if a word of it equals a secret.
     code = payload.error if ServiceError.knows(payload.error) else redact(payload.error, secrets)
     message = redact(payload.message or "", secrets)
-    error = ServiceError.of(
-        response.status, code, f"{call.upload.name!r}: {message}" if call.upload else message, retry_after
-    )
+    if call.upload:
+        message = f"{call.upload.name!r}: {message}"
+    elif response.status == 404 and (transfer_id := _transfer_id_of(call)):  # the one that the advice is about
+        message = f"transfer '{redact(transfer_id, secrets)}': {message or 'the service gave no message'}"
+    error = ServiceError.of(response.status, code, message, retry_after)
     if not payload.error and call.api is Api.TRANSFER:
         error.in_doubt = True  # a proxy responded, and cannot know whether the service applied the call
     return error

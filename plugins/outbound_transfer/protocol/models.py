@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
 
 from outbound_transfer.protocol.addresses import duplicate_addresses
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.recipients import has_repeated_key, is_structured_text, mask_digits, parse_text
-from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.protocol.recipients import (
+    RECIPIENT_FIELDS,
+    has_repeated_key,
+    is_structured_text,
+    mask_digits,
+    parse_text,
+)
+from outbound_transfer.protocol.wording import hint_at_pair, pluralize
 
 #: The documented statuses (service-api.md, R17). They are plain strings, because the set is open (R5).
 DRAFT: Final = "draft"
@@ -252,14 +259,26 @@ def as_recipient_list(
 def _parse_recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipient | str:
     """Return a recipient, or what is wrong with it."""
     given = parse_text(given)
+    if isinstance(given, str):
+        given = {"email": given}
+    if not isinstance(given, Mapping):
+        return f"recipient {position}: must be an address or a mapping, not {type(given).__name__}{hint_at_pair(given)}"
+    if unknown := sorted(str(field) for field in given if field not in RECIPIENT_FIELDS):
+        return f"recipient {position}: {_describe_unknown_field(unknown[0])}"
     try:
-        recipient = msgspec.convert({"email": given} if isinstance(given, str) else given, NewRecipient)
+        recipient = msgspec.convert(given, NewRecipient)
     except msgspec.ValidationError as error:
-        # The library's message names fields and types, never values; but a field may have a phone number as its name.
-        return f"recipient {position}: " + re.sub(r"\d", "#", str(error))
+        return f"recipient {position}: {error}"  # the library's message names fields and types, never values
     if not all(map(is_valid_unicode, filter(None, (recipient.name, recipient.phone)))):
         return f"recipient {position}: not valid Unicode"
     return recipient
+
+
+def _describe_unknown_field(field: str) -> str:
+    """Return what is wrong with a field, and which one may be meant. A phone number may be its name."""
+    likely = get_close_matches(field.casefold(), RECIPIENT_FIELDS, n=1)
+    hint = f": did you mean {likely[0]!r}?" if likely else ""
+    return f"has the field {mask_digits(field)!r:.100}, but may only have email, name and phone{hint}"
 
 
 def is_valid_unicode(text: str) -> bool:

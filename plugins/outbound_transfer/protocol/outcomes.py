@@ -16,6 +16,15 @@ TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED)
 #: All documented statuses (service-api.md, R17).
 KNOWN_STATUSES: Final = (DRAFT, PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
 
+
+def status_rank(status: str) -> int:
+    """Return how late a status is: the rank of a transfer's status never decreases (service-api.md, R18)."""
+    if status in TERMINAL_STATUSES:
+        return 3
+    # A transfer with an unknown status (service-api.md, R5) was sent.
+    return {DRAFT: 0, PARTIAL: 2}.get(status, 1)
+
+
 #: Appended to log lines about any other status.
 UNKNOWN_STATUS_HINT: Final = (
     "; this status is unknown to this version of the provider, so the wait continues. "

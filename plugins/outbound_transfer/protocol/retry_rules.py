@@ -33,6 +33,10 @@ REPEAT_EFFECTS: Final = {
 }
 
 
+#: Operations that change nothing.
+READS: Final = tuple(operation for operation, effect in REPEAT_EFFECTS.items() if effect is RepeatEffect.SAME)
+
+
 class RetryDecision(Enum):
     """What to do after an error."""
 

@@ -18,3 +18,12 @@ def clean(text: Any, max_length: int = 200) -> str:
 def pluralize(count: int, noun: str) -> str:
     """Return a count with its noun: ``1 file``, ``2 files``, ``0 files``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def hint_at_pair(given: object) -> str:
+    """Return the end of an error about one of several things that is a list or a tuple; "" if it is neither.
+
+    Airflow expands a mapping item by item.
+    """
+    hint = ". If it comes from expand() over a mapping, which gives each task a key and a value: expand over a list"
+    return hint if isinstance(given, list | tuple) else ""

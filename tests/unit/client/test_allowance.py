@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 from unittest import mock
 
@@ -12,9 +14,14 @@ import pytest
 
 from outbound_transfer.client import AsyncClient, Client, Settings, client
 from outbound_transfer.client.allowance import ReservationDetails
+from outbound_transfer.client.deferral import MAX_REPEATED_CALLS, DeferRequested
 from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.errors import RateLimited
+from outbound_transfer.protocol.flows import discard_draft
 from outbound_transfer.protocol.messages import Call, Operation, Response
+from support.scripted_client import NOT_FOUND, ScriptedAllowance, ScriptedClient
+from support.scripted_client import PENDING as SENT
+from support.timeouts import TEST_TIMEOUT
 
 SETTINGS = Settings("http://127.0.0.1:9/", "obt_k", "obs_k")
 GET, SEND, EVENTS = endpoints.get_transfer("t"), endpoints.send_transfer("t"), endpoints.read_events()
@@ -135,11 +142,133 @@ def test_a_refused_call_that_waits_elsewhere_is_not_counted_as_repeated(scene: S
     assert allowance.log == ["reserve", "refused for 7"]
 
 
-def test_a_hook_knows_what_was_waited_for_and_whether_anything_was_done(scene: Scene) -> None:
-    seen: list[ReservationDetails] = []
-    scene.perform(Allowance(9, 9, 9), GET, SEND, GET, on_reservation=seen.append, waited={"send": 7.0})
-    assert [(one.call.operation, one.waited, one.has_progressed) for one in seen] == [
-        (Operation.GET, {"send": 7.0}, False),
-        (Operation.SEND, {"send": 7.0}, False),
-        (Operation.GET, {}, scene.kind is Client),
-    ]
+# ------------------------------------------------------------------ a task that is deferred until its reserved time
+
+
+class Task:
+    """A task that is deferred for each call that is half a minute away, as the operators are.
+
+    :ivar sent: the calls that each of its processes has sent.
+    :ivar reserved: how many calls each of its deferrals has reserved.
+    """
+
+    def __init__(self, work: Callable[[ScriptedClient], object]) -> None:
+        self.work = work
+        self.sent: list[list[str]] = []
+        self.reserved: list[int] = []
+
+    def run(self) -> None:
+        while True:
+            try:
+                with ScriptedClient(
+                    *[SENT] * 100,
+                    allowance=ScriptedAllowance(30.0),
+                    on_reservation=self.defer,
+                    reserved_delays=[1.0] * (self.reserved[-1] if self.reserved else 0),
+                ) as client:
+                    try:
+                        self.work(client)
+                        return
+                    finally:
+                        self.sent.append([entry for entry in client.log if entry != "sleep"])
+            except DeferRequested:
+                assert len(self.sent) < 20, "without end"
+
+    def defer(self, reservation: ReservationDetails) -> None:
+        if reservation.repeats <= MAX_REPEATED_CALLS:
+            self.reserved.append(1 + len(reservation.reserve_repeats()))
+            raise DeferRequested(reservation.delay)
+
+
+@pytest.mark.parametrize("reads", range(MAX_REPEATED_CALLS + 1))
+def test_each_process_makes_the_reads_of_the_last_again_and_one_call_more(reads) -> None:
+    def work(client: ScriptedClient) -> None:
+        for _ in range(reads):
+            client.perform(GET)
+        client.perform(SEND)
+
+    task = Task(work)
+    task.run()
+    assert task.sent == [["get"] * made for made in range(reads + 1)] + [["get"] * reads + ["send"]]
+    assert task.reserved == list(range(1, reads + 2))
+
+
+def test_more_than_a_few_reads_are_not_made_again() -> None:
+    """From then on, the task waits in its worker."""
+    task = Task(lambda client: [client.perform(GET) for _ in range(50)])
+    task.run()
+    assert len(task.sent) == MAX_REPEATED_CALLS + 2
+    assert task.sent[-1] == ["get"] * 50
+
+
+def test_each_change_of_a_draft_takes_one_deferral() -> None:
+    """Once something is changed, another process begins with a read of it, which is reserved, too."""
+    files, is_known = ["a", "b", "c"], False
+
+    def work(client: ScriptedClient) -> None:
+        nonlocal is_known
+        if is_known:
+            client.perform(GET)
+        while files:
+            client.perform(endpoints.remove_file("t", files[0]))
+            files.pop(0)
+            is_known = True
+
+    task = Task(work)
+    task.run()
+    assert task.reserved == [1, 2, 2]
+    assert task.sent == [[], ["remove"], ["get", "remove"], ["get", "remove"]]
+
+
+def test_a_call_that_waits_for_its_hook_is_made_again_too() -> None:
+    task = Task(lambda client: client.perform(SEND, before_attempt=lambda: client.perform(GET)))
+    task.run()
+    assert task.reserved == [1, 2]
+    assert task.sent == [[], [], ["get", "send"]]
+
+
+def test_a_call_that_was_refused_is_made_again_too() -> None:
+    """Its task handled the error, as that of a draft that is gone."""
+
+    def work(client: ScriptedClient) -> None:
+        client.script.insert(0, NOT_FOUND)
+        client.run(discard_draft("t"))
+        client.perform(SEND)
+
+    task = Task(work)
+    task.run()
+    assert task.reserved == [1, 2]
+    assert task.sent == [[], ["discard"], ["discard", "send"]]
+
+
+def test_calls_at_once_that_are_deferred_together_reserve_what_is_repeated_once() -> None:
+    allowance, both = ScriptedAllowance(30.0), Barrier(3)
+    reserved: list[int] = []
+
+    def defer(reservation: ReservationDetails) -> None:
+        both.wait(TEST_TIMEOUT)
+        reserved.append(1 + len(reservation.reserve_repeats()))
+        raise DeferRequested(reservation.delay)
+
+    with (
+        ScriptedClient(SENT, allowance=allowance, on_reservation=defer, reserved_delays=[0.0]) as client,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        client.perform(GET)
+        deferrals = [pool.submit(client.perform, endpoints.remove_file("t", name)) for name in "abc"]
+        assert all(isinstance(each.exception(TEST_TIMEOUT), DeferRequested) for each in deferrals)
+    assert sorted(reserved) == [1, 1, 2]
+
+
+def test_a_time_that_was_reserved_before_is_waited_for_in_the_worker() -> None:
+    """The next one may be as far away, and the next: a task that is deferred each time would never come further."""
+    deferred: list[ReservationDetails] = []
+    allowance = ScriptedAllowance(30.0)
+    with ScriptedClient(
+        SENT, SENT, allowance=allowance, on_reservation=deferred.append, reserved_delays=[1.0, 11.0]
+    ) as client:
+        client.perform(GET)
+        client.perform(SEND)
+        assert client.log == ["sleep", "get", "sleep", "send"]
+        assert client.now == 11.0
+    assert (deferred, allowance.reserved) == ([], 0)

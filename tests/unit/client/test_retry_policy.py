@@ -243,14 +243,6 @@ def test_time_that_was_waited_before_counts(kind: type) -> None:
     assert played.sleeps == []
 
 
-def test_time_that_was_waited_before_counts_for_the_first_call_of_that_operation() -> None:
-    responses = iter([PENDING, limited("50"), PENDING])
-    with Client(SETTINGS, policy=RetryPolicy(timeout=100), sleep=lambda seconds: None, waited={"get": 90.0}) as client:
-        client._send = lambda call: next(responses)  # type: ignore[method-assign]
-        client.perform(GET)
-        assert client.perform(GET).status == "pending"
-
-
 # ------------------------------------------------------------------------------------------------------------ slots
 
 

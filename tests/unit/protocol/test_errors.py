@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.protocol import errors
-from outbound_transfer.protocol.endpoints import create_transfer, get_transfer, read_events, send_transfer
+from outbound_transfer.protocol.endpoints import (
+    create_transfer,
+    discard_transfer,
+    get_file,
+    get_transfer,
+    list_files,
+    read_events,
+    send_transfer,
+)
 from outbound_transfer.protocol.errors import CallError, MalformedResponse, ServiceError
 from outbound_transfer.protocol.messages import Call, Response, decode_response, error_from
 from outbound_transfer.protocol.models import build_new_transfer
@@ -70,13 +78,26 @@ def said(code: str, message: str) -> bytes:
     return json.dumps({"error": code, "message": message}).encode()
 
 
+@pytest.mark.parametrize("call", [CALL, send_transfer("t"), list_files("t"), get_file("t", "f"), discard_transfer("t")])
+def test_a_transfer_that_is_not_found_is_named(call: Call[object]) -> None:
+    assert str(failed(404, said("not_found", "Unknown."), call)).startswith("404 not_found: transfer 't': Unknown. The")
+    assert str(failed(404, said("not_found", ""), call)).startswith("404 not_found: transfer 't': the service gave no")
+    assert "transfer '" not in str(failed(404, said("not_found", "Unknown."), read_events()))
+
+
+def test_an_id_that_is_the_key_is_not_shown() -> None:
+    response = Response(404, {}, said("not_found", "Unknown."), secrets=("obt_0123456789",))
+    assert "0123456789" not in str(error_from(get_transfer("obt_0123456789"), response))
+
+
 @pytest.mark.parametrize(("status", "code"), DOCUMENTED)
 def test_every_documented_error_has_its_class(status: int, code: str) -> None:
     kind, in_doubt, is_transient = DOCUMENTED[status, code]
     error = failed(status, said(code, "words"))
     assert type(error) is kind
     assert (error.in_doubt, error.is_transient) == (in_doubt, is_transient)
-    assert (error.status, error.code, error.message, error.retry_after) == (status, code, "words", None)
+    message = "transfer 't': words" if status == 404 else "words"
+    assert (error.status, error.code, error.message, error.retry_after) == (status, code, message, None)
     assert error.advice in str(error), "every error says what to do"
 
 

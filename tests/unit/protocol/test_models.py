@@ -155,15 +155,21 @@ def test_an_invalid_address_is_named(address: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"email": ANN, "fone": "1"}, "unknown field `fone`"),
+        (
+            {"email": ANN, "fone": "1"},
+            "has the field 'fone', but may only have email, name and phone: did you mean 'phone'",
+        ),
+        ({"mail": ANN}, "did you mean 'email'?"),
+        ({"E-Mail": ANN}, "did you mean 'email'?"),
+        ({"email": ANN, "+1 555 010 4477": "1"}, "has the field '+# ### ### ####', but"),
         ({"name": "Ann"}, "missing required field `email`"),
         ({"email": None}, "Expected `str`, got `null` - at `$.email`"),
         ({"email": ANN, "phone": 555}, "got `int` - at `$.phone`"),
-        ({"email": ANN, 1: "x"}, "Expected `str` - at `key`"),
+        ({"email": ANN, 1: "x"}, "has the field '#', but may only have email, name and phone"),
         ({"email": ANN, "name": "\ud800"}, "not valid Unicode"),
-        (7, "Expected `object`, got `int`"),
-        ([ANN], "Expected `object`, got `array`"),
-        (None, "Expected `object`, got `null`"),
+        (7, "must be an address or a mapping, not int"),
+        ([ANN], "not list. If it comes from expand() over a mapping"),
+        (None, "must be an address or a mapping, not NoneType"),
     ],
     ids=repr,
 )
@@ -175,7 +181,7 @@ def test_a_recipient_of_another_shape_is_named_by_its_position(given: Any, said:
 
 @pytest.mark.parametrize("given", [None, 7])
 def test_recipients_that_are_none(given: Any) -> None:
-    assert problems(recipients=given)[0].startswith("recipient 1: Expected `object`")
+    assert problems(recipients=given)[0].startswith("recipient 1: must be an address or a mapping")
 
 
 # ------------------------------------------------------------------------------------------------------------ texts

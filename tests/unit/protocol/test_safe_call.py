@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -233,7 +233,7 @@ def creates(script: list[str], *, drafts: int = 2) -> tuple[list[str], list[bool
     """Return the calls under the script's faults, and for each error whether it is the last."""
     calls, are_last = [], []
     new = build_new_transfer(subject="S", recipients=["a@example.com"])
-    safe_call, left = SafeCall(endpoints.create_transfer(new, max_drafts=drafts)), list(script)
+    safe_call, left = SafeCall(replace(endpoints.create_transfer(new), max_in_doubt_attempts=drafts)), list(script)
     faults: dict[str, Fault] = {**FAULTS, "none": lambda effect: effect()}
 
     def service(call: Call[Any]) -> Response:

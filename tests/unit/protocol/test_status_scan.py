@@ -41,6 +41,7 @@ class Account:
     poisoned: set[str] = field(default_factory=set)
     claimed: dict[str, str | None] = field(default_factory=dict)
     page_size: int = PAGE
+    _positions: dict[str, int] = field(default_factory=dict)
 
     def respond(self, call: Call[Any]) -> Any:
         if call.operation is Operation.LIST:
@@ -71,7 +72,9 @@ class Account:
         )
 
     def _transfer(self, transfer_id: str) -> Transfer:
-        sent = self.claimed.get(transfer_id, _sent(list(self.statuses).index(transfer_id)))
+        if len(self._positions) != len(self.statuses):
+            self._positions = {one: position for position, one in enumerate(self.statuses)}
+        sent = self.claimed[transfer_id] if transfer_id in self.claimed else _sent(self._positions[transfer_id])
         return Transfer(transfer_id, self.statuses[transfer_id], "subject", sent_at=sent)
 
     def scan_statuses(

@@ -1,0 +1,59 @@
+"""Compares the content of events: an id is not an identity, and two events of one id may differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from outbound_transfer.protocol.events import Event, read_line
+
+
+def content_digest(event: Event) -> str:
+    """Return a digest of an event's type, timestamp and values; however their JSON is written, it is the same.
+
+    :param event: as received, or as stored: with :attr:`~.events.Event.raw` alone.
+    """
+    if event.raw is not None:
+        parsed = read_line(event.raw.encode(), event.line_number)
+        event = parsed if isinstance(parsed, Event) else event
+    content = (event.type, event.timestamp, _value(event.data), _value(event.extra_fields))
+    return hashlib.sha256(repr(content).encode(errors="surrogatepass")).hexdigest()
+
+
+def find_conflicts(events: Iterable[Event], known: Mapping[str, Event]) -> list[Event]:
+    """Return the events whose content is not that of the known event of the same id, or of the first among them.
+
+    :param known: by id.
+    """
+    first = dict(known)
+    conflicts = []
+    for event in events:
+        before = first.setdefault(event.event_id, event)
+        if before is not event and content_digest(before) != content_digest(event):
+            conflicts.append(event)
+    return conflicts
+
+
+def _value(text: str | None) -> Any:
+    """Return the value of a JSON text, for :func:`repr`; a missing value is null, and another text is itself."""
+    try:
+        return json.loads(text or "null", object_pairs_hook=_object, parse_int=_number, parse_float=_number)
+    except (ValueError, RecursionError):  # somebody has changed what is stored
+        return "text", text
+
+
+def _object(pairs: list[tuple[str, Any]]) -> tuple[str, str]:
+    # A digest, as the representation of a value that is nested deeply could need more levels than Python has.
+    text = repr(sorted(pairs, key=lambda pair: pair[0]))
+    return "object", hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _number(text: str) -> tuple[int, str, int]:
+    """Return sign, digits and exponent: databases write 1e2 as 100, and 1.50 as 1.5."""
+    sign, digits, exponent = Decimal(text).as_tuple()
+    figures = "".join(map(str, digits))
+    short = figures.rstrip("0")
+    return (sign, short, int(exponent) + len(figures) - len(short)) if short else (0, "0", 0)
