@@ -1,4 +1,4 @@
-"""The commands of :mod:`outbound_transfer.cli.definition`: repair the feed's tables, delete old states."""
+"""The commands of :mod:`outbound_transfer.cli.definition`: repair the feed's tables, delete old memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Final
 import msgspec
 from airflow.cli.simple_table import AirflowConsole
 
-from outbound_transfer.airflow_compat.variables import clean_variables
+from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.lake.catalog import open_catalog
 from outbound_transfer.protocol.wording import pluralize
-from outbound_transfer.warehouse.config import open_states, state_conn_id
+from outbound_transfer.warehouse.config import find_memory_place
 from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.destination import FeedMaintenance
 from outbound_transfer.warehouse.errors import InvalidCursor, WarehouseError
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
-from outbound_transfer.warehouse.task_state import clean_task_states
 from outbound_transfer.warehouse.timestamps import utc_now
 from outbound_transfer.warehouse.views import create_views, render_views
 
@@ -30,7 +29,10 @@ _PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
 
 
 def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-    """Let a command use the connections in Airflow's database; exit with the text of a warehouse error."""
+    """Let a command use the connections in Airflow's database, and exit with the text of an error.
+
+    Errors of Python itself, which are mistakes in the code, pass.
+    """
 
     @wraps(function)
     def run(arguments: Namespace) -> None:
@@ -39,8 +41,18 @@ def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespa
                 function(arguments)
         except WarehouseError as error:
             raise SystemExit(str(error)) from error
+        except Exception as error:  # each driver, store and catalog has its own
+            if type(error).__module__ == "builtins" and not isinstance(error, OSError):
+                raise
+            raise SystemExit(f"{_place_of(arguments)}{type(error).__name__}: {redact(str(error))}") from error
 
     return run
+
+
+def _place_of(arguments: Namespace) -> str:
+    """Return what the command reads, to name it in an error."""
+    given = {name: getattr(arguments, name, None) for name in _KINDS}
+    return "".join(f"--{name.replace('_', '-')} {value}: " for name, value in given.items() if value)
 
 
 @contextmanager
@@ -71,17 +83,18 @@ def status(arguments: Namespace) -> None:
 @with_connections
 def verify(arguments: Namespace) -> None:
     """Print the problems of a feed's tables, and exit with 1 if there are any."""
-    problems = list(_open_feed(arguments).find_problems())
+    feed = _open_feed(arguments)
+    problems = list(feed.find_problems())
     if problems:
-        raise SystemExit("\n".join(problems))
-    print("OK: no problems found")  # noqa: T201
+        raise SystemExit("\n".join([f"Problems of the feed of {_account_text(feed)}:", *problems]))
+    print(f"OK: no problems found in the feed of {_account_text(feed)}")  # noqa: T201
 
 
 @with_connections
 def rebuild_cursor(arguments: Namespace) -> None:
     """Set the cursor to the page of the newest rows."""
     feed = _open_feed(arguments)
-    _confirm(arguments, f"Set the cursor of {feed.account} by the rows? It is {_cursor_text(_cursor_of(feed))}.")
+    _confirm(arguments, f"Set the cursor of {_account_text(feed)} by the rows? It is {_cursor_text(_cursor_of(feed))}.")
     print(_moved(*feed.rebuild_cursor()))  # noqa: T201
 
 
@@ -90,7 +103,7 @@ def reset(arguments: Namespace) -> None:
     """Set the cursor."""
     feed = _open_feed(arguments)
     shown = _cursor_of(feed)
-    _confirm(arguments, f"Set the cursor of {feed.account} from {_cursor_text(shown)} to {arguments.to}?")
+    _confirm(arguments, f"Set the cursor of {_account_text(feed)} from {_cursor_text(shown)} to {arguments.to}?")
     before, after = feed.reset(arguments.to, expected=shown)
     print(_moved(before, after))  # noqa: T201
     if after != arguments.to:
@@ -123,24 +136,26 @@ def views(arguments: Namespace) -> None:
 
 
 @with_connections
-def clean_states(arguments: Namespace) -> None:
-    """Delete the states of deliveries that have not changed for some time, in the table and in Variables."""
-    conn_id, oldest = state_conn_id(), utc_now() - arguments.older_than
-    days = arguments.older_than.days
-    _confirm(
-        arguments,
-        f"Delete states older than {pluralize(days, 'day')}? A task that is cleared later forgets what it sent.",
-    )
-    if conn_id:
-        rows = pluralize(clean_task_states(open_states(conn_id), oldest), "row")
-        print(f"{rows} of connection '{conn_id}' deleted.")  # noqa: T201
-    states = pluralize(clean_variables(oldest), "state")
-    print(f"{states} of deliveries deleted from Airflow Variables.")  # noqa: T201
+def clean_memory(arguments: Namespace) -> None:
+    """Delete the memory of tasks whose deliveries have not changed for some time; delivery keys stay."""
+    place, oldest = find_memory_place(), utc_now() - arguments.older_than
+    if place is None or (place.file and not place.file.exists()):
+        print("There is no table of memory: nothing to delete.")  # noqa: T201
+        return
+    days = pluralize(arguments.older_than.days, "day")
+    _confirm(arguments, f"Delete memory older than {days}? A task that is cleared later forgets what it sent.")
+    print(f"{pluralize(place.open().clean(oldest), 'row')} of {place} deleted.")  # noqa: T201
 
 
 def _confirm(arguments: Namespace, question: str) -> None:
-    if not arguments.yes and input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise SystemExit("Nothing was changed.")
+    try:
+        if arguments.yes or input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
+            return
+    except EOFError:
+        raise SystemExit("Nothing was changed: there is no terminal to ask. Give --yes to change it.") from None
+    except KeyboardInterrupt:
+        pass
+    raise SystemExit("Nothing was changed.")
 
 
 def _open_feed(arguments: Namespace) -> FeedMaintenance:
@@ -212,6 +227,12 @@ def _cursor_of(feed: FeedMaintenance) -> int | None:
         return feed.read_cursor()
     except InvalidCursor:
         return None
+
+
+def _account_text(feed: FeedMaintenance) -> str:
+    """Return the account's name, and the site address that it is bound to."""
+    address = feed.read_address()
+    return feed.account if address in (None, feed.account) else f"{feed.account} ({address})"
 
 
 def _cursor_text(cursor: int | None) -> str:

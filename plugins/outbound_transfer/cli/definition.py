@@ -61,8 +61,8 @@ def get_commands() -> list[GroupCommand]:
     )
     state = GroupCommand(
         name="state",
-        help="The state that deliveries keep in a table or in Airflow Variables",
-        subcommands=(_command("clean_states", "clean", "Delete old states", _OLDER_THAN, ARG_YES),),
+        help="What deliveries remember in a table",
+        subcommands=(_command("clean_memory", "clean", "Delete old memory of tasks", _OLDER_THAN, ARG_YES),),
     )
     return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=(feed, views, state))]
 

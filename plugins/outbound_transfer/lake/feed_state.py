@@ -15,6 +15,7 @@ _PREFIX: Final = "outbound-transfer."
 _CURSOR: Final = f"{_PREFIX}cursor."
 _FEED: Final = f"{_PREFIX}feed."
 _POLL: Final = f"{_PREFIX}poll."
+_ADDRESS: Final = f"{_PREFIX}address."
 
 #: The name in a snapshot's summary of what identifies the commit.
 COMMIT: Final = f"{_PREFIX}commit"
@@ -86,6 +87,11 @@ class LastPoll(msgspec.Struct, frozen=True, kw_only=True):
     def as_properties(self, account: str) -> dict[str, str]:
         """Return the property that :func:`read_last_poll` reads."""
         return {f"{_POLL}{account}": msgspec.json.encode(self).decode()}
+
+
+def address_property(account: str) -> str:
+    """Return the name of the property with the site address that an account's name is bound to."""
+    return f"{_ADDRESS}{account}"
 
 
 def list_accounts(properties: Mapping[str, str]) -> list[str]:

@@ -11,14 +11,20 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
 from outbound_transfer.lake.catalog import IcebergCatalog
-from outbound_transfer.lake.feed_state import FeedState, LastPoll, read_details, read_state
+from outbound_transfer.lake.feed_state import FeedState, LastPoll, address_property, read_details, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable
 from outbound_transfer.lake.filters import filters
 from outbound_transfer.lake.lineage import is_rolled_back
 from outbound_transfer.lake.polls import PollTable
 from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Page
-from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_account
+from outbound_transfer.warehouse.destination import (
+    CLAIM,
+    EventDestination,
+    PollRecord,
+    check_account,
+    check_address,
+)
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 
@@ -63,6 +69,19 @@ class IcebergEventDestination(EventDestination):
             self.table.commit(self._plan_first)
             state = read_state(self.table.load().properties, self.account)
         return state.cursor or 0
+
+    def bind_account(self, address: str) -> None:
+        name = address_property(self.account)
+
+        def plan(table: Table, commit_id: str) -> Change:
+            changed = self.change(self._checked_state(table), commit_id)
+            return changed._replace(properties=changed.properties | {name: table.properties.get(name, address)})
+
+        table = self.table.load()
+        if name not in table.properties:
+            table = self.table.commit(plan)
+        remedy = f"remove the property '{name}' of the table {self.table.name}"
+        check_address(self.account, table.properties.get(name), address, remedy)
 
     def _checked_state(self, table: Table) -> FeedState:
         """Return the state of the feed; its cursor is None if the feed has never been read.

@@ -13,11 +13,19 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
 from outbound_transfer.lake.catalog import IcebergCatalog
-from outbound_transfer.lake.feed_state import FeedState, list_accounts, read_details, read_last_poll, read_state
+from outbound_transfer.lake.feed_state import (
+    FeedState,
+    address_property,
+    list_accounts,
+    read_details,
+    read_last_poll,
+    read_state,
+)
 from outbound_transfer.lake.feed_table import Change, FeedTable
 from outbound_transfer.lake.filters import filters
 from outbound_transfer.lake.iceberg import IcebergEventDestination
-from outbound_transfer.lake.rows import SCHEMA, page_table
+from outbound_transfer.lake.rows import CONTENT_COLUMNS, SCHEMA, page_table, row_digest
+from outbound_transfer.protocol.event_content import content_digest
 from outbound_transfer.protocol.events import Event, Page, read_line
 from outbound_transfer.warehouse.destination import (
     FeedMaintenance,
@@ -53,6 +61,10 @@ class IcebergFeedMaintenance(FeedMaintenance):
 
     def __init__(self, destination: IcebergEventDestination) -> None:
         self._destination, self._table, self.account = destination, destination.table, destination.account
+
+    def read_address(self) -> str | None:
+        table = self._table.find()
+        return None if table is None else table.properties.get(address_property(self.account))
 
     def read_cursor(self) -> int:
         return self._state_of(self._known_table()).cursor or 0
@@ -94,6 +106,7 @@ class IcebergFeedMaintenance(FeedMaintenance):
         polled_at, status, note = self._last_poll(table)
         return FeedStatus(
             account=self.account,
+            address=self.read_address(),
             cursor=state.cursor or 0,
             updated_at=state.updated_at,
             caught_up=None if page is None else not page.has_more,
@@ -119,9 +132,24 @@ class IcebergFeedMaintenance(FeedMaintenance):
         state = self._state_of(table)
         rows = self._table.read(table, self._mine(), "event_id", "cursor_from", "line_number")
         yield from find_row_problems(rows, state)
+        yield from self._find_conflicts(table, rows["event_id"].drop_null())
         at_last_commit = read_details(table.properties, self.account).cursor
         if at_last_commit is not None and at_last_commit != state.cursor:
             yield f"the cursor is {state.cursor}, and the last commit set it to {at_last_commit}: somebody changed it"
+
+    def _find_conflicts(self, table: Table, ids: Any) -> Iterator[str]:
+        counts = pc.value_counts(ids)
+        repeated = [each["values"] for each in counts.to_pylist() if each["counts"] > 1][:_MAX_IDS]
+        if not repeated:
+            return
+        digests: dict[str, set[str]] = {}
+        for row in self._table.read(table, self._mine(filters.In("event_id", repeated)), *CONTENT_COLUMNS).to_pylist():
+            digests.setdefault(row["event_id"], set()).add(row_digest(row))
+        if conflicts := sum(len(each) > 1 for each in digests.values()):
+            yield (
+                f"{conflicts} of the first {len(repeated)} repeated event ids have rows of different content: the feed "
+                "has changed these events, or they were those of another account"
+            )
 
     def reset(self, to: int, *, expected: int | None = None) -> tuple[int | None, int]:
         check_cursor(to)
@@ -187,25 +215,28 @@ class IcebergFeedMaintenance(FeedMaintenance):
         return self._mine(filters.IsNull("event_id"))
 
     def _parse(self, rejected: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Return the lines that are still invalid, as they are, and the events of the others, each id once."""
-        now, seen, invalid, events = self._destination.now(), set(), [], [SCHEMA.empty_table()]
+        """Return the lines that are still invalid, as they are, and the events of the others, each once."""
+        now, invalid, events = self._destination.now(), [], [SCHEMA.empty_table()]
+        seen: set[tuple[str, str]] = set()
         for number, row in enumerate(rejected.to_pylist()):
             read = read_line(row["rejected_line"], row["line_number"])
             if not isinstance(read, Event):
                 invalid.append(number)
-            elif read.event_id not in seen:
-                seen.add(read.event_id)
+            elif (key := (read.event_id, content_digest(read))) not in seen:
+                seen.add(key)
                 events.append(page_table(self.account, Page(row["cursor_from"], 0, False, (read,), ()), now))
         return rejected.take(pa.array(invalid, pa.int64())).cast(SCHEMA), pa.concat_tables(events)
 
     def _unknown(self, table: Table, events: pa.Table) -> pa.Table:
-        """Return the events whose ids are not in the table."""
+        """Return the events that are not in the table."""
         ids: list[str] = events["event_id"].to_pylist()
-        known: list[str] = []
+        known: set[tuple[str, str]] = set()
         for start in range(0, len(ids), _MAX_IDS):
             where = self._mine(filters.NotNull("event_id"), filters.In("event_id", ids[start : start + _MAX_IDS]))
-            known += self._table.read(table, where, "event_id")["event_id"].to_pylist()
-        return events.filter(pc.invert(pc.is_in(events["event_id"], pa.array(known, pa.string()))))
+            rows = self._table.read(table, where, *CONTENT_COLUMNS).to_pylist()
+            known.update((row["event_id"], row_digest(row)) for row in rows)
+        are_new = [(row["event_id"], row_digest(row)) not in known for row in events.to_pylist()]
+        return events.filter(pa.array(are_new, pa.bool_()))
 
     def _log_command(self, command: PollRecord) -> None:
         try:

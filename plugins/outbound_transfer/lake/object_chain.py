@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 from urllib.parse import quote, unquote
@@ -22,7 +23,7 @@ from outbound_transfer.lake.object_errors import InvalidObject, MissingPages, Ot
 from outbound_transfer.lake.object_format import FORMATS, HEADER_VERSION, ObjectFormat, PageHeader
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.protocol.events import MAX_CURSOR
-from outbound_transfer.warehouse.destination import check_account
+from outbound_transfer.warehouse.destination import check_account, check_address
 from outbound_transfer.warehouse.errors import InvalidName, SchemaTooNew
 from outbound_transfer.warehouse.timestamps import utc_now
 
@@ -84,6 +85,12 @@ class _Hint(msgspec.Struct, frozen=True):
 
     cursor_from: int
     token: str
+
+
+class _Binding(msgspec.Struct, frozen=True):
+    """The account that a name stands for."""
+
+    address: str
 
 
 class PageChain:
@@ -294,6 +301,38 @@ class PageChain:
                 self.store.replace(self._hint_name, msgspec.json.encode(_Hint(last.cursor_from, last.token)))
         except OSError as error:
             log.warning("Could not write %s: %s. The next run takes longer", self.store.path(self._hint_name), error)
+
+    # -- the account
+
+    @property
+    def address_name(self) -> str:
+        """Name of the object with the site address that the account's name is bound to."""
+        return f"_feed/{self.folder}/address.json"
+
+    def bind_account(self, address: str) -> None:
+        """Bind the account's name to a site address, unless it is bound.
+
+        :raises OtherAccount: it is bound to another one.
+        """
+        if self.read_address() is None:
+            with suppress(FileExistsError):
+                self.store.create(self.address_name, msgspec.json.encode(_Binding(address)))
+        remedy = f"delete {self.store.path(self.address_name)}"
+        check_address(self.account, self.read_address(), address, remedy)
+
+    def read_address(self) -> str | None:
+        """Return the site address that the account's name is bound to; None if it is not bound.
+
+        :raises InvalidObject: the object is damaged.
+        """
+        found = self.store.read(self.address_name)
+        try:
+            return None if found is None else msgspec.json.decode(found, type=_Binding).address
+        except NOT_JSON as error:
+            raise InvalidObject(
+                f"{self.store.path(self.address_name)} is not as this package writes it ({error}): delete it, and the "
+                "next run binds the account's name to the site address of its connection"
+            ) from error
 
     # -- resets
 

@@ -78,6 +78,11 @@ class StoredRow(msgspec.Struct):
     """The columns of a row that verification and the replay of rejected lines need."""
 
     event_id: str | None
+    type: str | None
+    timestamp: str | None
+    data: str | None
+    extra_fields: str | None
+    raw: str | None
     rejected_line: bytes | None
     cursor_from: int
     line_number: int
@@ -190,7 +195,7 @@ def _read_line(line: bytes) -> StoredRow:
     row: dict[str, Any] = msgspec.json.decode(line)
     raw = row["rejected_line"]
     decoded = None if raw is None else base64.b64decode(raw, validate=True)
-    return StoredRow(row["event_id"], decoded, row["cursor_from"], row["line_number"])
+    return StoredRow(**{name: row[name] for name in StoredRow.__struct_fields__} | {"rejected_line": decoded})
 
 
 FORMATS: Final[dict[str, ObjectFormat]] = {"parquet": Parquet(), "ndjson": Ndjson()}

@@ -12,7 +12,7 @@ from outbound_transfer.lake.object_errors import InvalidObject, MissingPages, Pa
 from outbound_transfer.lake.object_format import PageHeader, StoredRow, Totals
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.lake.objects import ObjectEventDestination
-from outbound_transfer.lake.rows import SCHEMA
+from outbound_transfer.lake.rows import SCHEMA, row_digest
 from outbound_transfer.protocol.events import Event, read_line
 from outbound_transfer.warehouse.destination import (
     CLAIM,
@@ -39,6 +39,9 @@ class ObjectFeedMaintenance(FeedMaintenance):
     def __init__(self, destination: ObjectEventDestination) -> None:
         self._destination, self.account = destination, destination.account
         self._chain, self._polls = destination.chain, destination.polls
+
+    def read_address(self) -> str | None:
+        return self._chain.read_address()
 
     def read_cursor(self) -> int:
         return _finish(self._find_last())
@@ -69,6 +72,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
         has_more = idle.has_more if idle else last.has_more if last else None
         return FeedStatus(
             account=self.account,
+            address=self.read_address(),
             cursor=_finish(last),
             updated_at=loaded_at,
             caught_up=None if has_more is None else not has_more,
@@ -111,26 +115,33 @@ class ObjectFeedMaintenance(FeedMaintenance):
         return bool(cursors) and cursors[0] > 0 and not self._chain.is_reset_to_start()
 
     def _find_bad_rows(self, cursors: Sequence[int], last: PageHeader | None) -> Iterator[str]:
-        ids: set[str] = set()
+        digests: dict[str, str] = {}
         events, rejected = self._count_before(cursors)
-        doubled = 0
+        doubled = conflicts = 0
         for cursor in cursors:
             path, header = self._chain.store.path(self._chain.name(cursor)), self._chain.read(cursor)
             try:
                 rows = self._read_rows(cursor)
+                found = [
+                    (row.event_id, row_digest(msgspec.structs.asdict(row))) for row in rows if row.event_id is not None
+                ]
             except Exception as error:  # of whatever library reads it
                 yield f"{path} cannot be read: {type(error).__name__}: {error}"
                 continue
-            found = [row.event_id for row in rows if row.event_id is not None]
             if header and (len(found), len(rows) - len(found)) != (header.events, header.rejected):
                 yield f"{path} has {len(rows)} rows, and its header says {header.events} and {header.rejected}"
             if any(row.cursor_from != cursor for row in rows):
                 yield f"{path} has rows of another page"
-            doubled += sum(each in ids for each in found)
-            ids.update(found)
+            doubled += sum(event_id in digests for event_id, _ in found)
+            conflicts += sum(digests.setdefault(event_id, digest) != digest for event_id, digest in found)
             events, rejected = events + len(found), rejected + len(rows) - len(found)
         if doubled:
             yield f"{doubled} events have an id that an earlier page has: the feed sent them twice"
+        if conflicts:
+            yield (
+                f"{conflicts} events have the id of another event and other content: the feed has changed these "
+                "events, or they were those of another account"
+            )
         if last and (events, rejected) != (last.totals.events, last.totals.rejected):
             yield f"with the last page, there are {events} events and {rejected} rejected lines; it counts otherwise"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from outbound_transfer.airflow_compat.object_storage import filesystem_of
 from outbound_transfer.lake.object_errors import UnreliableStorage
 from outbound_transfer.warehouse.errors import InvalidName
 
@@ -181,9 +182,9 @@ def open_store(path: str) -> ObjectStore:
     _check_path(path)
     try:
         root = ObjectStoragePath(path.rstrip("/"))
-        fs = root.fs
+        fs = filesystem_of(root)
     except (ValueError, ImportError) as error:
-        raise InvalidName(f"the path is not one of Airflow's object storage: {error}") from error
+        raise InvalidName(f"the path is not one of Airflow's object storage: {error}") from None
     store = LocalStore if "file" in _protocols(fs) else ObjectStore
     return store(fs, root.path.rstrip("/"))
 

@@ -60,6 +60,9 @@ class ObjectEventDestination(EventDestination):
         self.chain.store.clean_up()
         return self._cursor()
 
+    def bind_account(self, address: str) -> None:
+        self.chain.bind_account(address)
+
     def find_last(self) -> PageHeader | None:
         """Return the last page; None if no page was loaded, or a reset deleted all.
 

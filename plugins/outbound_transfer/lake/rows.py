@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 
+from outbound_transfer.protocol.event_content import content_digest
 from outbound_transfer.protocol.events import Event, Page, RejectedLine
 from outbound_transfer.warehouse.timestamps import parse_event_timestamp
 
@@ -40,7 +41,7 @@ SCHEMA: Final = pa.schema(
 
 
 def page_table(account: str, page: Page, loaded_at: datetime) -> pa.Table:
-    """Return a page as a table of :data:`SCHEMA`, in the order of its lines, each event id once.
+    """Return a page as a table of :data:`SCHEMA`, in the order of its lines, each event once.
 
     :param loaded_at: with a time zone.
     """
@@ -52,12 +53,23 @@ def page_table(account: str, page: Page, loaded_at: datetime) -> pa.Table:
 
 
 def distinct_events(page: Page) -> Iterator[Event]:
-    """Yield a page's events, those of one id once: no key of a table refuses the second."""
-    seen: set[str] = set()
+    """Yield a page's events, each once: no key of a table refuses the second. Others of one id are not the same."""
+    seen: dict[str, list[Event]] = {}
     for event in page.events:
-        if event.event_id not in seen:
-            seen.add(event.event_id)
+        of_id = seen.setdefault(event.event_id, [])
+        if not of_id or content_digest(event) not in map(content_digest, of_id):
+            of_id.append(event)
             yield event
+
+
+#: The columns that :func:`row_digest` needs.
+CONTENT_COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")
+
+
+def row_digest(row: Mapping[str, Any]) -> str:
+    """Return the :func:`.content_digest` of the event of a row that has :data:`CONTENT_COLUMNS`."""
+    event_id, type_, timestamp, data, extra_fields, raw = (row[name] for name in CONTENT_COLUMNS)
+    return content_digest(Event(event_id, type_, timestamp, data, extra_fields, 0, raw))
 
 
 def _row(account: str, cursor_from: int, line: Event | RejectedLine, loaded_at: datetime) -> tuple[Any, ...]:

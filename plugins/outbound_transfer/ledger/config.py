@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.airflow_compat.connections import with_parsed_extra
 from outbound_transfer.airflow_compat.names import BaseHook
-from outbound_transfer.ledger.local_file import SqliteFileHook, find_ledger_file
 from outbound_transfer.warehouse.config import get_option, get_switch, table_naming
 from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables
+from outbound_transfer.warehouse.local_file import SqliteFileHook, find_local_file
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -39,7 +39,7 @@ class LedgerConfig:
     """The ledger's connection, and the prefix and schema of its tables.
 
     :ivar conn_id: "" if the ledger is ``file``.
-    :ivar file: the file of :mod:`.local_file`; None if the ledger has a connection.
+    :ivar file: the file of :mod:`~outbound_transfer.warehouse.local_file`; None if the ledger has a connection.
     :ivar shows_recipients: whether the recipients of each delivery are recorded and shown.
     """
 
@@ -56,7 +56,7 @@ def load_config() -> LedgerConfig | None:
         naming, shows_recipients = table_naming(), get_switch("show_recipients")
         if conn_id := get_option("ledger_conn_id"):
             return LedgerConfig(conn_id, **naming, shows_recipients=shows_recipients)
-        file = find_ledger_file() if get_switch("default_ledger") else None
+        file = find_local_file() if get_switch("default_ledger") else None
         return LedgerConfig("", naming["prefix"], None, file, shows_recipients) if file else None
     except Exception as error:  # a lone % in airflow.cfg
         log.warning("The delivery ledger is disabled: [outbound_transfer] of the configuration is invalid: %s", error)
@@ -66,7 +66,7 @@ def load_config() -> LedgerConfig | None:
 def is_ledger_missing() -> bool:
     """Return whether no ledger is configured, and nobody said that there is to be none. Never raises."""
     with suppress(Exception):  # load_config() logs what is wrong
-        return not get_option("ledger_conn_id") and get_switch("default_ledger") and find_ledger_file() is None
+        return not get_option("ledger_conn_id") and get_switch("default_ledger") and find_local_file() is None
     return False
 
 

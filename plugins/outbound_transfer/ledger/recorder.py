@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from outbound_transfer.airflow_compat.names import redact
+from outbound_transfer.airflow_compat.names import AirflowFailException, redact
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.models import Transfer
@@ -111,17 +111,13 @@ class DeliveryRecorder(DeliveryObserver):
         self.set_current(transfer.id)
 
     @_never_raises
-    def record_file(self, transfer_id: str, name: str, size: int, sha256: str, *, is_only_version: bool) -> None:
-        """Record that a file of this task is attached.
-
-        :param sha256: "" if this task does not know it.
-        :param is_only_version: no other version was ever planned, so that the record of another try is valid.
-        """
+    def record_file(self, transfer_id: str, name: str, size: int, sha256: str) -> None:
+        """Record that a file of this task is attached."""
         files, untrusted_files = self._files_of(transfer_id)
-        if not sha256 and not is_only_version:
-            untrusted_files |= {name}
         self._change(
-            transfer_id, files=files | {name: {"size": size, "sha256": sha256 or None}}, untrusted_files=untrusted_files
+            transfer_id,
+            files=files | {name: {"size": size, "sha256": sha256}},
+            untrusted_files=untrusted_files - {name},
         )
 
     @_never_raises
@@ -186,7 +182,8 @@ def redacted_summary(error: BaseException) -> str:
     Of an error that is not this package's, only the first line: others may have anything.
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    is_own = any(isinstance(each, OutboundTransferError) for each in (error, error.__cause__))
+    own = error.__context__ if isinstance(error, AirflowFailException) else error  # which is raised in its place
+    is_own = isinstance(own, OutboundTransferError)
     line = " ".join(" ".join(lines).split()) if is_own else lines[0]
     # Masked as in the log: an error may quote an object store or a database.
     return _ADDRESS.sub("***", str(redact(line)))[:MAX_ERROR]

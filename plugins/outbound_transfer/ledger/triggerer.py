@@ -34,6 +34,7 @@ class TriggererLedger:
 
     def __init__(self) -> None:
         self._writer: BackgroundWriter[DeliveryTables] | None = None
+        self._given_up: BackgroundWriter[DeliveryTables] | None = None
         self._counted = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -84,15 +85,21 @@ class TriggererLedger:
             )
 
     async def _open(self, config: LedgerConfig) -> BackgroundWriter[DeliveryTables]:
-        """Return the writer; a new one after a failure, as the connection may have been corrected since."""
+        """Return the writer; a new one after a failure, as the connection may have been corrected since, and if the
+        database does not respond. Of writers that still wait for it, there is one at most.
+        """
         before = self._writer
-        if before is not None and not (before.has_failed and not before.backlog):
+        is_overdue = before is not None and before.is_overdue and not (self._given_up and self._given_up.is_alive)
+        if before is not None and not is_overdue and not (before.has_failed and not before.backlog):
             return before
         connection = await call_airflow(partial(find_ledger_connection, config))
         if self._writer is before:  # no other task has replaced it
+            self._writer = BackgroundWriter(
+                partial(open_tables, config, connection), log, abort=lambda tables: tables.abort()
+            )
             if before is not None:
-                before.close(0)
-            self._writer = BackgroundWriter(partial(open_tables, config, connection), log)
+                self._writer.take_over(before)
+                self._given_up = before if is_overdue else self._given_up
         assert self._writer is not None
         return self._writer
 

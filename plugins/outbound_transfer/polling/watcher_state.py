@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from outbound_transfer.airflow_compat import asset_state
 from outbound_transfer.airflow_compat.lookups import call_airflow
-from outbound_transfer.airflow_compat.task_attempt import TaskAttempt
+from outbound_transfer.airflow_compat.task_try import TaskTry
 
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 
     from outbound_transfer.polling.poller import PollUpdate
-    from outbound_transfer.warehouse.task_state import TaskState
+    from outbound_transfer.warehouse.config import MemoryPlace
+    from outbound_transfer.warehouse.memory_table import MemoryRow
 
 log = logging.getLogger(__name__)
 
@@ -73,16 +74,16 @@ class AssetState:
 
 
 class TableState:
-    """Keeps the state in the table of states, as Airflow has no store for it before 3.3.
+    """Keeps the state in the table of memory, as Airflow has no store for it before 3.3.
 
-    :param conn_id: the table's connection.
+    :param memory_place: the table's.
     :param arguments: of the trigger. Airflow runs one trigger for all watchers with the same ones.
     """
 
-    def __init__(self, conn_id: str, arguments: dict[str, Any]) -> None:
-        self._conn_id = conn_id
+    def __init__(self, memory_place: MemoryPlace, arguments: dict[str, Any]) -> None:
+        self._place = memory_place
         digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()
-        self._row = TaskAttempt(WATCHER_STATE_KEY, digest, "watcher", -1, 1, "", is_fresh=False)
+        self._row = TaskTry(WATCHER_STATE_KEY, digest, "watcher", -1, 1, "", is_fresh=False)
         self._saves: set[asyncio.Task[None]] = set()
         self._not_before = 0.0
         self._numbers = itertools.count(1)
@@ -96,8 +97,8 @@ class TableState:
                 return await call_airflow(lambda: self._open().get(WATCHER_STATE_KEY))
             except Exception as error:
                 log.warning(
-                    "Could not read a watcher's state from connection '%s'; it is read again in %d seconds: %s",
-                    self._conn_id,
+                    "Could not read a watcher's state from %s; it is read again in %d seconds: %s",
+                    self._place,
                     RETRY_SECONDS,
                     error,
                 )
@@ -124,10 +125,7 @@ class TableState:
                 await call_airflow(lambda: self._open().set(WATCHER_STATE_KEY, state))
                 self._saved = number
             except Exception as error:  # a later state includes this one
-                log.warning("Could not save a watcher's state with connection '%s': %s", self._conn_id, error)
+                log.warning("Could not save a watcher's state in %s: %s", self._place, error)
 
-    def _open(self) -> TaskState:
-        from outbound_transfer.warehouse.config import open_states
-        from outbound_transfer.warehouse.task_state import TaskState
-
-        return TaskState(open_states(self._conn_id), self._row)
+    def _open(self) -> MemoryRow:
+        return self._place.open().of_task(self._row)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import tzinfo
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timezone, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import BaseHook
-from outbound_transfer.protocol.errors import OutboundTransferError
-from outbound_transfer.queries.errors import QueryFailed, redact_parameters
+from outbound_transfer.queries.errors import QueryFailed, describe_error, mask_values, redact_parameters
+from outbound_transfer.queries.read_only import open_cursor
 from outbound_transfer.queries.rows import Batch, Result
 from outbound_transfer.queries.values import normalize_column
-from outbound_transfer.warehouse.dialects.mysql import decode_as_utf8
-from outbound_transfer.warehouse.errors import NotASqlConnection
+from outbound_transfer.warehouse.connection import require_sql_hook
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -32,100 +32,76 @@ _SECRET_FIELD: Final = re.compile("pass|secret|token|key|credential|private|auth
 
 
 @contextmanager
-def query_connection(
-    sql_conn_id: str, hook_params: Mapping[str, Any] | None, zone: tzinfo
-) -> Iterator[QueryConnection]:
-    """Open a connection for queries; whatever they change is rolled back at its close.
+def query_result(
+    sql_conn_id: str,
+    sql: str,
+    parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    hook_params: Mapping[str, Any] | None = None,
+    zone: tzinfo = timezone.utc,
+) -> Iterator[Result]:
+    """Run a query on a connection of its own, and close that at the end; whatever it changed is rolled back.
 
+    SQLite, DuckDB, PostgreSQL and MySQL refuse a second statement, and one that writes.
+
+    :param parameters: in the driver's style; None if ``sql`` has no placeholders, then ``%`` is only a character.
     :param hook_params: arguments of the hook.
     :param zone: what timestamps with a zone are converted to.
     :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
-    :raises QueryFailed: the database cannot be reached.
+    :raises QueryFailed: the database cannot be reached or refuses the query, or the query returns no columns.
     """
-    from airflow.providers.common.sql.hooks.sql import DbApiHook
-
     airflow_connection = BaseHook.get_connection(sql_conn_id)
     errors = DatabaseErrors(airflow_connection)
-    hook = airflow_connection.get_hook(hook_params=dict(hook_params or {}))
-    if not isinstance(hook, DbApiHook):
-        raise NotASqlConnection(f"connection '{sql_conn_id}' is not a SQL connection (its hook is not a DbApiHook)")
+    hook = require_sql_hook(airflow_connection.get_hook(hook_params=dict(hook_params or {})), sql_conn_id)
     with errors.translated("cannot be opened"):
         opened = hook.get_conn()
-    queries = QueryConnection(opened, errors, zone)
+    query = _Query(opened, errors, sql, parameters, zone)
     try:
-        yield queries
+        yield query.run()
     finally:
-        queries.close()
+        query.close()
 
 
-class QueryConnection:
-    """An open connection, for one query after another."""
+@dataclass
+class _Query:
+    """A query on an open connection."""
 
-    def __init__(self, opened: Any, errors: DatabaseErrors, zone: tzinfo) -> None:
-        self._opened, self._errors, self._zone = opened, errors, zone
-        self._cursors: list[Any] = []
+    opened: Any
+    errors: DatabaseErrors
+    sql: str
+    parameters: Sequence[Any] | Mapping[str, Any] | None
+    zone: tzinfo
+    cursor: Any = None
+
+    def run(self) -> Result:
+        with self._translated("refused the query"):
+            self.cursor = cursor = open_cursor(self.opened, self.sql)
+            cursor.execute(self.sql, self.parameters) if self.parameters else cursor.execute(self.sql)
+            rows = cursor.fetchmany(_FIRST_ROWS)  # before this, some drivers do not know the columns
+            columns = [str(column[0]) for column in cursor.description or ()]
+            if not columns:
+                raise QueryFailed("a query must be a SELECT: it returns no columns")
+        return Result(columns, self._batches(rows, len(columns)))
 
     def close(self) -> None:
         """Close the connection, which rolls its transaction back."""
         # The connection first: at the close of a cursor, some drivers read the rows that nobody wants any more.
-        for one in (self._opened, *self._cursors):
+        for one in (self.opened, self.cursor):
             with suppress(Exception):
                 one.close()
 
-    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] | None) -> Result:
-        """Start a query.
-
-        :param parameters: in the driver's style; None if ``sql`` has no placeholders, then ``%`` is only a character.
-        :return: its result, to be read before the next query starts.
-        :raises QueryFailed: the database refuses it, or it returns no columns.
-        """
-        with self._errors.translated("refused the query", parameters):
-            cursor = _streaming_cursor(self._opened)
-            self._cursors.append(cursor)
-            cursor.execute(sql, parameters) if parameters else cursor.execute(sql)
-            rows = cursor.fetchmany(_FIRST_ROWS)  # before this, some drivers do not know the columns
-            columns = [str(column[0]) for column in cursor.description or ()]
-        if not columns:
-            raise QueryFailed(f"connection '{self._errors.conn_id}': the query returns no columns: it must be a SELECT")
-        return Result(columns, self._batches(cursor, rows, len(columns), parameters))
-
-    def _batches(self, cursor: Any, rows: Sequence[Any], width: int, parameters: Any) -> Iterator[Batch]:
+    def _batches(self, rows: Sequence[Any], width: int) -> Iterator[Batch]:
         size = _FIRST_ROWS
         while rows:
             if len(rows[0]) != width:  # a dictionary of a driver that has no other rows
                 raise QueryFailed("the driver's rows have not all columns: give each column another name (AS …)")
-            yield [normalize_column(column, self._zone) for column in zip(*map(_as_tuple, rows), strict=True)]
+            yield [normalize_column(column, self.zone) for column in zip(*map(_as_tuple, rows), strict=True)]
             size = _next_size(size, rows)
-            with self._errors.translated("stopped while its rows were read", parameters):
-                rows = cursor.fetchmany(size)
+            with self._translated("stopped while its rows were read"):
+                rows = self.cursor.fetchmany(size)
 
-
-def _streaming_cursor(opened: Any) -> Any:
-    """Return a cursor whose rows are tuples, and stay at the server until fetched, where the driver has one."""
-    match type(opened).__module__.partition(".")[0]:
-        case "psycopg2":
-            from psycopg2.extensions import cursor
-
-            opened.autocommit = False  # a cursor of the server lives in a transaction
-            return opened.cursor("outbound_transfer", cursor_factory=cursor)
-        case "psycopg":
-            from psycopg.rows import tuple_row
-
-            opened.autocommit = False
-            return opened.cursor("outbound_transfer", row_factory=tuple_row)
-        case "MySQLdb":
-            from MySQLdb.cursors import SSCursor
-
-            decode_as_utf8(opened)  # the server writes "?" for what the session's character set has not
-            return opened.cursor(SSCursor)
-        case "mysql":
-            decode_as_utf8(opened)
-            return opened.cursor(buffered=False, dictionary=False)
-        case "_duckdb" | "duckdb":
-            cursor = opened.cursor()
-            cursor.begin()  # each statement would be committed otherwise
-            return cursor
-    return opened.cursor()
+    def _translated(self, what: str) -> AbstractContextManager[None]:
+        return self.errors.translated(what, self.sql, self.parameters)
 
 
 def _as_tuple(row: Any) -> Sequence[Any]:
@@ -152,21 +128,23 @@ class DatabaseErrors:
         self._connection = connection
 
     @contextmanager
-    def translated(self, what: str, parameters: Any = None) -> Iterator[None]:
+    def translated(self, what: str, sql: str | None = None, parameters: Any = None) -> Iterator[None]:
         """Raise the errors of the block as :class:`QueryFailed`.
 
         :param what: what the connection does, for the message.
+        :param sql: the query; None if the block runs none. No error quotes a value of its rows.
         :param parameters: of the query, which no error may quote.
         """
         try:
             yield
-        except OutboundTransferError:
-            raise
+        except QueryFailed as error:
+            raise QueryFailed(f"connection '{self.conn_id}' {what}: {error}") from None
         except Exception as error:  # each driver has its own
-            text = redact_parameters(str(error), parameters, self._secrets())
+            kind, text = describe_error(error)
+            text = redact_parameters(text if sql is None else mask_values(text, sql), parameters, self._secrets())
             advice = _LOCKED_ADVICE if _is_locked(error) else ""
             # Without its cause, whose text may quote a secret.
-            raise QueryFailed(f"connection '{self.conn_id}' {what}: {type(error).__name__} {text}{advice}") from None
+            raise QueryFailed(f"connection '{self.conn_id}' {what}: {kind} {text}{advice}") from None
 
     def _secrets(self) -> list[str]:
         fields = self._connection.extra_dejson.items()

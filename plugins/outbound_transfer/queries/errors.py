@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -10,6 +11,59 @@ from outbound_transfer.protocol.redaction import WITHHELD, redact
 
 #: A text of this length or shorter occurs in ordinary words, so it cannot be masked in a text: that is withheld.
 _MAX_SHORT: Final = 6
+
+#: A quote that begins or ends a quoted text: not an apostrophe within a word.
+_QUOTE: Final = re.compile(r"""(?<!\w)['"`]|['"`](?!\w)""")
+
+#: A table with its schema, for example.
+_QUALIFIED_NAME: Final = re.compile(r"(?:[^\W\d]\w*\.)+([^\W\d]\w*)")
+
+_MASK: Final = "***"
+
+
+def describe_error(error: Exception) -> tuple[str, str]:
+    """Return the kind and the text of a driver's error; the kind of MySQL's errors has their number."""
+    match error.args:
+        case (int() as code, str() as text, *_):
+            return f"{type(error).__name__} {code}", text
+    return type(error).__name__, str(error)
+
+
+def mask_values(text: str, sql: str) -> str:
+    """Mask each part of a driver's text that may be a value of a row: a quoted text, a number, an address.
+
+    What the query itself contains is shown.
+    """
+    known, parts, start = sql.casefold(), [], 0
+    quotes = list(_QUOTE.finditer(text))
+    is_balanced = not len(quotes) % 2
+    while quotes:
+        opening, *others = quotes
+        closings = [one for one in others if one[0] == opening[0]]
+        # A value may have quotes itself: unless the query has what is quoted, nothing up to the last one is shown.
+        stops = [one.end() for one in reversed(closings)]
+        shown = (stop for stop in stops if is_balanced and _is_of_query(text[opening.end() : stop - 1], known))
+        stop = next(shown, None)
+        parts.append(_mask_words(text[start : opening.start()], known))
+        parts.append(text[opening.start() : stop] if stop else f"{opening[0]}{_MASK}{opening[0]}")
+        start = stop or max(stops, default=len(text))
+        quotes = [one for one in others if one.start() >= start]
+    return "".join([*parts, _mask_words(text[start:], known)])
+
+
+def _is_of_query(quoted: str, known: str) -> bool:
+    name = _QUALIFIED_NAME.fullmatch(quoted.casefold())
+    return bool(quoted) and (quoted.casefold() in known or bool(name and name[1] in known))
+
+
+def _mask_words(text: str, known: str) -> str:
+    return re.sub(r"\S+", lambda word: _MASK if _may_be_value(word[0], known) else word[0], text)
+
+
+def _may_be_value(word: str, known: str) -> bool:
+    if "@" not in word and not any(map(str.isnumeric, word)):
+        return False
+    return not any(map(str.isalpha, word)) or word.strip(".,:;!?()[]").casefold() not in known
 
 
 def redact_parameters(text: str, parameters: Any, secrets: Iterable[str] = ()) -> str:

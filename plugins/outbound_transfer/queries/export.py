@@ -9,7 +9,7 @@ from datetime import timezone, tzinfo
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from outbound_transfer.protocol.wording import pluralize
-from outbound_transfer.queries.connection import query_connection
+from outbound_transfer.queries.connection import query_result
 from outbound_transfer.queries.errors import QueryError, ResultTooLong
 from outbound_transfer.queries.file_formats import WriteOptions, write_result
 from outbound_transfer.queries.rows import Batch, Result, row_count
@@ -49,8 +49,9 @@ class QueryExport:
         self.log.info("%s: running the query on connection '%s'", query.file_name, self.sql_conn_id)
         counter = RowCounter(query.file_name, self.log, self.max_rows)
         try:
-            with query_connection(self.sql_conn_id, self.hook_params, self.zone) as connection:
-                result = connection.query(query.sql, query.parameters)
+            with query_result(
+                self.sql_conn_id, query.sql, query.parameters, hook_params=self.hook_params, zone=self.zone
+            ) as result:
                 counted = Result(result.columns, counter.count(result.batches))
                 write_result(counted, query.file_format, file, self.options)
         except QueryError as error:

@@ -87,7 +87,7 @@ class EventFeedOperator(OutboundTransferOperator):
         self._progress = progress_from_event({} if progress is None else progress)
         return super().resume(context, event, **deferral)
 
-    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:  # noqa: ARG002
+    def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         before, self._progress = self._progress, IngestProgress()
         with fail_without_retry_on_warehouse_errors():
             self._ingest = self._new_ingest(hook, before)
@@ -109,7 +109,7 @@ class EventFeedOperator(OutboundTransferOperator):
         destination = self._open_destination(hook)
 
         def sleep(seconds: float) -> None:
-            self._defer_if_long(seconds, 0.0)
+            self._defer_if_long(seconds)
             if seconds > 0:
                 destination.release()
             hook.sleep(seconds)
@@ -121,6 +121,7 @@ class EventFeedOperator(OutboundTransferOperator):
             lambda cursor: hook.read_events(cursor=cursor),
             destination,
             progress,
+            address=hook.get_account(),
             max_pages=max_pages,
             max_rejected=max_rejected,
             sleep=sleep,
@@ -137,13 +138,13 @@ class EventFeedOperator(OutboundTransferOperator):
         self._ingest.log_poll(getattr(retry.caused_by, "status", None), str(retry.caused_by))
         self._ingest.release()
         if retry.is_server_directed:
-            self._defer_if_long(retry.wait_for, retry.waited_so_far + retry.wait_for)
+            self._defer_if_long(retry.wait_for)
 
-    def _defer_if_long(self, seconds: float, waited: float) -> None:
+    def _defer_if_long(self, seconds: float) -> None:
         from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, DeferRequested
 
         if self.deferrable and seconds > MAX_BLOCKING_WAIT:
-            raise DeferRequested(seconds, {"events": waited})
+            raise DeferRequested(seconds)
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
         return {**super()._resume_arguments(request), **self._ingest.progress.as_kwargs()}

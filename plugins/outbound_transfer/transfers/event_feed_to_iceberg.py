@@ -21,7 +21,7 @@ class EventFeedToIcebergOperator(EventFeedOperator):
 
     Each page is one commit: its events, its rejected lines, and the cursor, which is a property of the table. The
     table is created at first use, and its log of polls beside it (``<table>_polls``). To read the feed again from its
-    beginning: ``airflow outbound-transfer feed reset --to 0``, which also deletes the rows.
+    beginning: ``outbound-transfer feed reset --to 0``, which also deletes the rows.
 
     A run that loaded events emits an asset event for the table
     (:func:`~outbound_transfer.assets.outbound_transfer.iceberg_asset`). Its ``extra`` is the operator's return value,

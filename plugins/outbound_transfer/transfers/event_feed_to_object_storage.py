@@ -21,7 +21,7 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
     Each page is one object, ``<path>/account=<account>/page-<cursor, 20 digits>.parquet``, with its events and its
     rejected lines (:data:`outbound_transfer.lake.rows.SCHEMA`). It is put only if it is not there, and has the cursor
     of the next page in its header, so the objects are the cursor. To read the feed again from its beginning:
-    ``airflow outbound-transfer feed reset --path … --to 0``.
+    ``outbound-transfer feed reset --path … --to 0``.
 
     A run that loaded events emits an asset event for the folder
     (:func:`~outbound_transfer.assets.outbound_transfer.folder_asset`). Its ``extra`` is the operator's return value,

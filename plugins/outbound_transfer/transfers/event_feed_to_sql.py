@@ -22,7 +22,7 @@ class EventFeedToSqlOperator(EventFeedOperator):
     Each page is one transaction: its events, its rejected lines, a row of the log of polls, and the cursor. The cursor
     is stored in the warehouse and nowhere else. Tables (:mod:`outbound_transfer.warehouse.tables`) are created at first
     use, and those of an older version are upgraded. To read the feed again from its beginning:
-    ``airflow outbound-transfer feed reset --to 0``.
+    ``outbound-transfer feed reset --to 0``.
 
     A run that loaded events emits an asset event for the ``events`` table
     (:func:`~outbound_transfer.assets.outbound_transfer.table_asset`). Its ``extra`` is the operator's return value,

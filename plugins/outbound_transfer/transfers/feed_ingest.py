@@ -31,6 +31,7 @@ class FeedIngest:
     :param read_page: reads the page that follows a cursor.
     :param destination: where events and the cursor are stored.
     :param progress: counts of the pages that were loaded before a deferral.
+    :param address: the site address of the feed's account.
     :param max_pages: number of pages to load at most, those of ``progress`` included; None for no limit.
     :param max_rejected: number of unreadable lines that a page may have; None for no limit.
     :param sleep: waits for a number of seconds; it may raise in order to wait elsewhere.
@@ -46,6 +47,7 @@ class FeedIngest:
         destination: EventDestination,
         progress: IngestProgress,
         *,
+        address: str,
         max_pages: int | None,
         max_rejected: int | None,
         sleep: Callable[[float], None],
@@ -53,6 +55,7 @@ class FeedIngest:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read_page, self._destination, self.progress = read_page, destination, progress
+        self._address = address
         self._max_pages, self._max_rejected = max_pages, max_rejected
         self._sleep, self._on_page, self._clock = sleep, on_page, clock
         self.cursor = 0
@@ -60,6 +63,7 @@ class FeedIngest:
     def run(self) -> IngestProgress:
         """Load pages until there are no more, or until another reader moves the cursor.
 
+        :raises OtherAccount: the account's name in the destination stands for another account.
         :raises TooManyRejectedLines: a page has more unreadable lines than allowed.
         :raises CallError: the feed cannot be read.
         :raises WarehouseError: the page cannot be loaded.
@@ -74,6 +78,7 @@ class FeedIngest:
 
     def _load_pages(self) -> None:
         self.cursor = self._destination.get_or_create_cursor()
+        self._destination.bind_account(self._address)
         while True:
             page = self._read()
             responded_at = self._clock()

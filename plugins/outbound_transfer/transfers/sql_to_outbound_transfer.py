@@ -16,8 +16,8 @@ from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_error
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.delivery.content import Spool
-    from outbound_transfer.delivery.sources import ParsedSpec, Source
+    from outbound_transfer.files.content import Spool
+    from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.errors import OutboundTransferError
     from outbound_transfer.queries.export import QueryExport
@@ -100,13 +100,13 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         self.timezone = timezone
         self.csv_formulas = csv_formulas
 
-    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:
+    def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         with fail_without_retry_on_warehouse_errors():
-            return super().run_task(hook, context, resumed=resumed)
+            return super().run_task(hook, context)
 
     def file_specs(self) -> list[ParsedSpec]:
-        from outbound_transfer.delivery.content import ContentWriter
-        from outbound_transfer.delivery.sources import parse_files
+        from outbound_transfer.files.content import ContentWriter
+        from outbound_transfer.files.sources import parse_files
 
         export = self._export()
         results = [
@@ -126,8 +126,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         # What was sent has rows: a comparison with nothing says that it differs.
         if empty and gone is None and (self.on_empty == "fail" or len(empty) == len(self._row_counts)):
             reason = f"{', '.join(empty)}: the query on connection '{self.sql_conn_id}' returned no row"
-            draft = self._delivery.draft if self._delivery else None
-            if self.on_empty == "skip" and not (draft and draft.state.send_started):  # perhaps sent: no skip
+            if self.on_empty == "skip" and not (self._delivery and self._delivery.possibly_sent_id):
                 raise AirflowSkipException(reason)
             raise ResultEmpty(reason)
         return [source for source in sources if source.name not in empty]

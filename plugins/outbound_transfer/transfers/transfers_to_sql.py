@@ -72,13 +72,15 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         self.schema = schema
         self.account = account
 
-    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> dict[str, Any]:  # noqa: ARG002
+    def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
+        from outbound_transfer.warehouse.accounts import bind_account
         from outbound_transfer.warehouse.connection import open_warehouse
         from outbound_transfer.warehouse.transfers import TransferTables
 
         with fail_without_retry_on_warehouse_errors():
             warehouse = open_warehouse(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
             account = self.account or hook.get_account()
+            bind_account(warehouse, account, hook.get_account())
             tables = TransferTables(warehouse, account, self.outbound_transfer_conn_id)
             result = self._sync(hook, tables, tables.sync_state())
             result["outstanding"] = len(tables.sync_state().outstanding)

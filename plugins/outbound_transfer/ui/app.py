@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from outbound_transfer.airflow_compat.api_server import HAS_COOKIE
-from outbound_transfer.ledger.local_file import LEDGER_FILE
 from outbound_transfer.ui import rendering
 from outbound_transfer.ui.cache import ResultCache
 from outbound_transfer.ui.filters import parse_filter
@@ -24,6 +23,7 @@ from outbound_transfer.ui.queries import TaskKey
 from outbound_transfer.ui.repository import DeliveryRepository, NotConfigured, QueryResult
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from outbound_transfer.ui.views import deliveries_page, task_page
+from outbound_transfer.warehouse.local_file import LOCAL_FILE
 
 log = logging.getLogger(__name__)
 
@@ -109,12 +109,12 @@ _TIMEOUT_TEXT: Final = (
     "It did not respond within {:g} seconds. Deliveries and ingestion continue without this page. Check that the "
     "database of the connection ledger_conn_id ([outbound_transfer] in Airflow's configuration) is running and that "
     "the API server can reach it, then reload. Without that connection, deliveries are in the file "
-    f"{LEDGER_FILE} in AIRFLOW_HOME."
+    f"{LOCAL_FILE} in AIRFLOW_HOME."
 )
 _ERROR_TEXT: Final = (
     "The read failed with {}; the API server's log has the details. Check that the connection ledger_conn_id "
     "([outbound_transfer] in Airflow's configuration) is the warehouse, and that the API server may use it. Without "
-    f"that connection, deliveries are in the file {LEDGER_FILE} in AIRFLOW_HOME, which the API server must be able to "
+    f"that connection, deliveries are in the file {LOCAL_FILE} in AIRFLOW_HOME, which the API server must be able to "
     "write."
 )
 

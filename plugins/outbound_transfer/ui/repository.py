@@ -31,12 +31,12 @@ class NotConfigured(Exception):
 class QueryResult:
     """Rows, with the URL of the service's web application by connection id.
 
-    :ivar is_local: the ledger is a file of this machine, which nobody has configured.
+    :ivar ledger_conn_id: the ledger's connection; "" if it is a file of this machine, which nobody has configured.
     """
 
     rows: Any
     web_urls: dict[str, str]
-    is_local: bool = False
+    ledger_conn_id: str
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class DeliveryRepository:
     """Reads the deliveries of a warehouse.
 
     :ivar cache: caches the counts behind the charts.
-    :ivar is_local: see :class:`QueryResult`.
+    :ivar conn_id: that of the ledger; "" if it is a file.
     :ivar shows_recipients: whether recipients are read, and not only their number.
     """
 
     warehouse: Warehouse
     cache: ResultCache
-    is_local: bool = False
+    conn_id: str = ""
     shows_recipients: bool = True
 
     @classmethod
@@ -69,21 +69,21 @@ class DeliveryRepository:
                 "one machine: with its SQLite database airflow.db in AIRFLOW_HOME and the LocalExecutor, and unless "
                 "default_ledger is False."
             )
-        return cls(open_ledger(config, _LOCK_TIMEOUT), cache, config.file is not None, config.shows_recipients)
+        return cls(open_ledger(config, _LOCK_TIMEOUT), cache, config.conn_id, config.shows_recipients)
 
     def overview(self, wanted: Filter, readable: Collection[str], now: datetime) -> QueryResult:
         """Read the page of all deliveries: see :func:`.queries.overview`."""
         rows = queries.overview(
             self.warehouse, wanted, readable, now, self.cache, shows_recipients=self.shows_recipients
         )
-        return QueryResult(rows, _web_urls(rows.deliveries), self.is_local)
+        return QueryResult(rows, _web_urls(rows.deliveries), self.conn_id)
 
     def for_task(self, task: queries.TaskKey, readable: Collection[str]) -> QueryResult:
         """Read the deliveries of one task instance: see :func:`.queries.task_deliveries`."""
         rows = queries.task_deliveries(
             self.warehouse, task, readable, _find_awaited, shows_recipients=self.shows_recipients
         )
-        return QueryResult(rows, _web_urls(rows.deliveries), self.is_local)
+        return QueryResult(rows, _web_urls(rows.deliveries), self.conn_id)
 
 
 def _find_awaited(task: queries.TaskKey) -> queries.AwaitedTransfer | None:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from outbound_transfer.client.settings import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.client.web_links import transfer_url
-from outbound_transfer.delivery.progress import format_bytes
+from outbound_transfer.files.progress import format_bytes
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui.filters import DELETED, LEDGER_TERMINAL_STATUSES

@@ -6,18 +6,19 @@ from datetime import datetime
 
 from fastapi import Response
 
-from outbound_transfer.ledger.local_file import LEDGER_FILE
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui import charts, rendering, view_models
 from outbound_transfer.ui.filters import CHOICES, DAYS_PER_BAR, IN_FLIGHT, REFRESH_SECONDS, Filter, bar_starts
 from outbound_transfer.ui.queries import Overview, TaskDeliveries, row_position
 from outbound_transfer.ui.repository import QueryResult
+from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, RECIPIENTS
 
 
 def deliveries_page(result: QueryResult, wanted: Filter, now: datetime) -> Response:
     """Render the page of all deliveries."""
     rows: Overview = result.rows
+    conn_id = result.ledger_conn_id
     first, last = (row_position(rows.deliveries[at]) if rows.deliveries else None for at in (0, -1))
     return rendering.render_page(
         "deliveries.html",
@@ -30,7 +31,10 @@ def deliveries_page(result: QueryResult, wanted: Filter, now: datetime) -> Respo
         has_ledger=DELIVERIES in rows.tables,
         has_calls=CALLS in rows.tables,
         has_recipients=RECIPIENTS in rows.tables,
-        local_file=LEDGER_FILE if result.is_local else "",
+        ledger=f"the database of connection '{clean(conn_id)}'"
+        if conn_id
+        else f"the file {LOCAL_FILE} in AIRFLOW_HOME",
+        local_file="" if conn_id else LOCAL_FILE,
         deliveries=[view_models.delivery_from_row(row, result.web_urls, rows.recipients) for row in rows.deliveries],
         newer=first if rows.has_newer else None,
         older=last if rows.has_older else None,

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from datetime import datetime, timezone
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Table
@@ -14,6 +15,7 @@ from sqlalchemy import Table
 from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
 from outbound_transfer.warehouse.errors import InvalidName, UnreliableTable
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.warehouse.sockets import IDLE_SECONDS, OpenSockets
 from outbound_transfer.warehouse.tables import TABLES, with_names
 
 #: A column in a statement. Some names of columns are reserved words in some databases, so all of them are quoted.
@@ -57,6 +59,7 @@ class Warehouse:
         self.connect = self.dialect.connection_factory(hook)
         self.prefix, self.schema = prefix, schema or None
         self._reuses_connection, self._idle = False, None
+        self._sockets = OpenSockets()
         self._check(prefix, room=_MAX_SUFFIX_LENGTH)
         self._check(schema or "", room=0)
 
@@ -125,6 +128,16 @@ class Warehouse:
         """Return the database's time in seconds since the epoch; this machine's if the dialect has no query for it."""
         return float(scalar(tx, self.dialect.clock, ())) if self.dialect.clock else time.time()
 
+    def now(self, tx: Any = None) -> datetime:
+        """Return the database's time, which all sessions share; this machine's if the dialect has no query for it.
+
+        :param tx: an open transaction; None to open one.
+        """
+        if tx is None and self.dialect.clock:
+            with self.read() as tx:
+                return self.now(tx)
+        return datetime.fromtimestamp(self.epoch_time(tx), timezone.utc)
+
     @contextmanager
     def reuse_connection(self) -> Iterator[None]:
         """Share a connection between the transactions in the block, if that does not block other clients."""
@@ -139,7 +152,13 @@ class Warehouse:
         """Close the shared connection, for example before a sleep; the next transaction opens another."""
         idle, self._idle = self._idle, None
         if idle is not None:
-            idle.close()
+            self._close(idle)
+
+    def abort(self) -> None:
+        """Break all connections, now and later. A thread that waits for a silent server gets an error, if the driver
+        shows its socket; :attr:`dialect` has a timeout for the other drivers.
+        """
+        self._sockets.shut_down()
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -149,22 +168,27 @@ class Warehouse:
         except BaseException:
             with suppress(Exception):  # a hook may keep its connection, and not close it here
                 connection.rollback()
-            connection.close()
+            self._close(connection)
             raise
         if self._reuses_connection:
             self.release_connection()  # a nested transaction has left its own
             self._idle = connection
         else:
-            connection.close()
+            self._close(connection)
 
     def _open_connection(self) -> Any:
         connection = self.connect()
         try:
+            self._sockets.add(connection, self.dialect.timeout or IDLE_SECONDS)
             self.dialect.configure_connection(connection)
         except BaseException:
-            connection.close()
+            self._close(connection)
             raise
         return connection
+
+    def _close(self, connection: Any) -> None:
+        self._sockets.remove(connection)
+        connection.close()
 
     def name(self, table: Table) -> str:
         """Return the table's quoted name for a statement with parameters; every statement here has some, or ``()``."""
@@ -179,7 +203,7 @@ class Warehouse:
         """Return whether the table exists. If it does not, ``tx`` may be unusable afterwards."""
         if self.dialect.exists is None:
             return self._can_select(tx, table)
-        names = {"quoted": self.qualified(table), "plain": self.prefix + table.name, "schema": self.schema}
+        names = {"plain": self.prefix + table.name, "schema": self.schema}
         return bool(scalar(tx, self.dialect.exists, names))
 
     def check_tables(self, tx: Any, tables: Iterable[Table]) -> None:

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from outbound_transfer.protocol.models import DRAFT, PARTIAL
-from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
+from outbound_transfer.protocol.models import COMPLETE
+from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES, status_rank
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, TableGroup, ensure_schema
@@ -188,11 +188,7 @@ def _new_row_of_failure(failure: DeliveryFailure) -> dict[str, Any]:
 
 
 def _status_rank(status: str) -> int:
-    """Return the rank of a status: ranks never decrease (service-api.md, R18)."""
-    if status in (*TERMINAL_STATUSES, DISCARDED):
-        return 3
-    # A transfer with an unknown status (service-api.md, R5) was sent.
-    return {DRAFT: 0, PARTIAL: 2}.get(status, 1)
+    return status_rank(COMPLETE if status == DISCARDED else status)
 
 
 def _files(before: Sequence[Mapping[str, Any]], update: DeliveryUpdate) -> list[dict[str, Any]]:
@@ -217,6 +213,10 @@ class DeliveryTables:
     def __init__(self, warehouse: Warehouse, *, clock: Callable[[], datetime] = utc_now) -> None:
         self._warehouse, self._now = warehouse, clock
         self._ready: set[str] = set()
+
+    def abort(self) -> None:
+        """Break the connection of a write that another thread waits for."""
+        self._warehouse.abort()
 
     def save(self, update: DeliveryUpdate | DeliveryFailure) -> None:
         """Create or update the row of a delivery."""

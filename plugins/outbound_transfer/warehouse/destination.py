@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from outbound_transfer.protocol.events import MAX_CURSOR, Page
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, OtherAccount
 
 #: Characters of an account's name.
 MAX_ACCOUNT_LENGTH: Final = 250
@@ -62,6 +62,22 @@ def check_account(account: str) -> None:
         raise InvalidName(f"an account's name has 1 to {MAX_ACCOUNT_LENGTH} characters, not {len(account)}")
 
 
+def check_address(account: str, bound: str | None, address: str, remedy: str) -> None:
+    """Check that an account's name stands for the account that a connection leads to.
+
+    :param bound: the site address that the name is bound to; None if it is not bound any more.
+    :param address: the site address of the connection.
+    :param remedy: how the name is freed.
+    :raises OtherAccount: it stands for another one.
+    """
+    if bound not in (None, address):
+        raise OtherAccount(
+            f"'{account}' is the name of the account {bound} here, and the connection leads to {address}. Nothing was "
+            f"loaded. Correct the connection, or name this account otherwise. Only if {bound} has moved to {address}, "
+            f"{remedy}: the next run binds the name anew"
+        )
+
+
 def check_cursor(to: int) -> None:
     """Check a cursor that a user sets.
 
@@ -104,12 +120,19 @@ class EventDestination(ABC):
         """
 
     @abstractmethod
+    def bind_account(self, address: str) -> None:
+        """Bind the account's name to a site address, unless it is bound. Call :meth:`get_or_create_cursor` before.
+
+        :raises OtherAccount: it is bound to another one.
+        """
+
+    @abstractmethod
     def load_page(self, page: Page) -> int:
         """Store a page, its cursor and its poll: all of it, or nothing.
 
         :return: number of events that are new.
         :raises CursorMoved: the stored cursor is not the one that the page was read with.
-        :raises RowsRefused: values of rows are refused; the error has a page that is accepted.
+        :raises RowsRefused: rows cannot be stored as they are; the error has a page that is accepted.
         :raises PageRefused: the page is refused as a whole.
         """
 
@@ -161,12 +184,14 @@ class EventDestination(ABC):
 class FeedStatus(msgspec.Struct, frozen=True):
     """The state of a feed at its destination.
 
+    :ivar address: see :meth:`FeedMaintenance.read_address`.
     :ivar caught_up: whether the last loaded page had no more after it.
     :ivar loaded_at: of the newest event, like ``occurred_at``.
     :ivar polled_at: of the last poll, like the HTTP ``status`` and the ``note``.
     """
 
     account: str
+    address: str | None
     cursor: int
     updated_at: str | None
     caught_up: bool | None
@@ -188,6 +213,10 @@ class FeedMaintenance(ABC):
     """
 
     account: str
+
+    @abstractmethod
+    def read_address(self) -> str | None:
+        """Return the site address that the account's name is bound to; None if it is not bound."""
 
     @abstractmethod
     def read_cursor(self) -> int:

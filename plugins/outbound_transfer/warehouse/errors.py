@@ -1,4 +1,4 @@
-"""Errors of the warehouse. Errors of the database itself are not translated."""
+"""Errors of the warehouse. Errors of the database itself are translated for the memory of deliveries only."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class InvalidName(WarehouseError, ValueError):
 
 
 class RowsRefused(WarehouseError):
-    """The database refuses rows of a page. Nothing was loaded.
+    """Rows of a page are refused, or have the ids of other events. Nothing was loaded.
 
-    :ivar page: the same page as the database accepts it: refused events are stored raw, or are rejected lines.
+    :ivar page: the same page as it can be loaded: these events are stored raw, or are rejected lines.
     """
 
     def __init__(self, message: str, page: Page) -> None:
@@ -75,6 +75,13 @@ class KeyOfAnotherUser(WarehouseError):
     """The connection's key sees none of the transfers that the tables have for it. Nothing was stored."""
 
 
+class OtherAccount(WarehouseError):
+    """The connection leads to another account than the one that the name of the account is bound to.
+
+    Nothing was loaded.
+    """
+
+
 class WarehouseBusy(WarehouseError):
     """Other processes locked the database for too long; a retry may succeed."""
 
@@ -84,7 +91,15 @@ class SchemaTooNew(WarehouseError):
 
 
 class UnreliableTable(WarehouseError):
-    """The database does not return the row of a task's state as it was written."""
+    """The database does not return the row of a delivery's memory as it was written."""
+
+
+class NoMemoryTable(WarehouseError):
+    """No database is configured for the table that a delivery needs to remember what it has sent."""
+
+
+class MemoryUnavailable(WarehouseError):
+    """The database of the memory of deliveries does not respond, or has no room. A retry may succeed."""
 
 
 class NotAnIcebergConnection(WarehouseError):

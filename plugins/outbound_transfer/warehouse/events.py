@@ -13,7 +13,10 @@ from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Table
 
-from outbound_transfer.protocol.events import MAX_CURSOR, Page
+from outbound_transfer.protocol.event_content import find_conflicts
+from outbound_transfer.protocol.events import MAX_CURSOR, Event, Page
+from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.warehouse.accounts import bind_account
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (
     CLAIM,
@@ -33,7 +36,7 @@ from outbound_transfer.warehouse.errors import (
     UnknownFeed,
     WarehouseError,
 )
-from outbound_transfer.warehouse.refusals import storable_page, with_raw_lines
+from outbound_transfer.warehouse.refusals import reject_conflicts, storable_page, with_raw_lines
 from outbound_transfer.warehouse.rejected import StoredLine, plan_changes
 from outbound_transfer.warehouse.rows import event_rows, rejected_rows, storable_text
 from outbound_transfer.warehouse.schema import FEED, ensure_schema, is_current
@@ -47,8 +50,9 @@ from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 
 AddRows: TypeAlias = Callable[[Any, Table, Sequence[Row]], int]
 
-#: Number of retries if another session creates the tables at the same time.
-_CREATE_RETRIES: Final = 20
+#: Number of event ids in one query, and in an error.
+_MAX_IDS: Final = 500
+_MAX_NAMED: Final = 3
 
 #: Number of times that a page is loaded again after a conflict, while the cursor is where it was.
 _CONFLICT_RETRIES: Final = 5
@@ -58,14 +62,21 @@ class EventStore(EventDestination):
     """The stored events, cursor, polls and rejected lines of one feed.
 
     :param account: name of the feed's account, at most 250 characters; several accounts share the tables.
-    :param clock: the current time, for ``loaded_at``, ``updated_at`` and ``polled_at``.
+    :param clock: returns the time of rows; default: the database's, as the clocks of workers differ.
     :raises InvalidName: the account's name is empty or too long.
     """
 
-    def __init__(self, warehouse: Warehouse, account: str, *, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, warehouse: Warehouse, account: str, *, clock: Callable[[], datetime] | None = None) -> None:
         check_account(account)
-        self.warehouse, self.account, self.now = warehouse, account, clock
+        self.warehouse, self.account, self._clock = warehouse, account, clock
         self._expect_new_rows = True
+
+    def now(self, tx: Any = None) -> datetime:
+        """Return the time of rows that are written now.
+
+        :param tx: an open transaction; None to open one.
+        """
+        return self._clock() if self._clock else self.warehouse.now(tx)
 
     def session(self) -> AbstractContextManager[None]:
         return self.warehouse.reuse_connection()
@@ -75,8 +86,11 @@ class EventStore(EventDestination):
 
     def get_or_create_cursor(self) -> int:
         if self._read() is None:
-            self._create_with_retries()
+            self.warehouse.retry_on_conflict(self._create)
         return self.read_cursor()
+
+    def bind_account(self, address: str) -> None:
+        bind_account(self.warehouse, self.account, address)
 
     def read_cursor(self) -> int:
         """Return the cursor of a feed that has been read before; create nothing.
@@ -119,23 +133,12 @@ class EventStore(EventDestination):
             "with the greatest cursor, and give the table the primary key (account)"
         )
 
-    def _create_with_retries(self) -> None:
-        # Without a lock, sessions that create the tables at the same time get an error.
-        for left in range(_CREATE_RETRIES, -1, -1):
-            try:
-                self._create()
-                return
-            except Exception as error:
-                if not left or not (self.warehouse.is_conflict(error) or self._read() is not None):
-                    raise
-            time.sleep(0.05)
-
     def _create(self) -> None:
         ensure_schema(self.warehouse, FEED, self.now())
         with self.warehouse.transaction() as tx:
             # The row exists before the first page, so that setting the cursor is always the same statement.
             self.warehouse.lock(tx)
-            self.warehouse.insert(tx, FEED_CURSOR, [(self.account, 0, format_timestamp(self.now()))])
+            self.warehouse.insert(tx, FEED_CURSOR, [(self.account, 0, format_timestamp(self.now(tx)))])
 
     def greatest_excess(self) -> int:
         return self._query_integer(
@@ -166,7 +169,7 @@ class EventStore(EventDestination):
         except Exception as error:
             if isinstance(error, WarehouseError) or not self.warehouse.dialect.is_refusal(error):
                 raise
-            accepted = storable_page(page, self._refusal, self.now())
+            accepted = storable_page(page, self._refusal, utc_now())
             if accepted != page:
                 raise RowsRefused(f"the database refuses rows of the page after {page.cursor}", accepted) from error
             if not self._is_refused_again(page):
@@ -199,7 +202,11 @@ class EventStore(EventDestination):
     def _load_in_transaction(self, page: Page, add_events: AddRows, retries: int = _CONFLICT_RETRIES) -> int:
         try:
             with self.warehouse.transaction() as tx:
-                return self._write(tx, page, add_events)
+                now = self.now(tx)
+                new = self._write(tx, page, add_events, now)
+                if new < len(page.events):
+                    self._check_conflicts(tx, page, now)
+                return new
         except Exception as error:
             if not self.warehouse.dialect.is_conflict(error):
                 raise
@@ -213,15 +220,51 @@ class EventStore(EventDestination):
     def _refusal(self, page: Page) -> Exception | None:
         try:
             with self.warehouse.trial() as tx:
-                self._write(tx, page, self.warehouse.insert)
+                self._write(tx, page, self.warehouse.insert, self.now(tx))
         except Exception as error:
             if isinstance(error, WarehouseError) or not self.warehouse.dialect.is_refusal(error):
                 raise
             return error
         return None
 
-    def _write(self, tx: Any, page: Page, add_events: AddRows) -> int:
-        now = self.now()
+    def _check_conflicts(self, tx: Any, page: Page, now: datetime) -> None:
+        """Check that the events whose ids were known are those that are stored.
+
+        :param now: when the others were stored.
+        :raises RowsRefused: some have other content.
+        """
+        known = self.read_events(tx, [event.event_id for event in page.events], loaded_at=now)
+        if conflicts := find_conflicts(page.events, known):
+            some = ", ".join(f"'{event.event_id}'" for event in conflicts[:_MAX_NAMED])
+            raise RowsRefused(
+                f"{pluralize(len(conflicts), 'event')} of the page after cursor {page.cursor} with the id of another "
+                f"event and other content ({some}{', …' if len(conflicts) > _MAX_NAMED else ''})",
+                reject_conflicts(page, conflicts),
+            )
+
+    def read_events(self, tx: Any, ids: Sequence[str], *, loaded_at: datetime | None = None) -> dict[str, Event]:
+        """Return the stored events among ``ids``, without their line numbers, by id.
+
+        :param loaded_at: events that were loaded just then are left out.
+        """
+        query = (
+            "SELECT [event_id], [type], [timestamp], CAST([data] AS TEXT), CAST([extra_fields] AS TEXT), [raw]"
+            " FROM {events} WHERE [account] = ?"
+        )
+        parameters = [self.account]
+        if loaded_at is not None:
+            query += " AND [loaded_at] <> ?"
+            parameters.append(format_timestamp(loaded_at))
+        found: dict[str, Event] = {}
+        for at in range(0, len(ids), _MAX_IDS):
+            part = ids[at : at + _MAX_IDS]
+            among = f" AND [event_id] IN ({', '.join('?' for _ in part)})"
+            rows = fetch_all(self.warehouse.run(tx, query + among, (*parameters, *part)))
+            for event_id, type_, timestamp, data, extra_fields, raw in rows:
+                found[event_id] = Event(event_id, type_, timestamp, data, extra_fields, 0, raw)
+        return found
+
+    def _write(self, tx: Any, page: Page, add_events: AddRows, now: datetime) -> int:
         # First, because it locks the row: readers that race for one page queue here.
         self.compare_and_set_cursor(tx, page.cursor, page.next_cursor)
         self._save_rejected(tx, page, now)
@@ -235,10 +278,11 @@ class EventStore(EventDestination):
         :raises CursorMoved: the stored cursor is not ``old``.
         """
         self.warehouse.lock_writers(tx)
+        now = format_timestamp(self.now(tx))
         self.warehouse.run(
             tx,
             "UPDATE {feed_cursor} SET [cursor] = ?, [updated_at] = ? WHERE [account] = ? AND [cursor] = ?",
-            (new, format_timestamp(self.now()), self.account, old),
+            (new, now, self.account, old),
         )
         changed = self.warehouse.dialect.rowcount(tx)
         if changed == 0:
@@ -280,7 +324,7 @@ class EventStore(EventDestination):
         row = (
             uuid.uuid4().hex,
             self.account,
-            format_timestamp(self.now()),
+            format_timestamp(self.now(tx)),
             poll.action,
             poll.status,
             poll.events,

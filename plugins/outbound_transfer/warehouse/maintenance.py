@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from outbound_transfer.protocol.event_content import find_conflicts
 from outbound_transfer.protocol.events import Event, Page, RejectedLine, read_line
 from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.warehouse.accounts import read_address
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (
     CLAIM,
@@ -18,7 +20,7 @@ from outbound_transfer.warehouse.destination import (
 )
 from outbound_transfer.warehouse.errors import UnknownFeed
 from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.refusals import as_storable
+from outbound_transfer.warehouse.refusals import OTHER_CONTENT, as_storable
 from outbound_transfer.warehouse.rows import event_rows
 from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR
 
@@ -58,6 +60,7 @@ _UNORDERED: Final = (
     "SELECT count(*) FROM (SELECT [line_number] FROM {events} WHERE [account] = ?"
     " GROUP BY [cursor_from], [line_number], [loaded_at] HAVING count(*) > 1) AS unordered"
 )
+_CONFLICTS: Final = "SELECT count(*) FROM {rejected_lines} WHERE [account] = ? AND [reason] = ?"
 _MOVES: Final = (
     "SELECT [cursor_from], [cursor_to], [polled_at] FROM {feed_polls} WHERE [account] = ? AND [cursor_to] IS NOT NULL"
     " AND [action] <> ? ORDER BY [polled_at]"
@@ -80,6 +83,9 @@ class SqlFeedMaintenance(FeedMaintenance):
     def __init__(self, store: EventStore) -> None:
         self._store, self._warehouse, self.account = store, store.warehouse, store.account
 
+    def read_address(self) -> str | None:
+        return read_address(self._warehouse, self.account)
+
     def read_cursor(self) -> int:
         require_known_feed(self._store)
         return self._store.read_cursor()
@@ -99,6 +105,7 @@ class SqlFeedMaintenance(FeedMaintenance):
             page = first(_LAST_PAGE)
         return FeedStatus(
             account=self.account,
+            address=self.read_address(),
             cursor=position,
             updated_at=_to_text(updated and updated[0]),
             caught_up=None if page is None else not page[0],
@@ -129,6 +136,11 @@ class SqlFeedMaintenance(FeedMaintenance):
                         "was set back or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip "
                         "these pages"
                     )
+            if conflicts := count(_CONFLICTS, OTHER_CONTENT):
+                yield (
+                    f"{pluralize(conflicts, 'rejected line')} with the id of a stored event and other content: the "
+                    "feed has changed the event, or it was that of another account"
+                )
             if unordered := count(_UNORDERED):
                 yield f"{pluralize(unordered, 'row')} with the page, line and load time of another row"
             polls = _rows(self._warehouse, tx, _MOVES, (self.account, CLAIM))
@@ -190,7 +202,9 @@ class SqlFeedMaintenance(FeedMaintenance):
         try:
             with self._warehouse.transaction() as tx:
                 self._warehouse.lock_writers(tx)
-                count = sum(self._replace(tx, start, event) for start, event in events)
+                known = self._store.read_events(tx, [event.event_id for _, event in events])
+                conflicts = set(map(id, find_conflicts((event for _, event in events), known)))
+                count = sum(self._replace(tx, start, event) for start, event in events if id(event) not in conflicts)
                 self._store.append_poll(
                     tx, PollRecord(action="replay", cursor_from=position, new_events=count, note="by command")
                 )
@@ -213,7 +227,7 @@ class SqlFeedMaintenance(FeedMaintenance):
         if self._warehouse.dialect.rowcount(tx) != 1:
             return False
         page = Page(start, start, False, (event,), ())
-        self._warehouse.insert(tx, EVENTS, event_rows(self.account, page, self._store.now()))
+        self._warehouse.insert(tx, EVENTS, event_rows(self.account, page, self._store.now(tx)))
         return True
 
 

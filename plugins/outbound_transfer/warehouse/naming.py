@@ -6,6 +6,3 @@ from typing import Final
 
 #: Start of the tables' names.
 DEFAULT_PREFIX: Final = "outbound_transfer_"
-
-#: Maximum number of characters of a delivery key.
-MAX_DELIVERY_KEY_LENGTH: Final = 250

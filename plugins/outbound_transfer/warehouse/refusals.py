@@ -74,6 +74,21 @@ def _is_refused_whole(page: Page, refusal: Refusal, now: datetime) -> bool:
     return all(refusal(replace(page, events=(event,), rejected=())) is not None for event in some)
 
 
+#: Why an event is a rejected line whose id is that of another event.
+OTHER_CONTENT: Final = "an event with this id and other content is stored"
+
+
+def reject_conflicts(page: Page, conflicts: Sequence[Event]) -> Page:
+    """Return the page with events whose ids are those of other events as rejected lines."""
+    lines, numbers = page.lines(), {event.line_number for event in conflicts}
+    rejected = [*page.rejected, *(RejectedLine(at, lines[at - 1], OTHER_CONTENT) for at in numbers)]
+    return replace(
+        page,
+        events=tuple(event for event in page.events if event.line_number not in numbers),
+        rejected=tuple(sorted(rejected, key=lambda each: each.line_number)),
+    )
+
+
 def with_raw_lines(page: Page, keeps_json: KeepsJson) -> Page:
     """Return the page with the raw line of each event whose JSON the database would change."""
     if all(_is_storable(event, keeps_json) for event in page.events):

@@ -13,27 +13,28 @@ from outbound_transfer.warehouse.database import Warehouse, scalar
 from outbound_transfer.warehouse.errors import SchemaTooNew
 from outbound_transfer.warehouse.probe import probe
 from outbound_transfer.warehouse.tables import (
+    ACCOUNTS,
     CALLS,
     DELIVERIES,
-    DELIVERY_KEYS,
     DELIVERY_RECIPIENTS,
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
     KEY_ALLOWANCE,
+    MEMORY,
     POLL_LEASES,
     POLL_READINGS,
     POLL_WAITERS,
     RECIPIENTS,
     REJECTED_LINES,
     SCHEMA_VERSION,
-    TASK_STATE,
     TRANSFER_SYNC,
     TRANSFERS,
 )
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
-#: Changes the tables of one version to those of the next, in a transaction. Does nothing if that was done already.
+#: Changes the tables of one version to those of the next, in a transaction. Does nothing if that was done already: by
+#: the statements that create them, or by a session that stopped between two statements of which each is a transaction.
 Migration: TypeAlias = Callable[[Warehouse, Any], None]
 
 
@@ -50,16 +51,16 @@ class TableGroup:
     migrations: Mapping[int, Migration] = field(default_factory=dict)
 
 
+ACCOUNTS_GROUP: Final = TableGroup("accounts", 1, (ACCOUNTS,))
 FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS))
 LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
 LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, CALLS))
 #: A group of its own, which tables of the ledger that exist get without an upgrade.
 LEDGER_RECIPIENTS: Final = TableGroup("recipients", 1, (DELIVERY_RECIPIENTS,))
-STATE: Final = TableGroup("state", 1, (TASK_STATE,))
-DELIVERY_KEYS_GROUP: Final = TableGroup("delivery_keys", 1, (DELIVERY_KEYS,))
+MEMORY_GROUP: Final = TableGroup("memory", 1, (MEMORY,))
 CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_LEASES, POLL_WAITERS, POLL_READINGS))
 
-GROUPS: Final = (FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, STATE, DELIVERY_KEYS_GROUP, CLUSTER)
+GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, MEMORY_GROUP, CLUSTER)
 
 
 def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
@@ -72,7 +73,7 @@ def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> Non
     with warehouse.read() as tx:
         found = checked_version(warehouse, tx, group)
     if found != group.version:
-        # Without a lock, sessions that create the tables at the same time get an error.
+        # Where there is no lock, sessions that create the tables at the same time get an error.
         warehouse.retry_on_conflict(lambda: _upgrade(warehouse, group, now))
 
 
@@ -115,13 +116,24 @@ def _upgrade(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
     warehouse.create_tables((SCHEMA_VERSION, *group.tables))
     with warehouse.transaction() as tx:
         warehouse.lock(tx)
-        # A session that upgrades at the same time waits here for the row; migrations check whether they are needed.
         warehouse.insert(tx, SCHEMA_VERSION, [(group.name, 1, format_timestamp(now))])
-        for version in range((_version(warehouse, tx, group) or 1) + 1, group.version + 1):
-            if version in group.migrations:
-                group.migrations[version](warehouse, tx)
+    for version in range(2, group.version + 1):
+        _migrate(warehouse, group, version, now)
+
+
+def _migrate(warehouse: Warehouse, group: TableGroup, version: int, now: datetime) -> None:
+    with warehouse.transaction() as tx:
+        warehouse.lock(tx)
+        # Locks the row, which was committed before: sessions that upgrade at the same time take turns.
+        warehouse.run(
+            tx, "UPDATE {schema_version} SET [updated_at] = [updated_at] WHERE [component] = ?", (group.name,)
+        )
+        if (_version(warehouse, tx, group) or 0) >= version:
+            return
+        if version in group.migrations:
+            group.migrations[version](warehouse, tx)
         warehouse.run(
             tx,
             "UPDATE {schema_version} SET [version] = ?, [updated_at] = ? WHERE [component] = ?",
-            (group.version, format_timestamp(now), group.name),
+            (version, format_timestamp(now), group.name),
         )

@@ -32,7 +32,6 @@ from sqlalchemy.types import TypeEngine, UserDefinedType
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.protocol.poll_lease import MAX_ID_LENGTH
 from outbound_transfer.warehouse.destination import MAX_ACCOUNT_LENGTH
-from outbound_transfer.warehouse.naming import MAX_DELIVERY_KEY_LENGTH
 
 
 def _type(default: TypeEngine[Any], **variants: TypeEngine[Any]) -> TypeEngine[Any]:
@@ -236,6 +235,15 @@ TRANSFER_SYNC: Final = Table(
     comment="How far the list of transfers has been read completely. A run that fails leaves it unchanged.",
 )
 
+ACCOUNTS: Final = Table(
+    "accounts",
+    _METADATA,
+    _account("the operators' `account`: by default the site address"),
+    _column("address", TEXT, "the site address that the name was first used with"),
+    _column("bound_at", TIME, "when that was"),
+    comment="The account that each name stands for. A connection that leads to another one is refused.",
+)
+
 DELIVERIES: Final = Table(
     "deliveries",
     _METADATA,
@@ -310,43 +318,31 @@ CALLS: Final = Table(
     "their sum. Workers add theirs when a task finishes or defers.",
 )
 
-TASK_STATE: Final = Table(
-    "task_state",
+MEMORY: Final = Table(
+    "memory",
     _METADATA,
-    _column("dag_id", _key_text(MAX_ACCOUNT_LENGTH), "the task's DAG", key=True),
-    _column("run_id", _key_text(MAX_ACCOUNT_LENGTH), "its run", key=True),
-    _column("task_id", _key_text(MAX_ACCOUNT_LENGTH), "its task id", key=True),
-    _column("map_index", INTEGER, "its map index; -1 if the task is not mapped", key=True),
-    _column("run_started_at", TEXT, "when the run was started: a run may be deleted and made anew"),
-    _column("try_number", INTEGER, "the newest try that has begun; older ones can no longer change the row"),
-    _column("state", TEXT, "what the task's tries remember, as JSON"),
-    _column("updated_at", TIME, "when this row was last written"),
-    comment="What tasks remember from try to try, where Airflow's own store is not used: the ids of their drafts. To "
-    "delete a row is to forget a delivery.",
-)
-
-DELIVERY_KEYS: Final = Table(
-    "delivery_keys",
-    _METADATA,
-    _account("the account that the key belongs to"),
-    _column("delivery_key", _key_text(MAX_DELIVERY_KEY_LENGTH), "the operator's `delivery_key`", key=True),
-    _column("dag_id", TEXT, "the DAG of the task that owns the key, or did last"),
+    _column("memory_key", _key_text(64), "a digest of the task instance, or of account and delivery key", key=True),
+    _column("account", TEXT, "the account that the delivery key belongs to; NULL for a task's own memory", null=True),
+    _column("delivery_key", TEXT, "the operator's `delivery_key`; NULL for a task's own memory", null=True),
+    _column("dag_id", TEXT, "the DAG of the task that owns the row, or did last"),
     _column("run_id", TEXT, "its run"),
     _column("task_id", TEXT, "its task id"),
     _column("map_index", INTEGER, "its map index; -1 if the task is not mapped"),
-    _column("try_number", INTEGER, "its try number"),
-    _column("run_started_at", TEXT, "when its run was started"),
-    _column("claim_number", INTEGER, "how often the key was claimed; only the last claim can change the row"),
+    _column("try_number", INTEGER, "the try that owns the row; earlier ones can no longer read or change it"),
+    _column("run_started_at", TEXT, "when its run was started: a run may be deleted and made anew"),
+    _column("claim_number", INTEGER, "how often the row was claimed; only the last claim can change it"),
     _column(
         "transfer_id", _key_text(MAX_EVENT_ID_BYTES), "the draft or the transfer; NULL until it is known", null=True
     ),
     _column("sent_at", TIME, "when a task first knew that it was sent; NULL before", null=True),
-    _column("state", TEXT, "what the tasks remember of the delivery, as JSON"),
-    _column("created_at", TIME, "when the key was first claimed"),
+    _column("memory", TEXT, "what is remembered, as JSON; for the provider only"),
+    _column("created_at", TIME, "when the row was first claimed"),
     _column("updated_at", TIME, "when this row was last written"),
-    Index("delivery_keys_1", "account", "transfer_id"),
-    comment="Delivery keys and what became of each. Rows are never cleaned: to delete one is to forget a delivery, "
-    "which may then be sent again.",
+    Index("memory_1", "transfer_id"),
+    Index("memory_2", "run_id", mysql_length={"run_id": MAX_ACCOUNT_LENGTH}),
+    comment="What deliveries remember from try to try, such as the ids of their drafts: of each delivery key, and of "
+    "each task where Airflow's own store is not used. To delete a row is to forget a delivery, which may then be sent "
+    "again; `state clean` deletes none of a delivery key.",
 )
 
 SCHEMA_VERSION: Final = Table(
@@ -355,8 +351,7 @@ SCHEMA_VERSION: Final = Table(
     _column(
         "component",
         _key_text(32),
-        "`feed`, `transfers`, `deliveries`, `recipients`, `state`, `delivery_keys` or `cluster`; on Snowflake also "
-        "`lock`",
+        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients`, `memory` or `cluster`; on Snowflake also `lock`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),

@@ -10,12 +10,12 @@ import msgspec
 
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.protocol.models import Transfer
-from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
+from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, fetch_some, scalar
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LISTING, ensure_schema
 from outbound_transfer.warehouse.tables import RECIPIENTS, TRANSFER_SYNC, TRANSFERS
-from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp, utc_now
+from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp
 
 #: Status of a transfer that the service no longer has.
 DELETED: Final = "deleted"
@@ -70,16 +70,19 @@ class TransferTables:
 
     :param account: name of the account; several accounts share the tables.
     :param conn_id: Airflow connection, which identifies the key.
+    :param clock: returns the time; default: the database's, as the clocks of workers differ.
     """
 
     def __init__(
-        self, warehouse: Warehouse, account: str, conn_id: str, *, clock: Callable[[], datetime] = utc_now
+        self, warehouse: Warehouse, account: str, conn_id: str, *, clock: Callable[[], datetime] | None = None
     ) -> None:
-        self._warehouse, self._account, self._conn_id, self.now = warehouse, account, conn_id, clock
+        self._warehouse, self._account, self._conn_id = warehouse, account, conn_id
+        self.now = clock or warehouse.now
 
     def sync_state(self) -> SyncState:
         """Return what is stored and may still change; create the tables first if necessary."""
-        ensure_schema(self._warehouse, LISTING, self.now())
+        now = self.now()
+        ensure_schema(self._warehouse, LISTING, now)
         marks = ", ".join("?" for _ in (*TERMINAL_STATUSES, DELETED))
         with self._warehouse.read() as tx:
             newest = scalar(
@@ -96,7 +99,7 @@ class TransferTables:
                 (self._account, self._conn_id, *TERMINAL_STATUSES, DELETED),
             )
             newest = _text(newest)
-            if newest and newest > format_timestamp(self.now() + MAX_CLOCK_SKEW):
+            if newest and newest > format_timestamp(now + MAX_CLOCK_SKEW):
                 newest = None
             return SyncState(newest, {row[0]: _text(row[1]) or "" for row in fetch_all(tx)})
 
@@ -114,8 +117,10 @@ class TransferTables:
     def save(self, page: Sequence[Transfer], requested_at: datetime) -> int:
         """Store a page of the listing in one transaction; return the number of new transfers.
 
+        A page that was requested before another, and is stored after it, takes no status back: no clock decides.
+
         :param page: storable transfers only.
-        :param requested_at: when the page was requested; newer rows are not overwritten.
+        :param requested_at: when the page was requested.
         """
         seen_at = format_timestamp(requested_at)
         with self._warehouse.transaction() as tx:
@@ -131,15 +136,22 @@ class TransferTables:
 
         :param newest: :func:`latest_sent_at` of its first page.
         """
-        now = format_timestamp(self.now())
+        now = self.now()
         with self._warehouse.transaction() as tx:
             self._warehouse.lock_writers(tx)
-            self._warehouse.insert(tx, TRANSFER_SYNC, [(self._account, self._conn_id, newest, now)])
+            self._warehouse.insert(tx, TRANSFER_SYNC, [(self._account, self._conn_id, newest, format_timestamp(now))])
             self._warehouse.run(
                 tx,
                 "UPDATE {transfer_sync} SET [synced_until] = ?, [updated_at] = ?"
                 " WHERE [account] = ? AND [conn_id] = ? AND ([synced_until] < ? OR [synced_until] > ?)",
-                (newest, now, self._account, self._conn_id, newest, format_timestamp(self.now() + MAX_CLOCK_SKEW)),
+                (
+                    newest,
+                    format_timestamp(now),
+                    self._account,
+                    self._conn_id,
+                    newest,
+                    format_timestamp(now + MAX_CLOCK_SKEW),
+                ),
             )
 
     def mark_deleted(self, transfer_id: str, requested_at: datetime) -> None:
@@ -152,19 +164,23 @@ class TransferTables:
             )
 
     def _update(self, tx: Any, transfer: Transfer, seen_at: str) -> None:
+        later = [status for status in KNOWN_STATUSES if status_rank(status) > status_rank(transfer.status)]
         self._warehouse.run(
             tx,
-            "UPDATE {transfers} SET [conn_id] = ?, [status] = ?, [expires_at] = ?, [picked_up_count] = ?, [seen_at] = ?"
-            " WHERE [account] = ? AND [transfer_id] = ? AND [seen_at] < ?",
+            "UPDATE {transfers} SET [conn_id] = ?, [status] = ?, [expires_at] = ?, [seen_at] = ?,"  # noqa: S608
+            " [picked_up_count] = CASE WHEN [picked_up_count] < ? THEN ? ELSE [picked_up_count] END"
+            " WHERE [account] = ? AND [transfer_id] = ?"
+            + (f" AND [status] NOT IN ({', '.join('?' for _ in later)})" if later else ""),
             (
                 self._conn_id,
                 storable_text(transfer.status),
                 parse_event_timestamp(transfer.expires_at),
-                transfer.picked_up_count,
                 seen_at,
+                transfer.picked_up_count,
+                transfer.picked_up_count,
                 self._account,
                 transfer.id,
-                seen_at,
+                *later,
             ),
         )
         for position, recipient in enumerate(transfer.recipients, 1):

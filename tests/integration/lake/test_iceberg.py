@@ -112,6 +112,23 @@ def test_an_event_twice_in_a_page_is_there_once_and_on_two_pages_twice_which_ver
     assert problems(lake) == ["1 event ids occur more than once: the feed repeated them on other pages"]
 
 
+def test_events_of_one_id_and_other_content_are_all_there_which_verify_says(lake) -> None:
+    destination = lake.destination()
+    destination.get_or_create_cursor()
+    assert destination.load_page(page(0, event(1), event(1, type="other"), event(1), event(2))) == 3
+    assert lake.ids() == ["e1", "e1", "e2"]
+    destination.load_page(page(4, event(2, data={})))
+    said = "1 of the first 2 repeated event ids have rows of different content"
+    assert [said in problem for problem in problems(lake)] == [False, True]
+    destination.load_page(page(5, event(3), b"junk"))
+    template = next(row for row in lake.rows() if row["rejected_line"])
+    lines = [event(3), event(3, type="other"), event(3, type="other")]
+    valid = [template | {"rejected_line": line, "line_number": 9 + at} for at, line in enumerate(lines)]
+    lake.table().append(pa.Table.from_pylist(valid, schema=SCHEMA))
+    assert lake.maintenance().replay_rejected_lines() == (3, 1)
+    assert [row["type"] for row in lake.rows() if row["event_id"] == "e3"] == ["transfer_sent", "other"]
+
+
 HOSTILE = ["it's", 'say "hi"', "a.b.c", "ünï 🎉 日本", "x" * 250, "a = 'b' OR 1 = 1", "%s {0}", "back\\slash"]
 
 

@@ -128,6 +128,33 @@ def test_rejected_lines_and_an_event_that_is_there_twice(store: ObjectStore, pag
     assert status.occurred_at == "2026-01-01T00:00:00.000000Z"
 
 
+def test_events_of_one_id_and_other_content_are_all_there_which_verify_says(
+    folder: ObjectStore, page_format: str
+) -> None:
+    feed = destination(folder, page_format=page_format)
+    feed.get_or_create_cursor()
+    assert feed.load_page(page(0, event(1), event(1, type="other"), event(1), event(2))) == 3
+    feed.load_page(page(4, event(2), event(3)))
+    assert [row["type"] for row in stored_rows(folder) if row["event_id"] == "e1"] == ["transfer_sent", "other"]
+    problems = list(open_maintenance(folder, "acme").find_problems())
+    assert [problem.partition(":")[0] for problem in problems] == [
+        "1 events have an id that an earlier page has",
+        "1 events have the id of another event and other content",
+    ]
+
+
+def test_the_account_of_a_folder_that_is_damaged_is_named(folder: ObjectStore) -> None:
+    feed = destination(folder)
+    feed.get_or_create_cursor()
+    feed.bind_account("acme.example.com")
+    folder.replace(feed.chain.address_name, b"{")
+    with pytest.raises(InvalidObject, match=r"address\.json is not as this package writes it .* delete it"):
+        feed.bind_account("acme.example.com")
+    folder.delete(feed.chain.address_name)
+    feed.bind_account("other.example.com")
+    assert open_maintenance(folder, "acme").read_address() == "other.example.com"
+
+
 def test_the_bytes_of_a_rejected_line_come_back(folder: ObjectStore, page_format: str) -> None:
     feed = destination(folder, page_format=page_format)
     feed.get_or_create_cursor()

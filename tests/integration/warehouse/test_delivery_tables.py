@@ -11,8 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.ledger.recorder import DeliveryRecorder, redacted_summary
+from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import File, Recipient, Transfer
+from outbound_transfer.tasks.errors import fail_without_retry
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, TaskRef, merge
 from outbound_transfer.warehouse.tables import DELIVERIES
@@ -72,8 +75,8 @@ def book() -> Book:
 
 def deliver(recorder: DeliveryRecorder) -> None:
     recorder.record_transfer(DRAFT)
-    recorder.record_file("t1", "a.csv", 3, "aa", is_only_version=True)
-    recorder.record_file("t1", "b.csv", 4, "bb", is_only_version=True)
+    recorder.record_file("t1", "a.csv", 3, "aa")
+    recorder.record_file("t1", "b.csv", 4, "bb")
     recorder.record_transfer(SENT)
 
 
@@ -115,8 +118,8 @@ def test_three_tasks_share_a_row_that_the_first_begins(book: Book) -> None:
     book.recorder("create").record_transfer(DRAFT)
     left, right = book.recorder("left"), book.recorder("right")
     left.record_transfer(DRAFT), right.record_transfer(DRAFT)
-    left.record_file("t1", "a.csv", 3, "aa", is_only_version=True)
-    right.record_file("t1", "b.csv", 4, "bb", is_only_version=True)
+    left.record_file("t1", "a.csv", 3, "aa")
+    right.record_file("t1", "b.csv", 4, "bb")
     book.recorder("send").record_transfer(SENT)
     assert (book.row["task_id"], book.row["status"]) == ("create", "pending")
     assert book.files == [("a.csv", 3, "aa"), ("b.csv", 4, "bb")]
@@ -163,18 +166,14 @@ def test_a_success_takes_the_error_away(book: Book) -> None:
 def test_files_that_are_removed_and_attached_again_have_the_digest_of_what_is_there(book: Book) -> None:
     first = book.recorder()
     first.record_transfer(DRAFT)
-    first.record_file("t1", "a.csv", 3, "old", is_only_version=True)
-    first.record_file("t1", "b.csv", 4, "bb", is_only_version=True)
+    first.record_file("t1", "a.csv", 3, "old")
+    first.record_file("t1", "b.csv", 4, "bb")
     second = book.recorder(try_number=2)
     second.record_transfer(DRAFT)
     second.record_file_removed("t1", "a.csv")
     assert book.files == [("b.csv", 4, "bb")]
-    second.record_file("t1", "a.csv", 3, "new", is_only_version=False)
+    second.record_file("t1", "a.csv", 3, "new")
     assert book.files == [("a.csv", 3, "new"), ("b.csv", 4, "bb")]
-    third = book.recorder(try_number=3)
-    third.record_file("t1", "a.csv", 3, "", is_only_version=False)
-    third.record_file("t1", "b.csv", 4, "", is_only_version=True)
-    assert book.files == [("a.csv", 3, None), ("b.csv", 4, "bb")], "unknown where two versions were planned"
 
 
 def test_what_the_service_lists_of_a_sent_transfer_is_the_last_word(book: Book) -> None:
@@ -187,7 +186,7 @@ def test_what_the_service_lists_of_a_sent_transfer_is_the_last_word(book: Book) 
 def test_a_journal_that_is_not_kept_takes_nothing_down() -> None:
     recorder = DeliveryRecorder()
     recorder.record_transfer(DRAFT)
-    recorder.record_file("t1", "a.csv", 3, "aa", is_only_version=True)
+    recorder.record_file("t1", "a.csv", 3, "aa")
     recorder.record_error(ValueError())
     assert not recorder.is_enabled
 
@@ -212,7 +211,7 @@ def test_a_row_is_kept_on_every_database(any_hook) -> None:
     task = TaskRef("conn", "dag", "deliver", "run", 3, 1)
     recorder = DeliveryRecorder(get_account, task, tables.save, clock=lambda: BEGAN)
     recorder.record_transfer(msgspec.structs.replace(DRAFT, subject="A\0B"))
-    recorder.record_file("t1", NASTY, 3, "aa", is_only_version=True)
+    recorder.record_file("t1", NASTY, 3, "aa")
     recorder.record_transfer(SENT)
     recorder.record_transfer(SENT)
     (row,) = stored(any_hook)
@@ -303,7 +302,7 @@ def test_many_may_write_one_row_at_once(hook) -> None:
         )
         recorder.record_transfer(DRAFT)
         for each in range(3):
-            recorder.record_file("t1", f"{number}-{each}", 1, "aa", is_only_version=True)
+            recorder.record_file("t1", f"{number}-{each}", 1, "aa")
 
     def save(failures):
         tables = DeliveryTables(Warehouse(hook))
@@ -347,3 +346,12 @@ def stored(hook) -> list[dict[str, Any]]:
     for row in rows:
         row["files"] = json.loads(row["files"]) if isinstance(row["files"], str) else row["files"]
     return rows
+
+
+def test_the_whole_text_is_kept_of_errors_of_this_package_alone() -> None:
+    with pytest.raises(AirflowFailException) as own, fail_without_retry():
+        raise InvalidDelivery("wrong:\n- one\n- two")
+    assert redacted_summary(own.value) == "wrong: - one - two"
+    foreign = ValueError("wrong\nDETAIL: a row")
+    foreign.__context__ = InvalidDelivery("wrong:\n- one")
+    assert redacted_summary(foreign) == "wrong"

@@ -12,7 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outbound_transfer.warehouse.errors import CursorMoved, DuplicateRow, InvalidCursor
+from outbound_transfer.protocol.events import Page
+from outbound_transfer.transfers.feed_ingest import FeedIngest
+from outbound_transfer.transfers.progress import IngestProgress
+from outbound_transfer.warehouse.errors import CursorMoved, DuplicateRow, InvalidCursor, TooManyRejectedLines
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.tables import EVENTS, Table
 from support.feed_pages import CURSOR, IDS, PAGES, REJECTED, event, events, page, state_of, tables
 from support.mariadb import MARIADB_DRIVERS
@@ -163,6 +168,73 @@ def test_a_feed_that_is_read_again_is_not_tried_as_new_page_after_page(hook: Hoo
     # SQLite gains nothing by adding without a look.
     assert tried == ([] if hook.dialect_name == "sqlite" else ["e0", "e8"])
     assert hook.fetch(IDS) == [(f"e{number}",) for number in range(10)]
+
+
+VALUES = ['{"size": 1.50, "b": [1e2, {"z": 1, "a": -0.0}], "a": "Gr\u00fc\u00dfe"}', "null", "true", "[]", *AWKWARD]
+
+
+def test_an_event_that_comes_again_is_the_same_however_the_database_keeps_it(any_hook: Hook) -> None:
+    feed = tables(any_hook)
+    feed.get_or_create_cursor()
+    lines = [f'{{"event_id": {at}, "type": "t", "else": {at}, "data": {value}}}' for at, value in enumerate(VALUES)]
+    read = page(0, *(line.encode() for line in lines), event(1, timestamp=5), event(2, type="日本"))
+    assert feed.load_page(read) == len(read.events) == len(VALUES) + 2
+    SqlFeedMaintenance(feed).reset(0)
+    assert feed.load_page(read) == 0
+
+
+def loaded_by(feed: EventStore, read: Page) -> int:
+    ingest = FeedIngest(
+        lambda _: read,
+        feed,
+        IngestProgress(),
+        address="acme.example.com",
+        max_pages=1,
+        max_rejected=10,
+        sleep=lambda _: None,
+    )
+    return ingest.run().new_events
+
+
+def test_an_event_with_a_known_id_and_other_content_is_kept_and_said(
+    hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = tables(hook)
+    first = page(0, event(1, data={"of": "a"}), event(2, data={"of": "a"}), has_more=True)
+    other = page(0, event(1, data={"of": "b"}), event(2, data={"of": "a"}), event(3, data={"of": "b"}), has_more=True)
+    assert loaded_by(feed, first) == 2
+    for new in (1, 0):
+        SqlFeedMaintenance(feed).reset(0)
+        caplog.clear()
+        assert loaded_by(feed, other) == new
+        assert "1 event of the page after cursor 0 with the id of another event and other content ('e1')" in caplog.text
+        assert hook.fetch(IDS) == [("e1",), ("e2",), ("e3",)]
+        assert [json.loads(bytes(raw))["data"] for (raw,) in hook.fetch(REJECTED)] == [{"of": "b"}]
+        assert [problem for problem in SqlFeedMaintenance(feed).find_problems() if "other content" in problem] == [
+            "1 rejected line with the id of a stored event and other content: the feed has changed the event, or it "
+            "was that of another account"
+        ]
+    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (0, 1)
+    assert len(hook.fetch(REJECTED)) == 1
+    hook.run("DELETE FROM outbound_transfer_events WHERE event_id = 'e1'")
+    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (1, 0)
+
+
+def test_two_events_of_one_id_on_one_page_are_both_kept(hook: Hook) -> None:
+    feed = tables(hook)
+    assert loaded_by(feed, page(0, event(1), event(1, type="other"), event(1), event(2))) == 2
+    assert hook.fetch(IDS) == [("e1",), ("e2",)]
+    assert [json.loads(bytes(raw))["type"] for (raw,) in hook.fetch(REJECTED)] == ["other"]
+
+
+def test_a_feed_of_another_account_is_not_loaded(hook: Hook) -> None:
+    feed = tables(hook)
+    loaded_by(feed, page(0, *events(0, 20)))
+    SqlFeedMaintenance(feed).reset(0)
+    before = state_of(hook)
+    with pytest.raises(TooManyRejectedLines, match="an event with this id and other content is stored"):
+        loaded_by(feed, page(0, *(event(number, type="other") for number in range(20))))
+    assert state_of(hook) == before
 
 
 # SQLite and DuckDB refuse to add to such a table: their look is the key's.

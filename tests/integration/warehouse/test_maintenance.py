@@ -25,7 +25,7 @@ from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.warehouse.schema import FEED, ensure_schema
 from outbound_transfer.warehouse.tables import EVENTS
-from support.warehouses import Hook, duckdb_hook
+from support.warehouses import Hook, duckdb_hook, held_by_another_process
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -297,23 +297,16 @@ def test_four_processes_that_read_a_duckdb_file_in_a_loop_fail_no_ingest(hook_of
         assert [reader.wait(60) for reader in readers] == [0, 0, 0, 0]
 
 
-HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.readline()"
-
-
 def test_duckdb_waits_for_another_process_and_says_so_in_the_end(hook_of: Any, memory: Path, monkeypatch: Any) -> None:
     hook = hook_of("duckdb")
     feed = tables(hook)
     feed.get_or_create_cursor()
-    command = [sys.executable, "-c", HOLD, str(memory / "warehouse.duckdb")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdin
-        assert other.stdout
-        assert other.stdout.readline() == "held\n"
+    with held_by_another_process(memory / "warehouse.duckdb") as let_go:
         with monkeypatch.context() as patch:
             patch.setattr(dialect, "LOCK_TIMEOUT", 0.2)
             with pytest.raises(WarehouseBusy, match="in use for 0 s"):
                 feed.load_page(page(0, event(1)))
-        timer = threading.Timer(0.5, lambda: other.stdin and other.stdin.close())
+        timer = threading.Timer(0.5, let_go)
         timer.start()
         assert feed.load_page(page(0, event(1))) == 1
         timer.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +21,7 @@ from outbound_transfer.warehouse.schema import FEED, LEDGER, LEDGER_RECIPIENTS, 
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS, FEED_POLLS, RECIPIENTS, TRANSFERS
 from support import sample_rows as ledger
 from support.mariadb import MARIADB_DRIVERS
-from support.warehouses import Hook
+from support.warehouses import Hook, held_by_another_process
 
 NOW = datetime(2026, 3, 10, 12, 30, tzinfo=timezone.utc)
 DAG = {"deliver_files"}
@@ -314,15 +314,9 @@ def test_indexes_are_made_where_the_database_gains_by_them(warehouse: Warehouse)
     assert found == {f"outbound_transfer_{suffix}" for suffix in suffixes}
 
 
-def test_page_does_not_wait_for_duckdbs_file(hook_of: Callable[[str], Hook]) -> None:
-    hook = hook_of("duckdb")
-
-    def busy() -> Any:
-        raise OSError("Could not set lock on file")
-
-    hook.get_conn = busy
-    with pytest.raises(WarehouseBusy, match=r"in use for 0 s"):
-        read(Warehouse(hook, timeout=0.05))
+def test_page_does_not_wait_for_duckdbs_file(hook_of: Callable[[str], Hook], memory: Path) -> None:
+    with held_by_another_process(memory / "warehouse.duckdb"), pytest.raises(WarehouseBusy, match=r"in use for 0 s"):
+        read(Warehouse(hook_of("duckdb"), timeout=0.05))
 
 
 def test_timestamps_are_the_same_from_every_driver(warehouse: Warehouse) -> None:

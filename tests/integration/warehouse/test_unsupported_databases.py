@@ -270,7 +270,13 @@ def test_a_page_that_is_refused_as_a_whole_is_in_the_log_of_polls(hook: Hook) ->
     feed.get_or_create_cursor()
     refuse_rows(hook.get_conn, hook.dialect_name, "%")
     ingest = FeedIngest(
-        lambda _: PAGES[0], feed, IngestProgress(), max_pages=None, max_rejected=None, sleep=lambda _: None
+        lambda _: PAGES[0],
+        feed,
+        IngestProgress(),
+        address="acme.example.com",
+        max_pages=None,
+        max_rejected=None,
+        sleep=lambda _: None,
     )
     with pytest.raises(PageRefused, match="refuses any row of the page after 0"):
         ingest.run()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from airflow.sdk import Connection
-
-from outbound_transfer.airflow_compat.connections import with_parsed_extra
 
 
 def test_the_extra_fields_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk import Connection
+
+    from outbound_transfer.airflow_compat.connections import with_parsed_extra
+
     connection = Connection(
         conn_id="warehouse", conn_type="sqlite", host="h", port=5, password="p", extra=json.dumps({"a": 1})
     )

@@ -45,9 +45,9 @@ def test_a_timestamp_in_no_known_format_is_kept_as_text() -> None:
     assert (row["timestamp"], row["occurred_at"]) == ("yesterday", None)
 
 
-def test_an_id_that_occurs_twice_in_a_page_is_loaded_once() -> None:
-    table = page_table("acme", page(b'{"event_id": 1, "type": "a"}', b'{"event_id": 1, "type": "b"}'), NOW)
-    assert table["type"].to_pylist() == ["a"]
+def test_an_event_that_occurs_twice_in_a_page_is_loaded_once_and_another_of_its_id_as_well() -> None:
+    lines = (b'{"event_id": 1, "type": "a"}', b'{"type": "a", "event_id": "1"}', b'{"event_id": 1, "type": "b"}')
+    assert page_table("acme", page(*lines), NOW)["type"].to_pylist() == ["a", "b"]
 
 
 def test_a_page_without_lines_is_an_empty_table() -> None:

@@ -38,7 +38,8 @@ def test_a_copy_leaves_the_definitions_as_they_are() -> None:
         "x_deliveries_1",
         "x_deliveries_2",
         "x_calls_1",
-        "x_delivery_keys_1",
+        "x_memory_1",
+        "x_memory_2",
     }
 
 

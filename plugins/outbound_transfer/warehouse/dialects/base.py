@@ -23,6 +23,9 @@ Connect: TypeAlias = Callable[[], Any]
 
 DialectT = TypeVar("DialectT", bound="WarehouseDialect")
 
+#: Times a timeout, after which client and server give up one another if they hear nothing within a transaction.
+SILENCE_FACTOR: Final = 2
+
 #: Maximum number of keys per query: some databases accept about 1,000 parameters per statement.
 _MAX_KEYS_PER_QUERY: Final = 500
 
@@ -63,8 +66,8 @@ class WarehouseDialect(ABC):
     :cvar begin: statements that open a transaction that writes.
     :cvar lock: statements after which no other session can create tables, until the transaction ends; in the form of
         :meth:`.Warehouse.render`.
-    :cvar exists: query whether a table exists, with the named parameters ``quoted`` (with its schema), ``plain``
-        and ``schema``. None if there is no such query: then a row of the table is selected.
+    :cvar exists: query whether a table exists, with the named parameters ``plain`` (its name) and ``schema``. None if
+        there is no such query: then a row of the table is selected.
     :cvar uses_indexes: whether the database benefits from indexes besides the primary key.
     :cvar sets_comments: whether comments are set after a table is created. Some databases have none, or have them
         in the definition of the table.

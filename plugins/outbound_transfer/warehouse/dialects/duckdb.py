@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
+import uuid
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, Final
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects.base import Connect, DbApiHookLike, Row, WarehouseDialect
 from outbound_transfer.warehouse.errors import DuplicateRow, WarehouseBusy
+
+if TYPE_CHECKING:
+    from airflow.providers.common.sql.hooks.sql import DbApiHook
 
 #: Name of the attached file; no schema should have the same name.
 _NAME: Final = "outbound_transfer_file"
@@ -26,6 +33,15 @@ _NAME: Final = "outbound_transfer_file"
 #: default of 122,880 makes the file a sixth smaller.
 _ROW_GROUP: Final = 16_384
 
+#: Bytes at the start of a file that every checkpoint changes.
+_HEADER_SIZE: Final = 3 * 4_096
+
+#: What the URI of a hook begins with; the rest is what DuckDB opens.
+_URI: Final = "duckdb:///"
+
+#: What DuckDB opens that is not a file: ``:memory:``, and names with a prefix, as ``md:``.
+_OTHER_DATABASE: Final = re.compile(r"$|\w*:")
+
 #: Seconds to wait for other processes that have the file open; a page takes some hundredths of a second.
 LOCK_TIMEOUT: Final = 120.0
 
@@ -33,22 +49,58 @@ LOCK_TIMEOUT: Final = 120.0
 _PARAMETER_TYPES: Final = {"TIMESTAMP WITH TIME ZONE": "VARCHAR", "JSON": "VARCHAR", "BOOLEAN": "BIGINT"}
 
 
+class _StaleFile(Exception):
+    """Another process has changed the file while it was opened."""
+
+
 class _SharedInstance:
     """An instance of DuckDB; a file is attached to it while there are users."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: Path) -> None:
         import duckdb
 
         # Nearly all queries are small: more threads would only wait for one another.
         self._instance, self._path = duckdb.connect(config={"threads": 1}), path
         self._users, self._lock = 0, threading.Lock()
+        self._descriptor: int | None = None
 
     def attach(self) -> None:
+        """Attach the file, unless it is attached.
+
+        :raises _StaleFile: DuckDB may have read the file before another process has changed it.
+        """
         with self._lock:
             if not self._users:
-                quoted = self._path.replace("'", "''")
-                self._instance.execute(f"ATTACH '{quoted}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP})")
+                if not self._path.exists():
+                    _create_file(self._path)
+                self._attach(self._read_header())
             self._users += 1
+
+    def _attach(self, header: bytes) -> None:
+        quoted = str(self._path).replace("'", "''")
+        try:
+            self._instance.execute(f"ATTACH '{quoted}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP})")
+        except Exception as error:
+            if self._read_header() == header:
+                raise
+            raise _StaleFile from error
+        # DuckDB 2.0.0 reads the header before it locks the file. With an outdated one, it would write over what another
+        # process has committed in between.
+        if self._read_header() != header:
+            self._instance.execute(f"DETACH {_NAME}")
+            raise _StaleFile
+
+    def _read_header(self) -> bytes:
+        # Through a descriptor that stays open: at its close, this process would lose its locks of the file (fcntl(2)).
+        if self._descriptor is None or not os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
+            self._close()
+            self._descriptor = os.open(self._path, os.O_RDONLY)
+        return os.pread(self._descriptor, _HEADER_SIZE, 0)
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def detach(self) -> None:
         with self._lock:
@@ -58,13 +110,36 @@ class _SharedInstance:
                     self._instance.execute(f"DETACH {_NAME}")
                 except BaseException:
                     self._instance.close()  # releases the file
-                    _file.cache_clear()
+                    _instances.clear()
                     raise
+                finally:
+                    self._close()
 
     def cursor(self) -> Any:
         tx = self._instance.cursor()
         tx.execute(f"USE {_NAME}")
         return tx
+
+
+def _create_file(path: Path) -> None:
+    """Create a file, under another name first.
+
+    DuckDB looks whether there is a file before it locks it. Of two processes that create one, the later would write an
+    empty database over the tables of the other; and a third would refuse a file that has no header yet.
+    """
+    import duckdb
+
+    new = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    try:
+        duckdb.connect(new).close()
+        path.hardlink_to(new)
+    except FileExistsError:
+        pass  # another process was faster
+    except Exception:
+        duckdb.connect(path).close()  # says what is wrong, or creates it on a disk without links
+    finally:
+        with suppress(OSError):
+            new.unlink()
 
 
 class _AttachedConnection:
@@ -75,9 +150,14 @@ class _AttachedConnection:
         self.cursor, self.close = file.cursor, file.detach
 
 
-@cache
-def _file(path: str, pid: int) -> _SharedInstance:  # noqa: ARG001  # an instance does not outlive a fork
-    return _SharedInstance(path)
+#: By path and process: an instance does not outlive a fork.
+_instances: Final[dict[tuple[Path, int], _SharedInstance]] = {}
+
+
+def _instance(path: Path) -> _SharedInstance:
+    """Return the one instance of this process for a file: a second one could not open it."""
+    key = (path, os.getpid())
+    return _instances.get(key) or _instances.setdefault(key, _SharedInstance(path))
 
 
 class DuckDbConnections:
@@ -88,7 +168,6 @@ class DuckDbConnections:
 
     def __init__(self, hook: DbApiHookLike, timeout: float | None = None) -> None:
         self._hook, self._timeout = hook, timeout
-        self._path: str | None = None
 
     def __call__(self) -> Any:
         """Open a connection as soon as no other process has the file open.
@@ -112,31 +191,28 @@ class DuckDbConnections:
 
     def _connect(self) -> Any:
         if self._path is None:
-            connection = self._hook.get_conn()
-            self._path = _path_of(connection)
-            if not self._path:
-                return connection
-            connection.close()
+            return self._hook.get_conn()
         try:
-            return _AttachedConnection(_file(self._path, os.getpid())) if self._path else self._hook.get_conn()
+            return _AttachedConnection(_instance(self._path))
         except Exception as error:
             if _is_open_here(error):
                 return self._hook.get_conn()  # shares the instance that has the file open
             raise
 
+    @cached_property
+    def _path(self) -> Path | None:
+        """The path of the database's file; None if it is in memory or remote.
 
-def _path_of(connection: Any) -> str:
-    """Return the path of the database's file; empty if it is in memory or remote."""
-    connection.execute(
-        "SELECT path FROM duckdb_databases() WHERE database_name = current_database() AND type = 'duckdb'"
-    )
-    (path,) = connection.fetchone() or (None,)
-    return path or ""
+        The hook's connection is not asked for it: to open a file that this process has open already ends the lock that
+        keeps other processes out (fcntl(2)).
+        """
+        database = cast("DbApiHook", self._hook).get_uri().removeprefix(_URI)
+        return None if _OTHER_DATABASE.match(database) else Path(database).expanduser().resolve()
 
 
 def _is_busy(error: Exception) -> bool:
     # Another process has the file open, an error without a class of its own; or this process opens or closes it now.
-    return "lock on file" in str(error) or _is_open_here(error)
+    return isinstance(error, _StaleFile) or "lock on file" in str(error) or _is_open_here(error)
 
 
 def _is_open_here(error: Exception) -> bool:
@@ -153,7 +229,7 @@ class DuckDbDialect(WarehouseDialect):
     exists = (
         "SELECT count(*) > 0 FROM information_schema.tables"
         " WHERE table_name = $plain AND table_schema = coalesce($schema, current_schema())"
-        " AND table_catalog = current_database() AND $quoted IS NOT NULL"
+        " AND table_catalog = current_database()"
     )
     sets_comments = True
     supports_append = True

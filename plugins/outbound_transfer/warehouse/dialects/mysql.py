@@ -20,6 +20,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 
 from outbound_transfer.warehouse.dialects.base import (
+    SILENCE_FACTOR,
     Connect,
     DbApiHookLike,
     Row,
@@ -57,9 +58,10 @@ _SETTINGS: Final = (
 _DUPLICATE: Final = 1062
 _DEADLOCK: Final = 1213
 
-#: Errors over a row that another session has changed: a deadlock, a changed record or table. Not a lock wait timeout
-#: (1205), which says nothing of a change.
-_CONFLICTS: Final = frozenset((_DEADLOCK, 1020, 1412))
+#: Errors over what another session has changed: a deadlock, a changed record or table; a table, column or index that is
+#: there or gone by now, as no lock outlives a statement of DDL. Not a lock wait timeout (1205), which says nothing of a
+#: change.
+_CONFLICTS: Final = frozenset((_DEADLOCK, 1020, 1412, 1050, 1060, 1061, 1091))
 
 #: Errors that values may cause. Drivers have one class for these and for lost connections, and not all have SQLSTATE.
 _REFUSALS: Final = frozenset(
@@ -94,16 +96,21 @@ _UNKNOWN: Final = _Server(False, 1024 * 1024, _MYSQL_COLLATION)
 
 
 class _Connection:
-    """A connection whose cursors behave the same over each driver."""
+    """A connection whose cursors behave the same over each driver.
+
+    :ivar inner: the driver's.
+    """
 
     def __init__(self, inner: Any) -> None:
-        self._inner = inner
+        self.inner = inner
         self.commit, self.rollback, self.close = inner.commit, inner.rollback, inner.close
+        if hasattr(inner, "fileno"):
+            self.fileno = inner.fileno
 
     def cursor(self) -> _Cursor:
         # mysql-connector-python otherwise refuses the next statement until all rows are read.
-        is_connector = type(self._inner).__module__.startswith("mysql.connector")
-        return _Cursor(self._inner.cursor(buffered=True) if is_connector else self._inner.cursor())
+        is_connector = type(self.inner).__module__.startswith("mysql.connector")
+        return _Cursor(self.inner.cursor(buffered=True) if is_connector else self.inner.cursor())
 
 
 class _Cursor:
@@ -164,26 +171,19 @@ class MySqlDialect(WarehouseDialect):
     server = _UNKNOWN
 
     def connection_factory(self, hook: DbApiHookLike) -> Connect:
-        def connect() -> _Connection:
-            raw = hook.get_conn()
-            try:
-                return self._configured(raw)
-            except BaseException:
-                raw.close()
-                raise
+        return lambda: _Connection(hook.get_conn())
 
-        return connect
-
-    def _configured(self, raw: Any) -> _Connection:
+    def configure_connection(self, connection: _Connection) -> None:
+        raw = connection.inner
+        if self.timeout is not None and hasattr(raw, "read_timeout"):  # mysql-connector-python, which hides its socket
+            raw.read_timeout = math.ceil(SILENCE_FACTOR * self.timeout)
         decode_as_utf8(raw)
-        connection = _Connection(raw)
         tx = connection.cursor()
         if self.server is _UNKNOWN:
             self.server = _read_server(tx)
         for statement in self._session(self.server):
             tx.execute(statement)
         tx.close()
-        return connection
 
     def _session(self, server: _Server) -> Iterator[str]:
         """Yield the statements that a session begins with."""
@@ -196,6 +196,8 @@ class MySqlDialect(WarehouseDialect):
                     f"{name} = {max(math.ceil(self.timeout), 1)}"
                     for name in ("innodb_lock_wait_timeout", "lock_wait_timeout")
                 ),
+                # Otherwise a client that is gone without a word keeps its locks for hours.
+                f"wait_timeout = {math.ceil(SILENCE_FACTOR * self.timeout)}",
             ]
         yield f"SET NAMES utf8mb4 COLLATE {server.collation}"
         yield "SET " + ", ".join(f"SESSION {each}" for each in settings)

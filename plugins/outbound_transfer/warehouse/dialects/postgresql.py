@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
-from outbound_transfer.warehouse.dialects.base import DialectT, Row, WarehouseDialect, select_new_rows
+from outbound_transfer.warehouse.dialects.base import SILENCE_FACTOR, DialectT, Row, WarehouseDialect, select_new_rows
 from outbound_transfer.warehouse.dialects.refused import check_names
 from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse
 
@@ -33,7 +33,12 @@ class PostgresDialect(WarehouseDialect):
     # Two sessions that create one table at the same time collide in the catalog.
     lock = ("SELECT pg_advisory_xact_lock(8029759185026510692)",)
     clock = "SELECT extract(epoch FROM clock_timestamp())"
-    exists = "SELECT to_regclass(%(quoted)s) IS NOT NULL"
+    # Not to_regclass(): a session that has looked for a table before may not see that another one has created it since.
+    exists = (
+        "SELECT count(*) > 0 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+        " WHERE relname = %(plain)s"
+        " AND (nspname = %(schema)s OR %(schema)s::text IS NULL AND nspname = ANY(current_schemas(true)))"
+    )
     uses_indexes = True
     sets_comments = True
     supports_append = True
@@ -42,7 +47,12 @@ class PostgresDialect(WarehouseDialect):
     def with_timeout(self: DialectT, seconds: float) -> DialectT:
         changed = super().with_timeout(seconds)
         # Of the transaction alone: a pooler may give the session to others.
-        changed.begin = (*self.begin, f"SET LOCAL statement_timeout = {seconds * 1_000:.0f}")
+        changed.begin = (
+            *self.begin,
+            f"SET LOCAL statement_timeout = {seconds * 1_000:.0f}",
+            # Otherwise a client that is gone without a word keeps its locks for hours.
+            f"SET LOCAL idle_in_transaction_session_timeout = {SILENCE_FACTOR * seconds * 1_000:.0f}",
+        )
         return changed
 
     def needs_probe(self, tx: Any) -> bool:

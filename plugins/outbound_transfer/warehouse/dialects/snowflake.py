@@ -83,7 +83,7 @@ class SnowflakeDialect(WarehouseDialect):
     lock = ("UPDATE {schema_version} SET [version] = [version] + 1 WHERE [component] = 'lock'",)
 
     def check_group(self, name: str) -> None:
-        if name not in ("feed", "transfers"):
+        if name not in ("accounts", "feed", "transfers"):
             raise UnsupportedWarehouse(
                 f"Snowflake (preview) has the event feed and the transfers only, not the tables of '{name}': they are "
                 "written by every task, row by row. Use PostgreSQL, MySQL, MariaDB, SQLite or DuckDB for them"

@@ -1,4 +1,4 @@
-"""The running try of a task instance, as its state is filed."""
+"""The running try of a task instance, as its memory is filed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class StaleAttempt(OutboundTransferError):
+class StaleTry(OutboundTransferError):
     """A later try of the task has begun, so this one must do nothing more."""
 
 
-class TaskAttempt(NamedTuple):
+class TaskTry(NamedTuple):
     """One try of one task instance of one run.
 
     :ivar map_index: -1 if the task is not mapped.
@@ -32,7 +32,7 @@ class TaskAttempt(NamedTuple):
     is_fresh: bool
 
     @classmethod
-    def of(cls, context: Context) -> TaskAttempt:
+    def of(cls, context: Context) -> TaskTry:
         """Return the try that runs."""
         ti, started = context["ti"], context["dag_run"].start_date
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else -1
@@ -48,24 +48,34 @@ class TaskAttempt(NamedTuple):
             ti.try_number == 1 and not was_deferred and not getattr(context["dag_run"], "clear_number", 0),
         )
 
+    @property
+    def task(self) -> tuple[str, str, str, int]:
+        """The task instance, which its tries have in common."""
+        return self[:4]
+
     def remembers(self, run_started_at: str) -> bool:
-        """Return whether state from a run that was started then is this task's.
+        """Return whether the memory of an earlier try, whose run was started then, is this task's.
 
-        A clear starts a finished run anew. What a first try finds of a run that was started before its own is of a run
-        that was deleted and made again under its id.
-
-        :raises StaleAttempt: the run was started again since this try began.
+        A clear starts a finished run anew. The memory that a first try finds, of a run that was started before its own,
+        is of a run that was deleted and made again under its id.
         """
-        if run_started_at > self.run_started_at:
-            raise StaleAttempt(
+        return run_started_at == self.run_started_at or not self.is_fresh
+
+    def check_newest(self, other: TaskTry) -> None:
+        """Check that another try of the task instance has not begun after this one.
+
+        :raises StaleTry: it has, or the run was started again since this try began.
+        """
+        if other.run_started_at > self.run_started_at:
+            raise StaleTry(
                 "This task's run was started again since, so this try does nothing more, and sends nothing. If it is "
                 "the newest try, the schedulers' clocks differ: clear the task again"
             )
-        return run_started_at == self.run_started_at or not self.is_fresh
-
-    def superseded(self, newest: int) -> StaleAttempt:
-        """Return the error of this try if ``newest`` is the number of one that has begun since."""
-        return StaleAttempt(
-            f"Try {newest} of this task has begun: try {self.try_number} does nothing more, and sends nothing. If the "
-            f"task instance was deleted and created again, clear the task until its try number is {newest} or more"
-        )
+        # A task instance that was deleted, and made anew in a run that was started again, counts its tries from 1.
+        if other.run_started_at == self.run_started_at and other.try_number > self.try_number:
+            newest = other.try_number
+            raise StaleTry(
+                f"Try {newest} of this task has begun: try {self.try_number} does nothing more, and sends nothing. If "
+                f"the task instance was deleted and created again, clear the task until its try number is {newest} or "
+                "more"
+            )

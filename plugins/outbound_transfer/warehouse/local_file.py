@@ -1,8 +1,9 @@
-"""The ledger without configuration: a SQLite file, where all of Airflow runs on one machine.
+"""The database without configuration: a SQLite file, where all of Airflow runs on one machine.
 
-Airflow's own database tells: if it is the SQLite file in AIRFLOW_HOME, every component opens that file, and so can open
-another one beside it. With any other database, or an executor other than Airflow's default, components may run on
-several machines; each would then write and show a ledger of its own.
+It has the ledger and, where no connection is named for it, the memory of deliveries. Airflow's own database tells: if
+it is the SQLite file in AIRFLOW_HOME, every component opens that file, and so can open another one beside it. With any
+other database, or an executor other than Airflow's default, components may run on several machines; each would then
+have a file of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Final
 
 from outbound_transfer.airflow_compat.names import conf, get_airflow_home
 
-#: The ledger's file in AIRFLOW_HOME.
-LEDGER_FILE: Final = "outbound_transfer_ledger.db"
+#: The file in AIRFLOW_HOME.
+LOCAL_FILE: Final = "outbound_transfer.db"
 
 _AIRFLOW_FILE: Final = "airflow.db"
 _SINGLE_MACHINE_EXECUTOR: Final = "LocalExecutor"
@@ -40,8 +41,8 @@ class SqliteFileHook:
         """Do nothing: the dialect begins and commits every transaction."""
 
 
-def find_ledger_file() -> Path | None:
-    """Return the ledger's file, which may not exist yet; None where Airflow may run on several machines."""
+def find_local_file() -> Path | None:
+    """Return the file, which may not exist yet; None where Airflow may run on several machines."""
     home = Path(get_airflow_home())
     database = conf.get("database", "sql_alchemy_conn", fallback=_HIDDEN_DATABASE)
     is_single_machine = (
@@ -49,4 +50,4 @@ def find_ledger_file() -> Path | None:
         and (database == f"sqlite:///{home / _AIRFLOW_FILE}" or database.startswith(_HIDDEN_DATABASE))
         and (home / _AIRFLOW_FILE).is_file()
     )
-    return home / LEDGER_FILE if is_single_machine else None
+    return home / LOCAL_FILE if is_single_machine else None

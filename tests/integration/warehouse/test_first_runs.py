@@ -1,0 +1,166 @@
+"""Many processes that use an empty warehouse for the first time, at once: as the tasks of a new deployment do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.dialects import duckdb as dialect
+from outbound_transfer.warehouse.schema import GROUPS
+from support.feed_pages import CURSOR, PAGES, tables
+from support.first_runs import DRIVERS, Crowd, Place, create_table, crowd, increment, load_feed, upgrade, use_tables
+from support.mariadb import MARIADB_DRIVERS
+from support.timeouts import TEST_TIMEOUT
+from support.warehouses import Hook, InventedSqlite
+
+PROCESSES = 8
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Crowd]:
+    with crowd(PROCESSES) as some:
+        yield some
+
+
+@pytest.fixture(params=DRIVERS)
+def place(request: pytest.FixtureRequest, memory: Path) -> Place:
+    """An empty database of each kind."""
+    driver = request.param
+    if driver in ("sqlite", "duckdb", InventedSqlite.name):
+        return Place(driver, memory / "warehouse")
+    return Place(driver, request.getfixturevalue("mariadb" if driver in MARIADB_DRIVERS else "postgres"))
+
+
+def play_first_runs(processes: Crowd, place: Place, prefix: str) -> None:
+    # The feed first, and again at the end: its tables are there then, and the accounts are not.
+    for group in GROUPS:
+        assert processes.do(use_tables, place, prefix, group.name) == []
+    assert processes.do(load_feed, place, prefix) == []
+    hook = place.hook()
+    found = hook.fetch(f"SELECT component, version FROM {prefix}schema_version ORDER BY component")
+    assert found == [(name, 1) for name in sorted(group.name for group in GROUPS)]
+    assert hook.fetch(f"SELECT count(*) FROM {prefix}events") == [(3 * processes.size,)]
+
+
+def test_tables_are_created_once(processes: Crowd, place: Place) -> None:
+    for number in range(3):
+        play_first_runs(processes, place, f"first_{number}_")
+
+
+def test_steps_of_an_upgrade_run_once(processes: Crowd, place: Place) -> None:
+    for number in range(2):
+        prefix = f"upgraded_{number}_"
+        assert processes.do(load_feed, place, prefix) == []
+        for version in (2, 4):
+            assert processes.do(upgrade, place, prefix, version) == []
+        hook = place.hook()
+        assert hook.fetch(f"SELECT version FROM {prefix}schema_version") == [(4,)]
+        assert hook.fetch(f'SELECT "cursor" FROM {prefix}feed_cursor') == [(5,)] * PROCESSES
+        assert hook.fetch(f"SELECT invented FROM {prefix}events") == [(None,)] * (3 * PROCESSES)
+
+
+@pytest.mark.parametrize("driver", ["sqlite", "duckdb"])
+def test_a_file_is_created_once(processes: Crowd, driver: str, memory: Path) -> None:
+    for number in range(40):
+        place = Place(driver, memory / f"warehouse {number}")
+        assert processes.do(create_table, place) == []
+        found = {name for (name,) in place.hook().fetch("SELECT name FROM sqlite_master")}
+        assert found == {f"own_{process}" for process in range(PROCESSES)}
+    left = {path.name for path in memory.iterdir() if path.suffix not in (".wal", ".shm")}
+    assert left == {f"warehouse {number}" for number in range(40)}
+
+
+@pytest.mark.slow
+def test_fifty_at_once(place: Place) -> None:
+    with crowd(50) as processes:
+        play_first_runs(processes, place, "first_")
+
+
+# -------------------------------------------------------------------------------------------------------- DuckDB's file
+
+
+def test_a_file_that_came_between_is_not_emptied(hook_of: Callable[[str], Hook], monkeypatch: Any) -> None:
+    feed = tables(hook_of("duckdb"))
+    feed.get_or_create_cursor()
+    feed.load_page(PAGES[0])
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    assert feed.get_or_create_cursor() == 4
+
+
+OPEN = "import duckdb, sys; duckdb.connect(sys.argv[1]).execute(sys.argv[2])"
+
+
+def run_elsewhere(file: Path, statement: str) -> str:
+    """Run a statement in another process; return its error."""
+    command = [sys.executable, "-c", OPEN, str(file), statement]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT, check=False).stderr
+
+
+def test_a_second_use_in_a_process_lets_no_other_process_in(hook_of: Callable[[str], Hook], memory: Path) -> None:
+    with Warehouse(hook_of("duckdb")).transaction(), Warehouse(hook_of("duckdb")).read():
+        error = run_elsewhere(memory / "warehouse.duckdb", "SELECT 1")
+    assert "Could not set lock on file" in error
+
+
+def test_a_file_that_changed_while_it_was_opened_is_opened_again(
+    hook_of: Callable[[str], Hook], memory: Path, monkeypatch: Any
+) -> None:
+    """DuckDB 2.0.0 reads the header, then locks the file: what was committed in between would be lost."""
+    hook, headers = hook_of("duckdb"), []
+    with Warehouse(hook).transaction() as tx:
+        tx.execute("CREATE TABLE counter AS SELECT 0 AS number")
+    read_header = dialect._SharedInstance._read_header
+
+    def change_after_the_first(instance: dialect._SharedInstance) -> bytes:
+        headers.append(read_header(instance))
+        if len(headers) == 1:
+            assert run_elsewhere(memory / "warehouse.duckdb", "UPDATE counter SET number = 1") == ""
+        return headers[-1]
+
+    monkeypatch.setattr(dialect._SharedInstance, "_read_header", change_after_the_first)
+    assert hook.fetch("SELECT number FROM counter") == [(1,)]
+    assert len(headers) == 4  # before and after it was opened, twice
+    assert headers[0] != headers[1]
+    assert len({*headers[1:]}) == 1
+
+
+@pytest.mark.slow
+def test_what_is_committed_is_not_lost(memory: Path) -> None:
+    """Without a look at the header, about one of a thousand transactions is."""
+    place = Place("duckdb", memory / "warehouse")
+    with place.warehouse("").transaction() as tx:
+        tx.execute("CREATE TABLE counter AS SELECT 0 AS number")
+    with crowd(4) as processes:
+        assert processes.do(increment, place, 1_500) == []
+    assert place.hook().fetch("SELECT number FROM counter") == [(6_000,)]
+
+
+def test_the_file_is_that_of_the_hook(memory: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(memory)
+    monkeypatch.setenv("HOME", str(memory))
+    for name in ("plain.duckdb", "~/in home.duckdb", "it's 100%? & #1.duckdb"):
+        hook = Place("duckdb", Path(name)).hook()
+        assert tables(hook).get_or_create_cursor() == 0
+        with closing(hook.get_conn()) as connection:
+            assert connection.execute(CURSOR).fetchall() == [(0,)]
+    assert {path.name for path in memory.iterdir()} == {"in home.duckdb", "it's 100%? & #1.duckdb", "plain.duckdb"}
+
+
+def test_a_file_that_cannot_be_created_is_named(memory: Path) -> None:
+    with pytest.raises(duckdb.IOException, match=r'no folder/warehouse"'):
+        tables(Place("duckdb", memory / "no folder" / "warehouse").hook()).get_or_create_cursor()
+
+
+def test_a_database_in_memory_is_that_of_the_hook() -> None:
+    hook = Place("duckdb", Path(":memory:shared")).hook()
+    with closing(hook.get_conn()) as connection:
+        assert tables(hook).get_or_create_cursor() == 0
+        assert connection.execute(CURSOR).fetchall() == [(0,)]
