@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from outbound_transfer.airflow_compat.task_attempt import StaleAttempt
-from outbound_transfer.airflow_compat.variables import VariablesUnavailable
+from outbound_transfer.airflow_compat.task_loops import UnreadableLoop
+from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.client.settings import InvalidSettings
-from outbound_transfer.delivery.comparison import AlreadyDelivered
-from outbound_transfer.delivery.state import StateLost
-from outbound_transfer.delivery.task_run import TaskNotRunning
+from outbound_transfer.delivery.memory_store import StateLost
 from outbound_transfer.lake.object_errors import (
     InvalidObject,
     MissingPages,
@@ -17,6 +15,7 @@ from outbound_transfer.lake.object_errors import (
     UnreliableStorage,
 )
 from outbound_transfer.protocol.errors import (
+    AlreadyDelivered,
     ApiNotEnabled,
     ApiNotPermitted,
     AuthOptionNotEnabled,
@@ -48,6 +47,7 @@ from outbound_transfer.protocol.errors import (
     SourceError,
     SourceMissing,
     SourceUnreadable,
+    TaskNotRunning,
     TimedOut,
     TransferLimitReached,
     WrongTransfer,
@@ -66,7 +66,9 @@ from outbound_transfer.warehouse.errors import (
     InvalidCursor,
     InvalidName,
     KeyOfAnotherUser,
+    MemoryUnavailable,
     MissingTables,
+    NoMemoryTable,
     NotAnIcebergConnection,
     NotASqlConnection,
     PageRefused,
@@ -106,10 +108,12 @@ __all__ = [
     "KeyOfAnotherUser",
     "LengthRequired",
     "MalformedResponse",
+    "MemoryUnavailable",
     "MissingPages",
     "MissingTables",
     "NameRefused",
     "NoCredit",
+    "NoMemoryTable",
     "NotASqlConnection",
     "NotAnIcebergConnection",
     "NotConnected",
@@ -135,7 +139,7 @@ __all__ = [
     "SourceError",
     "SourceMissing",
     "SourceUnreadable",
-    "StaleAttempt",
+    "StaleTry",
     "StateLost",
     "StrayObjects",
     "TaskNotRunning",
@@ -143,11 +147,11 @@ __all__ = [
     "TooManyRejectedLines",
     "TransferLimitReached",
     "UnknownFeed",
+    "UnreadableLoop",
     "UnreliableStorage",
     "UnreliableTable",
     "UnsupportedWarehouse",
     "UnusableTable",
-    "VariablesUnavailable",
     "WarehouseBusy",
     "WarehouseError",
     "WrongTransfer",

@@ -152,7 +152,7 @@ def get_provider_info() -> dict[str, Any]:
                         "description": (
                             "Whether deliveries are recorded without ledger_conn_id, if all of Airflow runs on one "
                             "machine: with its SQLite database airflow.db in AIRFLOW_HOME and the LocalExecutor. They "
-                            "are then in the file outbound_transfer_ledger.db beside it. Elsewhere the log of each "
+                            "are then in the file outbound_transfer.db beside it. Elsewhere the log of each "
                             "delivery says that the page does not show it, unless this is False."
                         ),
                         "version_added": "0.1.0",

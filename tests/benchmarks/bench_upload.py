@@ -101,8 +101,8 @@ def run_ours(service: dict[str, str], transfer_id: str, file: Path, *options: st
 def upload(url: str, key: str, transfer_id: str, file: str, *, is_digested: bool) -> dict[str, float]:
     """One upload in a process of its own: seconds, and MiB that its peak memory grew by."""
     from outbound_transfer.client import Client, Settings
-    from outbound_transfer.delivery.checksum import HashingUpload
-    from outbound_transfer.delivery.sources import resolve_files
+    from outbound_transfer.files.checksum import HashingUpload
+    from outbound_transfer.files.sources import resolve_files
     from outbound_transfer.protocol import endpoints
 
     (source,) = resolve_files(file)

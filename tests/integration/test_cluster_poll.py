@@ -147,7 +147,7 @@ def test_one_polls_and_all_finish(sandbox: Sandbox, shared_hook: Hook) -> None:
     play(sandbox, shared_hook, story)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_three_cost_little_more_than_one(sandbox: Sandbox, sqlite: Hook) -> None:
     sent = send(sandbox, 300)
 
@@ -169,7 +169,7 @@ def test_three_cost_little_more_than_one(sandbox: Sandbox, sqlite: Hook) -> None
     assert together <= alone + 3 * 2 * (3_600 / TRUST_INTERVAL + 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["kill", "freeze", "stop"])
 def test_another_goes_on(sandbox: Sandbox, shared_hook: Hook, fault: str) -> None:
     sent = send(sandbox, 30)
@@ -242,7 +242,7 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_rows_lose_nothing(sandbox: Sandbox, shared_hook: Hook, damage: str) -> None:
     sent = send(sandbox, 12)
@@ -307,7 +307,7 @@ def test_what_an_event_names_is_read_first(sandbox: Sandbox, shared_hook: Hook) 
     play(sandbox, shared_hook, story)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_full_polls_become_rare_while_events_name_what_is_picked_up(sandbox: Sandbox, sqlite: Hook) -> None:
     *sent, canceled, late, last = send(sandbox, 200)
 
@@ -345,7 +345,7 @@ def test_full_polls_become_rare_while_events_name_what_is_picked_up(sandbox: San
     play(sandbox, sqlite, story)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_only_a_read_of_its_own_concludes(sandbox: Sandbox, sqlite: Hook) -> None:
     """A deadline, an expiry and an id that the key does not see, in a process that does not hold the lease."""
     late, *sent = send(sandbox, 10)

@@ -134,7 +134,7 @@ PARTIAL = """
     from functools import partial
     from pathlib import Path
     from airflow.sdk import DAG
-    from outbound_transfer.delivery.content import ContentWriter
+    from outbound_transfer.files.content import ContentWriter
     from outbound_transfer.operators.transfer import DeliverFilesOperator
 
     def same(text):

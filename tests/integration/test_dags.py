@@ -121,15 +121,15 @@ def test_a_run_knows_what_its_task_made_in_another(run_dag, connection, sandbox,
     (tmp_path / "a.txt").write_text("content")
     source = f"""
         from airflow.sdk import dag
-        from outbound_transfer.delivery.task_run import TaskRun
+        from outbound_transfer.delivery.task_facts import TaskFacts
         from outbound_transfer.operators.transfer import DeliverFilesOperator
 
         class Deliver(DeliverFilesOperator):
             def execute(self, context):
                 if not (asked := context["params"]["asked"]):
                     return super().execute(context)
-                is_of_another_run = TaskRun(context).lookup_in_other_runs(self.hook().get_account())
-                return {{one: is_of_another_run(one) for one in asked}}
+                facts, account = TaskFacts(context), self.hook().get_account()
+                return {{one: facts.was_made_by_another_run(account, one, None) for one in asked}}
 
         @dag(schedule=None, params={{"asked": []}})
         def under_test():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, nullcontext
@@ -13,27 +14,22 @@ from unittest import mock
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.airflow_compat.task_attempt import StaleAttempt, TaskAttempt
+from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.client import client
 from outbound_transfer.delivery.delivery_key import check_delivery_key
-from outbound_transfer.delivery.state import StateLost
-from outbound_transfer.delivery.task_run import TaskNotRunning
-from outbound_transfer.operators.transfer import SendTransferOperator
-from outbound_transfer.protocol.errors import DraftChanged, InvalidDelivery
-from outbound_transfer.protocol.messages import Operation, Upload
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.delivery_keys import KeyState
-from outbound_transfer.warehouse.errors import DeliveryKeyInUse, UnreliableTable, UnsupportedWarehouse
+from outbound_transfer.delivery.memory_store import StateLost
+from outbound_transfer.operators.transfer import CreateTransferOperator
+from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
+from outbound_transfer.protocol.messages import Operation
+from outbound_transfer.warehouse.errors import DeliveryKeyInUse, MemoryUnavailable
+from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
 from support.deliveries import billed
 from support.keyed_tasks import STATE_CONN_ID, KeyedTaskInstance, keyed_task, sqlite_connection
-from support.mariadb import MARIADB_DRIVERS
 from support.tasks import ProcessCrashed, SimulatedClock, again, dying_after_the_send, without_credit
-from support.warehouses import Hook
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
-DATABASES = ["sqlite", "duckdb", "psycopg", "psycopg2", *MARIADB_DRIVERS]
 
 Deliver = Callable[..., KeyedTaskInstance]
 
@@ -106,7 +102,7 @@ def test_what_was_sent_is_not_sent_again_in_another_account(
             task.before_retry()
         with (
             nullcontext() if is_cleared else dying_after_the_send(),
-            pytest.raises(AirflowFailException, match="the connection leads to another account now"),
+            pytest.raises(AirflowFailException, match="(and the connection leads to|cannot be listed now)"),
         ):
             again(task) if is_cleared else task.run()
         assert (len(billed(sandbox)), len(billed(elsewhere))) == (1, 0)
@@ -134,7 +130,10 @@ def test_a_retry_does_not_send_again_under_another_key(deliver: Deliver, sandbox
         return operator
 
     task.make = make_at_another_time
-    with dying_after_the_send(), pytest.raises(AirflowFailException, match="It may be this very delivery"):
+    with (
+        dying_after_the_send(),
+        pytest.raises(AirflowFailException, match="already delivered"),
+    ):
         task.run()
     assert list(billed(sandbox).values()) == [1]
     again(task)  # which is how a user sends it again
@@ -150,7 +149,7 @@ def test_a_run_whose_key_is_removed_does_not_send_again(deliver: Deliver, sandbo
         two.run()
         one.of_other_runs = [two]
 
-    with pytest.raises(AirflowFailException, match="It may be this very delivery"):
+    with pytest.raises(AirflowFailException, match="already delivered"):
         again(one, delivery_key=None)
     assert list(billed(sandbox).values()) == [1]
 
@@ -179,7 +178,7 @@ def test_other_files_under_a_key_that_was_delivered_are_refused(deliver: Deliver
     sent = first.run()["id"]
     file.write_bytes(b"CONTENT")
     for task in (deliver("two"), deliver("two", retries=1)):
-        with pytest.raises(AirflowFailException, match=r"with other files: report\.csv has other content"):
+        with pytest.raises(AirflowFailException, match=r"with other input: report\.csv has other content"):
             task.run()
     file.unlink()
     assert deliver("three").run()["id"] == sent
@@ -195,7 +194,7 @@ def test_a_run_that_is_made_anew_under_its_id_may_not_have_other_files(
     assert anew.run()["id"] == sent
     file.write_bytes(b"CONTENT")
     anew.try_number = 0
-    with pytest.raises(AirflowFailException, match=r"with other files: report\.csv has other content"):
+    with pytest.raises(AirflowFailException, match=r"with other input: report\.csv has other content"):
         anew.run()
     assert list(billed(sandbox)) == [sent]
 
@@ -251,7 +250,7 @@ def test_an_owner_that_lost_its_key_sends_nothing_and_removes_nothing(deliver: D
         return check(**arguments)
 
     first.get_task_states = be_overtaken  # type: ignore[method-assign]
-    with pytest.raises(StaleAttempt, match="Another task has claimed delivery key 'k'"):
+    with pytest.raises(StaleTry, match="Another task has claimed delivery key 'k'"):
         first.run()
     assert list(billed(sandbox)) == second_sent
     assert again(first)["id"] == second_sent[0]
@@ -282,66 +281,25 @@ def test_an_owner_that_was_overtaken_replaces_no_file(
                 second.run()
         return send(*arguments)
 
-    overtaken = (StaleAttempt, StateLost)
+    overtaken = (StaleTry, StateLost)
     with mock.patch.object(client, "send", be_overtaken), pytest.raises(overtaken):
         first.run()
     requests = sandbox.requests()
-    assert [call["status"] for call in requests if call["path"].endswith("/files")] == [201, 201, 200]
-    assert [call["method"] for call in requests].count("DELETE") == 1  # by the owner, of the first version
+    assert [call["status"] for call in requests if call["path"].endswith("/files")] == [201, 201, 404]
+    assert [call["status"] for call in requests if call["method"] == "DELETE"] == [204] * 2
 
     sent = again(second)
     assert [file["size"] for file in sent["files"]] == [len(b"third")]
     assert list(billed(sandbox)) == [sent["id"]]
 
 
-@pytest.mark.parametrize("change_to", [b"", b"CONTENT", b"other size"], ids=["removed", "replaced", "resized"])
-@pytest.mark.parametrize("delivery_key", ["k", None], ids=["another run", "the next try"])
-def test_what_an_overtaken_owner_has_changed_is_not_sent(
-    deliver: Deliver, sandbox: Sandbox, hook: Any, file: Path, delivery_key: str | None, change_to: bytes
-) -> None:
-    """Its request was under way when it was taken for dead."""
-    arguments = {"keep_draft": True, "delivery_key": delivery_key}
-    arguments["files"] = [str(file), {"name": "other.csv", "content": "other"}]
-    first = deliver("one", **arguments)
-    file.write_bytes(b"CONTENT")
-    with without_credit(sandbox):
-        first.run()
-    file.write_bytes(b"content")
-    draft = first.xcoms["transfer_id"]
-    before = {one.id for one in hook.list_files(draft) if one.name == file.name}
-    task = deliver("two", **arguments) if delivery_key else first
-    check = task.get_task_states
-
-    def change_draft(**given: Any) -> Any:
-        attached = next((one for one in hook.list_files(draft) if one.name == file.name), None)
-        if attached is None or attached.id in before:
-            return check(**given)  # not attached yet
-        task.get_task_states = check  # type: ignore[method-assign]
-        hook.remove_file(draft, attached.id)
-        if change_to:
-            hook.attach_file(draft, Upload(file.name, len(change_to), lambda: iter([change_to])))
-        return check(**given)
-
-    task.get_task_states = change_draft  # type: ignore[method-assign]
-    with pytest.raises(DraftChanged, match=f"Draft {draft} does not hold the files"):
-        again(task)
-    assert not billed(sandbox)
-
-    sent = again(task)
-    assert {one["name"]: sandbox.stored_content(draft, one["id"]) for one in sent["files"]} == {
-        file.name: b"content",
-        "other.csv": b"other",
-    }
-    assert list(billed(sandbox)) == [draft]
-
-
-def test_only_who_goes_on_with_a_draft_reads_its_files_again(deliver: Deliver, sandbox: Sandbox) -> None:
+def test_who_goes_on_with_a_draft_reads_it_once(deliver: Deliver, sandbox: Sandbox) -> None:
     first = deliver("one", keep_draft=True)
     with without_credit(sandbox):
         first.run()
     assert [call["method"] for call in sandbox.requests()] == ["POST"] * 3
     again(first)
-    assert [call["method"] for call in sandbox.requests()[3:]] == ["GET", "GET", "POST"]
+    assert [call["method"] for call in sandbox.requests()[3:]] == ["GET", "POST"]
 
 
 def test_a_try_that_airflow_has_given_up_does_not_send(deliver: Deliver, sandbox: Sandbox) -> None:
@@ -349,7 +307,7 @@ def test_a_try_that_airflow_has_given_up_does_not_send(deliver: Deliver, sandbox
     task.state = "failed"
     with pytest.raises(AirflowFailException) as failed:
         task.run()
-    assert isinstance(failed.value.__cause__, TaskNotRunning)
+    assert isinstance(failed.value.__context__, TaskNotRunning)
     assert not billed(sandbox)
 
 
@@ -363,9 +321,9 @@ def test_a_lost_row_is_not_read_as_never_delivered(
     """Nor is another key, or none, that a task has after it has delivered."""
     task = deliver("one")
     sent = task.run()["id"]
-    change(states, "DELETE FROM outbound_transfer_delivery_keys")
+    change(states, "DELETE FROM outbound_transfer_memory")
     for _ in range(2):
-        with pytest.raises(AirflowFailException, match=f"Transfer {sent}, .* may be this very delivery"):
+        with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
             again(task, **changes)
     assert list(billed(sandbox)) == [sent]
 
@@ -380,14 +338,14 @@ def test_a_run_asks_about_a_lost_row_whenever_it_was_sent(
     later = deliver("two")
     later.start_date += timedelta(days=30)
     if is_known_to_lack_its_record:
-        change(states, "DELETE FROM outbound_transfer_delivery_keys")
+        change(states, "DELETE FROM outbound_transfer_memory")
         with pytest.raises(AirflowFailException, match="may be this very delivery"):
             again(first)
     else:
         assert later.run()["id"] == sent
-        change(states, "DELETE FROM outbound_transfer_delivery_keys")
+        change(states, "DELETE FROM outbound_transfer_memory")
     for _ in range(2):
-        with pytest.raises(AirflowFailException, match=f"Transfer {sent}, .* may be this very delivery"):
+        with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
             again(later)
     assert list(billed(sandbox)) == [sent]
 
@@ -399,7 +357,7 @@ def test_a_lost_row_is_asked_about_with_the_transfers_of_other_keys_left_out(
     known = other.run()["id"]
     with without_credit(sandbox):
         task.run()
-    change(states, "DELETE FROM outbound_transfer_delivery_keys WHERE delivery_key = 'k'")
+    change(states, "DELETE FROM outbound_transfer_memory WHERE delivery_key = 'k'")
     assert again(task)["id"] != known
     assert len(billed(sandbox)) == 2
 
@@ -409,11 +367,11 @@ def test_a_row_that_goes_during_the_delivery_stops_it(deliver: Deliver, sandbox:
     check = task.get_task_states
 
     def lose(**arguments: Any) -> Any:
-        change(states, "DELETE FROM outbound_transfer_delivery_keys")
+        change(states, "DELETE FROM outbound_transfer_memory")
         return check(**arguments)
 
     task.get_task_states = lose  # type: ignore[method-assign]
-    with pytest.raises(StaleAttempt, match="The row of delivery key 'k' is gone"):
+    with pytest.raises(StaleTry, match="The row of delivery key 'k' is gone"):
         task.run()
     assert not billed(sandbox)
 
@@ -432,14 +390,14 @@ def test_another_users_connection_does_not_send_what_it_cannot_see(
 # What is refused.
 
 
-@pytest.mark.parametrize("key", ["", "None", " k", "k ", "a\nb", "a\0", "x" * 251, "\udce9", 7, ["k"]])
+@pytest.mark.parametrize("key", ["", "None", " k", "k ", "a\nb", "a\0", "\udce9", 7, ["k"]])
 def test_what_can_be_no_key_is_refused(deliver: Deliver, sandbox: Sandbox, key: Any) -> None:
-    with pytest.raises(AirflowFailException, match="delivery_key must be a text of 1 to 250 printable characters"):
+    with pytest.raises(AirflowFailException, match="delivery_key must be a text of printable characters"):
         deliver("one", delivery_key=key).run()
     assert not sandbox.requests()
 
 
-@pytest.mark.parametrize("key", ["statements-2026-01-31", "x" * 250, "Straße 報告 {}?%s[a]", "k"])
+@pytest.mark.parametrize("key", ["statements-2026-01-31", "x" * 2_000, "Straße 報告 {}?%s[a]", "k"])
 def test_other_texts_are_keys(deliver: Deliver, key: str) -> None:
     assert check_delivery_key(key) == key
     sent = deliver("one", delivery_key=key).run()["id"]
@@ -447,14 +405,43 @@ def test_other_texts_are_keys(deliver: Deliver, key: str) -> None:
 
 
 def test_without_a_database_a_key_is_refused(
-    deliver: Deliver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    deliver: Deliver, sandbox: Sandbox, several_machines: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(STATE_CONN_ID)
-    with pytest.raises(AirflowFailException, match=r"Name a connection in \[outbound_transfer\] state_conn_id"):
+    with pytest.raises(AirflowFailException, match=r"delivery_key needs a table .* set state_conn_id in the section"):
         deliver("one").run()
     assert not sandbox.requests()
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "states")
     deliver("one").run()
+
+
+def test_on_one_machine_a_key_needs_no_setting(
+    deliver: Deliver, sandbox: Sandbox, single_machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(STATE_CONN_ID)
+    sent = deliver("one").run()["id"]
+    assert deliver("two").run()["id"] == sent
+    with closing(sqlite3.connect(single_machine / LOCAL_FILE)) as connection:
+        found = connection.execute("SELECT delivery_key, transfer_id FROM outbound_transfer_memory").fetchall()
+    assert found == [("k", sent)]
+
+
+@pytest.mark.parametrize("tries", [0, 1], ids=["first try", "retry"])
+@pytest.mark.parametrize("is_configured_by", ["STATE_CONN_ID", "LEDGER_CONN_ID"])
+def test_a_database_that_is_down_fails_the_delivery_before_anything_is_created(
+    deliver: Deliver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, is_configured_by: str, tries: int
+) -> None:
+    down = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": "secret", "schema": "d"}
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps(down))
+    monkeypatch.delenv(STATE_CONN_ID)
+    monkeypatch.setenv(f"AIRFLOW__OUTBOUND_TRANSFER__{is_configured_by}", "states")
+    task = deliver("one")
+    task.try_number = tries
+    with pytest.raises(
+        MemoryUnavailable, match=r"^Nothing was sent, as .* cannot be claimed: connection 'states' fails"
+    ):
+        task.run()
+    assert not sandbox.requests()
 
 
 def test_a_key_is_not_resent(deliver: Deliver, sandbox: Sandbox) -> None:
@@ -476,7 +463,7 @@ def test_a_resend_may_be_text(deliver: Deliver, sandbox: Sandbox) -> None:
     sent = task.run()["id"]
     assert again(task, resend="False")["id"] == sent
     assert again(task, resend="True")["id"] != sent
-    assert "resend" in SendTransferOperator.template_fields
+    assert "resend" in CreateTransferOperator.template_fields
 
 
 # Deferrals.
@@ -487,7 +474,7 @@ def test_a_deferred_owner_goes_on_with_its_draft(deliver: Deliver, sandbox: Sand
     sandbox.plan_faults({**later, "method": "POST", "path": "*/send"})
     task = deliver("one", deferrable=True)
     sent = task.run()["id"]
-    assert task.deferrals == 1
+    assert 1 <= task.deferrals <= 3, "the refused send, and the calls that are reserved after it"
     assert list(billed(sandbox)) == [sent]
     assert [call["path"] for call in sandbox.requests()].count("/v1/transfers") == 1
 
@@ -498,120 +485,6 @@ def test_who_waits_for_pickup_waits_for_the_transfer_of_the_key(
     done = [deliver(run, wait=True, deferrable=True, poke_interval=1).run() for run in ("one", "two")]
     assert [one["status"] for one in done] == ["complete"] * 2
     assert len(billed(sandbox)) == 1
-
-
-# The table.
-
-
-class Keys:
-    """Opens the state of the key "k" for a task's try: ``keys("run", 2)``."""
-
-    def __init__(self, hook: Hook) -> None:
-        self.hook = hook
-
-    def __call__(
-        self, run_id: str = "r", number: int = 1, *, key: str = "k", start: str = "2026", **other: Any
-    ) -> KeyState:
-        attempt = TaskAttempt("d", run_id, "t", -1, number, start, is_fresh=True)
-        return KeyState(Warehouse(self.hook), "https://example.com", key, attempt, **other)
-
-
-@pytest.fixture(params=DATABASES)
-def keys(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Keys:
-    return Keys(hook_of(request.param))
-
-
-def is_dead(owner: TaskAttempt) -> bool:
-    return False
-
-
-def is_alive(owner: TaskAttempt) -> bool:
-    return True
-
-
-def test_the_owner_writes_and_whoever_lost_the_key_does_not(keys: Keys) -> None:
-    first, second = keys("one", first_values={"n": 0}), keys("two")
-    first.claim(is_alive)
-    assert (first.get("n"), second.get("n")) == (0, 0)
-    first.set("a", {"transfer_id": "t1", "name": "caf\udce9 \0"})
-    with pytest.raises(DeliveryKeyInUse):
-        second.claim(is_alive)
-    with pytest.raises(StaleAttempt):
-        second.set("a", 1)
-    second.claim(is_dead)
-    assert second.get("a") == {"transfer_id": "t1", "name": "caf\udce9 \0"}
-    for use in (
-        lambda: first.get("a"),
-        lambda: first.set("a", 2),
-        lambda: first.record_sent("x"),
-        first.check_still_owner,
-    ):
-        with pytest.raises(StaleAttempt):
-            use()
-    second.set("b", 2)
-    assert (keys("three").get("a"), keys("three").get("b")) == ({"transfer_id": "t1", "name": "caf\udce9 \0"}, 2)
-
-
-def test_what_was_sent_is_read_and_never_claimed(keys: Keys) -> None:
-    first, second = keys("one"), keys("two")
-    first.claim(is_alive)
-    first.set("a", 1)
-    first.record_sent("t1")
-    second.claim(is_alive)
-    assert (second.is_sent, second.get("a")) == (True, 1)
-    with pytest.raises(StaleAttempt):
-        second.set("a", 2)
-    first.check_still_owner()
-    other = keys("three", key="K")
-    other.claim(is_dead)
-    assert [len(one.of_other_keys(transfer)) for one, transfer in ((other, "t1"), (first, "t1"), (other, "t2"))] == [
-        1,
-        0,
-        0,
-    ]
-
-
-def test_only_the_newest_try_of_a_task_claims_and_only_the_same_is_resumed(keys: Keys) -> None:
-    keys(number=2).claim(is_alive)
-    with pytest.raises(StaleAttempt, match="Try 2 of this task has begun"):
-        keys(number=1).claim(is_alive)
-    same, next_one, made_anew = keys(number=2), keys(number=3), keys(number=1, start="2027")
-    same.claim(is_alive)
-    next_one.claim(is_alive)
-    made_anew.claim(is_alive)
-    assert [state.is_resumed for state in (same, next_one, made_anew)] == [True, False, False]
-
-
-def test_of_those_that_saw_the_same_owner_one_takes_over(keys: Keys) -> None:
-    keys("dead").claim(is_dead)
-    winner, loser = keys("winner"), keys("loser")
-
-    def is_overtaken(owner: TaskAttempt) -> bool:
-        if owner.run_id == "dead":
-            winner.claim(is_dead)
-        return owner.run_id == "winner"
-
-    with pytest.raises(DeliveryKeyInUse, match="run winner"):
-        loser.claim(is_overtaken)
-    winner.check_still_owner()
-
-
-def test_a_table_that_is_behind_or_mixes_keys_up_is_refused(keys: Keys) -> None:
-    state = keys()
-    state.claim(is_dead)
-    state.claim(is_dead)
-    keys.hook.run("UPDATE outbound_transfer_delivery_keys SET claim_number = 1")
-    with pytest.raises(UnreliableTable, match="not to a replica"):
-        state.set("a", 1)
-
-
-def test_a_database_that_enforces_no_keys_is_refused() -> None:
-    with pytest.raises(UnsupportedWarehouse, match="not the tables of 'delivery_keys'"):
-        Keys(Hook("snowflake", connect_to_nothing))().claim(is_dead)
-
-
-def connect_to_nothing() -> Any:
-    raise AssertionError("nothing is asked of it")
 
 
 def test_an_invalid_key_is_an_invalid_delivery() -> None:

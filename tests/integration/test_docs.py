@@ -74,8 +74,8 @@ SENDS = {
     "account_events": 0,
     "outstanding": 0,
     "report_from_memory": 1,
-    "monthly_figures": 1,
     "board_minutes": 1,
+    "monthly_figures": 1,
     "statements_to_all": 2,
     "daily_statements": 1,
 }

@@ -67,8 +67,8 @@ def test_other_input_after_the_send_names_what_was_sent(deliver, sandbox) -> Non
     sent = task.run()["id"]
     with pytest.raises(AirflowFailException) as raised:
         again(task, subject="Other")
-    assert isinstance(raised.value.__cause__, AlreadyDelivered)
-    assert (raised.value.transfer_id, raised.value.not_picked_up) == (sent, None)
+    assert isinstance(raised.value.__context__, AlreadyDelivered)
+    assert (raised.value.transfer_id, raised.value.not_picked_up) == (sent, ["ann@example.com"])
 
 
 @BOTH_MODES
@@ -109,7 +109,7 @@ def test_the_xcom_masks_what_a_log_masks(deliver, sandbox, monkeypatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError("no login with correct-horse-battery")
 
-    monkeypatch.setattr(Delivery, "attach", fail)
+    monkeypatch.setattr(Delivery, "_fill", fail)
     task = deliver()
     with pytest.raises(OSError, match="no login"):
         task.run()

@@ -10,7 +10,7 @@ import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.delivery.delivery import Delivery
-from outbound_transfer.delivery.task_run import TaskRun
+from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -269,14 +269,14 @@ def test_runs_that_are_cleared_together_do_not_refuse_each_other(dag, monkeypatc
     for task in (one, two):
         with pytest.raises(AirflowFailException, match="ann@"):
             task.run()
-    create = Delivery.create
+    create = Delivery._create
 
     def create_after_the_other_run_has_sent(self: Delivery, *arguments: Any) -> Any:
-        monkeypatch.setattr(Delivery, "create", create)
+        monkeypatch.setattr(Delivery, "_create", create)
         again(two, **ARGUMENTS)
         return create(self, *arguments)
 
-    monkeypatch.setattr(Delivery, "create", create_after_the_other_run_has_sent)
+    monkeypatch.setattr(Delivery, "_create", create_after_the_other_run_has_sent)
     again(one, **ARGUMENTS)
     assert dag.billed() == 3
 
@@ -365,7 +365,7 @@ def test_a_time_of_a_send_that_cannot_be_ends_nothing(dag, sent_at) -> None:
     """It comes from the service: the last second of the year 9999 has no hour after it."""
     dag.run().run()
     context: Any = dag.run().context()
-    assert not TaskRun(context).lookup_in_other_runs("account")("tr_unknown", sent_at)
+    assert not TaskFacts(context).was_made_by_another_run("account", "tr_unknown", sent_at)
 
 
 @pytest.mark.parametrize("trouble", ["a file", "the listing"])
@@ -390,27 +390,3 @@ def test_a_draft_in_doubt_that_the_task_has_discarded_was_not_sent(dag, sandbox,
 
     again(task)
     assert dag.billed() == 1
-
-
-def test_what_an_index_found_was_another_runs(dag) -> None:
-    """Its XComs were gone for a moment. A delivery of this run with other files of these names is no alarm."""
-    short, long = dag.file(b"short"), dag.file(b"a longer one")
-    other = dag.run(files=long)
-    other.map_index = 0
-    other.run()
-
-    def index(number: int, files: list[str]) -> FakeTaskInstance:
-        task = dag.task(DeliverFilesOperator, **ARGUMENTS, files=files)
-        task.run_id, task.map_index, task.of_other_runs = "this", number, [other]
-        task.start_date = other.start_date
-        return task
-
-    index(0, short).run()
-    task = refused(dag, index(1, long))
-    xcoms = dict(other.xcoms)
-    other.xcoms.clear()
-    with pytest.raises(AirflowFailException, match="may be this very delivery"):
-        again(task)
-    other.xcoms.update(xcoms)
-    again(task)
-    assert dag.billed() == 3

@@ -1,4 +1,4 @@
-"""`airflow outbound-transfer feed …`, transfers as tables, and DAGs that run when events were landed."""
+"""`outbound-transfer feed …`, transfers as tables, and DAGs that run when events were landed."""
 
 from __future__ import annotations
 
@@ -87,6 +87,50 @@ def test_views_are_printed_and_created(landed, warehouse, capsys) -> None:
 def test_a_command_for_views_that_cannot_be_made_says_why(landed, words: list[str], said: str) -> None:
     with pytest.raises(SystemExit, match=said):
         main(["views", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("feed status --sql-conn-id unknown", "--sql-conn-id unknown: AirflowNotFoundException: .*unknown"),
+        ("feed reset --to 0 --sql-conn-id refused", "--sql-conn-id refused: OperationalError: .*onnection refused"),
+        ("feed verify --sql-conn-id nowhere", "--sql-conn-id nowhere: OperationalError: unable to open database file"),
+        ("feed status --iceberg-conn-id unknown --table a.b", "--iceberg-conn-id unknown: AirflowNotFoundException"),
+        ("feed status --path gs://bucket/feed", r"pip install 'airflow-provider-outbound-transfer\[gcs\]'"),
+        ("views --apply --sql-conn-id unknown", "--sql-conn-id unknown: AirflowNotFoundException: .*unknown"),
+    ],
+)
+def test_a_place_that_cannot_be_read_is_said_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    password = "hunter2-hunter2"
+    refused = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "u", "password": password}
+    monkeypatch.setenv("AIRFLOW_CONN_REFUSED", json.dumps(refused))
+    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", json.dumps({"conn_type": "sqlite", "host": "/nowhere/a.db"}))
+    with pytest.raises(SystemExit, match=said) as exited:
+        main(words.split())
+    assert password not in str(exited.value)
+
+
+def test_a_mistake_in_the_code_keeps_its_traceback(warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbound_transfer.cli.commands.open_warehouse", lambda *_, **__: None)
+    with pytest.raises(AttributeError):
+        main(["feed", "status", "--sql-conn-id", "warehouse"])
+
+
+@pytest.mark.parametrize(
+    ("interruption", "said"), [(EOFError, r"d: there is no terminal to ask\. Give --yes"), (KeyboardInterrupt, r"d\.$")]
+)
+def test_a_question_that_nobody_answers_changes_nothing(
+    landed, command, warehouse, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException], said: str
+) -> None:
+    def ask(_: str) -> str:
+        raise interruption
+
+    monkeypatch.setattr("builtins.input", ask)
+    with pytest.raises(SystemExit, match=f"^Nothing was change{said}"):
+        command("reset", "--to", "0")
+    assert warehouse("SELECT DISTINCT action FROM outbound_transfer_feed_polls") == [("poll",)]
 
 
 def test_status_and_verify(landed, command, capsys) -> None:

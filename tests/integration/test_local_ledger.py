@@ -15,27 +15,20 @@ from typing import Any
 import pytest
 
 from outbound_transfer.ledger.config import load_config, open_tables
-from outbound_transfer.ledger.local_file import LEDGER_FILE
 from outbound_transfer.ledger.recorder import DeliveryRecorder
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.warehouse.deliveries import TaskRef
+from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from support.tasks import FakeTaskInstance, SimulatedClock
 
 HIDDEN = "airflow-db-not-allowed:///"
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """AIRFLOW_HOME of an Airflow on one machine, as its tasks see it."""
-    folder = tmp_path / "home"
-    folder.mkdir()
-    (folder / "airflow.db").touch()
-    monkeypatch.setenv("AIRFLOW_HOME", str(folder))
-    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "LocalExecutor")
-    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", HIDDEN)
+def home(single_machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__DEFAULT_LEDGER", "True")
-    return folder
+    return single_machine
 
 
 @pytest.fixture
@@ -50,7 +43,7 @@ def deliver(sandbox, connection, tmp_path: Path) -> Callable[[], Any]:
 
 
 def rows(home: Path) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(home / LEDGER_FILE)) as connection:
+    with closing(sqlite3.connect(home / LOCAL_FILE)) as connection:
         return connection.execute("SELECT transfer_id, status FROM outbound_transfer_deliveries").fetchall()
 
 
@@ -81,7 +74,7 @@ def test_on_a_cluster_nothing_is_recorded_and_the_log_says_what_to_set(
     assert deliver()["status"] == "pending"
     assert "ledger_conn_id is not set" in caplog.text
     assert "default_ledger" in caplog.text
-    assert not (home / LEDGER_FILE).exists()
+    assert not (home / LOCAL_FILE).exists()
 
 
 def test_it_can_be_switched_off(home, deliver, monkeypatch, caplog) -> None:
@@ -90,7 +83,7 @@ def test_it_can_be_switched_off(home, deliver, monkeypatch, caplog) -> None:
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__DEFAULT_LEDGER", "False")
     assert deliver()["status"] == "pending"
     assert "ledger" not in caplog.text
-    assert not (home / LEDGER_FILE).exists()
+    assert not (home / LOCAL_FILE).exists()
 
 
 def test_a_configured_ledger_comes_first(home, deliver, monkeypatch, tmp_path) -> None:
@@ -99,7 +92,7 @@ def test_a_configured_ledger_comes_first(home, deliver, monkeypatch, tmp_path) -
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "other")
     deliver()
     assert file.exists()
-    assert not (home / LEDGER_FILE).exists()
+    assert not (home / LOCAL_FILE).exists()
 
 
 @pytest.mark.parametrize("fault", ["a folder is in its place", "it is no database", "the switch is nonsense"])
@@ -107,9 +100,9 @@ def test_a_file_that_cannot_be_written_is_not_the_deliverys_fault(
     home, deliver, monkeypatch, capfd, caplog, fault
 ) -> None:
     if fault == "a folder is in its place":
-        (home / LEDGER_FILE).mkdir()
+        (home / LOCAL_FILE).mkdir()
     elif fault == "it is no database":
-        (home / LEDGER_FILE).write_bytes(b"something else" * 1_000)
+        (home / LOCAL_FILE).write_bytes(b"something else" * 1_000)
     else:
         monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__DEFAULT_LEDGER", "perhaps")
     assert deliver()["status"] == "pending"
@@ -145,5 +138,5 @@ def test_many_processes_write_at_once_and_no_row_is_lost(home, monkeypatch) -> N
     found = rows(home)
     assert len(found) == WRITERS * DELIVERIES
     assert {status for _, status in found} == {"pending"}
-    with closing(sqlite3.connect(home / LEDGER_FILE)) as connection:
+    with closing(sqlite3.connect(home / LOCAL_FILE)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

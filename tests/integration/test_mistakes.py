@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,6 +208,16 @@ def _(newcomer: Newcomer) -> None:
     newcomer.deliver(recipients="ann@example.com, bob@example.com")
 
 
+@mistake("a recipient's field that is misspelt")
+def _(newcomer: Newcomer) -> None:
+    newcomer.deliver(recipients=[{"mail": ANN}])
+
+
+@mistake("`expand()` over a mapping")
+def _(newcomer: Newcomer) -> None:
+    newcomer.deliver(recipients=(ANN, ["bob@example.com"]))
+
+
 @mistake("one address twice")
 def _(newcomer: Newcomer) -> None:
     newcomer.deliver(recipients=[ANN, "Ann@example.com"])
@@ -346,6 +357,8 @@ def test_a_mistake_says_what_the_table_says(newcomer: Newcomer, name: str, messa
     said = " ".join(str(error.value).split())
     pattern = ".*".join(map(re.escape, message.replace("`", "").split("…")))
     assert re.fullmatch(pattern, said.replace("`", "")), said
+    logged = " ".join("".join(traceback.format_exception(error.value)).split())
+    assert logged.count(said) == 1 or isinstance(error.value, SystemExit), "the log has the text once"
     assert newcomer.sandbox.sent() == []
     assert newcomer.clock.now < 5, "it says so within seconds"
     for secret in (newcomer.sandbox.transfer_api_key, newcomer.sandbox.event_api_key):

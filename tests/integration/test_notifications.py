@@ -22,9 +22,13 @@ from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.notifications.notice import MAX_ADDRESSES, TaskLocation, build_notice
 from outbound_transfer.notifications.slack import TransferSlackNotifier, to_mrkdwn
 from outbound_transfer.notifications.smtp import TransferSmtpNotifier, to_html
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.errors import SourceMissing
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.protocol.outcomes import TransferOutcome
+from support.deliveries import task_instance
 from support.mail_server import MailServer
+from support.tasks import SimulatedClock
 
 ANN, BOB = "ann@example.com", "bob@example.com"
 HOSTILE = "<b>&</b> <!channel> <http://evil.example|Click> {{ var.value.secret }}\r\nBcc: eve@example.com"
@@ -206,7 +210,7 @@ def test_a_notification_goes_out_in_any_case(mail, connection, pushed, sandbox, 
     send(notifier, dict(DEADLINE))
     (message,) = mail.parsed()
     is_known = trouble in ("no access", "no connection")
-    assert message["Subject"] == ("Pickup not known" if is_known else "Transfer not known")
+    assert message["Subject"] == ("Pickup not known" if is_known else "No transfer yet")
     assert "The run has not finished by its deadline" in message.get_content()
     assert ("who has picked up is not known" in message.get_content()) is is_known
 
@@ -222,6 +226,20 @@ def test_an_error_of_another_task_is_notified(mail, connection, monkeypatch) -> 
     (message,) = mail.parsed()
     assert message["Subject"] == "Failed"
     assert "Reason: no such password: ***<" in message.get_content()
+
+
+@WAYS
+def test_what_failed_before_its_draft_is_said(mail, connection, monkeypatch, sandbox, tmp_path, send) -> None:
+    monkeypatch.setattr(XCom, "get_one", lambda **_: None)
+    arguments = {"files": f"{tmp_path}/none.csv", "subject": "Report", "recipients": [ANN]}
+    task = task_instance(DeliverFilesOperator, SimulatedClock(sandbox), **arguments)
+    with pytest.raises(SourceMissing) as raised:
+        task.run()
+    ti = SimpleNamespace(dag_id="board", run_id="monday", task_id="deliver")
+    send(TransferSmtpNotifier(to="operations@example.com"), {"ti": ti, "exception": raised.value})
+    (message,) = mail.parsed()
+    assert message["Subject"] == "Failed without a transfer"
+    assert "none.csv is not there" in message.get_content()
 
 
 def test_the_notifiers_are_registered() -> None:

@@ -17,13 +17,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from outbound_transfer.ledger.config import load_config, open_tables
-from outbound_transfer.ledger.local_file import LEDGER_FILE
 from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.ui import app as ui
 from outbound_transfer.ui.cache import ResultCache
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryFailure, DeliveryTables, TaskRef
+from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer.warehouse.schema import LEDGER_RECIPIENTS, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS, RECIPIENTS
 from support import airflow_home
@@ -332,9 +332,10 @@ def test_the_page_needs_no_setting_on_one_machine(
     as_user: Callable[..., Any], fresh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__DEFAULT_LEDGER", "True")
-    file = airflow_home.HOME / LEDGER_FILE
+    file = airflow_home.HOME / LOCAL_FILE
     try:
-        assert f"in the file <code>{LEDGER_FILE}</code>" in as_user(PAGE).text
+        assert f"in the file <code>{LOCAL_FILE}</code>" in as_user(PAGE).text
+        assert f"No event feed in the file {LOCAL_FILE} in AIRFLOW_HOME" in as_user(PAGE).text
         config = load_config()
         assert config is not None
         at = ledger.format_timestamp(datetime.now(timezone.utc))
@@ -344,7 +345,7 @@ def test_the_page_needs_no_setting_on_one_machine(
         monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
         assert "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID" in as_user(PAGE).text
     finally:
-        for each in file.parent.glob(f"{LEDGER_FILE}*"):
+        for each in file.parent.glob(f"{LOCAL_FILE}*"):
             each.unlink()
 
 
@@ -395,13 +396,16 @@ def test_without_a_ledger_it_says_how_to_set_one(as_user: Callable[..., Any], fr
 
 def test_without_tables_it_says_what_makes_them(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
     text = as_user(PAGE).text
-    for hint in ("DeliverFilesOperator", "EventFeedToSqlOperator", "created with the first delivery"):
+    place = "the database of connection &#39;page_ledger&#39;"
+    for hint in ("DeliverFilesOperator", f"No event feed in {place}", "sql_conn_id"):
         assert hint in text
+    assert "created with the first delivery" in text
     assert "created with the first delivery" in as_user(TASK, dag_id="open", **OF_TASK).text
 
 
 def test_with_empty_tables_it_says_so(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
     ledger.make_tables(warehouse, datetime.now(timezone.utc))
+    assert "<span>Event feed</span><b>not found</b>" in as_user(PAGE).text, "it may be in another database"
     for params, hint in (({}, "No deliveries yet"), ({"status": "expired"}, "Nothing matches")):
         assert hint in as_user(PAGE, **params).text
     assert "No delivery of this task instance" in as_user(TASK, dag_id="open", **OF_TASK).text

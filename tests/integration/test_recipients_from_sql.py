@@ -24,6 +24,7 @@ from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.queries.errors import QueryFailed
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, task_instance
+from support.query_databases import CONTACT, DRIVERS, FAILING, create_contacts
 from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
 
 ANN, BOB = "ann@example.com", "bob@example.com"
@@ -152,12 +153,50 @@ def test_no_row_is_no_skip_once_something_was_sent(deliver, crm, sandbox) -> Non
         ("SELECT name, phone FROM people", "must return the column email.*not name, phone"),
         ("SELECT * FROM people", "not email, name, phone, team"),
         ("SELECT email, email FROM people", "not email, email"),
-        ("CREATE TABLE other (a)", "not nothing"),
     ],
 )
 def test_other_columns_are_refused(crm, sql, error) -> None:
     with pytest.raises(InvalidDelivery, match=error):
         RecipientsFromSql(sql=sql, conn_id="crm").load()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_no_error_quotes_a_row(connection, database_of, driver) -> None:
+    create_contacts(database_of(driver), driver)
+    sql = f"SELECT 'ann@example.com' AS email, {FAILING[driver]} AS phone FROM contacts"
+    with pytest.raises(QueryFailed, match="recipients: connection 'warehouse' (refused|stopped)") as raised:
+        RecipientsFromSql(sql=sql, conn_id="warehouse").load()
+    shown = "".join(traceback.format_exception(raised.value))
+    assert not [word for word in CONTACT.split() if word in shown]
+
+
+@pytest.mark.parametrize("sql", ["DELETE FROM customers", "SELECT 'a' AS email; COMMIT; DELETE FROM customers"])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_the_query_changes_nothing(connection, database_of, driver, sql) -> None:
+    database = database_of(driver)
+    database.create()
+    with pytest.raises(QueryFailed, match="refused the query"):
+        RecipientsFromSql(sql=sql, conn_id="warehouse").load()
+    assert database.read("SELECT count(*) FROM customers") == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("driver", "cursor"),
+    [
+        ("psycopg", "dictcursor"),
+        ("psycopg2", "dictcursor"),
+        ("psycopg2", "realdictcursor"),
+        ("mysqlclient", "dictcursor"),
+        ("mysqlclient", "ssdictcursor"),
+    ],
+)
+def test_rows_that_the_connection_makes_dictionaries(connection, database_of, monkeypatch, driver, cursor) -> None:
+    if driver == "psycopg2":
+        monkeypatch.setattr("airflow.providers.postgres.hooks.postgres.USE_PSYCOPG3", False)
+    value = json.loads(database_of(driver).airflow_connection)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({**value, "extra": {"cursor": cursor}}))
+    sql = "SELECT 'ann@example.com' AS EMAIL, 'Ann' AS name, NULL AS phone"
+    assert RecipientsFromSql(sql=sql, conn_id="warehouse").load() == [{"email": ANN, "name": "Ann"}]
 
 
 def test_more_rows_than_the_service_takes_are_refused(deliver, crm, sandbox) -> None:
@@ -212,7 +251,9 @@ def test_no_error_quotes_a_parameter(connection, tmp_path, monkeypatch, secret) 
     query = RecipientsFromSql(
         sql="SELECT 'a' AS email WHERE CAST(? AS DATE) > NOW()", parameters=[secret], conn_id="duck"
     )
-    with pytest.raises(QueryFailed, match="connection 'duck' refused the query for the recipients: .*Exc") as raised:
+    with pytest.raises(
+        QueryFailed, match="query for the recipients: connection 'duck' refused the query: .*Exc"
+    ) as raised:
         query.load()
     assert str(secret) not in "".join(traceback.format_exception(raised.value))
 

@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
-from outbound_transfer.delivery.file_attacher import FileAttacher
-from outbound_transfer.exceptions import MalformedResponse, outcome_of
+from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached, outcome_of
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
@@ -194,7 +194,11 @@ def test_a_task_that_has_lost_its_memory_delivers_to_nobody_twice(redeliver, san
     task.store.values.clear()
     if has_picked_up:
         sandbox.pickup(first["id"], ANN)
-    error = "picked up by somebody since this run began" if has_picked_up else f"{second}.* may be this very delivery"
+    error = (
+        "(picked up by somebody since this run began|may be this very delivery)"
+        if has_picked_up
+        else f"{second}.* may be this very delivery"
+    )
     for _ in range(2):
         with pytest.raises(AirflowFailException, match=error):
             again(task)
@@ -278,19 +282,18 @@ def test_who_picks_up_while_the_send_waits_gets_nothing(redeliver, sandbox, firs
 
 @pytest.mark.parametrize(("change", "error"), [("picked up", None), ("all", "Everybody has"), ("canceled", "canceled")])
 def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, monkeypatch, change, error) -> None:
-    attach, drafts = FileAttacher.attach, []
+    fill, drafts = Delivery._fill, []
 
-    def attach_and_change(self: Any, draft: Any, *arguments: Any, **options: Any) -> Any:
-        records = attach(self, draft, *arguments, **options)
-        drafts.append(draft.state.transfer_id)
+    def fill_and_change(self: Any, *arguments: Any) -> None:
+        fill(self, *arguments)
+        drafts.append(self.memory.draft_id)
         if change == "canceled":
             sandbox.cancel(first["id"])
         elif len(drafts) == 1:
             for recipient in (ANN, BOB, EVE) if change == "all" else (ANN,):
                 sandbox.pickup(first["id"], recipient)
-        return records
 
-    monkeypatch.setattr(FileAttacher, "attach", attach_and_change)
+    monkeypatch.setattr(Delivery, "_fill", fill_and_change)
     task = redeliver(keep_draft=True)
     if error:
         with pytest.raises((AirflowFailException, AirflowSkipException), match=error):
@@ -371,7 +374,7 @@ def test_under_a_delivery_key_another_transfer_is_not_delivered_again(
     second = redeliver(delivery_key="k").run()["id"]
     assert redeliver(delivery_key="k").run()["id"] == second
     other = task_instance(DeliverFilesOperator, time, files=files, subject="Other", recipients=[ANN]).run()
-    with pytest.raises(AirflowFailException, match=f"'k' has already delivered transfer {second}, which is not the"):
+    with pytest.raises(AirflowFailException, match=f"Transfer {second} was sent, or may have been, and is not the"):
         redeliver(delivery_key="k", transfer_id=other).run()
     assert sandbox.sent() == [first["id"], second, other["id"]]
 
@@ -406,7 +409,7 @@ def test_what_another_index_delivered_again_is_found_though_somebody_has_picked_
     one.clear()  # and the list has changed
     at_index(one, 1, transfer_id=first["id"], files=files)
 
-    with pytest.raises(AirflowFailException, match=f"Transfer {sent['id']}, sent at .*, some of its recipients"):
+    with pytest.raises(AirflowFailException, match=f"Transfer {sent['id']} may be this very delivery"):
         one.run()
     assert emails(sandbox, BOB) == 2
 
@@ -443,7 +446,7 @@ def test_an_index_that_has_the_item_of_another_for_its_retry_finds_what_that_has
         sandbox.pickup(first["id"], ANN)
 
     one.before_retry = take_over
-    with failing_once(FileAttacher, "attach"), pytest.raises(AirflowFailException, match=sent["id"]):
+    with failing_once(Delivery, "_fill"), pytest.raises(AirflowFailException, match=sent["id"]):
         one.run()
     assert emails(sandbox, BOB) == 2
 
@@ -452,7 +455,7 @@ def test_an_index_delivers_its_own_item_though_somebody_picks_up_between_its_tri
     task = at_index(redeliver(subject=first["subject"]), 0)  # so that the first is its like
     task.retries = task.max_tries = 1
     task.before_retry = lambda: sandbox.pickup(first["id"], ANN)
-    with failing_once(FileAttacher, "attach"):
+    with failing_once(Delivery, "_fill"):
         assert received(sandbox, task.run()["id"]) == [BOB, EVE]
 
 
@@ -471,3 +474,19 @@ def failing_once(owner: Any, name: str) -> Iterator[None]:
 
     with mock.patch.object(owner, name, fail_once):
         yield
+
+
+def test_the_wait_for_a_slot_ends_in_time_though_other_calls_are_refused_meanwhile(
+    redeliver, sandbox: Sandbox, first, time
+) -> None:
+    """Each of its processes reads the first transfer, which is refused at every third time."""
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    fault = {"kind": "error", "status": 429, "code": "rate_limited", "headers": {"Retry-After": "50"}}
+    sandbox.plan_faults(*[{**fault, "method": "GET", "path": f"/v1/transfers/{first['id']}", "skip": 2}] * 60)
+    began = time.now
+
+    with pytest.raises(TransferLimitReached):
+        redeliver(deferrable=True, slot_timeout=180).run()
+
+    assert any(fault["state"] == "triggered" for fault in sandbox.faults())
+    assert time.now - began <= 180 + 2 * 60

@@ -176,7 +176,7 @@ def test_each_task_of_a_delivery_ends_with_a_busy_key(connection, sandbox: Sandb
     assert counts(sandbox)["POST", "files", 201] == 5
     sending = task_instance(SendTransferOperator, time, **arguments)
     sending.run()
-    assert sending.deferrals <= 1
+    assert sending.deferrals <= 2, "for its read, and for its send"
     assert billed(sandbox) == {draft: 1}
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.cli import cli_parser
-from airflow.models.variable import Variable
 from airflow.sdk import BaseHook
-from airflow.utils.session import create_session
 
-from outbound_transfer.airflow_compat.task_attempt import TaskAttempt
-from outbound_transfer.airflow_compat.variables import KEY_PREFIX
+from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.cli import console
-from outbound_transfer.warehouse.config import open_states
-from outbound_transfer.warehouse.task_state import TaskState
+from outbound_transfer.warehouse.config import find_memory_place
+from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer.warehouse.timestamps import utc_now
 
 
@@ -41,43 +38,22 @@ def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], l
     return lambda query: [tuple(row) for row in BaseHook.get_hook("states").get_records(query)]
 
 
-@pytest.fixture
-def variables(airflow_database: None) -> Iterator[Callable[[str, int | None], None]]:
-    """Stores a Variable whose content was written so many days ago, or does not say when."""
-    keys = ["unrelated"]
-
-    def store(key: str, days: int | None) -> None:
-        keys.append(key)
-        written = {} if days is None else {"written_at": (utc_now() - timedelta(days=days)).isoformat()}
-        set_variable(key, json.dumps({"run_started_at": "", "values": {}} | written))
-
-    set_variable("unrelated", "{}")
-    yield store
-    with create_session() as session:
-        session.query(Variable).filter(Variable.key.in_(keys)).delete()
-
-
-def set_variable(key: str, content: str) -> None:
-    with create_session() as session:
-        session.add(Variable(key, content))
-
-
-def stored() -> set[str]:
-    with create_session() as session:
-        return {key.removeprefix(KEY_PREFIX) for (key,) in session.query(Variable.key)}
-
-
-def add_state(run_id: str, days: int) -> None:
-    a_try = TaskAttempt("d", run_id, "t", -1, 1, "", True)
-    TaskState(open_states("states"), a_try, clock=lambda: utc_now() - timedelta(days=days)).set("a", 1)
+def add_memory(run_id: str, days: int, delivery_key: str | None = None) -> None:
+    place = find_memory_place()
+    assert place is not None
+    table, task_try = place.open(), TaskTry("d", run_id, "t", -1, 1, "", is_fresh=True)
+    table._clock = lambda: utc_now() - timedelta(days=days)
+    row = table.of_delivery_key("account", delivery_key, task_try) if delivery_key else table.of_task(task_try)
+    row.claim()
+    row.set("a", 1)
 
 
 def test_old_rows_are_deleted(airflow_database, states, command, capsys) -> None:
-    add_state("old", 91)
-    add_state("new", 89)
+    add_memory("old", 91)
+    add_memory("new", 89)
     command("state", "clean", "--older-than", "90d", "--yes")
     assert "1 row of connection 'states' deleted." in capsys.readouterr().out
-    assert states("SELECT run_id FROM outbound_transfer_task_state") == [("new",)]
+    assert states("SELECT run_id FROM outbound_transfer_memory") == [("new",)]
 
 
 def test_the_ledgers_connection_has_the_rows_if_no_other_is_named(
@@ -90,21 +66,45 @@ def test_the_ledgers_connection_has_the_rows_if_no_other_is_named(
     assert states("SELECT name FROM sqlite_master") == []  # nothing is created
 
 
-def test_variables_of_a_task_are_deleted_together_once_all_are_old(variables, command, capsys) -> None:
-    for key, days in {"old__1": 95, "old__2": 91, "retried__1": 95, "retried__2": 1, "unknown__1": None}.items():
-        variables(KEY_PREFIX + key, days)
-    before = stored()
+def test_the_local_files_rows_are_deleted_and_no_file_is_made(
+    airflow_database, states, command, monkeypatch, capsys, single_machine
+) -> None:
+    monkeypatch.delenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID")
     command("state", "clean", "--older-than", "90d", "--yes")
-    assert capsys.readouterr().out == "1 state of deliveries deleted from Airflow Variables.\n"
-    assert before - stored() == {"old__1", "old__2"}
+    assert capsys.readouterr().out == "There is no table of memory: nothing to delete.\n"
+    file = single_machine / LOCAL_FILE
+    assert not file.exists()
+    add_memory("old", 91)
+    command("state", "clean", "--older-than", "90d", "--yes")
+    assert capsys.readouterr().out == f"1 row of the file '{file}' deleted.\n"
 
 
-def test_nothing_is_deleted_without_a_yes(variables, command, monkeypatch) -> None:
-    variables(f"{KEY_PREFIX}old__1", 95)
+def test_delivery_keys_are_not_deleted(airflow_database, states, command, capsys) -> None:
+    add_memory("old", 91, delivery_key="k")
+    command("state", "clean", "--older-than", "90d", "--yes")
+    assert "0 rows of connection 'states' deleted." in capsys.readouterr().out
+    assert states("SELECT delivery_key FROM outbound_transfer_memory") == [("k",)]
+
+
+@pytest.mark.usefixtures("several_machines")
+def test_without_a_table_nothing_is_asked(airflow_database, command, capsys) -> None:
+    command("state", "clean", "--older-than", "90d")
+    assert capsys.readouterr().out == "There is no table of memory: nothing to delete.\n"
+
+
+def test_nothing_is_deleted_without_a_yes(airflow_database, states, command, monkeypatch) -> None:
+    add_memory("old", 95)
     monkeypatch.setattr("builtins.input", lambda _: "")
     with pytest.raises(SystemExit, match=r"Nothing was changed\."):
         command("state", "clean", "--older-than", "90d")
-    assert "old__1" in stored()
+    assert states("SELECT run_id FROM outbound_transfer_memory") == [("old",)]
+
+
+def test_a_database_that_is_down_is_named(airflow_database, command, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": "/nowhere/states.db"}))
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "states")
+    with pytest.raises(SystemExit, match="Nothing was deleted: connection 'states' fails with OperationalError"):
+        command("state", "clean", "--older-than", "90d", "--yes")
 
 
 @pytest.mark.parametrize("age", ["90", "0d", "-1d", "1.5d", "d", "", "999999d"])

@@ -8,7 +8,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,7 +19,11 @@ from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.protocol.decoding import decode_page
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.timestamps import format_timestamp
 from outbound_transfer.warehouse.transfers import TransferTables, is_storable, latest_sent_at
+from support.feed_pages import event
+from support.feed_pages import page as page_of_feed
 from support.raw_server import answer, serving
 
 NOW = datetime(2026, 3, 2, tzinfo=timezone.utc)
@@ -235,3 +239,60 @@ def test_a_listing_without_end_ends(run: Any, monkeypatch: pytest.MonkeyPatch) -
         value = {"conn_type": "outbound_transfer", "host": server.url(), "password": "key"}
         monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", json.dumps(value))
         assert run()["pages"] == len(asked) <= 3
+
+
+def saved(tables: TransferTables, at: datetime, **fields: Any) -> None:
+    page = decode_page(json.dumps({"data": [row(1, **fields)], "next_cursor": None}).encode())
+    tables.save(page.data, at)
+
+
+STORED = "SELECT status, picked_up_count FROM outbound_transfer_transfers"
+PICKED_UP = [{"email": "ann@example.com", "name": "ann", "picked_up_at": "2026-03-01T09:00:00Z"}]
+
+
+@pytest.mark.parametrize("off", [timedelta(days=365), timedelta(days=-365)], ids=["ahead", "behind"])
+def test_a_wrong_clock_holds_no_status_back(warehouse_hook: Any, off: timedelta) -> None:
+    of_wrong_clock, of_right_clock = (
+        TransferTables(Warehouse(warehouse_hook), "acme", "key", clock=lambda at=at: at) for at in (NOW + off, NOW)
+    )
+    first, then = (of_wrong_clock, of_right_clock) if off > timedelta(0) else (of_right_clock, of_wrong_clock)
+    first.sync_state()
+    saved(first, first.now())
+    assert warehouse_hook.fetch(STORED) == [("pending", 0)]
+    saved(then, then.now(), status="partial", recipients=PICKED_UP)
+    assert warehouse_hook.fetch(STORED) == [("partial", 1)]
+    saved(then, then.now(), status="canceled")
+    assert warehouse_hook.fetch(STORED) == [("canceled", 1)]
+
+
+@pytest.mark.parametrize("last", ["complete", "expired", "canceled"])
+def test_a_terminal_status_stays_whatever_clock_read_the_one_before(warehouse_hook: Any, last: str) -> None:
+    tables = TransferTables(Warehouse(warehouse_hook), "acme", "key", clock=lambda: NOW)
+    tables.sync_state()
+    saved(tables, NOW, status=last, recipients=PICKED_UP)
+    for before in ("pending", "partial", "a new one"):
+        saved(tables, NOW + timedelta(days=365), status=before)
+    assert warehouse_hook.fetch(STORED) == [(last, 1)]
+
+
+def test_all_workers_take_the_time_of_the_database(warehouse_hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Warehouse, "epoch_time", lambda *_: NOW.timestamp())
+    tables, feed = (
+        TransferTables(Warehouse(warehouse_hook), "acme", "key"),
+        EventStore(Warehouse(warehouse_hook), "acme"),
+    )
+    tables.sync_state()
+    saved(tables, tables.now())
+    tables.mark_listed(format_timestamp(NOW))
+    feed.load_page(page_of_feed(feed.get_or_create_cursor(), event(1), b"junk"))
+    for table, *columns in (
+        ("transfers", "first_seen_at", "seen_at"),
+        ("transfer_sync", "updated_at"),
+        ("events", "loaded_at"),
+        ("rejected_lines", "loaded_at"),
+        ("feed_cursor", "updated_at"),
+        ("feed_polls", "polled_at"),
+    ):
+        (times,) = warehouse_hook.fetch(f"SELECT {', '.join(columns)} FROM outbound_transfer_{table}")
+        texts = {format_timestamp(at) if isinstance(at, datetime) else at for at in times}
+        assert texts == {format_timestamp(NOW)}, table

@@ -38,7 +38,9 @@ from outbound_transfer.protocol.outcomes import TransferOutcome
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.tasks import waiting
 from outbound_transfer.triggers import transfer as triggers
-from outbound_transfer.triggers.transfer import TransferOutcomeTrigger, TransferTrigger, WatcherNeedsState
+from outbound_transfer.triggers.transfer import TransferOutcomeTrigger, TransferTrigger
+from outbound_transfer.warehouse.errors import NoMemoryTable
+from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
 from support.tasks import InMemoryStateStore
 
@@ -617,7 +619,7 @@ def before_3_3(tmp_path, monkeypatch) -> Path:
 
 def stored_watchers(file: Path) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(file)) as connection, suppress(sqlite3.OperationalError):
-        rows = connection.execute("SELECT state FROM outbound_transfer_task_state").fetchall()
+        rows = connection.execute("SELECT memory FROM outbound_transfer_memory").fetchall()
         return [json.loads(state)["outbound_transfer_watcher"] for (state,) in rows if state != "{}"]
     return []
 
@@ -720,10 +722,24 @@ def test_a_watcher_waits_for_the_database_of_its_state(before_3_3, monkeypatch, 
     assert asyncio.run(scene()) is None
 
 
-def test_a_watcher_before_airflow_3_3_without_a_table_is_refused(before_3_3, monkeypatch) -> None:
+def test_a_watcher_before_airflow_3_3_without_a_table_is_refused(before_3_3, several_machines, monkeypatch) -> None:
     monkeypatch.delenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID")
-    with pytest.raises(WatcherNeedsState, match="set state_conn_id or ledger_conn_id"):
+    with pytest.raises(NoMemoryTable, match=r"a TransferOutcomeTrigger needs a table .* set state_conn_id"):
         TransferOutcomeTrigger()
+
+
+def test_on_one_machine_a_watcher_before_airflow_3_3_needs_no_setting(
+    two_sent, before_3_3, single_machine, monkeypatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID")
+
+    async def scene() -> None:
+        watching = asyncio.ensure_future(anext(TransferOutcomeTrigger(poke_interval=1).run()))
+        await until(lambda: bool(stored_watchers(single_machine / LOCAL_FILE)))
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 def test_a_store_of_airflow_3_3_0_has_no_methods_for_event_loops() -> None:

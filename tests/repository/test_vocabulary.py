@@ -34,7 +34,6 @@ RETIRED: Final = {
     "response": ("answer", "answers", "answered"),
     "call, fetch or poll": ("ask", "asks", "asked", "asking"),
     "send (a call), response": ("exchange", "exchanges"),
-    "attempt": ("try", "tries"),
     "retry delay, backoff": ("pause", "pauses", "paused", "rest", "rests"),
     "waiter": ("waits",),
     "poll": ("look", "looks", "looked", "round", "rounds"),
@@ -54,6 +53,7 @@ RETIRED: Final = {
 #: Names, or parts of names, that are retired as a whole: their words alone are fine elsewhere.
 RETIRED_NAMES: Final = {
     "terminal": r"final|known_final|over",
+    "try": r"(.+_)?(task|stale|begin|newest|previous|earlier|later)_attempts?",
     "deadline": r"until",
     "MAX_": r"many|(.+_)?at_once",
     "RetryDetails, retry hook": r"(on|log|last|shortest|longest)_wait",
@@ -67,7 +67,6 @@ RETIRED_CLASSES: Final = {"Waiter, RetryDetails, DeferRequested": r"(.+_)?wait"}
 #: Parts of names in which a retired word is right, with the reason.
 ALLOWED: Final = {
     r"security_answers?|(max_)?wrong_answers?|normalize_answer": "the service's word for the reply to its question",
-    r"try_number|max_tries": "Airflow's words for the runs of a task instance",
     r"in_doubt": "the glossary's word",
     r"pause_writing": "asyncio's protocol calls it",
 }
@@ -175,6 +174,9 @@ def test_the_glossary_lists_every_retired_word() -> None:
         ("ENDED", False, True),
         ("pending", False, False),
         ("MAX_TRIES", False, False),
+        ("TaskTry", True, False),
+        ("begin_attempt", False, True),
+        ("max_attempts", False, False),
     ],
 )
 def test_a_retired_word_is_recognized(name: str, is_class: bool, is_retired: bool) -> None:

@@ -76,6 +76,24 @@ def mariadb(mariadb_server: mariadb_support.Database) -> Iterator[mariadb_suppor
 
 
 @pytest.fixture
+def single_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """AIRFLOW_HOME of an Airflow on one machine, as its tasks see it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "airflow.db").touch()
+    monkeypatch.setenv("AIRFLOW_HOME", str(home))
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "LocalExecutor")
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "airflow-db-not-allowed:///")
+    return home
+
+
+@pytest.fixture
+def several_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Airflow whose components have no file in common."""
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
+
+
+@pytest.fixture
 def memory() -> Iterator[Path]:
     """A folder that no disk is waited for: DuckDB writes its file anew whenever it is closed."""
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:

@@ -64,6 +64,13 @@ class Database:
 
         return mysql.connector.connect(unix_socket=self.socket, user="root", database=self.name, **options)
 
+    def connect_by_port(self, driver: str, port: int) -> Any:
+        """A new connection of a driver through a proxy of loopback."""
+        module = __import__(
+            {"mysqlclient": "MySQLdb", "mysql-connector": "mysql.connector"}[driver], fromlist=["connect"]
+        )
+        return module.connect(host="127.0.0.1", port=port, user="root", database=self.name)
+
     def airflow_connection(self, driver: str = "mysqlclient") -> str:
         """For an ``AIRFLOW_CONN_…`` variable."""
         client = {"mysqlclient": {}, "mysql-connector": {"client": "mysql-connector-python"}}[driver]

@@ -28,6 +28,7 @@ ENTRY_POINTS = {
 #: What the tests of an unpacked source archive read.
 BESIDE_THE_PACKAGES = (
     *("LICENSE", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "pyproject.toml", ".ci/run"),
+    ".github/workflows/nightly.yml",
     *("docker-compose.yaml", "Dockerfile", ".dockerignore", ".env.example", "plugins/.airflowignore"),
     "tests/conftest.py",
 )

@@ -27,6 +27,14 @@ class Database:
         module = __import__(driver)
         return module.connect(host=self.host, user="postgres", dbname=self.name, **options)
 
+    def connect_by_port(self, driver: str, port: int) -> Any:
+        """A new connection through a proxy of loopback."""
+        return __import__(driver).connect(host="127.0.0.1", port=port, user="postgres", dbname=self.name)
+
+    def connection_by_port(self, port: int) -> str:
+        """The same for an ``AIRFLOW_CONN_…`` variable."""
+        return json.dumps(json.loads(self.airflow_connection) | {"host": "127.0.0.1", "port": port})
+
     @property
     def airflow_connection(self) -> str:
         """For an ``AIRFLOW_CONN_…`` variable."""

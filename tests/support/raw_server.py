@@ -33,7 +33,10 @@ def answer(body: bytes = TRANSFER, status: str = "200 OK", *headers: str) -> byt
 
 @dataclass
 class Server:
-    """A raw server on loopback: ``handle`` gets each connection, and its request up to the end of the headers."""
+    """A raw server on loopback: ``handle`` gets each connection, and its request up to the end of the headers.
+
+    A client that begins a TLS handshake instead is handled at once, as servers do that answer it with 400.
+    """
 
     handle: Callable[[socket.socket, bytes], None]
     listener: socket.socket
@@ -58,7 +61,7 @@ class Server:
 
     def _one(self, stream: socket.socket) -> None:
         request = b""
-        while b"\r\n\r\n" not in request:
+        while b"\r\n\r\n" not in request and not request.startswith(b"\x16\x03"):
             chunk = stream.recv(65_536)
             if not chunk:
                 return

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +30,10 @@ class Hook:
     dialect_name: str
     get_conn: Callable[[], Any]
     placeholder: str = "%s"
+    uri: str = ""
+
+    def get_uri(self) -> str:
+        return self.uri
 
     @property
     def supports_autocommit(self) -> bool:
@@ -38,7 +44,16 @@ class Hook:
 
     @cached_property
     def connect(self) -> Callable[[], Any]:
-        return dialect_of(self).connection_factory(self)
+        dialect = dialect_of(self)
+        open_connection = dialect.connection_factory(self)
+
+        def connect() -> Any:
+            connection = open_connection()
+            if dialect.name == "mysql":  # otherwise the server's defaults decide what is read
+                dialect.configure_connection(connection)
+            return connection
+
+        return connect
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
         with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
@@ -107,4 +122,18 @@ def sqlite_hook(file: Path) -> Hook:
 
 
 def duckdb_hook(file: Path) -> Hook:
-    return Hook("duckdb", lambda: duckdb.connect(file))
+    return Hook("duckdb", lambda: duckdb.connect(file), uri=f"duckdb:///{file}")
+
+
+_HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.readline()"
+
+
+@contextmanager
+def held_by_another_process(file: Path) -> Iterator[Callable[[], None]]:
+    """A DuckDB file that another process has open; what is yielded lets it go."""
+    command = [sys.executable, "-c", _HOLD, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin
+        assert other.stdout
+        assert other.stdout.readline() == "held\n"
+        yield other.stdin.close

@@ -1,7 +1,7 @@
 """Tests the package with several versions of Airflow: ``python -m versions [--short] [VERSION …]``.
 
-Each version has an environment of its own in ``.venvs``. Prints a table of the steps by version, and the reason for
-each skipped test. Exits with 1 if a step fails in any version.
+Each version has an environment of its own in ``.venvs``. Versions are tested two at a time. Prints a table of the steps
+by version, and the reason for each skipped test. Exits with 1 if a step fails in any version.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,13 +27,11 @@ from versions.environments import PYTHON, all_versions, environment_of
 
 #: Folders and files of tests by step.
 TESTS: Final = {
-    "package": ("tests/versions/test_package.py",),
-    "state stores": ("tests/integration/test_task_state.py",),
-    "shared poll": ("tests/versions/test_trigger_runner.py",),
-    "DAG runs": (
-        "tests/versions/test_dag_runs.py",
+    "this Airflow": (
+        "tests/versions",
         "tests/integration/test_content_in_airflow.py::test_what_a_task_returned_for_expand_kwargs_is_no_template",
     ),
+    "state stores": ("tests/integration/test_state_store.py",),
     "waits": ("tests/e2e/airflow/test_many_waiters.py",),
     "deliveries": (
         *("tests/integration/test_delivery.py", "tests/integration/test_deliver_files.py"),
@@ -44,8 +43,11 @@ TESTS: Final = {
 FAULTS: Final = "faults"
 STEPS: Final = ("install", *TESTS, FAULTS)
 
-#: What the short form leaves out, besides the newest version, which all other tests run on.
-LONG_STEPS: Final = {"unit", FAULTS}
+#: What the short form runs: what differs from version to version. All other tests run on the newest version.
+SHORT_STEPS: Final = ("install", "this Airflow", "state stores")
+
+#: The versions of the short form: the oldest, and the last before Airflow had a task state store.
+SHORT_VERSIONS: Final = (all_versions()[0], "3.2.1")
 
 #: Number of schedules of the fault matrix: two faults each, chosen by chance.
 SAMPLE: Final = 200
@@ -75,22 +77,25 @@ class Result:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(all_versions())}; default: all")
-    parser.add_argument("--short", action="store_true", help="older versions only; no unit tests, no faults")
+    parser.add_argument("--short", action="store_true", help="two versions, and of the tests what differs by version")
     options = parser.parse_args()
-    versions = options.versions or all_versions()[: -1 if options.short else None]
+    versions = options.versions or (SHORT_VERSIONS if options.short else all_versions())
     if unknown := set(versions) - set(all_versions()):
         parser.error(f"unknown versions: {', '.join(sorted(unknown))}; known: {', '.join(all_versions())}")
     try:
         python = python_of(PYTHON, UV)
     except NoPython as error:
         sys.exit(str(error))
-    results = {version: check_version(version, python, is_short=options.short) for version in versions}
-    print_summary(results, is_short=options.short)
+    steps = SHORT_STEPS if options.short else STEPS
+    with ThreadPoolExecutor(2) as pool:
+        checked = pool.map(lambda version: check_version(version, python, steps), versions)
+    results = dict(zip(versions, checked, strict=True))
+    print_summary(results, steps)
     return int(any(result.failed for steps in results.values() for result in steps.values()))
 
 
-def check_version(version: str, python: Path, *, is_short: bool) -> dict[str, Result]:
-    """Run every step with one version of Airflow. If the installation fails, the others are not run."""
+def check_version(version: str, python: Path, steps: tuple[str, ...]) -> dict[str, Result]:
+    """Run the steps with one version of Airflow. If the installation fails, the others are not run."""
     results: dict[str, Result] = {}
 
     def record(step: str, result: Result) -> None:
@@ -104,11 +109,8 @@ def check_version(version: str, python: Path, *, is_short: bool) -> dict[str, Re
         record("install", Result(0, 1, time.monotonic() - began, output=str(error)))
         return results
     record("install", Result(1, 0, time.monotonic() - began))
-    for step, paths in TESTS.items():
-        if not (is_short and step in LONG_STEPS):
-            record(step, run_tests(interpreter, paths))
-    if not is_short:
-        record(FAULTS, run_faults(interpreter))
+    for step in steps[1:]:
+        record(step, run_faults(interpreter) if step == FAULTS else run_tests(interpreter, TESTS[step]))
     return results
 
 
@@ -148,18 +150,18 @@ def _tail(done: subprocess.CompletedProcess[str]) -> str:
     return f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
 
 
-def print_summary(results: dict[str, dict[str, Result]], *, is_short: bool) -> None:
+def print_summary(results: dict[str, dict[str, Result]], steps: tuple[str, ...]) -> None:
     """Print steps by version: tests or schedules that passed, and seconds; then what was skipped, and why."""
     print(f"\n{'':14}" + "".join(f"{version:>26}" for version in results))
-    for step in STEPS:
-        cells = [str(steps.get(step, "not run")) for steps in results.values()]
+    for step in steps:
+        cells = [str(found.get(step, "not run")) for found in results.values()]
         print(f"{step:14}" + "".join(f"{cell:>26}" for cell in cells))
-    for version, steps in results.items():
-        for step, result in steps.items():
+    for version, found in results.items():
+        for step, result in found.items():
             for reason, count in (result.skipped or Counter()).items():
                 print(f"{version} {step}: {count} skipped: {reason}")
-    if is_short:
-        print(f"Not run in the short form: {', '.join(sorted(LONG_STEPS))}, and the newest version unless it is named")
+    if left_out := [step for step in STEPS if step not in steps]:
+        print(f"Not run in the short form: {', '.join(left_out)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A delivery, a wait and an ingestion as DAG runs of this version of Airflow, with each store of a task's state."""
+"""A delivery, a wait and an ingestion as DAG runs of this version of Airflow, with each store of a task's memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
-from outbound_transfer.airflow_compat.variables import KEY_PREFIX
+from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
+from support import airflow_home
 from support.dag_runs import Run
 
 pytestmark = pytest.mark.e2e
@@ -54,14 +55,6 @@ def rows(warehouse: Path, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
 
-def count_variables() -> int:
-    from airflow.models.variable import Variable
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        return session.query(Variable).filter(Variable.key.startswith(KEY_PREFIX)).count()
-
-
 @pytest.fixture
 def deliver(
     run_dag: Callable[..., Run], connection: str, sandbox: Sandbox, recipients_pick_up: None, tmp_path: Path
@@ -81,20 +74,25 @@ def deliver(
     return deliver
 
 
-def test_a_delivery_with_its_state_in_a_table(
+REMEMBERED = "SELECT dag_id, task_id, try_number FROM outbound_transfer_memory"
+
+
+def test_a_delivery_with_its_memory_in_the_table_of_a_connection(
     deliver: Callable[[], None], warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "warehouse")
     deliver()
-    assert rows(warehouse, "SELECT dag_id, task_id, try_number FROM outbound_transfer_task_state") == [
-        ("deliver", "deliver", 1)
-    ]
+    assert rows(warehouse, REMEMBERED) == [("deliver", "deliver", 1)]
 
 
-def test_a_delivery_with_its_state_where_airflow_can_keep_it(deliver: Callable[[], None]) -> None:
-    """In the task state store, which Airflow has from 3.3 on, or else in Variables."""
+def test_a_delivery_without_any_setting(deliver: Callable[[], None]) -> None:
+    """Its memory is in the task state store, which Airflow has from 3.3 on, or else in the local file."""
+    file = airflow_home.HOME / LOCAL_FILE
     deliver()
-    assert count_variables() == (0 if HAS_TASK_STATE_STORE else 1)
+    if HAS_TASK_STATE_STORE:
+        assert not file.exists()
+    else:
+        assert rows(file, REMEMBERED) == [("deliver", "deliver", 1)]
 
 
 def test_an_ingestion_lands_every_event_once(

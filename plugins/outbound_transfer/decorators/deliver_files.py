@@ -59,7 +59,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
         """Call the function: in each process of a try, and not before the try is on record."""
-        from outbound_transfer.delivery.sources import parse_files
+        from outbound_transfer.files.sources import parse_files
 
         arguments = determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
         request = _to_request(self.python_callable(*self.op_args, **arguments))

@@ -1,30 +1,36 @@
-"""A delivery that a key identifies, and not the task: whatever run, task, index or DAG delivers it, it is sent once.
+"""Begin a delivery: that of a task instance, or that of a delivery key, which is sent once across tasks, runs and DAGs.
 
-The state of the delivery is in the key's row (:mod:`outbound_transfer.warehouse.delivery_keys`) instead of the task's
-own store, so whoever claims the key goes on where its last owner stopped: with the same draft. A claim waits for an
-owner that Airflow runs, or is going to; it fails meanwhile, so that Airflow retries it. An owner that was wrongly taken
-for dead cannot write any more, and all that it can still do is send the same draft, which the service does once.
+The memory of a key is in its row (:mod:`outbound_transfer.warehouse.memory_table`), so whoever claims the key goes on
+where its last owner stopped. A claim waits for an owner that Airflow runs, or is going to; it fails meanwhile, so that
+Airflow retries it. An owner presumed dead by mistake can no longer read or write.
+
+The task instance's own memory says where it has worked: in which account, and under which key. A try that works
+elsewhere first makes sure that nothing can be sent any more of what was begun there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from outbound_transfer.airflow_compat.task_attempt import TaskAttempt
-from outbound_transfer.delivery import state as states
-from outbound_transfer.delivery.comparison import AlreadyDelivered
-from outbound_transfer.delivery.state import MISSING_RECORD, PossibleSend
-from outbound_transfer.delivery.task_run import TaskRun, find_task_state
+import msgspec
+
+from outbound_transfer.airflow_compat.task_loops import UnreadableLoop, read_loop_index
+from outbound_transfer.airflow_compat.task_try import TaskTry
+from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.delivery.memory import Likeness, Memory, Scope, scope_of, was_cleared_since
+from outbound_transfer.delivery.memory_store import MemoryStore, RowMemoryStore, TaskMemoryStore
+from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.delivery.task_facts import TaskFacts, find_task_state
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.warehouse.config import open_states, state_conn_id
-from outbound_transfer.warehouse.naming import MAX_DELIVERY_KEY_LENGTH
+from outbound_transfer.warehouse.config import require_memory_place
+from outbound_transfer.warehouse.errors import DeliveryKeyInUse
+from outbound_transfer.warehouse.memory_table import MemoryRow
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.types import Logger
 
-    from outbound_transfer.delivery.state import DeliveryState
-    from outbound_transfer.warehouse.delivery_keys import KeyState
+    from outbound_transfer.client import Client
 
 #: States of a task that does not run, and is not going to unless somebody clears it; None if Airflow has none.
 _FINISHED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", None})
@@ -33,116 +39,121 @@ _FINISHED: Final = frozenset({"success", "failed", "skipped", "upstream_failed",
 def check_delivery_key(delivery_key: Any) -> str:
     """Return the key if it can be one.
 
-    :raises InvalidDelivery: a template without a value has made it, or a database could change it.
+    :raises InvalidDelivery: a template without a value has made it, or a database cannot show it.
     """
     key = delivery_key if isinstance(delivery_key, str) else ""
-    if key in ("", "None") or key != key.strip() or not key.isprintable() or len(key) > MAX_DELIVERY_KEY_LENGTH:
+    if key in ("", "None") or key != key.strip() or not key.isprintable():
         raise InvalidDelivery(
-            f"delivery_key must be a text of 1 to {MAX_DELIVERY_KEY_LENGTH} printable characters without spaces around "
-            f"them, and not 'None', which a template without a value gives: {delivery_key!r:.300}"
+            "delivery_key must be a text of printable characters without spaces around them, and not 'None', which a "
+            f"template without a value gives: {delivery_key!r:.300}"
         )
     return key
 
 
-def open_delivery_key(context: Context, account: str, delivery_key: str) -> KeyState:
-    """Return the state of a key, which the running task has not claimed.
+def open_task_memory(context: Context, facts: TaskFacts) -> MemoryStore:
+    """Return the memory of the running task instance, which earlier tries can no longer read or write from now on.
 
-    :raises InvalidDelivery: no database is configured that can keep two tasks apart, or the key cannot be one.
+    :raises StaleTry: a later try has begun.
+    :raises UnreadableLoop: the task is in a loop, whose iterations have one identity.
     """
-    from outbound_transfer.warehouse.delivery_keys import KeyState
-
-    key, conn_id, attempt = check_delivery_key(delivery_key), state_conn_id(), TaskAttempt.of(context)
-    if not conn_id:
-        raise InvalidDelivery(
-            "delivery_key needs a database in which only one of two tasks can claim a key: Airflow's own stores cannot "
-            "do that. Name a connection in [outbound_transfer] state_conn_id or ledger_conn_id"
+    if read_loop_index(context):
+        raise UnreadableLoop(
+            "The task is in a loop, and a delivery cannot tell its iterations apart with this Airflow. Nothing "
+            "was created. Deliver outside of the loop, or map the task"
         )
-    # An earlier try of the task must have claimed the key: if it is not there, it may be lost.
-    first_values = {} if attempt.is_fresh else MISSING_RECORD
-    return KeyState(open_states(conn_id), account, key, attempt, first_values=first_values)
+    values, number = state_store(context), facts.writer.try_number
+    if not isinstance(values, MemoryRow):
+        return TaskMemoryStore(values, number, is_resumed=facts.is_resumed)
+    values.claim()
+    return RowMemoryStore(values, is_expected=number > 1 or facts.is_resumed)
 
 
-class KeyedRun(TaskRun):
-    """One try of a task that delivers under a key, which it has claimed or whose delivery was sent.
+def begin_delivery(
+    client: Client,
+    context: Context,
+    log: Logger,
+    *,
+    facts: TaskFacts,
+    delivery_key: str | None = None,
+    resend: bool = False,
+    **options: Any,
+) -> Delivery:
+    """Return the delivery of the running try, which has begun.
 
-    The key's state has one record, whichever attempt writes it.
+    :param resend: send again what the task may have sent under a key that it has no longer, if it was cleared since.
+    :param options: of :class:`.Delivery`.
+    :raises AlreadyDelivered: the task has delivered elsewhere, or may have, and was not cleared since.
+    :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under the key.
+    :raises InvalidDelivery: the key cannot be one.
+    :raises NoMemoryTable: there is no database to keep the memory in.
     """
+    key = "" if delivery_key is None else check_delivery_key(delivery_key)
+    settings = client.settings
+    scope = scope_of(settings.account, settings.transfer_api_key)
+    own = Delivery(client, open_task_memory(context, facts), log, facts=facts, scope=scope, **options)
+    own.begin()
+    before, scope = own.memory.scope, msgspec.structs.replace(scope, delivery_key=key)
+    was_here, question = (before.account, before.delivery_key) == (scope.account, key), None
+    if before.delivery_key and not was_here:
+        resend = resend or (bool(key) and key != before.delivery_key)  # another key is a wish to send again
+        question = _withdraw_key(client, context, log, before, scope, facts, resend=resend)
+    if not key:
+        return own if question is None else own.inherit(question)
+    if not before.delivery_key:
+        own.withdraw(resend=True)
+        question = own.memory.question
+    own.point_to(scope)
+    row = _open_key(context, scope)
+    row.claim(lambda owner: find_task_state(context, *owner.task) not in _FINISHED)
+    keyed = Delivery(
+        client,
+        RowMemoryStore(row, is_expected=was_here),
+        log,
+        facts=TaskFacts(context, is_resumed=row.is_resumed, delivery_key=key),
+        scope=scope,
+        is_of_other_key=lambda transfer_id: bool(row.of_other_keys(transfer_id)),
+        **options,
+    )
+    if row.is_sent:
+        keyed.load()
+    else:
+        keyed.begin(question)
+    return keyed
 
-    def __init__(self, context: Context, key_state: KeyState, delivery_key: str) -> None:
-        super().__init__(context, resumed=key_state.is_resumed)
-        self._key_state, self.delivery_key = key_state, delivery_key
-        self.try_number = 1
-        self.is_sent = key_state.is_sent
-        attempt = TaskAttempt.of(context)
-        # With the start of its run: a run may be deleted and made anew under its id.
-        self.made_by = repr((*attempt[:4], attempt.run_started_at))
 
-    @property
-    def earliest_start(self) -> float:
-        return 0.0  # a key is older than its run: any run before may have delivered under it
+def _open_key(context: Context, scope: Scope) -> MemoryRow:
+    table = require_memory_place("delivery_key").open()
+    return table.of_delivery_key(scope.account, scope.delivery_key, TaskTry.of(context))
 
-    @property
-    def has_predecessor(self) -> bool:
-        return self._key_state.is_taken_over
 
-    def possible_send(
-        self,
-        record: DeliveryState | None,  # noqa: ARG002  # the key tells the delivery, not the input
-        *,
-        is_same_request: bool,  # noqa: ARG002
-        has_gap: bool,
-    ) -> PossibleSend | None:
-        if not has_gap:
+def _withdraw_key(
+    client: Client, context: Context, log: Logger, then: Scope, now: Scope, facts: TaskFacts, *, resend: bool
+) -> Likeness | None:
+    """Settle what this task has begun under another key, or in another account; return the question left open there."""
+    row = _open_key(context, then)
+    try:
+        row.claim()
+    except DeliveryKeyInUse:  # another task goes on with it
+        return None
+    keyed_facts = TaskFacts(context, is_resumed=facts.is_resumed, delivery_key=then.delivery_key)
+    old = Delivery(client, RowMemoryStore(row, is_expected=True), log, facts=keyed_facts, scope=now)
+    if row.is_sent:
+        old.load()
+        is_other = old.memory.writer.task != keyed_facts.writer.task
+        if is_other or (resend and was_cleared_since(old.memory, keyed_facts.writer)):
             return None
-        return PossibleSend(f"the record of delivery key {self.delivery_key!r} is missing")
-
-    def lookup_in_other_runs(self, account: str) -> Callable[..., bool]:  # noqa: ARG002  # the key belongs to it
-        """Return what tells whether a transfer is the delivery of another key: other runs may have this one."""
-
-        def is_of_other_key(transfer_id: str, sent_at: float | None = None) -> bool:  # noqa: ARG001
-            return any(not self._is_own(state) for state in self._key_state.of_other_keys(transfer_id))
-
-        return is_of_other_key
-
-    def _is_own(self, state: KeyState) -> bool:
-        """Return whether this very task delivers under another key since a retry: a clear may give it another."""
-        record = states.load(state, 1)
-        return bool(record and record.made_by == self.made_by and record.clear_counters == self.clear_counters)
-
-    def check_still_running(self) -> None:
-        """Check that this try should still run, and that it still has the key.
-
-        :raises TaskNotRunning: Airflow has given it up.
-        :raises StaleAttempt: another attempt has claimed the key.
-        """
-        super().check_still_running()
-        self._key_state.check_still_owner()
-
-    def record_sent(self, transfer_id: str) -> None:
-        if not self.is_sent:
-            self._key_state.record_sent(transfer_id)
+    else:
+        old.begin()
+    old.withdraw(resend=resend)
+    return old.memory.question
 
 
-def _fail_if_sent_elsewhere(state: KeyState) -> None:
-    state.ensure_tables()
-    for elsewhere in state.in_other_accounts():
-        record = states.load(elsewhere, 1)
-        if record is not None and record.send_started:
-            raise AlreadyDelivered(
-                f"Transfer {record.transfer_id} was sent under this delivery_key, or may have been, in account "
-                f"{record.account}, and the connection leads to another account now. Nothing is sent. To send it "
-                "again, give it another delivery_key."
-            )
-
-
-def claim_delivery_key(context: Context, account: str, delivery_key: str) -> tuple[KeyedRun, KeyState]:
-    """Claim a key for the running task.
-
-    :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under it.
-    :raises AlreadyDelivered: this task has delivered under it in another account, or may have.
-    """
-    state = open_delivery_key(context, account, delivery_key)
-    if not TaskAttempt.of(context).is_fresh:
-        _fail_if_sent_elsewhere(state)
-    state.claim(lambda owner: find_task_state(context, *owner[:4]) not in _FINISHED)
-    return KeyedRun(context, state, delivery_key), state
+def read_memory(context: Context) -> Memory | None:
+    """Return what the delivery of a task instance remembers; None if it remembers nothing. Nothing is claimed."""
+    values = state_store(context)
+    number = int(context["ti"].try_number)
+    own = RowMemoryStore(values, is_expected=False) if isinstance(values, MemoryRow) else None
+    memory = (own or TaskMemoryStore(values, number, is_resumed=False)).read()
+    if memory and memory.scope.delivery_key:
+        return RowMemoryStore(_open_key(context, memory.scope), is_expected=False).read()
+    return memory

@@ -20,11 +20,10 @@ class DeliveryObserver:
         :param recipients: the number of recipients, if ``transfer`` does not have them.
         """
 
-    def record_file(self, transfer_id: str, name: str, size: int, sha256: str, *, is_only_version: bool) -> None:
+    def record_file(self, transfer_id: str, name: str, size: int, sha256: str) -> None:
         """Called when a file of this task is attached.
 
-        :param sha256: in hexadecimal; "" if this task does not know it.
-        :param is_only_version: no other content was ever planned under this name in the draft.
+        :param sha256: in hexadecimal.
         """
 
     def record_file_removed(self, transfer_id: str, name: str) -> None:

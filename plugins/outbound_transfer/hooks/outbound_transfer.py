@@ -124,7 +124,7 @@ class OutboundTransferHook(BaseHook):
         try:
             return await call_airflow(self._read_settings)
         except AirflowNotFoundException as error:
-            raise InvalidSettings(str(error)) from error
+            raise InvalidSettings(str(error)) from None
 
     def _read_settings(self) -> Settings:
         settings = settings_from_connection(self.get_connection(self.outbound_transfer_conn_id))
@@ -153,7 +153,7 @@ class OutboundTransferHook(BaseHook):
         :return: the draft.
         :raises WrongTransfer: the response is about another transfer.
         """
-        return self.run(flows.create_draft(new, max_drafts=2))
+        return self.run(flows.create_draft(new))
 
     def list_transfers(
         self, *, status: str = "all", limit: int = endpoints.MAX_PAGE_SIZE, cursor: str | None = None

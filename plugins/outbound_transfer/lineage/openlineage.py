@@ -18,9 +18,9 @@ from openlineage.client.facet_v2 import RunFacet
 
 from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.assets.outbound_transfer import account_namespace
-from outbound_transfer.delivery import state as states
-from outbound_transfer.delivery.state import DeliveryState
-from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.delivery_key import read_memory
+from outbound_transfer.delivery.memory import Memory
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.protocol.models import DRAFT
 
@@ -43,14 +43,15 @@ class OutboundTransferRunFacet(RunFacet):
 
 def delivery_lineage(operator: Any, task_instance: Any) -> OperatorLineage[Any, Any]:
     """Return the datasets and the facet of a finished try, successful or not; empty if it has no transfer."""
-    state = states.load(state_store(task_instance.get_template_context()), task_instance.try_number)
-    if state is None or not state.transfer_id:
+    memory, returned = read_memory(task_instance.get_template_context()), _returned(task_instance)
+    facet = _facet(memory, returned if isinstance(returned, dict) else {})
+    if not facet.transferId:
         return OperatorLineage()
     settings = settings_from_connection(BaseHook.get_connection(operator.outbound_transfer_conn_id))
     return OperatorLineage(
-        inputs=[dataset_of(file.location) for file in state.files.values() if file.location],
+        inputs=[dataset_of(file.location) for file in (memory.files.values() if memory else ()) if file.location],
         outputs=[Dataset(namespace=account_namespace(settings.account), name="transfers")],
-        run_facets={FACET: _facet(state, _returned(task_instance))},
+        run_facets={FACET: facet},
     )
 
 
@@ -68,13 +69,15 @@ def _returned(task_instance: Any) -> Any:
     )
 
 
-def _facet(state: DeliveryState, returned: Any) -> OutboundTransferRunFacet:
-    files = [{"name": name, "size": file.size} for name, file in state.files.items()]
-    if isinstance(returned, dict) and returned.get("id") == state.transfer_id:
+def _facet(memory: Memory | None, returned: dict[str, Any]) -> OutboundTransferRunFacet:
+    if memory is None:  # a task that sends a draft of another remembers nothing
+        return OutboundTransferRunFacet(transferId=returned.get("id", ""), status=returned.get("status"), files=[])
+    files = [{"name": name, "size": file.size} for name, file in memory.files.items()]
+    if returned.get("id") == memory.draft_id:
         status = returned.get("status")
     else:
-        status = None if state.send_started else DRAFT
-    return OutboundTransferRunFacet(transferId=state.transfer_id, status=status, files=files)
+        status = None if memory.phase is Phase.SENDING else DRAFT
+    return OutboundTransferRunFacet(transferId=memory.draft_id, status=status, files=files)
 
 
 def ingestion_lineage(source: str, tables: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:

@@ -119,7 +119,7 @@ class TransferNotifier(BaseNotifier):
     ) -> TransferNotice:
         error = context.get("exception")
         reason = deadline_reason(_as_mapping(context)) or ("" if outcome or error is None else str(error))
-        return build_notice(outcome, location, title=self.title, reason=reason, url=url)
+        return build_notice(outcome, location, title=self.title, reason=reason, url=url, has_failed=error is not None)
 
     @staticmethod
     def _url(hook: OutboundTransferHook, outcome: TransferOutcome | None) -> str:

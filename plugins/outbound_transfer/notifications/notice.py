@@ -64,18 +64,22 @@ def build_notice(
     title: str | None = None,
     reason: str = "",
     url: str = "",
+    has_failed: bool = False,
 ) -> TransferNotice:
     """Put an outcome into words.
 
     :param outcome: None if the task has no transfer.
     :param title: replaces the first words of the title.
     :param reason: replaces the outcome's.
+    :param has_failed: whether an error ended the task.
     """
     lines = [f"Task: {clean(location, 500)}"] if str(location) else []
     if reason := reason or (outcome.reason if outcome else ""):
         lines.append(f"Reason: {clean(' '.join(str(redact(reason)).split()), _MAX_REASON)}")
     if outcome is None:
-        return TransferNotice(clean(title or "Transfer not known"), tuple(lines))
+        return TransferNotice(
+            clean(title or ("Failed without a transfer" if has_failed else "No transfer yet")), tuple(lines)
+        )
     status = outcome.status if outcome.status is not None else "in a status that is not known"
     first = f"Transfer {clean(outcome.transfer_id)} is {clean(status)}; {_describe_outstanding(outcome)}"
     subject = f": {clean(outcome.subject, 150)}" if outcome.subject else ""

@@ -74,11 +74,8 @@ class OutboundTransferOperator(BaseOperator):
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
 
     @abstractmethod
-    def run_task(self, hook: OutboundTransferHook, context: Context, *, resumed: bool) -> Any:
-        """Do the task's work.
-
-        :param resumed: this try was here before and deferred for the service's limits, with no call in doubt.
-        """
+    def run_task(self, hook: OutboundTransferHook, context: Context) -> Any:
+        """Do the task's work: in each process of a try from the beginning."""
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
         """Return the hook of the connection.
@@ -97,7 +94,7 @@ class OutboundTransferOperator(BaseOperator):
         from outbound_transfer.ledger.worker import log_missing_ledger
 
         log_missing_ledger(self)  # once in a try, however often it defers
-        return self._run(context, waited={}, resumed=False)
+        return self._run(context, waited={})
 
     def resume(  # Airflow passes the event
         self,
@@ -106,7 +103,6 @@ class OutboundTransferOperator(BaseOperator):
         *,
         waited: dict[str, float] | None = None,
         reserved_at: Sequence[float] = (),
-        in_doubt: bool = True,
     ) -> Any:
         """Resume after a deferred retry delay.
 
@@ -114,11 +110,9 @@ class OutboundTransferOperator(BaseOperator):
         of Airflow 3.3 passes the event only.
         """
         self._was_deferred = True
-        return self._run(context, waited=waited or {}, reserved_at=reserved_at, resumed=not in_doubt)
+        return self._run(context, waited=waited or {}, reserved_at=reserved_at)
 
-    def _run(
-        self, context: Context, *, waited: dict[str, float], reserved_at: Sequence[float] = (), resumed: bool
-    ) -> Any:
+    def _run(self, context: Context, *, waited: dict[str, float], reserved_at: Sequence[float] = ()) -> Any:
         from outbound_transfer.client.deferral import DeferRequested
         from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
 
@@ -136,7 +130,7 @@ class OutboundTransferOperator(BaseOperator):
                 self.hook(**options) as hook,
                 record_task(self, context, hook.get_account) as self.recorder,
             ):
-                return self.run_task(hook, context, resumed=resumed)
+                return self.run_task(hook, context)
         except DeferRequested as request:
             self.defer(
                 trigger=deferral_trigger(request.seconds),
@@ -157,36 +151,30 @@ class OutboundTransferOperator(BaseOperator):
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
         """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""
-        return {"waited": request.waited, "reserved_at": request.reserved_at, "in_doubt": request.in_doubt}
+        return {"waited": request.waited, "reserved_at": request.reserved_at}
 
     def _on_reservation(self, reservation: ReservationDetails) -> None:
-        """Defer until a reserved call may be made, if this try does not repeat what it has done so far for nothing.
-
-        Reads and removals are not deferred: the next process would begin with the same ones, with new reservations.
-        """
+        """Defer until a reserved call may be made, with the calls reserved that are repeated before it."""
         from outbound_transfer.client.allowance import log_reservation
-        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, DeferRequested
+        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS, DeferRequested
 
         log_reservation(reservation)
-        delay, is_first = reservation.delay, reservation.has_progressed or not self._was_deferred
-        if self.deferrable and delay > MAX_BLOCKING_WAIT and is_first and reservation.call.method == "POST":
-            # A worker takes seconds to start, too.
-            raise DeferRequested(
-                delay - MAX_BLOCKING_WAIT,
-                dict(reservation.waited),
-                reserved_at=[timezone.utcnow().timestamp() + delay],
-            )
+        delay = reservation.delay
+        if self.deferrable and delay > MAX_BLOCKING_WAIT and reservation.repeats <= MAX_REPEATED_CALLS:
+            now = timezone.utcnow().timestamp()
+            reserved_at = [now + each for each in (delay, *reservation.reserve_repeats())]
+            raise DeferRequested(delay - MAX_BLOCKING_WAIT, reserved_at=reserved_at)  # a worker takes seconds to start
 
     def _on_retry(self, retry: RetryDetails) -> None:
-        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, DeferRequested
+        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS, DeferRequested
         from outbound_transfer.client.retry import log_retry
 
         log_retry(retry)
-        if self.deferrable and retry.wait_for > MAX_BLOCKING_WAIT and retry.is_server_directed:
-            waited = {retry.call.operation.value: retry.waited_so_far + retry.wait_for}
-            raise DeferRequested(
-                retry.wait_for,
-                waited,
-                in_doubt=getattr(retry.caused_by, "in_doubt", True),
-                was_in_doubt=getattr(retry.caused_by, "was_in_doubt", True),
-            )
+        repeats_for_nothing = retry.call.method == "GET" and retry.repeats > MAX_REPEATED_CALLS
+        if (
+            self.deferrable
+            and retry.wait_for > MAX_BLOCKING_WAIT
+            and retry.is_server_directed
+            and not repeats_for_nothing
+        ):
+            raise DeferRequested(retry.wait_for)

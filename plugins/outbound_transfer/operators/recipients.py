@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from itertools import chain, islice
 from typing import Any, Final
 
-from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import MAX_RECIPIENTS
 from outbound_transfer.protocol.recipients import RECIPIENT_FIELDS
@@ -48,25 +47,20 @@ class RecipientsFromSql:
 
         :return: a mapping for each row, without the fields that are NULL.
         :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
-        :raises QueryFailed: the database cannot be reached, or refuses the query.
+        :raises QueryError: the database cannot be reached, or refuses the query.
         :raises InvalidDelivery: the columns are not those of a recipient, or the rows are more than the service takes.
         """
-        from outbound_transfer.queries.connection import DatabaseErrors
-        from outbound_transfer.warehouse.connection import require_sql_hook  # loads the warehouse
+        from outbound_transfer.queries.connection import query_result
+        from outbound_transfer.queries.errors import QueryError
+        from outbound_transfer.queries.rows import iter_rows
 
-        hook = require_sql_hook(BaseHook.get_hook(self.conn_id), self.conn_id)
-        errors = DatabaseErrors(BaseHook.get_connection(self.conn_id))
-        with errors.translated("cannot be opened"):
-            opened = hook.get_conn()
-        with (
-            errors.translated("refused the query for the recipients", self.parameters),
-            closing(opened) as connection,
-            closing(connection.cursor()) as tx,
-        ):
-            tx.execute(self.sql, *([self.parameters] if self.parameters else []))
-            columns = [str(column[0]).lower() for column in tx.description or ()]
-            _check_columns(columns, self.parameters)
-            rows = tx.fetchmany(MAX_RECIPIENTS + 1)
+        try:
+            with query_result(self.conn_id, self.sql, self.parameters) as result:
+                columns = [column.lower() for column in result.columns]
+                _check_columns(columns, self.parameters)
+                rows = list(islice(chain.from_iterable(map(iter_rows, result.batches)), MAX_RECIPIENTS + 1))
+        except QueryError as error:
+            raise type(error)(f"the query for the recipients: {error}") from None
         if len(rows) > MAX_RECIPIENTS:
             raise InvalidDelivery(f"The query for the recipients returned more than {MAX_RECIPIENTS} rows")
         return [{field: value for field, value in zip(columns, row, strict=True) if value is not None} for row in rows]

@@ -10,7 +10,7 @@ import msgspec
 from outbound_transfer.airflow_compat.names import NEVER_EXPIRE, AirflowSkipException
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.addresses import duplicate_addresses, normalize_address
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.errors import AlreadyDelivered, InvalidDelivery
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import CANCELED, as_recipient_list, to_epoch
@@ -21,12 +21,10 @@ from outbound_transfer.tasks.masking import mask_phones, unmask
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.delivery.comparison import AlreadyDelivered
-    from outbound_transfer.delivery.content import Spool
-    from outbound_transfer.delivery.delivery import Delivery
-    from outbound_transfer.delivery.sources import Source
-    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.protocol.messages import Precondition
+    from outbound_transfer.client import Client
+    from outbound_transfer.delivery.delivery import Delivery, Order
+    from outbound_transfer.files.content import Spool
+    from outbound_transfer.files.sources import Source
     from outbound_transfer.protocol.models import Transfer
 
 #: Begins the subject of a second delivery that is given none.
@@ -39,12 +37,11 @@ _STATE_KEY: Final = "outbound_transfer_redelivery"
 class _Selection(msgspec.Struct):
     """To whom a transfer is delivered again, without an address in clear.
 
-    :ivar first: digest of the transfer's id, subject and recipients, with ``salt``.
+    :ivar first: digest of the transfer's id, subject and recipients.
     :ivar positions: of those who had not picked up, among the sorted normalized addresses of the transfer.
     """
 
     first: str
-    salt: str
     positions: list[int]
 
 
@@ -87,11 +84,10 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         super().__init__(subject=subject, message=message, recipients=recipients, security=security, **kwargs)
         self.transfer_id = transfer_id
 
-    def delivery(self, hook: OutboundTransferHook, context: Context) -> Delivery:
-        delivery = super().delivery(hook, context)
+    def begin(self, client: Client, context: Context) -> Delivery:
         self.transfer_id = resolve_transfer_id(self.transfer_id)
-        self.check_account(delivery, context, self.transfer_id)
-        return delivery
+        self.shared_draft(client, context, self.transfer_id)  # made in the account that the connection leads to
+        return super().begin(client, context)
 
     def load_recipients(self, delivery: Delivery) -> None:
         """Decide to whom to deliver, and take from the first transfer what is not given.
@@ -99,10 +95,10 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         :raises AirflowSkipException: everybody has.
         :raises InvalidDelivery: the first transfer cannot be delivered again.
         """
-        from outbound_transfer.delivery.comparison import require_file_list
-        from outbound_transfer.protocol import endpoints
+        from outbound_transfer.delivery.check import require_file_list
 
-        self._first = first = delivery.client.perform(endpoints.get_pickups(self.transfer_id))
+        self._client = delivery.client
+        self._first = first = self._read_first()
         require_file_list(first)
         addresses = self._select(delivery, first)
         self._addresses = frozenset(addresses)
@@ -111,32 +107,31 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         self.subject = self.subject or f"{SUBJECT_PREFIX}{first.subject}"
         self.message = first.message if self.message is None else self.message
 
-    def _deliver(self, delivery: Delivery, context: Context, spool: Spool, *, resumed: bool) -> Transfer:
-        from outbound_transfer.delivery.comparison import DraftOutdated
+    def _read_first(self) -> Transfer:
+        from outbound_transfer.protocol import endpoints
+
+        return self._client.perform(endpoints.get_pickups(self.transfer_id))
+
+    def deliver(self, delivery: Delivery, context: Context, spool: Spool) -> Transfer:
+        from outbound_transfer.delivery.delivery import DraftOutdated
 
         given = self.recipients, self.subject, self.message
         while True:  # each time, somebody else has picked up
             try:
-                return super()._deliver(delivery, context, spool, resumed=resumed)
+                return super().deliver(delivery, context, spool)
             except DraftOutdated:
                 self.recipients, self.subject, self.message = given
-                resumed = False
 
-    def send_precondition(self) -> Precondition:
-        from outbound_transfer.protocol import endpoints
-        from outbound_transfer.protocol.messages import Precondition
+    def order(self, delivery: Delivery, spool: Spool) -> Order:
+        order = super().order(delivery, spool)
+        order.is_outdated, order.first = self._is_outdated, self._first
+        return order
 
-        return Precondition(endpoints.get_pickups(self.transfer_id), self._check_not_outdated)
-
-    def _check_not_outdated(self, first: Transfer) -> None:
-        """:raises DraftOutdated: the draft is not to be sent to all of its recipients any more."""
-        from outbound_transfer.delivery.comparison import DraftOutdated
-
+    def _is_outdated(self) -> bool:
+        """Return whether the draft is not to be sent to all of its recipients any more."""
+        first = self._read_first()
         self._picked_up |= _normalized(first.picked_up)
-        if first.status == CANCELED:
-            raise DraftOutdated(f"transfer {first.id} was canceled")
-        if self._addresses & self._picked_up:
-            raise DraftOutdated(f"transfer {first.id} was picked up by somebody meanwhile")
+        return first.status == CANCELED or bool(self._addresses & self._picked_up)
 
     def check_sources(self, sources: Sequence[Source]) -> None:
         assert self._first is not None
@@ -150,38 +145,35 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
         """Return to whom to deliver, normalized: whom an earlier try may have sent to, otherwise who is left."""
-        from outbound_transfer.delivery.state import digest, new_salt
+        from outbound_transfer.delivery.memory import Likeness, digest, matches
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
-        selection = msgspec.convert(delivery.store.get(_STATE_KEY), _Selection | None)
-        if selection and selection.first != digest([first.id, identity_of(first)], selection.salt):
+        selection = msgspec.convert(delivery.store.values.get(_STATE_KEY), _Selection | None)
+        if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
-        delivery.history.first_transfer = first
-        if delivery.history.needs_same_input(resend=to_flag(self.resend, "resend")):
+        if delivery.may_be_sent(resend=to_flag(self.resend, "resend")):
             if selection:
                 return [addresses[position] for position in selection.positions]
-            if delivery.run.is_sent:
-                raise _already_delivered(delivery, first)
-            _fail_if_picked_up_since(delivery.run.earliest_start, first)
+            if sent_id := delivery.possibly_sent_id:
+                raise AlreadyDelivered(
+                    f"Transfer {sent_id} was sent, or may have been, and is not the second delivery of transfer "
+                    f"{first.id}, or not known to be. Nothing is sent. {_how_to_deliver(delivery)}"
+                )
+            _fail_if_picked_up_since(delivery.facts.earliest_send(Likeness.SHARED_PEOPLE), first)
         _check_deliverable(first)
         self._picked_up |= _normalized(first.picked_up)
         outstanding = _normalized(first.not_picked_up) - self._picked_up
         if not outstanding:
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
-        salt = new_salt()
         positions = [position for position, address in enumerate(addresses) if address in outstanding]
-        selection = _Selection(digest([first.id, identity_of(first)], salt), salt, positions)
-        delivery.store.set(_STATE_KEY, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
+        selection = _Selection(digest([first.id, identity_of(first)]), positions)
+        delivery.store.values.set(_STATE_KEY, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
         return sorted(outstanding)
 
 
-def _already_delivered(delivery: Delivery, first: Transfer) -> AlreadyDelivered:
-    """Return the error for a delivery key under which something else than this redelivery was sent."""
-    from outbound_transfer.delivery.comparison import already_delivered
-
-    state = delivery.history.latest
-    how = f"which is not the second delivery of transfer {first.id}, or is not known to be"
-    return already_delivered(state.transfer_id if state else "", how, delivery.run.delivery_key)
+def _how_to_deliver(delivery: Delivery) -> str:
+    key = delivery.facts.delivery_key
+    return "Give it another delivery_key." if key else "To deliver it again, set resend=True and clear the task."
 
 
 def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
@@ -190,8 +182,6 @@ def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
     :param earliest_start: a time before the run, in seconds since the epoch.
     :raises AlreadyDelivered: somebody has picked up since: a try may have sent to others than are left now.
     """
-    from outbound_transfer.delivery.comparison import AlreadyDelivered
-
     picked_up = [to_epoch(recipient.picked_up_at) for recipient in first.recipients if recipient.picked_up_at]
     if any(at is None or at >= earliest_start for at in picked_up):
         raise AlreadyDelivered(

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.protocol.errors import CallError, FileConflict, InvalidDelivery, NameRefused, WrongTransfer
+from outbound_transfer.protocol.errors import (
+    AlreadyDelivered,
+    CallError,
+    FileConflict,
+    InvalidDelivery,
+    NameRefused,
+    TaskNotRunning,
+    WrongTransfer,
+)
 
 
 @contextmanager
@@ -15,27 +23,31 @@ def fail_without_retry() -> Iterator[None]:
 
     :raises AirflowFailException: instead of such an error, with its text.
     """
-    # Loaded with the first task: a DAG file that is only parsed does not need them.
-    from outbound_transfer.client.settings import InvalidSettings
-    from outbound_transfer.delivery.comparison import AlreadyDelivered
-    from outbound_transfer.delivery.task_run import TaskNotRunning
-
     try:
         yield
-    except (
-        InvalidDelivery,
-        NameRefused,
-        FileConflict,
-        WrongTransfer,
-        AlreadyDelivered,
-        TaskNotRunning,
-        InvalidSettings,
-    ) as error:
-        raise AirflowFailException(str(error)) from error
-    except CallError as error:
-        if error.is_transient:
-            raise
-        raise AirflowFailException(str(error)) from error
+    except Exception as error:
+        if fails_without_retry(error):
+            raise _failure_of(error) from None
+        raise
+
+
+def _failure_of(error: Exception) -> AirflowFailException:
+    """Return Airflow's exception with the text and the traceback of an error: with that as its cause, a log has the
+    text twice.
+    """
+    return AirflowFailException(str(error)).with_traceback(error.__traceback__)
+
+
+def fails_without_retry(error: BaseException) -> bool:
+    """Return whether a retry would fail in the same way (service-api.md, R50)."""
+    # Loaded with the first task: a DAG file that is only parsed does not need them.
+    from outbound_transfer.client.settings import InvalidSettings
+    from outbound_transfer.warehouse.errors import NoMemoryTable
+
+    if isinstance(error, CallError):
+        return not error.is_transient
+    final = (InvalidDelivery, NameRefused, FileConflict, WrongTransfer, AlreadyDelivered, TaskNotRunning)
+    return isinstance(error, (*final, InvalidSettings, NoMemoryTable))
 
 
 @contextmanager
@@ -52,4 +64,4 @@ def fail_without_retry_on_warehouse_errors() -> Iterator[None]:
     except (CursorMoved, WarehouseBusy):
         raise
     except WarehouseError as error:
-        raise AirflowFailException(str(error)) from error
+        raise _failure_of(error) from None

@@ -19,8 +19,8 @@ from outbound_transfer.airflow_compat.names import (
     conf,
     timezone,
 )
-from outbound_transfer.delivery.clears import read_clear_counters
 from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.delivery.task_facts import read_clears
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.errors import CallError
@@ -177,8 +177,9 @@ class DeferrableWaitMixin(BaseOperator):
         """
         from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
 
-        store = state_store(context)
-        clear_counters: list[JsonValue] = list(read_clear_counters(context))
+        with fail_without_retry():
+            store = state_store(context)
+        clear_counters: list[JsonValue] = list(read_clears(context))
         stored: Any = store.get(DEADLINE_STATE_KEY, default=None)
         if isinstance(stored, dict) and stored.get("clear_counters") == clear_counters:
             return datetime.fromisoformat(stored["deadline"])
@@ -254,10 +255,9 @@ class DeferrableWaitMixin(BaseOperator):
 
         :param sent: the transfer as this task has sent it; another one under its id does not end the wait well.
         """
-        from outbound_transfer.delivery.state import digest, new_salt
+        from outbound_transfer.delivery.memory import digest
         from outbound_transfer.triggers.transfer import TransferTrigger
 
-        salt = new_salt() if sent else ""
         trigger = TransferTrigger(
             transfer_id=transfer_id,
             outbound_transfer_conn_id=self.outbound_transfer_conn_id,
@@ -265,8 +265,7 @@ class DeferrableWaitMixin(BaseOperator):
             deadline=deadline.isoformat(),
             finish_in_triggerer=self.finish_in_triggerer and self._can_finish_in_triggerer(),
             push_xcom=self.do_xcom_push,
-            identity=digest(identity_of(sent), salt) if sent else "",
-            salt=salt,
+            identity=digest(identity_of(sent)) if sent else "",
             **self.outcome_rules().to_arguments(),
         )
         self.log.info(
@@ -325,7 +324,7 @@ def _has_failed_too_often(context: Context) -> bool:
     from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
 
     store, now = state_store(context), timezone.utcnow()
-    clear_counters: list[JsonValue] = list(read_clear_counters(context))
+    clear_counters: list[JsonValue] = list(read_clears(context))
     before: Any = store.get(TRIGGER_FAILURES_STATE_KEY, default=None)
     waiting: Any = store.get(DEADLINE_STATE_KEY, default=None)
     count = 0

@@ -22,7 +22,7 @@ from airflow.triggers.base import BaseEventTrigger, TaskSkippedEvent, TaskSucces
 from outbound_transfer.airflow_compat.lookups import call_airflow, can_push_xcom
 from outbound_transfer.airflow_compat.polls import AdvanceItem, SharedStreamProducer, subscribe
 from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
-from outbound_transfer.delivery.state import digest
+from outbound_transfer.delivery.memory import matches
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.ledger.triggerer import TRIGGERER_LEDGER
 from outbound_transfer.observability import metrics
@@ -30,7 +30,6 @@ from outbound_transfer.polling import schedule
 from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.polling.watcher_state import AssetState, TableState, WatcherState
-from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import Transfer, to_builtins, to_summary_dict
 from outbound_transfer.protocol.outcomes import (
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client import Settings
     from outbound_transfer.polling.cluster import ClusterPoll
     from outbound_transfer.polling.poller import PollUpdate, SharedPoller
+    from outbound_transfer.warehouse.config import MemoryPlace
 
 log = logging.getLogger(__name__)
 
@@ -114,9 +114,8 @@ class TransferTrigger(_SharedPollTrigger):
     :param accept_partial: succeed as soon as one recipient has picked up.
     :param finish_in_triggerer: finish the task in the triggerer, without a worker, if it does not fail.
     :param push_xcom: whether a task that finishes in the triggerer returns the transfer.
-    :param identity: digest of the subject and recipients of the sent transfer, with ``salt``; "" if any transfer under
+    :param identity: digest of the subject and recipients of the sent transfer; "" if any transfer under
         the id is meant. Another one ends the wait with an error.
-    :param salt: of ``identity``.
     """
 
     def __init__(
@@ -131,7 +130,6 @@ class TransferTrigger(_SharedPollTrigger):
         finish_in_triggerer: bool = False,
         push_xcom: bool = True,
         identity: str = "",
-        salt: str = "",
     ) -> None:
         super().__init__(outbound_transfer_conn_id, poke_interval)
         self.transfer_id = transfer_id
@@ -142,7 +140,6 @@ class TransferTrigger(_SharedPollTrigger):
         self.finish_in_triggerer = finish_in_triggerer
         self.push_xcom = push_xcom
         self.identity = identity
-        self.salt = salt
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return _serialize(
@@ -157,7 +154,6 @@ class TransferTrigger(_SharedPollTrigger):
             "finish_in_triggerer",
             "push_xcom",
             "identity",
-            "salt",
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -232,7 +228,7 @@ class TransferTrigger(_SharedPollTrigger):
 
     def _is_meant(self, transfer: Transfer) -> bool:
         """Return whether the transfer has the subject and recipients of the one that was sent."""
-        return not self.identity or self.identity == digest(identity_of(transfer), self.salt)
+        return not self.identity or matches(self.identity, identity_of(transfer))
 
     def _checked_result(self, waiter: Waiter) -> dict[str, Any] | None:
         """Return the waiter's result, or an error if it is about another transfer than the one that was sent."""
@@ -255,8 +251,8 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
     second or two between the two, the next one reports the same transfers again; ``id`` and ``status`` identify them.
 
     Before Airflow 3.3, the state is stored in the table of ``[outbound_transfer] state_conn_id`` or ``ledger_conn_id``,
-    at once or 15 seconds after an event that precedes it; one of them is required. A triggerer that is killed after it
-    has been stuck for longer than that loses the event.
+    or in the local file where Airflow runs on one machine: at once or 15 seconds after an event that precedes it. A
+    triggerer that is killed after it has been stuck for longer than that loses the event.
 
     Transfers that finished before the first poll are not reported. Give each asset a trigger with arguments of its
     own: the state cannot be stored for several assets.
@@ -264,7 +260,7 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
     :param outcomes: statuses to report: ``complete``, ``expired``, ``canceled``.
     :param outbound_transfer_conn_id: the connection.
     :param poke_interval: seconds between two polls.
-    :raises WatcherNeedsState: Airflow is older than 3.3, and no connection for the state is configured.
+    :raises NoMemoryTable: Airflow is older than 3.3, and no database for the state is configured.
     """
 
     def __init__(
@@ -278,7 +274,7 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
             raise ValueError(f"outcomes must be some of {', '.join(TERMINAL_STATUSES)}, not {outcomes!r}")
         self.outcomes = list(outcomes)
         if not HAS_STATE_STORES:
-            _require_state_table()
+            _require_memory_place()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return _serialize(self, "outcomes", "outbound_transfer_conn_id", "poke_interval")
@@ -323,27 +319,18 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
 
     def _state_store(self) -> WatcherState | None:
         if not HAS_STATE_STORES:
-            return TableState(_require_state_table(), self.serialize()[1])
+            return TableState(_require_memory_place(), self.serialize()[1])
         return AssetState(self.asset_state_store) if self.asset_state_store else None
 
 
-class WatcherNeedsState(OutboundTransferError):
-    """Airflow is older than 3.3, and no connection for the state of a watcher is configured."""
+def _require_memory_place() -> MemoryPlace:
+    """Return where the table of memory is.
 
-
-def _require_state_table() -> str:
-    """Return the connection of the table of states.
-
-    :raises WatcherNeedsState: there is none.
+    :raises NoMemoryTable: no database is configured.
     """
-    from outbound_transfer.warehouse.config import state_conn_id
+    from outbound_transfer.warehouse.config import require_memory_place
 
-    if conn_id := state_conn_id():
-        return conn_id
-    raise WatcherNeedsState(
-        "Before Airflow 3.3, a TransferOutcomeTrigger stores its state in a SQL database: set state_conn_id or "
-        "ledger_conn_id in the section [outbound_transfer] of Airflow's configuration to its connection"
-    )
+    return require_memory_place("Before Airflow 3.3, a TransferOutcomeTrigger")
 
 
 class _Producer(SharedStreamProducer):

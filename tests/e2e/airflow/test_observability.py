@@ -31,7 +31,7 @@ from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.sensors.transfer import TransferSensor
-from outbound_transfer.delivery.sources import resolve_files
+from outbound_transfer.files.sources import resolve_files
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 

@@ -143,6 +143,9 @@ def test_a_first_transfer_is_delivered_picked_up_and_loaded(reader: Reader) -> N
         reader.wait_for("the run succeeds", lambda: airflow.runs("first_delivery")[0]["state"] == "success")
         reader.wait_for("the feed is loaded", lambda: reader.loaded_types() >= {"transfer_sent", "file_downloaded"})
         assert "cursor" in reader.run(RUNS.splitlines()[0] + "\n" + STATUS)  # in the same terminal
+        page = " ".join(airflow.deliveries_page().split())
+        assert re.search(r"<span>Event feed</span><b>(up to date|behind)</b>", page), "the page reads another database"
+        assert "Report of manual__" in page
         assert airflow.import_errors() == []
         assert message_of_test(airflow, "outbound_transfer_default") == (
             "The transfer key and the event key are accepted."

@@ -64,7 +64,9 @@ def test_the_wait_is_what_retry_after_says(proxy, deliver, sandbox, tmp_path, ca
     result = deliver(small_files(tmp_path, 1), deferrable=deferrable).run()
 
     assert result["status"] == "pending"
-    assert sum(counts(sandbox).values()) == 3, "each call reached the service once"
+    calls = counts(sandbox)
+    del calls["GET", "", 200]  # a resumed delivery reads its draft
+    assert sum(calls.values()) == 3, "each call reached the service once"
     for call in CALLS:
         assert len(proxy.gaps(call)) == 3
         so_far = 0.0

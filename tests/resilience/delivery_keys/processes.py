@@ -25,7 +25,7 @@ _CONTEXT.set_forkserver_preload(
         "airflow.providers.postgres.hooks.postgres",
         "airflow.providers.sqlite.hooks.sqlite",
         "outbound_transfer.cluster.allowance",
-        "outbound_transfer.delivery.archive",
+        "outbound_transfer.files.archive",
         "outbound_transfer.delivery.delivery_key",
         "outbound_transfer.ledger.recorder",
         "outbound_transfer.operators.transfer",

@@ -103,6 +103,7 @@ def test_an_owner_is_killed_during_a_request(
     check_sent_once(service, results)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("keys", ["postgres"], indirect=True)
 @pytest.mark.parametrize("is_committed", [False, True], ids=["before", "after"])
 def test_an_owner_is_killed_at_each_transaction(

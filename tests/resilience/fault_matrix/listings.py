@@ -30,7 +30,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
-from outbound_transfer.delivery.sources import resolve_files
+from outbound_transfer.files.sources import resolve_files
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer_sandbox.testing import Sandbox

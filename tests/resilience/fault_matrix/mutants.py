@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from outbound_transfer.delivery import state as states
-from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.delivery import delivery
+from outbound_transfer.delivery.decision import Action, Decision, Evidence, Phase, Step
+from outbound_transfer.delivery.memory import Memory
+from outbound_transfer.delivery.memory_store import TaskMemoryStore
 
 
-def storing_the_id_after_the_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delivery remembers its draft only when it has sent it."""
-    save, send = states.save, Delivery.send
+def forgetting_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery does not remember its draft."""
+    save = TaskMemoryStore.save
 
-    def send_then_save(self: Delivery, state: states.DeliveryState, *arguments: object) -> object:
-        transfer = send(self, state, *arguments)
-        save(self.store, state)
-        return transfer
+    def save_without_id(store: TaskMemoryStore, memory: Memory) -> None:
+        save(store, replace(memory, draft_id="", phase=Phase.EMPTY))
 
-    def save_without_id(store: states.StateStore, state: states.DeliveryState, *of_try: int) -> None:
-        if not state.transfer_id:
-            save(store, state, *of_try)
+    monkeypatch.setattr(TaskMemoryStore, "save", save_without_id)
+    monkeypatch.setattr(TaskMemoryStore, "save_verified", save_without_id)
 
-    monkeypatch.setattr(states, "save", save_without_id)
-    monkeypatch.setattr(Delivery, "send", send_then_save)
+
+def never_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try makes a draft and sends it."""
+    always = {Step.PREPARE: Decision(Action.CREATE), Step.SEND: Decision(Action.SEND)}
+    monkeypatch.setattr(delivery, "decide", lambda step, _: always[step])
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, then: Action, *decided: Action, step: Step = Step.PREPARE) -> None:
+    """A step of the table does ``then`` where it decides something else."""
+    decide = delivery.decide
+
+    def decide_otherwise(now: Step, evidence: Evidence) -> Decision:
+        decision = decide(now, evidence)
+        return Decision(then) if now is step and decision.action in decided else decision
+
+    monkeypatch.setattr(delivery, "decide", decide_otherwise)

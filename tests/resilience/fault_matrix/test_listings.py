@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.delivery import globs, sources
+from outbound_transfer.files import globs, sources
 from resilience.fault_matrix.listings import PATTERNS, ListingFault, Listings, vanishing
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.delivery import file_attacher
-from outbound_transfer.delivery import state as states
-from outbound_transfer.delivery.history import DeliveryHistory
+from outbound_transfer.delivery.decision import Action, Step
 from resilience.fault_matrix.matrix import Harness
+from resilience.fault_matrix.mutants import instead
 from resilience.fault_matrix.stores import (
     StoreSchedule,
     Trouble,
@@ -50,19 +49,7 @@ def violations(harness: Harness, trouble: Trouble, store: str, fault: str, *, is
 
 
 def test_the_machine_finds_absence_taken_for_a_first_try(harness: Harness, monkeypatch: Any) -> None:
-    monkeypatch.setattr(DeliveryHistory, "_fail_if_sent", lambda *_: None)
+    instead(monkeypatch, Action.CREATE, Action.SEARCH)
+    instead(monkeypatch, Action.SEND, Action.SEARCH, step=Step.SEND)
     assert "billed 2 times" in violations(harness, Trouble.EMPTIES, "native", "no fault")
     assert "billed 2 times" in violations(harness, Trouble.FORGETS, "native", "500 after at send")
-
-
-def test_the_machine_finds_tries_that_share_a_path(harness: Harness, monkeypatch: Any) -> None:
-    monkeypatch.setattr(states, "_key", lambda _: "outbound_transfer_delivery")
-    monkeypatch.setattr(states, "begin_attempt", lambda *given: (0, *states.load_latest(*given)))
-    monkeypatch.setattr(states, "save_verified", states.save)
-    monkeypatch.setattr(DeliveryHistory, "_fail_if_sent", lambda *_: None)
-    assert "billed 2 times" in violations(harness, Trouble.GIVES_UP, "object storage", "500 after at send")
-
-
-def test_the_machine_finds_absence_taken_for_nothing_attached(harness: Harness, monkeypatch: Any) -> None:
-    monkeypatch.setattr(file_attacher, "reject_unknown_files", lambda *_: None)
-    assert "wanted" in violations(harness, Trouble.EMPTIES, "native", "no fault", is_attach=True)

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from outbound_transfer.delivery.session import DeliverySession
-from outbound_transfer.delivery.state import DeliveryState
-from outbound_transfer.protocol import flows
+from outbound_transfer.delivery.decision import Action
 from resilience.fault_matrix.matrix import Harness
+from resilience.fault_matrix.mutants import instead
 from resilience.fault_matrix.uploads import UploadSchedule, run_upload_schedule, upload_schedules
 
 pytestmark = pytest.mark.slow
@@ -40,18 +38,7 @@ def violations(harness: Harness, schedules: list[UploadSchedule]) -> str:
 DEATHS = [each for each in upload_schedules() if each.fault is None and each.held == "before"]
 
 
-def test_the_matrix_finds_a_plan_that_is_forgotten(harness: Harness, monkeypatch: Any) -> None:
-    def without_files(session: DeliverySession, state: DeliveryState) -> None:
-        save(session, replace(state, files={}))
+def test_the_matrix_finds_a_draft_with_two_writers(harness: Harness, monkeypatch: Any) -> None:
+    instead(monkeypatch, Action.RESUME, Action.DISCARD)
 
-    save = DeliverySession.save
-    monkeypatch.setattr(DeliverySession, "save", without_files)
-
-    assert "did not attach" in violations(harness, [each for each in DEATHS if not each.change][:3])
-
-
-def test_the_matrix_finds_bytes_of_an_earlier_version(harness: Harness, monkeypatch: Any) -> None:
-    attach = flows.attach
-    monkeypatch.setattr(flows, "attach", lambda *given, **known: attach(*given, **{**known, "earlier_sizes": ()}))
-
-    assert "and not" in violations(harness, [each for each in DEATHS if each.change == "rewritten"])
+    assert violations(harness, DEATHS)

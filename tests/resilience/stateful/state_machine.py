@@ -35,7 +35,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from outbound_transfer.client import client
-from outbound_transfer.delivery.task_run import MADE_KEY
+from outbound_transfer.delivery.task_facts import MADE_KEY
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -182,7 +182,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             "deliver": one_task(),
             "create": self.task(lambda: self.delivery(CreateTransferOperator)),
             "attach": self.task(lambda: (AttachFilesOperator, {"transfer_id": self.draft, **self.attached_input()})),
-            "send": self.task(lambda: (SendTransferOperator, {"transfer_id": self.draft, "resend": self.resend})),
+            "send": self.task(lambda: (SendTransferOperator, {"transfer_id": self.draft})),
             "discard": self.task(lambda: (DiscardTransferOperator, {"transfer_id": self.draft})),
         }
         #: The same task under the name that it has not now, and whether its run was queued again without a clear.

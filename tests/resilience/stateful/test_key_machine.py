@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outbound_transfer.warehouse.delivery_keys import KeyState
+from outbound_transfer.warehouse.memory_table import MemoryRow
 from resilience.fault_matrix.matrix import Harness
 from resilience.stateful.key_machine import DeliveryKeyStateMachine, key_schedules
 
@@ -35,6 +35,6 @@ def test_the_machine_finds_a_key_that_its_owner_keeps_after_a_claim(
         machine.deliver_at_once(["one", "two", "three"], "k1", "first", "second", is_taken_for_dead=True)
 
     deliver_at_once()
-    monkeypatch.setattr(KeyState, "_check_still_owner", lambda _, row: row)
+    monkeypatch.setattr(MemoryRow, "_check_still_owner", lambda _, row: row)
     with pytest.raises(AssertionError, match="billed too often"):
         deliver_at_once()

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer.delivery import delivery, memory
+from outbound_transfer.delivery.decision import Intent
 from outbound_transfer.delivery.delivery import Delivery
-from outbound_transfer.delivery.history import DeliveryHistory
-from outbound_transfer.delivery.task_run import TaskRun
+from outbound_transfer.delivery.memory_store import TaskMemoryStore
+from outbound_transfer.delivery.task_facts import TaskFacts
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.endpoints import get_transfer
 from resilience.fault_matrix.matrix import Harness
-from resilience.fault_matrix.mutants import storing_the_id_after_the_send
+from resilience.fault_matrix.mutants import forgetting_the_draft, never_asking
 from resilience.stateful.state_machine import DeliveryStateMachine, schedules
 from support.inputs import INPUTS, stored_digests
 
@@ -85,14 +88,13 @@ def test_the_machine_finds_an_id_that_is_stored_after_the_send(begun: Any, monke
         machine.deliver(resend=False)
 
     die_after_the_send()
-    storing_the_id_after_the_send(monkeypatch)
+    forgetting_the_draft(monkeypatch)
     with pytest.raises(AssertionError, match="billed too often"):
         die_after_the_send()
 
 
 def test_the_machine_finds_a_second_delivery_after_a_clear(begun: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(DeliveryHistory, "find_previous_attempt", lambda *_, **__: None)
-    monkeypatch.setattr(DeliveryHistory, "_fail_if_sent", lambda *_: None)
+    never_asking(monkeypatch)
     machine = begun()
     machine.deliver(resend=False)
     with pytest.raises(AssertionError, match="billed too often"):
@@ -106,7 +108,7 @@ def test_the_machine_finds_a_resend_of_what_another_index_has_sent(begun: Any, m
         machine.deliver_mapped([None, "away at the send"], order=[1, 0], resend=True)
 
     resend_with_another_order_at_the_retry()
-    monkeypatch.setattr(DeliveryHistory, "_is_overruled", lambda history, **_: bool(history._record.overruled))
+    monkeypatch.setattr(delivery, "intent_of", lambda *_, resend, **__: Intent.RESEND if resend else Intent.NORMAL)
     with pytest.raises(AssertionError, match="billed too often"):
         resend_with_another_order_at_the_retry()
 
@@ -118,8 +120,7 @@ def test_the_machine_finds_a_retry_that_lowered_retries_pass_off_as_a_clear(begu
         machine.deliver_mapped([None, "away at the send"], order=[1, 0], resend=True, lowers_retries=True)
 
     resend_with_fewer_retries()
-    of_the_run = property(lambda history: history._session.run.is_first_after_clear())
-    monkeypatch.setattr(DeliveryHistory, "_is_first_after_clear", of_the_run)
+    monkeypatch.setattr(memory, "was_cleared_since", lambda *_: True)
     with pytest.raises(AssertionError, match="billed too often"):
         resend_with_fewer_retries()
 
@@ -135,14 +136,13 @@ def test_the_machine_finds_a_number_that_is_not_taken_for_evidence(begun: Any, m
         machine.deliver(resend=False)
 
     lose_the_record_and_the_task_instance()
-    is_newest = TaskRun.is_newest_record
-    monkeypatch.setattr(TaskRun, "is_newest_record", lambda run, at, _: is_newest(run, at, 0))
+    monkeypatch.setattr(TaskMemoryStore, "_check_newest", lambda _: 0)
     with pytest.raises(AssertionError, match="billed too often"):
         lose_the_record_and_the_task_instance()
 
 
 def test_the_machine_finds_a_refused_resend(begun: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(TaskRun, "is_first_after_clear", lambda *_: False)
+    monkeypatch.setattr(memory, "was_cleared_since", lambda *_: False)
     machine = begun()
     machine.deliver_mapped()
     machine.reorder([1, 0])
@@ -152,24 +152,24 @@ def test_the_machine_finds_a_refused_resend(begun: Any, monkeypatch: Any) -> Non
 
 def test_the_machine_finds_old_bytes(begun: Any, monkeypatch: Any) -> None:
     """A source that changed after a refused send, taken for what the draft holds of it."""
-    monkeypatch.setattr("outbound_transfer.tasks.unsent_drafts._find_unsent", lambda _: None)  # the draft stays
+    monkeypatch.setattr(DeliverFilesOperator, "_is_final", lambda *_: False)  # the draft stays
     machine = begun()
     machine.plan_fault("401", skip=4, times=1)
     machine.deliver(resend=False)
     machine.change_source(0, "rewritten")
-    monkeypatch.setattr("outbound_transfer.delivery.file_attacher.stale_files", lambda *_, **__: [])
+    monkeypatch.setattr(delivery, "holds_only", lambda *_: True)
     with pytest.raises(AssertionError, match=r"a\.csv was sent with bytes"):
         machine.deliver(resend=False)
 
 
 def test_the_machine_finds_a_success_that_sent_nothing(begun: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Delivery, "send", lambda self, state, *_: self.client.perform(get_transfer(state.transfer_id)))
+    monkeypatch.setattr(Delivery, "_send", lambda self, _: self.client.perform(get_transfer(self.memory.draft_id)))
     with pytest.raises(AssertionError, match="was not sent"):
         begun().deliver(resend=False)
 
 
 def test_the_machine_finds_a_false_alarm(begun: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(TaskRun, "lookup_in_other_runs", lambda *_: lambda *_: False)
+    monkeypatch.setattr(TaskFacts, "was_made_by_another_run", lambda *_: False)
     machine = begun()
     machine.deliver(resend=False, trouble="no file")
     machine.deliver_in_another_run()

@@ -59,7 +59,14 @@ class Airflow:
         response = self._http.request(method, f"/api/v2/{path}", json=body, params=params)
         if response.is_error:
             raise DemoFailed(f"Airflow answered {response.status_code} to {method} {path}: {response.text[:500]}")
-        return response.json()
+        return response.json() if response.content else None
+
+    def deliveries_page(self) -> str:
+        """The provider's page, as HTML."""
+        response = self._http.get("/outbound-transfer/deliveries")
+        if response.is_error:
+            raise DemoFailed(f"Airflow answered {response.status_code} to the page: {response.text[:500]}")
+        return response.text
 
     def health(self) -> dict[str, str | None]:
         """Status by component; empty while the API server starts."""

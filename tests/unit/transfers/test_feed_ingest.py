@@ -47,6 +47,7 @@ def ingest_of(
         read,
         store,
         progress or IngestProgress(),
+        address="acme.example.com",
         max_pages=max_pages,
         max_rejected=0,
         sleep=sleep,

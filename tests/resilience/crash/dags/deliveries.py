@@ -13,8 +13,8 @@ from unittest import mock
 import httpx
 from airflow.sdk import BaseHook, dag, task
 
-from outbound_transfer.delivery import state as states
-from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.delivery.memory import Memory
+from outbound_transfer.delivery.memory_store import TaskMemoryStore
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.queries.export import QueryExport, RowCounter
 from outbound_transfer.queries.rows import Batch
@@ -47,17 +47,17 @@ FIRST = "{{ params.connections[0] }}"
 class StoringAfterTheSend(Deliver):
     """A mutant: the draft's id is stored, but only after the send."""
 
-    def run_task(self, hook: Any, context: Any, *, resumed: bool) -> dict[str, Any]:
-        saved: list[states.DeliveryState] = []
-        save = states.save
+    def run_task(self, hook: Any, context: Any) -> dict[str, Any]:
+        saved: list[tuple[TaskMemoryStore, Memory]] = []
+        save = TaskMemoryStore.save
 
-        def keep(store: Any, state: states.DeliveryState, *of_try: int) -> None:
-            save(store, state, *of_try) if not state.transfer_id else saved.append(state)
+        def keep(store: TaskMemoryStore, memory: Memory) -> None:
+            save(store, memory) if not memory.draft_id else saved.append((store, memory))
 
-        with mock.patch.object(states, "save", keep):
-            result = super().run_task(hook, context, resumed=resumed)
-        for state in saved[-1:]:
-            save(state_store(context), state)
+        with mock.patch.object(TaskMemoryStore, "save", keep):
+            result = super().run_task(hook, context)
+        for store, memory in saved[-1:]:
+            save(store, memory)
         return result
 
 

@@ -1,0 +1,249 @@
+"""What a try of a delivery does next: one table, from what it knows to what it does.
+
+A draft is a token that the service burns once (service-api.md, R36, R37): sending the same draft twice is harmless.
+Two rules follow, and the table is made of them:
+
+- Never make a second draft of a delivery while somebody may still send the first.
+- One draft, one writer: a try continues a draft only if its last writer has said that it stopped (``HANDED_ON``).
+  Otherwise it discards the draft. The service's response to that is the proof: 204, and nobody can send or fill it any
+  more; 409, and it was sent.
+
+:func:`decide` is called again after each action, with what that action has shown, until it says ``SEND`` or gives an
+answer. Everything here is pure; :mod:`.delivery` gathers the evidence and acts.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class Phase(Enum):
+    """How far the newest try has come, as the memory of the delivery says."""
+
+    EMPTY = "empty"  # there is nothing that anybody can send
+    DRAFT = "draft"  # its writer may still work on it
+    HANDED_ON = "handed_on"  # its writer has stopped, with no call in doubt
+    SENDING = "sending"  # a send may still be applied
+    SUSPECTED = "suspected"  # a search found a sent transfer that may be this delivery
+
+
+class Step(Enum):
+    """When the table is read."""
+
+    PREPARE = "before there is a draft to fill"
+    SEND = "before each attempt at the send, after any wait"
+
+
+class Input(Enum):
+    """What the task is asked to deliver, beside what the memory is about."""
+
+    SAME = "same"
+    OTHER = "other"
+    UNKNOWN = "unknown"  # the secrets cannot be compared: the connection's key was replaced
+
+
+class Intent(Enum):
+    """Whether the user wants a second send of what may be sent already."""
+
+    NORMAL = "normal"
+    RESEND = "resend"  # resend=True, and the task was cleared since
+    LICENSED = "licensed"  # an earlier try of this clear was granted the resend of this input, and acts on it
+    UNSURE = "unsure"  # resend=True, and Airflow does not say whether it was this task that was cleared
+
+
+class ById(Enum):
+    """What the service shows under the remembered id."""
+
+    NOT_RETRIEVED = "not retrieved"
+    DRAFT = "draft"
+    SENT = "sent"
+    GONE = "gone"  # 404, or the id of another transfer now
+    HIDDEN = "hidden"  # it was made in another account, or the connection's new key does not see it
+
+
+class Search(Enum):
+    """Whether the service lists a sent transfer that may be this delivery, and is nobody else's."""
+
+    NOT_SEARCHED = "not searched"
+    NONE = "none"
+    FOUND = "found"
+    IMPOSSIBLE = "impossible"  # it may have been sent where the connection does not lead any more
+
+
+class Check(Enum):
+    """What a check right before the send says."""
+
+    OPEN = "open"
+    YES = "yes"
+    NO = "no"
+
+
+class Action(Enum):
+    """What a try does next."""
+
+    RETRIEVE = "retrieve the remembered transfer"
+    SEARCH = "list the sent transfers"
+    CREATE = "create a draft"
+    RESUME = "continue with the draft"
+    DISCARD = "discard the draft"
+    FORGET = "forget the draft"
+    SUPERSEDE = "grant the resend; what was sent is superseded"
+    REVERT = "return to what was sent before a resend that is not wanted any more"
+    CHECK = "check what must hold for the send"
+    CONFIRM = "ask Airflow whether this try is still wanted"
+    RETURN = "return the sent transfer"
+    REFUSE = "refuse"
+    STOP = "stop: another try has taken over"
+    SEND = "send"
+
+
+class Reason(Enum):
+    """Why a delivery is refused. Nothing is sent, and the text says what to do."""
+
+    OTHER_INPUT = (
+        "{subject} has already delivered transfer {transfer_id}, with other input: {differences}. Nothing is sent. "
+        "To deliver this, {new_delivery}"
+    )
+    MADE_ELSEWHERE = (
+        "Transfer {transfer_id} was sent by an earlier try, or may have been, in account {then}, and the connection "
+        "leads to {now}, or has another user's key. Nothing is sent. If it was not sent there, {resend}"
+    )
+    IN_DOUBT = (
+        "Transfer {transfer_id} was sent by an earlier try, or may have been, and the service does not show it any "
+        "more. Nothing is sent. Look in the service's web application; if it was not sent, {resend}"
+    )
+    MAY_BE_SENT = (
+        "Transfer {transfer_id} may be this very delivery: it has its subject and recipients, and files of it, and "
+        "another try, index or task may have sent it. Nothing is sent. If it is another delivery, {resend}"
+    )
+    CANNOT_SEARCH = (
+        "This may have been sent in account {then}, where the connection led before, or with another key, and what "
+        "was sent there cannot be listed now. Nothing is sent. If it was not sent there, {resend}"
+    )
+    WHICH_CLEARED = (
+        "Transfer {transfer_id} was sent, and Airflow does not say whether this task or another of its run was cleared "
+        "since. Nothing is sent again. To send again, clear this task once more"
+    )
+
+
+class Evidence(NamedTuple):
+    """What a try knows when it decides.
+
+    :ivar question: whether somebody else, or a try that nothing is known of, may have sent this very delivery: another
+        index or task of the run, or a try whose memory is lost. It stays open for later tries.
+    :ivar has_superseded: whether the memory says that something was sent before a resend.
+    :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again.
+    :ivar is_wanted: whether Airflow still runs this try, and the memory is still its own.
+    """
+
+    phase: Phase = Phase.EMPTY
+    input: Input = Input.SAME
+    intent: Intent = Intent.NORMAL
+    by_id: ById = ById.NOT_RETRIEVED
+    question: bool = False
+    search: Search = Search.NOT_SEARCHED
+    has_superseded: bool = False
+    is_outdated: Check = Check.NO
+    is_wanted: Check = Check.OPEN
+
+
+class Decision(NamedTuple):
+    """What to do next, and of a refusal the reason."""
+
+    action: Action
+    reason: Reason | None = None
+
+
+class Rule(NamedTuple):
+    """One line of the table.
+
+    :ivar why: the reason, in a sentence.
+    :ivar conditions: the values of a field of the evidence with which the row applies; a field that is absent may have
+        any.
+    """
+
+    why: str
+    then: Decision
+    conditions: dict[str, tuple[object, ...]]
+
+    def applies(self, evidence: Evidence) -> bool:
+        return all(getattr(evidence, field) in values for field, values in self.conditions.items())
+
+
+def _rule(why: str, then: Action | Reason, **conditions: object) -> Rule:
+    decision = Decision(Action.REFUSE, then) if isinstance(then, Reason) else Decision(then)
+    return Rule(
+        why, decision, {name: value if isinstance(value, tuple) else (value,) for name, value in conditions.items()}
+    )
+
+
+_SEARCHING: Final = (Intent.NORMAL, Intent.UNSURE)
+_SENDABLE: Final = (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING)
+
+#: A transfer that a search took for this delivery.
+_SUSPECTED: Final = (
+    _rule("the user has seen it, and wants another", Action.SUPERSEDE, phase=Phase.SUSPECTED, intent=Intent.RESEND),
+    _rule("it was found for other input", Action.FORGET, phase=Phase.SUSPECTED, input=Input.OTHER),
+    _rule("nothing has changed since it was found", Reason.MAY_BE_SENT, phase=Phase.SUSPECTED),
+)
+
+#: What the remembered id shows.
+_BY_ID: Final = (
+    _rule("the service knows what became of it", Action.RETRIEVE, phase=_SENDABLE, by_id=ById.NOT_RETRIEVED),
+    _rule("the user wants another", Action.SUPERSEDE, by_id=ById.SENT, intent=Intent.RESEND),
+    _rule("it may be another task that was cleared", Reason.WHICH_CLEARED, by_id=ById.SENT, intent=Intent.UNSURE),
+    _rule("something else was delivered", Reason.OTHER_INPUT, by_id=ById.SENT, input=Input.OTHER),
+    _rule("it is delivered", Action.RETURN, by_id=ById.SENT),
+    _rule("nobody can reach it any more", Action.FORGET, by_id=(ById.GONE, ById.HIDDEN), phase=Phase.HANDED_ON),
+    _rule("nobody can reach it any more", Action.FORGET, by_id=ById.GONE, phase=Phase.DRAFT),
+    _rule("one more may be sent", Action.SUPERSEDE, by_id=(ById.GONE, ById.HIDDEN), intent=Intent.RESEND),
+    _rule("it may be sent there, or have been", Reason.MADE_ELSEWHERE, by_id=ById.HIDDEN),
+    _rule("it may have been sent, and removed since", Reason.IN_DOUBT, by_id=ById.GONE),
+    _rule("its writer may still work on it", Action.DISCARD, by_id=ById.DRAFT, phase=(Phase.DRAFT, Phase.SENDING)),
+    _rule("it is not what is wanted", Action.DISCARD, by_id=ById.DRAFT, input=(Input.OTHER, Input.UNKNOWN)),
+    _rule("its resend is granted anew, or not wanted", Action.DISCARD, by_id=ById.DRAFT, intent=Intent.RESEND),
+    _rule(
+        "its resend is not wanted any more", Action.DISCARD, by_id=ById.DRAFT, intent=_SEARCHING, has_superseded=True
+    ),
+    _rule("its writer has stopped", Action.RESUME, by_id=ById.DRAFT),
+)
+
+#: Nothing of this delivery can be sent by what is remembered.
+_NOTHING_SENDABLE: Final = (
+    _rule("a granted resend is not wanted any more", Action.REVERT, intent=Intent.NORMAL, has_superseded=True),
+    _rule("the user wants another, whatever was sent", Action.SUPERSEDE, intent=Intent.RESEND),
+)
+
+#: Whether somebody else has sent it: asked before there is a draft, to save an upload, and before each attempt.
+_SENT_BY_OTHERS: Final = (
+    _rule(
+        "somebody else may have sent it", Action.SEARCH, question=True, intent=_SEARCHING, search=Search.NOT_SEARCHED
+    ),
+    _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, intent=_SEARCHING, search=Search.IMPOSSIBLE),
+    _rule("its like was sent", Reason.MAY_BE_SENT, question=True, intent=_SEARCHING, search=Search.FOUND),
+)
+
+#: The first row that applies decides.
+TABLE: Final = {
+    Step.PREPARE: (
+        *_SUSPECTED,
+        *_BY_ID,
+        *_NOTHING_SENDABLE,
+        *_SENT_BY_OTHERS,
+        _rule("nobody has sent it, and nobody can", Action.CREATE),
+    ),
+    Step.SEND: (
+        *_SENT_BY_OTHERS,
+        _rule("what it was made from may have changed", Action.CHECK, is_outdated=Check.OPEN),
+        _rule("it is not to be sent to these people any more", Action.DISCARD, is_outdated=Check.YES),
+        _rule("a process can outlive its try", Action.CONFIRM, is_wanted=Check.OPEN),
+        _rule("another try decides now", Action.STOP, is_wanted=Check.NO),
+        _rule("nothing speaks against it", Action.SEND),
+    ),
+}
+
+
+def decide(step: Step, evidence: Evidence) -> Decision:
+    """Return what to do next: the first row of :data:`TABLE` that applies."""
+    return next(row.then for row in TABLE[step] if row.applies(evidence))

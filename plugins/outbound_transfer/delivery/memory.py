@@ -1,0 +1,285 @@
+"""What a delivery remembers from try to try: ten fields, never changed in place, none of them a secret in clear."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from outbound_transfer.delivery.decision import Action, Input, Intent, Phase
+from outbound_transfer.protocol.identity import Identity
+from outbound_transfer.protocol.models import NewRecipient, NewTransfer
+
+#: A task's ``max_tries`` and its run's ``clear_number``: a clear changes at least one of them, a retry neither.
+Clears: TypeAlias = tuple[int, int]
+
+
+#: The clear number of a memory that is not complete: it is not known which clear was acted on.
+UNKNOWN_CLEAR: Final = -1
+
+
+class Likeness(Enum):
+    """How alike a sent transfer must be to this delivery to be taken for it."""
+
+    EXACT = "the same subject and recipients, and exactly the same files"
+    SAME_PEOPLE = "the same subject and recipients, and at least one file of the same name"
+    SHARED_PEOPLE = "the same subject, and recipients and files in common"
+
+    def or_wider(self, other: Likeness | None) -> Likeness:
+        """Return the one of the two that takes more transfers for the delivery."""
+        order = list(Likeness)
+        return max(self, other or self, key=order.index)
+
+
+class Writer(msgspec.Struct, frozen=True):
+    """Who wrote the memory.
+
+    :ivar task: its identity, where others may write it too; else "".
+    :ivar clears: at its last action. A try that only begins leaves them, so that a clear is seen until it is acted on.
+    """
+
+    try_number: int
+    clears: Clears
+    task: str = ""
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Where a delivery is made, and under which name.
+
+    :ivar account: the site address that the connection leads to.
+    :ivar key_check: digest of the connection's API key: detects that it was replaced.
+    :ivar delivery_key: "" if the task instance identifies the delivery.
+    """
+
+    account: str
+    key_check: str
+    delivery_key: str = ""
+
+
+class AttachedFile(msgspec.Struct, frozen=True):
+    """A file that the draft holds.
+
+    :ivar size: bytes.
+    :ivar sha256: in hexadecimal; "" until it is attached.
+    :ivar file_id: the service's; "" until it is attached.
+    :ivar fingerprint: of the source; see :class:`.Source`.
+    :ivar location: of the source, for lineage.
+    """
+
+    size: int
+    sha256: str = ""
+    file_id: str = ""
+    fingerprint: str = ""
+    location: str = ""
+
+
+class InputDigests(msgspec.Struct, frozen=True):
+    """What a task was asked to deliver, as one salted digest for each argument.
+
+    :ivar arguments: by name; ``files`` are the paths and patterns.
+    :ivar secrets: of the security answer and the phones, keyed with the connection's API key; "" if there are none.
+    """
+
+    arguments: dict[str, str]
+    secrets: str = ""
+
+    @classmethod
+    def of(cls, new: NewTransfer, files: Any, api_key: str) -> InputDigests:
+        arguments = {name: digest(value) for name, value in arguments_of(new, files).items()}
+        hidden = _secrets_of(new)
+        return cls(arguments, _digest(hidden, new_salt(), api_key) if any(hidden) else "")
+
+    def differences(self, new: NewTransfer, files: Any) -> list[str]:
+        """Return the names of the arguments that differ, but those of secrets."""
+        now = arguments_of(new, files)
+        return [name for name, value in now.items() if not matches(self.arguments.get(name, ""), value)]
+
+    def compare(self, new: NewTransfer, api_key: str, *, is_same_key: bool) -> Input:
+        """Compare all but the files, which are compared by their content."""
+        if self.differences(new, None) not in ([], ["files"]):
+            return Input.OTHER
+        hidden = _secrets_of(new)
+        if not (self.secrets or any(hidden)):
+            return Input.SAME
+        if not is_same_key:
+            return Input.UNKNOWN
+        return Input.SAME if any(hidden) and matches(self.secrets, hidden, api_key) else Input.OTHER
+
+
+class Superseded(msgspec.Struct, frozen=True):
+    """What was sent before a resend that was granted."""
+
+    draft_id: str
+    identity: str
+    input: InputDigests | None
+    scope: Scope
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What is remembered of one delivery.
+
+    :ivar draft_id: of the draft, or the transfer that it became; "" if there is none.
+    :ivar identity: digest of its subject and recipients as the service shows them; an id alone does not identify it.
+    :ivar input: what it was made from; None before there is a draft.
+    :ivar scope: where it was made; where the first try began if nothing was.
+    :ivar files: what the draft holds, as its last writer left it.
+    :ivar licence: digest of the clear and the input for which a resend was granted; "" if none was.
+    :ivar superseded: what was sent before, the last at the end.
+    :ivar question: how alike a sent transfer must be to stop the delivery; None if nobody else can have sent it. Every
+        later try inherits it.
+    """
+
+    writer: Writer
+    scope: Scope
+    phase: Phase = Phase.EMPTY
+    draft_id: str = ""
+    identity: str = ""
+    input: InputDigests | None = None
+    files: dict[str, AttachedFile] = {}
+    licence: str = ""
+    superseded: tuple[Superseded, ...] = ()
+    question: Likeness | None = None
+
+    def continued(self, writer: Writer, question: Likeness | None, *, is_complete: bool) -> Memory:
+        """Return the memory as a try begins with it.
+
+        :param is_complete: False if the memory of a later try is lost: that try may have taken the draft over, and may
+            have acted on a clear.
+        """
+        phase = Phase.DRAFT if self.phase is Phase.HANDED_ON and not is_complete else self.phase
+        wider = question.or_wider(self.question) if question else self.question
+        clears = self.writer.clears if is_complete else (writer.clears[0], UNKNOWN_CLEAR)
+        writer = msgspec.structs.replace(writer, clears=clears, task=self.writer.task)
+        return msgspec.structs.replace(self, writer=writer, phase=phase, question=wider)
+
+    def after(self, action: Action, writer: Writer, **known: Any) -> Memory:
+        """Return the memory once ``action`` is decided (before a draft is written to) or done (at the service).
+
+        :param known: further fields that the action has shown.
+        """
+        changes: dict[str, Any] = {}
+        match action:
+            case Action.CREATE | Action.RESUME:
+                changes = {"phase": Phase.DRAFT}
+            case Action.SEND:
+                changes = {"phase": Phase.SENDING}
+            case Action.DISCARD | Action.FORGET:  # they act on no clear
+                changes = {**_NOTHING, "writer": msgspec.structs.replace(writer, clears=self.writer.clears)}
+            case Action.SUPERSEDE:
+                sent = Superseded(self.draft_id, self.identity, self.input, self.scope)
+                changes = {
+                    **_NOTHING,
+                    "superseded": (*self.superseded, *([sent] if sent.draft_id else ())),
+                }
+            case Action.REVERT:
+                *earlier, sent = self.superseded
+                changes = {
+                    **_NOTHING,
+                    **msgspec.structs.asdict(sent),
+                    "phase": Phase.SENDING,
+                    "superseded": tuple(earlier),
+                }
+        return msgspec.structs.replace(self, **{"writer": writer, **changes, **known})
+
+
+_NOTHING: Final[dict[str, Any]] = {"phase": Phase.EMPTY, "draft_id": "", "identity": "", "files": {}}
+
+
+def intent_of(memory: Memory, writer: Writer, arguments: Any, *, resend: bool, is_first_after_clear: bool) -> Intent:
+    """Return whether the user wants a second send.
+
+    :param writer: the try that decides.
+    :param arguments: what :func:`arguments_of` returns.
+    :param is_first_after_clear: whether Airflow says that this is the first try after a clear; it decides where the
+        memory is about nothing that was sent.
+    """
+    if not resend:
+        return Intent.NORMAL
+    if matches(memory.licence, licence_of(writer, arguments)):
+        return Intent.LICENSED
+    was_cleared = was_cleared_since(memory, writer)
+    if was_cleared is None:
+        return Intent.RESEND if memory.phase is Phase.EMPTY and is_first_after_clear else Intent.UNSURE
+    return Intent.RESEND if was_cleared else Intent.NORMAL
+
+
+def was_cleared_since(memory: Memory, writer: Writer) -> bool | None:
+    """Return whether the task was cleared since its last action; None if it is unknown which task of the run was.
+
+    Taking over another task's delivery counts as a clear: it is a new request.
+    """
+    if memory.writer.task != writer.task:
+        return True
+    (max_tries, clear_number), (max_tries_then, clear_number_then) = writer.clears, memory.writer.clears
+    if max_tries != max_tries_then:
+        return True
+    return False if clear_number == clear_number_then else None
+
+
+def licence_of(writer: Writer, arguments: Any) -> Any:
+    """Return what a licence to resend is a digest of: the clear, and what the task was asked to deliver then."""
+    return [list(writer.clears), arguments]
+
+
+def arguments_of(new: NewTransfer, files: Any) -> dict[str, Any]:
+    """Return what a task is asked to deliver as plain data by argument, without phones and security answer."""
+    recipients = [[one.email, one.name] for one in _sorted_recipients(new)]
+    plain = {**msgspec.structs.asdict(new), "recipients": recipients, "files": files}
+    del plain["security_answer"]
+    return plain
+
+
+def _sorted_recipients(new: NewTransfer) -> list[NewRecipient]:
+    # Each gets an email of their own: the order, perhaps that of a set or a query, has no meaning.
+    return sorted(new.recipients, key=lambda recipient: recipient.email)
+
+
+def _secrets_of(new: NewTransfer) -> list[Any]:
+    return [new.security_answer, *(recipient.phone for recipient in _sorted_recipients(new))]
+
+
+def scope_of(account: str, api_key: str, delivery_key: str = "") -> Scope:
+    """Return where a connection leads. The API key is long and random, so that its digest needs no salt."""
+    return Scope(account, _digest("key", "", api_key), delivery_key)
+
+
+def digest_identity(identity: Identity) -> str:
+    """Return a salted digest of a transfer's subject and recipients."""
+    return digest(identity)
+
+
+def digest(value: Any) -> str:
+    """Return a salted digest of anything that JSON can represent. Not for secrets: they could be guessed from it."""
+    return _digest(value, new_salt())
+
+
+def matches(stored: str, value: Any, api_key: str = "") -> bool:
+    """Return whether ``stored`` is the digest of a value."""
+    salt, _, _ = stored.partition("$")
+    return bool(stored) and hmac.compare_digest(stored, _digest(value, salt, api_key))
+
+
+def _digest(value: Any, salt: str, api_key: str = "") -> str:
+    # Without the key, nobody can guess a secret from its digest, however short it is.
+    data = f"{salt}{_canonical_json(value)}".encode()
+    return f"{salt}${hmac.new(api_key.encode(), data, hashlib.sha256).hexdigest()}"
+
+
+def _canonical_json(value: Any) -> str:
+    # The standard library's JSON escapes invalid Unicode, such as a file name in another encoding.
+    return json.dumps(value, default=_json_default, sort_keys=True)
+
+
+def _json_default(value: Any) -> Any:
+    # The XComs of a mapped task come as a lazy sequence, whose text is not its content.
+    return list(value) if isinstance(value, Iterable) else str(value)
+
+
+def new_salt() -> str:
+    return secrets.token_hex(8)

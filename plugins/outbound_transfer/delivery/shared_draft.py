@@ -1,0 +1,186 @@
+"""A draft that several tasks share: one creates it, others fill it, one sends it.
+
+The task that creates it decides whether there may be another (:meth:`.Delivery.prepare`), and publishes what it made.
+The others compare that, as an id alone does not identify a draft, and keep no second memory of the send: the id is the
+token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from outbound_transfer.delivery.check import require_file_list
+from outbound_transfer.delivery.decision import Reason
+from outbound_transfer.delivery.memory import Likeness, Memory, matches
+from outbound_transfer.delivery.search import SearchTarget, find_like
+from outbound_transfer.delivery.task_facts import MADE_KEY, iter_mappings
+from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, WrongTransfer
+from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.models import to_builtins
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.client import Client
+    from outbound_transfer.delivery.task_facts import TaskFacts
+    from outbound_transfer.protocol.models import File, Transfer
+
+#: The XCom of a task with the files that it has attached, and to which draft.
+ATTACHED_KEY: Final = "outbound_transfer_attached"
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What a task publishes of a transfer that it has made, for the tasks downstream and for other runs.
+
+    :ivar identity: digest of the subject and the recipients; "" if it is not known.
+    :ivar question: how alike a sent transfer must be to stop the send; None if nobody else can have sent it.
+    :ivar superseded: ids of what was sent before a resend.
+    :ivar delivery_key: under which other runs may have made it.
+    """
+
+    transfer_id: str
+    account: str
+    identity: str = ""
+    question: Likeness | None = None
+    superseded: tuple[str, ...] = ()
+    delivery_key: str = ""
+
+    @classmethod
+    def of(cls, memory: Memory) -> Made:
+        scope, superseded = memory.scope, tuple(one.draft_id for one in memory.superseded)
+        return cls(memory.draft_id, scope.account, memory.identity, memory.question, superseded, scope.delivery_key)
+
+    def publish(self, context: Context) -> None:
+        """Store it as an XCom. Airflow removes those of a task when it starts anew, so what was superseded is there."""
+        earlier = [Made(each, self.account, delivery_key=self.delivery_key) for each in self.superseded]
+        context["ti"].xcom_push(MADE_KEY, to_builtins([*earlier, self]))
+
+
+class _AlreadySent(Exception):
+    """Control flow: the transfer was sent before."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self.transfer = transfer
+
+
+class SharedDraft:
+    """A draft that another task made, as one try of a task works on it.
+
+    :param upstream: ids of all tasks before this one.
+    :raises WrongTransfer: the draft was made in another account than the connection leads to.
+    :ivar may_be_sent: whether an attempt at the send may have been applied, though it failed.
+    :ivar has_sent: whether this try has sent it.
+    """
+
+    def __init__(
+        self, client: Client, context: Context, facts: TaskFacts, transfer_id: str, upstream: Iterable[str]
+    ) -> None:
+        self.client, self.facts, self.transfer_id = client, facts, transfer_id
+        self.account = client.settings.account
+        self._ti, self._upstream = context["ti"], sorted(upstream)
+        made = [msgspec.convert(one, Made) for one in self._pull(MADE_KEY)]
+        self.made = next((one for one in made if one.identity), made[0] if made else Made(transfer_id, self.account))
+        self._has_waited = facts.is_resumed
+        self.may_be_sent = self.has_sent = False
+        self.check_account(self.made.account)
+
+    def check_account(self, made_in: str) -> None:
+        """Compare the account that the draft was made in with the connection's.
+
+        :raises WrongTransfer: they differ: here the id may belong to another transfer.
+        """
+        if made_in != self.account:
+            raise WrongTransfer(
+                f"The connection leads to {self.account}, and led to {made_in} when the run began with transfer "
+                f"{self.transfer_id}. Nothing is done here."
+            )
+
+    def _pull(self, key: str) -> list[Any]:
+        pulled = self._ti.xcom_pull(task_ids=self._upstream, key=key) if self._upstream else ()
+        return [one for one in iter_mappings(pulled) if one.get("transfer_id") == self.transfer_id]
+
+    def read(self) -> Transfer:
+        """Retrieve the draft, or the transfer that it became.
+
+        :raises WrongTransfer: it is not what the task upstream has made.
+        """
+        transfer = self.client.perform(endpoints.get_transfer(self.transfer_id))
+        if self.made.identity and not matches(self.made.identity, identity_of(transfer)):
+            raise WrongTransfer(
+                f"Under the id {self.transfer_id} is another transfer now, to other recipients or with another "
+                "subject. Nothing is done with it."
+            )
+        require_file_list(transfer)
+        return transfer
+
+    def publish_files(self, records: Iterable[File]) -> None:
+        """Store what this task has attached, for the task that sends."""
+        self._ti.xcom_push(ATTACHED_KEY, {"transfer_id": self.transfer_id, "files": to_builtins(list(records))})
+
+    def send(self) -> Transfer:
+        """Send the draft, or return the transfer if it was sent before.
+
+        :raises DraftChanged: its files are not those that the tasks upstream have attached.
+        :raises AlreadyDelivered: its like was sent meanwhile.
+        :raises TaskNotRunning: Airflow has given this try up.
+        """
+        sending = SafeCall(endpoints.send_transfer(self.transfer_id))
+        try:
+            transfer = self.client.perform(sending, before_attempt=self._check_for_send)
+        except _AlreadySent as sent:
+            return sent.transfer
+        except BaseException:
+            self.may_be_sent = sending.may_be_applied
+            raise
+        self.has_sent = True
+        return transfer
+
+    def discard(self) -> DiscardOutcome:
+        """Remove the draft, if it still is one.
+
+        :raises WrongTransfer: it is not what the task upstream has made.
+        """
+        try:
+            self.read()
+        except NotFound:
+            return DiscardOutcome.NOT_FOUND
+        return self.client.run(flows.discard_draft(self.transfer_id))
+
+    def _check_for_send(self) -> None:
+        """Ask again whatever may have changed since the last attempt, or since another task has worked on the draft."""
+        transfer = self.read()
+        if not transfer.is_draft:
+            raise _AlreadySent(transfer)
+        self._check_files(transfer)
+        question = self.made.question
+        if self._has_waited and self.facts.is_mapped:
+            question = Likeness.EXACT.or_wider(question)
+        self._has_waited = True
+        if question:
+            self._fail_if_like_was_sent(transfer, question)
+        self.facts.check_still_running()
+
+    def _check_files(self, draft: Transfer) -> None:
+        attached = self._pull(ATTACHED_KEY)
+        if not attached:  # they were attached in another way
+            return
+        meant = sorted((file["name"], file["id"], file["size"]) for one in attached for file in one["files"])
+        held = sorted((file.name, file.id, file.size) for file in draft.files or ())
+        if held != meant:
+            raise DraftChanged(
+                f"Draft {draft.id} holds {[name for name, *_ in held]}, which are not the files that the tasks "
+                f"upstream have attached to it: {[name for name, *_ in meant]}. Nothing is sent; clear the tasks that "
+                "attach the files, and this one"
+            )
+
+    def _fail_if_like_was_sent(self, draft: Transfer, likeness: Likeness) -> None:
+        wanted = SearchTarget(identity_of(draft), {file.name: file.size for file in draft.files or ()})
+        known = {draft.id, *self.made.superseded}
+        if found := find_like(self.client, self.facts, self.account, wanted, likeness, known=known):
+            how = "set resend=True of the task that creates the draft, and clear it and those after it."
+            raise AlreadyDelivered(Reason.MAY_BE_SENT.value.format(transfer_id=found.id, resend=how))

@@ -1,0 +1,196 @@
+"""What Airflow says of the running try, of its task and of its run: facts, on which :mod:`.decision` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from outbound_transfer.airflow_compat.task_try import TaskTry
+from outbound_transfer.delivery.memory import Clears, Likeness, Memory, Writer
+from outbound_transfer.protocol.errors import TaskNotRunning
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: Seconds by which the clocks of the service and of Airflow may differ.
+CLOCK_MARGIN: Final = 3_600.0
+
+#: The same where only exactly the same transfer counts: frequent runs may send such on purpose.
+EXACT_CLOCK_MARGIN: Final = 60.0
+
+#: Added to the time from which on other runs are looked for: a run may be made for a time to come.
+_FUTURE: Final = timedelta(days=3_650)
+
+#: The runs that are asked for what they made: those that were due last when a transfer was sent, and now.
+_MAX_NEIGHBORS: Final = 2
+
+#: How many task ids a request to Airflow names: they are in its URL.
+_MAX_TASK_IDS: Final = 100
+
+#: The XCom of a task with the transfers that it made in its run: each with its account and identity.
+MADE_KEY: Final = "outbound_transfer_made"
+
+
+def read_clears(context: Context) -> Clears:
+    """Return the task's ``max_tries`` and its run's ``clear_number``: a clear changes at least one, a retry neither.
+
+    A clear sets ``max_tries`` to the tries so far plus the retries, which may equal the old value; ``clear_number``
+    changes then too. A clear of another task in the run also changes ``clear_number``.
+    """
+    return int(context["ti"].max_tries), int(getattr(context.get("dag_run"), "clear_number", 0) or 0)
+
+
+class TaskFacts:
+    """One try of a task, as Airflow knows it.
+
+    :param is_resumed: the try was deferred before.
+    :param delivery_key: what identifies the delivery; "" if it is the task instance.
+    :ivar writer: who writes the memory. Others may go on with the delivery of a key.
+    """
+
+    def __init__(self, context: Context, *, is_resumed: bool = False, delivery_key: str = "") -> None:
+        self._context, self.is_resumed, self.delivery_key = context, is_resumed, delivery_key
+        task = _describe_task(context) if delivery_key else ""
+        self.writer = Writer(int(context["ti"].try_number), read_clears(context), task)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the task is mapped: another index of it may have this one's item, before or after."""
+        index = self._context["ti"].map_index
+        return not self.delivery_key and index is not None and index >= 0
+
+    @property
+    def has_retries(self) -> bool:
+        """Whether Airflow retries the task if this try fails with an error that may pass."""
+        return self.writer.try_number <= self.writer.clears[0]
+
+    @property
+    def is_first_after_clear(self) -> bool:
+        """Whether this is the first try after a clear, judged by its number: a clear sets ``max_tries``."""
+        max_tries, clear_number = self.writer.clears
+        retries, number = int(self._context["ti"].task.retries or 0), self.writer.try_number
+        return clear_number > 0 and number > 1 and max_tries - (number - 1) == retries and not self.is_resumed
+
+    @property
+    def missing_memory(self) -> Likeness:
+        """How alike a transfer must be if a try has begun of which nothing is remembered."""
+        # The items of a mapped task, and the deliveries of keys, may have files and recipients in common on purpose.
+        return Likeness.SAME_PEOPLE if self.is_mapped or self.delivery_key else Likeness.SHARED_PEOPLE
+
+    def find_question(self, memory: Memory, *, is_own: bool) -> Likeness | None:
+        """Return how alike a transfer must be that somebody else may have sent; None if nobody else can have.
+
+        :param memory: of this try.
+        :param is_own: whether it is about what the task is asked to deliver now, with the same files.
+        """
+        if self.delivery_key:  # the key identifies the delivery, whatever the index or the input
+            return None
+        has_other_input = memory.input is not None and not is_own
+        is_first_of_all = self.writer.try_number == 1 and not self.writer.clears[1]
+        if (self.is_mapped or has_other_input) and not is_first_of_all:
+            # Items may be alike on purpose: if an index still has its own, only exactly the same counts.
+            return Likeness.EXACT if is_own else Likeness.SAME_PEOPLE
+        # An hourly run may send the like of the last one: for a task that was always there, nothing is asked.
+        return Likeness.SAME_PEOPLE if self.has_removed_tasks() else None
+
+    def has_removed_tasks(self) -> bool:
+        """Return whether the run has a task that its DAG no longer has: this one may have been it."""
+        ti = self._context["ti"]
+
+        def is_removed() -> bool:
+            known = self._count_tasks()
+            return known < int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id]))
+
+        return is_removed() and is_removed()  # twice, as the scheduler may expand a mapped task between two counts
+
+    def has_other_indexes(self) -> bool:
+        """Return whether the task is mapped over several items."""
+        ti = self._context["ti"]
+        return self.is_mapped and int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[ti.task_id])) > 1
+
+    def _count_tasks(self) -> int:
+        """Return how many task instances of the run are of tasks that its DAG has."""
+        ti, task_ids = self._context["ti"], list(self._context["dag"].task_ids)
+        parts = [task_ids[at : at + _MAX_TASK_IDS] for at in range(0, len(task_ids), _MAX_TASK_IDS)]
+        return sum(int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=part)) for part in parts)
+
+    def earliest_send(self, likeness: Likeness) -> float:
+        """Return a time before which the delivery was not sent, in seconds since the epoch by the service's clock."""
+        if self.delivery_key:  # a key is older than its run
+            return 0.0
+        # Not the start of the run: a clear of a finished run sets that anew, and so does a user who queues it again.
+        margin = EXACT_CLOCK_MARGIN if likeness is Likeness.EXACT else CLOCK_MARGIN
+        return float(self._context["dag_run"].run_after.timestamp()) - margin
+
+    def was_made_by_another_run(self, account: str, transfer_id: str, sent_at: float | None) -> bool:
+        """Return whether this task made a transfer in a neighboring run, as its XComs say.
+
+        False if it is not known: before Airflow 3.2, of a run without a logical date, or if the XComs were removed.
+        """
+        ti = self._context["ti"]
+        return any(
+            (account, transfer_id) in _read_made(ti.xcom_pull(task_ids=ti.task_id, run_id=run_id, key=MADE_KEY))
+            for run_id in self._find_neighbors(sent_at)
+        )
+
+    def _find_neighbors(self, sent_at: float | None) -> Iterator[str]:
+        ti, now = self._context["ti"], datetime.now(timezone.utc)
+        if not hasattr(ti, "get_previous_ti"):  # before Airflow 3.2
+            return
+        at = now.timestamp() if sent_at is None else min(max(sent_at, 0), now.timestamp())
+        for before in (datetime.fromtimestamp(at, timezone.utc) + timedelta(seconds=CLOCK_MARGIN), now + _FUTURE):
+            for _ in range(_MAX_NEIGHBORS):
+                found = ti.get_previous_ti(logical_date=before, map_index=0 if self.is_mapped else -1)
+                if found is None or found.logical_date is None:
+                    break
+                before = found.logical_date
+                if found.run_id != ti.run_id:
+                    yield found.run_id
+
+    def was_made_by_another_task(self, account: str, transfer_id: str) -> bool:
+        """Return whether another task of the DAG has made a transfer in this run."""
+        ti = self._context["ti"]
+        others = [task_id for task_id in self._context["dag"].task_ids if task_id != ti.task_id]
+        return bool(others) and (account, transfer_id) in _read_made(ti.xcom_pull(task_ids=others, key=MADE_KEY))
+
+    def check_still_running(self) -> None:
+        """Check with Airflow that this try should still run: a process can outlive the failure of its try.
+
+        :raises TaskNotRunning: it should not.
+        """
+        ti = self._context["ti"]
+        now = find_task_state(self._context, ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
+        if now != "running":
+            raise TaskNotRunning(
+                f"Airflow has given this try up (the task is {now or 'not known to it'}): nothing is sent"
+            )
+
+
+def _describe_task(context: Context) -> str:
+    identity = TaskTry.of(context)
+    # With the start of the run: a run may be deleted and made anew under its id.
+    return repr((*identity.task, identity.run_started_at))
+
+
+def find_task_state(context: Context, dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str | None:
+    """Return the state of a task instance, as Airflow knows it; None if it has none, or Airflow does not know it."""
+    index = map_index if map_index is not None and map_index >= 0 else None
+    states = context["ti"].get_task_states(dag_id=dag_id, map_index=index, task_ids=[task_id], run_ids=[run_id])
+    found = states.get(run_id, {}).get(task_id if index is None else f"{task_id}_{index}")
+    return None if found is None else str(found)
+
+
+def iter_mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings in the XComs of several tasks, some of them mapped or without an XCom."""
+    if isinstance(pulled, Mapping):
+        yield pulled
+    elif isinstance(pulled, Iterable) and not isinstance(pulled, str):
+        for each in pulled:
+            yield from iter_mappings(each)
+
+
+def _read_made(pulled: Any) -> set[tuple[str, str]]:
+    # Under a key, another run or task may have found what this one has made.
+    made = (one for one in iter_mappings(pulled) if not one.get("delivery_key"))
+    return {(str(one.get("account")), str(one.get("transfer_id"))) for one in made}

@@ -1,0 +1,94 @@
+"""All files of a delivery in one ZIP file: the same files give the same bytes, so that a retry finds them delivered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, BinaryIO, Final
+from unicodedata import normalize
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+from outbound_transfer.files.content import Spool
+from outbound_transfer.files.sources import Source
+from outbound_transfer.protocol.content_disposition import check_name
+from outbound_transfer.protocol.errors import InvalidDelivery, NameRefused
+
+#: Of every entry, as those of the files differ from copy to copy. A ZIP file knows no earlier time.
+_MODIFIED: Final = (1980, 1, 1, 0, 0, 0)
+
+_UNIX: Final = 3
+_READABLE: Final = 0o100644 << 16
+
+#: Windows has them in no name: one tool stops at such a file, and another replaces them, so that two may become one.
+_RESERVED: Final = frozenset('<>"|?*')
+
+#: Windows takes these for devices, whatever their suffix.
+_DEVICE: Final = re.compile(
+    "(con|prn|aux|nul|conin[$]|conout[$]|(com|lpt)[0-9\u00b9\u00b2\u00b3])( *[.].*)?", re.DOTALL
+)
+
+
+def check_archive_name(name: Any) -> str:
+    """Return the name of an archive; "" for none.
+
+    :raises InvalidDelivery: it is not the name of a ZIP file.
+    :raises NameRefused: the service would change it.
+    """
+    if not name:
+        return ""
+    if not isinstance(name, str) or not name.lower().endswith(".zip"):
+        raise InvalidDelivery(f'archive is the name of a ZIP file and so ends in ".zip", not {name!r:.100}')
+    check_name(name)
+    return name
+
+
+def pack(name: str, sources: Sequence[Source], spool: Spool) -> Source:
+    """Pack files into a ZIP file, in their order, each under its name; in bounded memory and of any size (ZIP64).
+
+    No name leads out of the folder that the archive is unpacked in: :func:`.check_name` has passed each, and
+    :func:`check_entry_names` passes all.
+
+    :raises NameRefused: Windows or macOS would unpack a file elsewhere, under another name, or over another.
+    :raises SourceChanged: a file changed while it was read.
+    """
+    check_entry_names([source.name for source in sources])
+    held = spool.write(partial(_write_entries, sources=sources))
+    return Source("", name, *held.stat(), held)
+
+
+def check_entry_names(names: Iterable[str]) -> None:
+    """Check that each file can be unpacked under its name, on Windows and macOS too.
+
+    :raises NameRefused: one cannot; the text gives the reason.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        folded = normalize("NFC", normalize("NFC", name).casefold())
+        reason = _reason_against(name, folded)
+        if (other := seen.setdefault(folded, name)) != name:
+            reason = f"is that of {other!r} where upper and lower case, or forms of an accent, are the same"
+        if reason:
+            raise NameRefused(f'{name!r} in an archive {reason}; give another with {{"path": …, "name": …}}')
+
+
+def _reason_against(name: str, folded: str) -> str:
+    if ":" in name:
+        return "has a colon, which stands for a drive or a stream on Windows"
+    if not _RESERVED.isdisjoint(name):
+        return 'has one of the characters < > " | ? *, which Windows has in no name'
+    if name.endswith((".", " ")):
+        return "ends in a dot or a space, which Windows drops"
+    return "is a device of Windows" if _DEVICE.fullmatch(folded) else ""
+
+
+def _write_entries(file: BinaryIO, sources: Sequence[Source]) -> None:
+    with ZipFile(file, "w") as archive:
+        for source in sources:
+            entry = ZipInfo(source.name, _MODIFIED)
+            entry.compress_type, entry.create_system, entry.external_attr = ZIP_DEFLATED, _UNIX, _READABLE
+            entry.file_size = source.size  # decides whether the entry is one of ZIP64
+            with archive.open(entry, "w") as packed:
+                for chunk in source.upload().body():
+                    packed.write(chunk)
+            source.check_unchanged()

@@ -1,0 +1,393 @@
+"""The files of a delivery: found by path, URI or glob or given as content, read in chunks, and checked for changes."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
+from unicodedata import normalize
+from urllib.parse import unquote
+
+from outbound_transfer.airflow_compat.object_storage import filesystem_of
+from outbound_transfer.files.content import CHUNK_BYTES, Content, HeldContent, Spool
+from outbound_transfer.files.globs import has_magic, match_local, match_remote
+from outbound_transfer.protocol.content_disposition import check_name
+from outbound_transfer.protocol.errors import (
+    InvalidDelivery,
+    NothingMatches,
+    OutboundTransferError,
+    SourceChanged,
+    SourceMissing,
+    SourceUnreadable,
+)
+from outbound_transfer.protocol.messages import Upload
+from outbound_transfer.protocol.wording import hint_at_pair
+from outbound_transfer.queries.foreign_values import is_frame
+
+if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath
+
+#: A path, a URI or a glob of either; a mapping ``{"path": …, "name": …}`` that renames one file; or a mapping
+#: ``{"name": …, "content": …}`` for a file that exists nowhere (see :class:`.Content`).
+FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str, Any]"
+
+#: A file as JSON can represent it.
+PlainSpec: TypeAlias = "str | dict[str, str]"
+
+#: The same, with its content if it is given by that.
+ParsedSpec: TypeAlias = "str | dict[str, Any]"
+
+_SPEC_KEYS: Final = frozenset(("path", "name", "content"))
+
+_FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
+#: A class of a pattern, in which each character is literal; or a character of patterns, percent-encoded.
+_CLASS_OR_ENCODED: Final = re.compile(r"\[!?\]?[^]/]*\]|%(?:2A|3F|5B)", re.IGNORECASE)
+_URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file to deliver.
+
+    :ivar location: its path or URI, for messages and lineage; "" if it is given by its content.
+    :ivar name: the name that it is attached under.
+    :ivar size: bytes.
+    :ivar fingerprint: changes whenever the content may have changed: device, inode and times of change, an ETag, or a
+        digest.
+    """
+
+    location: str
+    name: str
+    size: int
+    fingerprint: str
+    _backend: LocalFile | RemoteFile | HeldContent
+
+    def __str__(self) -> str:
+        return self.location or f"the content of {self.name!r}"
+
+    def check_unchanged(self) -> None:
+        """Check that the file is the same as when it was found.
+
+        :raises SourceChanged: it has another size or fingerprint, or is gone.
+        """
+        try:
+            now = self._backend.stat()
+        except SourceUnreadable as error:
+            raise SourceChanged(f"{self} vanished while it was delivered: {error}") from error
+        if now != (self.size, self.fingerprint):
+            raise SourceChanged(
+                f"{self} changed while it was delivered: {self.size} bytes before, {now[0]} now. "
+                "Deliver files that nothing writes to any more."
+            )
+
+    def upload(self, on_progress: Callable[[int], object] | None = None) -> Upload:
+        """Return the file as the body of a call.
+
+        :param on_progress: called with the bytes read so far.
+        """
+        return Upload(self.name, self.size, lambda: self._chunks(on_progress), self.location)
+
+    def _chunks(self, on_progress: Callable[[int], object] | None) -> Iterator[bytes]:
+        self.check_unchanged()
+        left = self.size
+        with self._backend.open() as file:
+            if not left:
+                self._check_no_more_bytes(file)
+            while left:
+                chunk = self._read(file, min(CHUNK_BYTES, left))
+                if not chunk:
+                    raise SourceChanged(f"{self} shrank while it was read: {left} bytes are missing")
+                left -= len(chunk)
+                if not left:
+                    # Before the last bytes are sent, so that the service never gets a complete but truncated file.
+                    self._check_no_more_bytes(file)
+                yield chunk
+                if on_progress:
+                    on_progress(self.size - left)
+
+    def check_readable(self) -> None:
+        """Open the file, and check that it is empty if its size is 0.
+
+        :raises SourceUnreadable: it may not be read.
+        :raises SourceChanged: it is longer than its size, as files are that are generated while they are read.
+        """
+        with self._backend.open() as file:
+            if not self.size:
+                self._check_no_more_bytes(file)
+
+    def _check_no_more_bytes(self, file: BinaryIO) -> None:
+        if self._read(file, 1):
+            raise SourceChanged(
+                f"{self} is longer than the {self.size} bytes that it is said to have. Deliver a copy of it "
+                "that nothing writes to any more."
+            )
+
+    def _read(self, file: BinaryIO, size: int) -> bytes:
+        try:
+            with _readable(self):
+                return file.read(size)
+        except SourceUnreadable:
+            # An object store refuses to continue with an object that was replaced or deleted meanwhile.
+            self.check_unchanged()
+            raise
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A file on this machine."""
+
+    path: Path
+
+    def stat(self) -> tuple[int, str]:
+        with _readable(self.path):
+            found = self.path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise SourceUnreadable(f"{self.path} is a folder. For the files in it, name a pattern: {self.path / '*'}")
+        if not stat.S_ISREG(found.st_mode):
+            raise SourceUnreadable(f"{self.path} is not a file")
+        # A file that replaces another may have its inode and its mtime, but not its ctime.
+        return found.st_size, f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+    def open(self) -> BinaryIO:
+        with _readable(self.path):
+            return self.path.open("rb", buffering=0)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """An object in an object store, by Airflow's ObjectStoragePath; read in place, without a temporary copy."""
+
+    path: ObjectStoragePath
+
+    def stat(self) -> tuple[int, str]:
+        with _readable(self.path):
+            self.path.fs.invalidate_cache()
+            # The file system that Airflow attached; the path's own methods may use another, without its keys.
+            found = self.path.fs.info(self.path.path)
+            if found["type"] != "file" or found["size"] is None:
+                raise SourceUnreadable(f"{self.path} is not a file, or one of unknown size")
+            return int(found["size"]), str(self.path.checksum())
+
+    def open(self) -> BinaryIO:
+        with _readable(self.path):
+            # The libraries' default block is many times as large, and is buffered twice.
+            return self.path.open("rb", block_size=8 * CHUNK_BYTES)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _readable(path: object) -> Iterator[None]:
+    try:
+        yield
+    except OutboundTransferError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceMissing(
+            f"{path} is not there: {error}. Check the path on this worker, and the task that should have written the "
+            "file."
+        ) from None
+    except Exception as error:  # each object store's library has its own errors
+        raise SourceUnreadable(f"{path} cannot be read: {type(error).__name__} {error}") from error
+
+
+def resolve_files(
+    files: FileSpec | Iterable[FileSpec], spool: Spool | None = None, gone: list[OutboundTransferError] | None = None
+) -> list[Source]:
+    """Find every file that ``files`` names, open each once to check that it can be read, and produce every content.
+
+    :param files: one file or several; see :func:`parse_files`.
+    :param spool: holds the contents, and must stay open for as long as the sources are read.
+    :param gone: takes the errors of files that are not there and of patterns that match nothing, and the others are
+        found; if None, such an error is raised.
+    :raises InvalidDelivery: there is no file, a glob matches nothing, a text may be a name or a pattern, a content is
+        none, or two files have the same name.
+    :raises SourceUnreadable: a file is missing or may not be read, or a folder of a glob could not be listed.
+    :raises SourceChanged: a file of size 0 is not empty.
+    :raises NameRefused: the service would change a name.
+    """
+    sources: list[Source] = []
+    for spec in parse_files(files):
+        try:
+            sources += _resolve(spec, spool)
+        except (SourceMissing, NothingMatches) as error:
+            if gone is None:
+                raise
+            gone.append(error)
+    if not sources and not gone:
+        raise InvalidDelivery(
+            "files is empty: a transfer without files cannot be sent. If it comes from a task, check what that "
+            "returned."
+        )
+    _reject_duplicate_names(sources)
+    return sources
+
+
+def normalize_files(files: FileSpec | Iterable[FileSpec] | None) -> list[PlainSpec]:
+    """Convert ``files`` to what JSON can represent, the same in each try of a task. No file is read.
+
+    Of a file that is given by its content, this is the name and the digest of text or bytes: what a callable or a file
+    will return is not known, so another content of the same name is the same request, as it is of the same path.
+
+    :param files: see :func:`parse_files`. A generator is consumed.
+    :return: paths, URIs or patterns, or mappings with ``path`` and ``name``, or with ``name`` and ``sha256``.
+    :raises InvalidDelivery: an element is not a file.
+    """
+    return [_plain(spec) for spec in parse_files(files)]
+
+
+def parse_files(files: FileSpec | Iterable[FileSpec] | None) -> list[ParsedSpec]:
+    """Convert ``files`` to a list of paths, URIs or patterns and of mappings. No file is read, no content produced.
+
+    A set is sorted. A generator is consumed: continue with the result, which this function returns unchanged.
+
+    :param files: one file or several; None and "" mean no file.
+    :raises InvalidDelivery: an element is not a file.
+    """
+    if is_frame(files):  # which would pass for an iterable of its columns' names
+        raise InvalidDelivery('a DataFrame needs the name of a file: {"name": "rows.csv", "content": …}')
+    if isinstance(files, str | Mapping) or not isinstance(files, Iterable):
+        return [_parse(files)] if files else []
+    specs = [_parse(spec) for spec in files]
+    return sorted(specs, key=str) if isinstance(files, Set) else specs
+
+
+def _parse(spec: Any) -> ParsedSpec:
+    if not isinstance(spec, Mapping):
+        return _path_text(spec)
+    name = spec.get("name")
+    if not isinstance(name, str | None):
+        raise InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
+    if "name" in spec and not name:
+        raise InvalidDelivery(
+            "the name of a file must not be empty; a template without a value is. A file with a path keeps its own "
+            'name if "name" is left out'
+        )
+    if name and set(spec) == {"name", "content"}:
+        return {"name": name, "content": Content.of(name, spec["content"])}
+    if not spec.get("path") or not set(spec) <= {"path", "name"}:
+        unknown = sorted(str(key)[:50] for key in set(spec) - _SPEC_KEYS)
+        raise InvalidDelivery(
+            'a file given as a mapping needs "path", and may have "name"; or it has "name" and "content"'
+            + (f"; not {', '.join(map(repr, unknown[:5]))}" if unknown else "")
+        )
+    return {"path": _path_text(spec["path"]), "name": name} if name else {"path": _path_text(spec["path"])}
+
+
+def _plain(spec: ParsedSpec) -> PlainSpec:
+    if isinstance(spec, str) or "path" in spec:
+        return spec
+    return {"name": spec["name"], "sha256": spec["content"].sha256}
+
+
+def _path_text(given: object) -> str:
+    # First, because before universal-pathlib 0.3 it is an os.PathLike, too, of a text without the store.
+    path = _object_storage_text(given) if hasattr(given, "protocol") else given
+    path = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not path or not isinstance(path, str) or "\0" in path:
+        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {_describe(given)}{hint_at_pair(given)}")
+    return path
+
+
+def _describe(given: object) -> str:
+    """Return what was given instead of a path: its type, as it may be content, which no error quotes."""
+    if given is None or given == "":
+        return repr(given)
+    return (
+        f"text with a null character, {len(given)} characters long"
+        if isinstance(given, str)
+        else type(getattr(given, "value", given)).__name__
+    )
+
+
+def _object_storage_text(given: object) -> str | None:
+    from airflow.sdk import ObjectStoragePath
+
+    if not isinstance(given, ObjectStoragePath):
+        return None
+    # The text of a local path is a URI, in which "%41" would be read as "A".
+    return str(given.path if given.protocol in ("", "file", "local") else given)
+
+
+def _resolve(spec: ParsedSpec, spool: Spool | None) -> Iterator[Source]:
+    if not isinstance(spec, str) and "content" in spec:
+        yield _hold(spec["name"], spec["content"], spool)
+        return
+    path, name = (spec, None) if isinstance(spec, str) else (spec["path"], spec.get("name"))
+    backends = _find_files(path)
+    if name and len(backends) > 1:
+        raise InvalidDelivery(f"{path!r} matches {len(backends)} files, which cannot all be named {name!r}")
+    for backend in backends:
+        size, fingerprint = backend.stat()
+        source_name = name or backend.path.name
+        check_name(source_name)
+        source = Source(str(backend.path), source_name, size, fingerprint, backend)
+        source.check_readable()
+        yield source
+
+
+def _hold(name: str, content: Content, spool: Spool | None) -> Source:
+    check_name(name)
+    if spool is None:
+        raise TypeError("content needs a spool that holds it")
+    held = spool.hold(name, content)
+    return Source("", name, *held.stat(), held)
+
+
+def _find_files(path: str) -> list[LocalFile] | list[RemoteFile]:
+    if file_uri := _FILE_URI.match(path):
+        path = path[file_uri.end() :]
+        if not has_magic(path):
+            return [LocalFile(Path(unquote(path)))]
+        path = unquote(_CLASS_OR_ENCODED.sub(_escape_encoded, path))
+    elif uri := _URI.match(path):
+        return [RemoteFile(found) for found in _find_remote(path, uri["store"], uri["key"])]
+    found = match_local(path) if has_magic(path) else [path]
+    # Includes a dangling link: somebody meant a file to be there, so its absence must be an error.
+    return [LocalFile(Path(file)) for file in found]
+
+
+def _escape_encoded(found: re.Match[str]) -> str:
+    """Return a percent-encoded character so that a pattern takes it literally: what is encoded is part of a name."""
+    return found[0] if found[0].startswith("[") else f"[{found[0]}]"
+
+
+def _find_remote(uri: str, store: str, key: str) -> list[ObjectStoragePath]:
+    from airflow.sdk import ObjectStoragePath
+
+    # The library drops these silently, and would read another file.
+    if set("\t\r\n") & set(uri):
+        raise InvalidDelivery(f"{uri!r}: a URI must not contain control characters")
+    if has_magic(store):
+        raise InvalidDelivery(f"{uri!r}: only what follows the first / may be a pattern")
+    with _readable(uri):
+        # Not built from the whole URI, which would lose an empty query or fragment: "a?" would mean "a".
+        root = ObjectStoragePath(f"{store}/")
+        filesystem_of(root)
+        return match_remote(uri, root, key) if has_magic(key) else [root / key]
+
+
+def _reject_duplicate_names(sources: list[Source]) -> None:
+    # The service keeps the first file of a name and responds 200 to the second (service-api.md, R32). Two forms of one
+    # accent look the same, and are one name on macOS.
+    counts = Counter(normalize("NFC", source.name) for source in sources)
+    twins = [source for source in sources if counts[normalize("NFC", source.name)] > 1]
+    if twins:
+        _reject_duplicate_files(sources)
+        where = "; ".join(f"{source.name}: {source}" for source in twins)
+        raise InvalidDelivery(
+            f'two files have one name, and the service would keep only the first: {where}. Set "name" on one of them.'
+        )
+
+
+def _reject_duplicate_files(sources: list[Source]) -> None:
+    files = Counter((source.location, source.name) for source in sources if source.location)
+    if repeated := [location for (location, _), count in files.items() if count > 1]:
+        raise InvalidDelivery(
+            f"files finds {'; '.join(repeated)} more than once, as a path and a pattern that matches it do. Name each "
+            "file once."
+        )

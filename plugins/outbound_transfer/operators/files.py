@@ -1,0 +1,81 @@
+"""The arguments that say which files to deliver: rendered, wrapped and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from outbound_transfer.files.content import wrap_contents
+from outbound_transfer.files.progress import log_archive, log_sources
+from outbound_transfer.operators.new_transfer import replace_none_texts
+from outbound_transfer.operators.transfer_task import TransferTaskOperator
+from outbound_transfer.tasks.arguments import to_repeatable
+
+if TYPE_CHECKING:
+    from outbound_transfer.files.content import Spool
+    from outbound_transfer.files.sources import ParsedSpec, PlainSpec, Source
+    from outbound_transfer.protocol.errors import OutboundTransferError
+
+    #: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
+    FindSources: TypeAlias = Callable[..., Sequence[Source]]
+
+
+class FilesOperator(TransferTaskOperator):
+    """An operator with the arguments that say which files to attach."""
+
+    def __init__(
+        self, *, files: Any, archive: str | None = None, max_parallel_uploads: int | str = 4, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.files = wrap_contents(to_repeatable(files), rendered=False)
+        self._given_files = id(files)
+        self.archive = archive
+        self.max_parallel_uploads = max_parallel_uploads
+
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Any, context: Any, jinja_env: Any, seen_oids: set[int]
+    ) -> None:
+        if parent is self and self._given_files in seen_oids:
+            # What a task returned is no template, and Airflow knows it by its id.
+            template_fields = [name for name in template_fields if name != "files"]
+        # Airflow stores and shows rendered fields; contents are wrapped before it does.
+        templates = self.files
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+        if parent is self:  # and not for an argument that has its own templates
+            self.files = wrap_contents(replace_none_texts(templates, self.files), rendered=True)
+
+    def parse_files(self, spool: Spool) -> tuple[list[PlainSpec], FindSources]:
+        """Check the arguments; nothing is read or produced.
+
+        :return: what is asked for, as JSON can represent it; and what finds the files, and packs them.
+        """
+        from outbound_transfer.files.archive import check_archive_name, pack
+        from outbound_transfer.files.sources import normalize_files
+
+        specs, archive = self.file_specs(), check_archive_name(self.archive)
+
+        def find(gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
+            sources = log_sources(self.find_sources(specs, spool, gone), self.log)
+            if not archive or gone:
+                return sources
+            return [log_archive(pack(archive, sources, spool), sources, self.log)]
+
+        return [*normalize_files(specs), *([{"archive": archive}] if archive else ())], find
+
+    def file_specs(self) -> list[ParsedSpec]:
+        """Return what is to be delivered; nothing is read or produced."""
+        from outbound_transfer.files.sources import parse_files
+
+        return parse_files(self.files)
+
+    def find_sources(
+        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
+    ) -> list[Source]:
+        """Find the files, and produce what exists nowhere yet.
+
+        :param specs: of :meth:`file_specs`.
+        :param gone: see :func:`.resolve_files`; None if they are not only compared with what was sent.
+        """
+        from outbound_transfer.files.sources import resolve_files
+
+        return resolve_files(specs, spool, gone)

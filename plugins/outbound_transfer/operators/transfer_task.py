@@ -1,0 +1,141 @@
+"""An operator that works on one transfer: its link, its lineage, and errors that name what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from outbound_transfer.airflow_compat.names import (
+    AirflowException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    TaskDeferred,
+)
+from outbound_transfer.airflow_compat.version import HAS_TABS
+from outbound_transfer.links.deliveries import DeliveriesLink
+from outbound_transfer.links.transfer import TransferLink, push_link
+from outbound_transfer.operators.base import OutboundTransferOperator
+from outbound_transfer.protocol.outcomes import TransferOutcome
+from outbound_transfer.tasks.outcome_report import report_outcome
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.client import Client
+    from outbound_transfer.delivery.delivery import Delivery
+    from outbound_transfer.delivery.shared_draft import SharedDraft
+    from outbound_transfer.delivery.task_facts import TaskFacts
+    from outbound_transfer.protocol.models import Transfer
+
+
+class TransferTaskOperator(OutboundTransferOperator):
+    """An operator that works on one transfer."""
+
+    operator_extra_links = (TransferLink(),) if HAS_TABS else (TransferLink(), DeliveriesLink())
+
+    _delivery: Delivery | None = None
+
+    def facts(self, context: Context) -> TaskFacts:
+        """Return what Airflow says of this try."""
+        from outbound_transfer.delivery.task_facts import TaskFacts
+
+        return TaskFacts(context, is_resumed=self._was_deferred)
+
+    def shared_draft(self, client: Client, context: Context, transfer_id: str) -> SharedDraft:
+        """Return a draft that another task made.
+
+        :raises WrongTransfer: the connection leads to another account than then.
+        """
+        from outbound_transfer.delivery.shared_draft import SharedDraft
+
+        push_link(context, client.settings, transfer_id)
+        upstream = {*self.get_flat_relative_ids(upstream=True), *self.upstream_task_ids}
+        return SharedDraft(client, context, self.facts(context), transfer_id, upstream)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the files, the transfer and its status; OpenLineage's provider calls it, if installed."""
+        from outbound_transfer.lineage.openlineage import delivery_lineage
+
+        return delivery_lineage(self, task_instance)
+
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
+
+
+class SendingOperator(TransferTaskOperator):
+    """An operator whose errors, of whatever kind and origin, name what the task has sent or may have sent."""
+
+    #: As it was last read, where the task waits for it.
+    _last_read: Transfer | None = None
+
+    #: The id of what this task sends, and whether it is known to be sent.
+    _sends: str = ""
+    _is_sent = False
+
+    def execute(self, context: Context) -> Any:
+        with self._naming_transfer(context):
+            return super().execute(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        with self._naming_transfer(context):
+            return super().resume_execution(next_method, next_kwargs, context)
+
+    @contextmanager
+    def _naming_transfer(self, context: Context) -> Iterator[None]:
+        """Let the error that ends the block say what was sent: the one place that does."""
+        with report_outcome(context, partial(self._find_outcome, context)):
+            try:
+                yield
+            except (AirflowSkipException, AirflowRescheduleException, TaskDeferred):
+                raise
+            except (KeyboardInterrupt, SystemExit) as interrupt:  # Airflow does not show their text
+                if text := self._describe_send(str(interrupt), context):
+                    self.log.error("%s", text)
+                raise
+            except BaseException as error:
+                if text := self._describe_send(str(error), context):
+                    _change_text(error, text)
+                raise
+
+    def possibly_sent_id(self, context: Context) -> str:
+        """Return the id of what this task has sent or may have sent; "" if it has sent nothing."""
+        if self._delivery:
+            return self._delivery.possibly_sent_id
+        from outbound_transfer.delivery.decision import Phase
+        from outbound_transfer.delivery.delivery_key import read_memory
+
+        with suppress(Exception):  # what is wrong may be the store
+            if (memory := read_memory(context)) and memory.phase is Phase.SENDING:
+                return memory.draft_id
+        return ""
+
+    def _describe_send(self, text: str, context: Context) -> str:
+        """Return the text of an error with what was sent, or may have been; "" if it says so, or nothing was."""
+        if self._is_sent and self._sends:
+            return f"Transfer {self._sends} was sent. {text}"
+        from outbound_transfer.protocol.endpoints import send_in_doubt_warning
+
+        transfer_id = self.possibly_sent_id(context)
+        if not transfer_id or transfer_id in text:
+            return ""
+        end = "" if text.endswith((".", "!", "?")) or not text else "."
+        return f"{text}{end} {send_in_doubt_warning(transfer_id)}".strip()
+
+    def _find_outcome(self, context: Context, error: BaseException) -> TransferOutcome | None:
+        transfer_id = self.possibly_sent_id(context) or self._sends
+        read = self._last_read or (self._delivery.transfer if self._delivery else None)
+        if read and not (read.is_draft and transfer_id):  # a draft may be one no longer
+            return TransferOutcome.from_transfer(read, str(error))
+        return TransferOutcome(transfer_id, str(error)) if transfer_id else None
+
+
+def _change_text(error: BaseException, text: str) -> None:
+    """Give an error another text, and leave it what it is, which may decide whether the task is retried.
+
+    :raises AirflowException: instead of the error, if its class makes its own text.
+    """
+    arguments, error.args = error.args, (text,)
+    if text not in str(error):
+        error.args = arguments
+        raise AirflowException(text) from error

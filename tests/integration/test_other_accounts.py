@@ -1,0 +1,154 @@
+"""An account's name stands for one site address, wherever events land; an event of a known id is that event."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.lake.object_store import open_store
+from outbound_transfer.operators.base import OutboundTransferOperator
+from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
+from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from outbound_transfer_sandbox.testing import Sandbox
+from support import iceberg
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+
+@dataclass
+class Destination:
+    """Where an operator loads to.
+
+    :ivar make: makes its operator.
+    :ivar forget: does what the error says that frees the account's name.
+    :ivar options: the command line's, if it has a feed.
+    """
+
+    make: Callable[..., OutboundTransferOperator]
+    forget: Callable[[], Any]
+    options: tuple[str, ...] = ()
+
+
+@pytest.fixture(params=["sql", "iceberg", "objects", "transfers"])
+def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
+    kind, file = request.param, tmp_path / "warehouse.db"
+    if kind == "iceberg":
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", iceberg.connection_json(tmp_path))
+        lake = iceberg.open_lake(tmp_path)
+
+        def remove_property() -> None:
+            with lake.table().transaction() as transaction:
+                transaction.remove_properties("outbound-transfer.address.acme")
+
+        def make(**arguments: Any) -> OutboundTransferOperator:
+            return EventFeedToIcebergOperator(iceberg_conn_id="lake", table=iceberg.TABLE, **arguments)
+
+        return Destination(make, remove_property, ("--iceberg-conn-id", "lake", "--table", iceberg.TABLE))
+    if kind == "objects":
+        path = f"file://{tmp_path}/events"
+        return Destination(
+            lambda **arguments: EventFeedToObjectStorageOperator(path=path, **arguments),
+            lambda: open_store(path).delete("_feed/account=acme/address.json"),
+            ("--path", path),
+        )
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(file)}))
+
+    def delete_row() -> None:
+        with contextlib.closing(sqlite3.connect(file)) as database, database:
+            database.execute("DELETE FROM outbound_transfer_accounts WHERE account = 'acme'")
+
+    operator = EventFeedToSqlOperator if kind == "sql" else TransfersToSqlOperator
+    return Destination(
+        lambda **arguments: operator(sql_conn_id="warehouse", **arguments),
+        delete_row,
+        ("--sql-conn-id", "warehouse") if kind == "sql" else (),
+    )
+
+
+@pytest.fixture
+def run(destination: Destination, connection: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the operator with the account's name and connection."""
+    moved = json.loads(sandbox.airflow_connection())
+    moved["host"] = moved["host"].replace("127.0.0.1", "localhost")
+    monkeypatch.setenv("AIRFLOW_CONN_MOVED", json.dumps(moved))
+    sandbox.patch_account(feed_interval_seconds=0)
+    time = SimulatedClock(sandbox)
+
+    def run(account: str | None, conn_id: str = connection) -> Any:
+        arguments = {"task_id": "load", "account": account, "outbound_transfer_conn_id": conn_id}
+        return FakeTaskInstance(lambda: destination.make(**arguments), time).run()
+
+    return run
+
+
+@pytest.fixture
+def command(destination: Destination) -> Callable[..., None]:
+    from airflow.cli import cli_parser
+
+    def run(*words: str) -> None:
+        arguments = cli_parser.get_parser().parse_args(["outbound-transfer", "feed", *words, *destination.options])
+        arguments.func(arguments)
+
+    return run
+
+
+def feed_calls(sandbox: Sandbox) -> int:
+    return sum(call["path"].startswith("/v1/") for call in sandbox.requests())
+
+
+def test_a_name_stands_for_the_account_that_it_was_first_used_with(run: Any, sandbox: Sandbox) -> None:
+    sandbox.add_events(2)
+    run("acme")
+    run(None)
+    made = feed_calls(sandbox)
+    with pytest.raises(
+        AirflowFailException, match=r"'acme' is the name of the account 127\.0\.0\.1:\d+ here, and the "
+    ):
+        run("acme", "moved")
+    assert feed_calls(sandbox) == made, "nothing was read"
+    run("other", "moved")
+    run("acme")
+
+
+def test_a_name_that_is_an_address_stands_for_that_account_alone(run: Any, sandbox: Sandbox) -> None:
+    run(None)
+    with pytest.raises(AirflowFailException, match="is the name of the account"):
+        run(sandbox.base_url.removeprefix("http://"), "moved")
+
+
+def test_an_account_that_has_moved_is_bound_anew(run: Any, destination: Destination, sandbox: Sandbox) -> None:
+    sandbox.add_events(2)
+    run("acme")
+    destination.forget()
+    run("acme", "moved")
+    with pytest.raises(AirflowFailException, match="delete|remove"):
+        run("acme")
+
+
+@pytest.mark.parametrize("destination", ["sql", "iceberg", "objects"], indirect=True)
+def test_the_commands_say_which_account_it_is(
+    run: Any, command: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    sandbox.add_events(2)
+    run("acme")
+    address = sandbox.base_url.removeprefix("http://")
+    command("verify")
+    assert f"OK: no problems found in the feed of acme ({address})" in capsys.readouterr().out
+    command("status", "--output", "json")
+    assert json.loads(capsys.readouterr().out)[0]["address"] == address
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "y")
+    command("reset", "--to", "0")
+    assert asked == [f"Set the cursor of acme ({address}) from 2 to 0? [y/N] "]
+    with pytest.raises(AirflowFailException, match="is the name of the account"):
+        run("acme", "moved")
+    assert run("acme")["events"] == 2

@@ -1,0 +1,131 @@
+"""What is promised in every world, and of what follows from it.
+
+1. Each delivery is sent at most once, and once more for each clear that asks for it. What is sent was written by one
+   writer, in a try that Airflow still runs. A task that succeeds returns its delivery, sent.
+2. From a world in which nothing runs any more, a clear of all tasks ends with every delivery sent, once.
+3. There, a clear of all tasks with ``resend=True`` sends each once more; where it is refused, another such clear does.
+3. There, a clear of all tasks with ``resend=True`` sends each once more; if it is refused, another such clear does.
+   known to be sent. This one is about cost, not safety.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+
+from model.explore import Explorer
+from model.troubles import clear, clearable, start
+from model.world import MEMORIES, Transfer, World
+from outbound_transfer.delivery.decision import Phase
+
+#: More than any try of the model takes.
+MAX_STEPS: Final = 50
+
+
+def broken_promise(world: World) -> str:
+    """Return the promise that is broken in a world; "" if none is."""
+    return world.broken or _sent_too_often(world.transfers, world.granted)
+
+
+@cache
+def _sent_too_often(transfers: tuple[Transfer, ...], granted: tuple[tuple[int, int], ...]) -> str:
+    """Each item of a key, and each task, is sent once, and once more for each clear that asks for it."""
+    sent = [each for each in transfers if each.status in ("sent", "hidden") and each.maker >= 0]
+    allowed = dict(granted)
+    for maker, count in Counter(each.maker for each in sent).items():
+        if count > 1 + allowed.get(maker, 0):
+            return f"task {maker} sends too often"
+    repeated = sum(count - 1 for count in Counter((each.item, each.key) for each in sent).values())
+    return "an item is sent too often" if repeated > sum(allowed.values()) else ""
+
+
+def is_quiet(world: World) -> bool:
+    """Return whether no process lives, and something has run."""
+    is_idle = all(slot.state not in ("running", "deferred") for slot in world.slots)
+    return not world.processes and is_idle and any(slot.tries for slot in world.slots)
+
+
+class Promises:
+    """Judges the worlds of one scenario."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[World, bool], tuple[str, World]] = {}
+
+    def __call__(self, explorer: Explorer, world: World) -> Iterator[tuple[int, str]]:
+        """Yield the promises that are broken."""
+        if broken := broken_promise(world):
+            yield 1, broken
+        elif is_quiet(world):
+            why, after = self._cleared(explorer, world, is_resend=False)
+            if why:
+                yield 2, why
+            if waste := _find_waste(world, after):
+                yield 4, waste
+            if why := self._find_way_out(explorer, world):
+                yield 3, why
+
+    def _find_way_out(self, explorer: Explorer, world: World) -> str:
+        makers = explorer.executor.makers(clearable(world))
+        before = _count_sent(world)
+        why, after = self._cleared(explorer, world, is_resend=True)
+        if why:  # another clear of the tasks that were refused
+            refused = tuple(number for number, slot in enumerate(after.slots) if slot.state != "success")
+            why, after = _clear(explorer, after, refused, is_resend=True)
+        sent = _count_sent(after)
+        return why or ("" if all(sent[each] == before[each] + 1 for each in makers) else "it does not send once more")
+
+    def _cleared(self, explorer: Explorer, world: World, *, is_resend: bool) -> tuple[str, World]:
+        """Return why a clear of all tasks does not deliver, "" if it does; and what is then."""
+        world = world._replace(used=(), messages=())
+        key = world, is_resend
+        if key not in self._known:
+            self._known[key] = _clear(explorer, world, clearable(world), is_resend=is_resend)
+        return self._known[key]
+
+
+def _clear(explorer: Explorer, world: World, numbers: tuple[int, ...], *, is_resend: bool) -> tuple[str, World]:
+    executor, after, why = explorer.executor, clear(world, numbers, is_resend=is_resend), ""
+    for number in range(len(after.slots)):
+        if after.slots[number].state not in ("new", "queued") or not executor.may_start(after, number):
+            continue
+        event, after = start(after, number, executor.kind(number))
+        for _ in range(MAX_STEPS):
+            if not after.processes:
+                break
+            event, after = next(executor.steps(after, 0))
+        if after.slots[number].state != "success":
+            why = why or f"task {number}: {event.detail}"
+    return why or broken_promise(after), after
+
+
+def _find_waste(before: World, after: World) -> str:
+    """Return what was done in vain when the tasks of a world were cleared."""
+    made = after.transfers[len(before.transfers) :]
+    refused = {number for number, slot in enumerate(after.slots) if slot.state == "refused"}
+    if any(each.maker in refused or each.status == "gone" for each in made):
+        return "a draft is made in vain"
+    for number, store in enumerate(before.stores[: len(before.slots)]):
+        memory = MEMORIES[store.records[-1][1]] if store.records else None
+        if memory is None or memory.phase not in (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING):
+            continue
+        draft_id = int(memory.draft_id)
+        if after.transfers[draft_id].status == "draft":
+            return "a draft is left behind"
+        is_continuable = memory.phase is Phase.HANDED_ON and _may_continue(before, number, draft_id)
+        if is_continuable and any(each.maker == number for each in made):
+            return "a draft that was handed on is not continued"
+    return ""
+
+
+def _may_continue(world: World, number: int, draft_id: int) -> bool:
+    """Return whether nothing but a clear has come since a task has handed its draft on."""
+    slot, store, draft = world.slots[number], world.stores[number], world.transfers[draft_id]
+    is_newest = store.records[-1][0] == store.claim == slot.tries
+    is_same = (draft.item, draft.connection, draft.status) == (slot.item, world.run.connection, "draft")
+    return is_newest and is_same and not world.granted
+
+
+def _count_sent(world: World) -> Counter[int]:
+    return Counter(each.maker for each in world.transfers if each.status in ("sent", "hidden"))

@@ -1,0 +1,754 @@
+"""What a process of a try does: one call or one write at a time, as the production's table decides.
+
+Only the executor (:mod:`outbound_transfer.delivery.delivery`) is modelled. What a try does next comes from
+:func:`.decide`; what it remembers is a :class:`.Memory`, written by the production's functions; and whether somebody
+else may have sent it is for :class:`.TaskFacts` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from model.world import (
+    CONNECTIONS,
+    GONE,
+    MEMORIES,
+    PEOPLE,
+    Context,
+    Event,
+    Process,
+    Slot,
+    Store,
+    Transfer,
+    World,
+    arguments,
+    change,
+    input_of,
+    intern,
+    licence,
+    new_transfer,
+    remember,
+    replaced,
+    scope,
+    without,
+)
+from outbound_transfer.delivery.decision import (
+    Action,
+    ById,
+    Check,
+    Evidence,
+    Input,
+    Intent,
+    Phase,
+    Search,
+    Step,
+    decide,
+)
+from outbound_transfer.delivery.memory import AttachedFile, Likeness, Memory, Writer, intent_of, was_cleared_since
+from outbound_transfer.delivery.task_facts import TaskFacts
+
+Steps = Iterator[tuple[Event, World]]
+
+#: What a draft holds once it is filled.
+FILES: Final = {"report.csv": AttachedFile(1, "digest", "id")}
+
+#: What needs a write of the memory, which fails once a later try has begun.
+_STORES: Final = ("DISCARDED", "SUSPECT", "FORGET", "SUPERSEDE", "REVERT", "CREATE", "RESUME", "WITHDRAW", "ANNOUNCE")
+
+#: What ends a try.
+_ENDS: Final = ("RETURN", "REFUSE")
+
+#: The calls that have an effect on a draft, by the step that makes them.
+_CALLS: Final = {"FILL": "upload", "SEND": "send", "DISCARD": "discard"}
+
+#: States of a task that runs, or is going to.
+_ACTIVE: Final = ("running", "deferred")
+
+
+class Rules(NamedTuple):
+    """What a scenario models, and which mend is taken out of the executor.
+
+    :ivar kinds: of each task: deliver (one task does all), or create, attach and send.
+    :ivar keys: the delivery keys that tasks may have; the first is theirs at first.
+    :ivar is_row: a task's memory is one row; otherwise each try has a record of its own.
+    :ivar is_instant: nothing happens between the last checks and the send, which are milliseconds apart.
+    :ivar checks_once: before the first attempt at the send only.
+    :ivar forgets_question: a later try does not inherit it.
+    :ivar ignores_identity: an id alone identifies a draft.
+    :ivar ignores_key: what was begun under another delivery key is not settled.
+    :ivar is_unfenced: a try that Airflow has given up goes on reading and writing the memory.
+    :ivar keeps_hand_over: a draft that is continued still counts as handed on.
+    :ivar hands_on_unwritten: a try hands on a draft that it has only looked at.
+    :ivar discards_handed_on: a draft is discarded while it still counts as handed on.
+    :ivar trusts_gap: a clear counts though the memory of a later try, which may have acted on it, is lost.
+    """
+
+    kinds: tuple[str, ...] = ("deliver",)
+    keys: tuple[str, ...] = ()
+    is_mapped: bool = False
+    is_redelivery: bool = False
+    is_row: bool = False
+    is_instant: bool = True
+    checks_once: bool = False
+    forgets_question: bool = False
+    ignores_identity: bool = False
+    ignores_key: bool = False
+    is_unfenced: bool = False
+    keeps_hand_over: bool = False
+    hands_on_unwritten: bool = False
+    discards_handed_on: bool = False
+    trusts_gap: bool = False
+
+
+class _Facts(TaskFacts):
+    """What Airflow says of a try of the model."""
+
+    is_mapped = False
+
+    def __init__(self, context: Context, *, is_mapped: bool) -> None:
+        self.writer, self.delivery_key, self.is_mapped = writer_of(context), context.key, is_mapped
+        self._has_removed_tasks = context.has_other_tasks
+
+    def has_removed_tasks(self) -> bool:
+        return self._has_removed_tasks
+
+
+class Executor:
+    """The steps of every process, by the rules of a scenario."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.facts = cache(lambda context: _Facts(context, is_mapped=rules.is_mapped))
+        self.decide = cache(self._decide)
+        self.prepared = cache(self._prepared)
+
+    def steps(self, world: World, index: int) -> Steps:
+        """Yield what a process may do next, the usual outcome first."""
+        process = world.processes[index]
+        if process.next in _STORES and not self._is_own(world, process):
+            yield self._end(self._event(process, "stores", "a later try has begun: it stops"), world, index, "failed")
+        else:
+            yield getattr(self, f"_{process.next.lower()}")(world, index, process)
+
+    # What others question.
+
+    def kind(self, number: int) -> str:
+        return self.rules.kinds[number]
+
+    def makers(self, numbers: tuple[int, ...]) -> list[int]:
+        """Return those of the tasks that make drafts."""
+        return [number for number in numbers if self.kind(number) in ("deliver", "create")]
+
+    def draft(self, process: Process) -> int:
+        """Return the draft that a process works on."""
+        return int(MEMORIES[process.memory].draft_id)
+
+    def is_unsent(self, world: World, process: Process) -> bool:
+        """Return whether the draft that a process works on is still one."""
+        return world.transfers[self.draft(process)].status == "draft"
+
+    def is_in_an_instant(self, world: World) -> int | None:
+        """Return the process that is between its last checks and the send, if nothing else happens there."""
+        if self.rules.is_instant:
+            for index, process in enumerate(world.processes):
+                if process.step == "SEND" and process.then != "unchecked" and self.is_checked(process):
+                    return index
+        return None
+
+    def is_checked(self, process: Process) -> bool:
+        """Return whether a process has made a check for its next attempt at the send."""
+        has_checked = self.rules.is_redelivery and process.outdated == "NO"
+        return process.wanted == "YES" or process.search == "NONE" or has_checked
+
+    def call(self, world: World, process: Process) -> tuple[str, int, str] | None:
+        """Return the call with an effect on a draft that a process is at; None if it is at none."""
+        if process.next in _CALLS and self.is_unsent(world, process):
+            return _CALLS[process.next], self.draft(process), ""
+        return None
+
+    def apply(self, world: World, call: tuple[str, int, str], writer: tuple[int, int] = (-1, 0)) -> World:
+        """Return the world in which the service has applied a call of a process that is gone."""
+        what, number, _ = call
+        if what == "send":
+            return self.sent(world, number)
+        return gone(world, number) if what == "discard" else filled(world, number, writer)
+
+    def may_start(self, world: World, number: int) -> bool:
+        """Return whether all tasks upstream have succeeded."""
+        upstream = world.slots[:number] if "create" in self.rules.kinds else ()
+        return all(slot.state == "success" for slot in upstream)
+
+    # Evidence and decisions.
+
+    def evidence(self, process: Process) -> Evidence:
+        memory, is_settling = MEMORIES[process.memory], process.mode == "settle"
+        return Evidence(
+            phase=memory.phase,
+            input=Input.OTHER if is_settling else input_evidence(memory, process.context),
+            intent=self.intent(process),
+            by_id=ById[process.by_id],
+            question=memory.question is not None and (not self._is_shared(process) or self._cannot_search(process)),
+            search=Search[process.search],
+            has_superseded=bool(memory.superseded),
+            is_outdated=Check[process.outdated],
+            is_wanted=Check[process.wanted],
+        )
+
+    def intent(self, process: Process) -> Intent:
+        memory, context, is_settling = MEMORIES[process.memory], process.context, process.mode == "settle"
+        resend = context.is_resend and not context.key
+        if is_settling:  # another key is a wish to send again
+            resend |= bool(context.key) and context.key != memory.scope.delivery_key
+        return intent_of(
+            memory,
+            self.writer(process),
+            arguments("" if is_settling else context.item),
+            resend=resend,
+            is_first_after_clear=context.is_first_after_clear,
+        )
+
+    def _decide(self, process: Process) -> Process:
+        """Return the process with what it does next, as the table says."""
+        if process.mode == "settle" and MEMORIES[process.memory].phase is Phase.EMPTY:
+            return change(process, next="SETTLED")
+        action, reason = decide(Step[process.step], self.evidence(process))
+        is_handed_on = MEMORIES[process.memory].phase is Phase.HANDED_ON
+        if action is Action.DISCARD and is_handed_on and not self.rules.discards_handed_on:
+            return change(process, next="WITHDRAW")
+        if action is not Action.REFUSE:
+            return change(process, next=action.name)
+        assert reason is not None
+        is_found = process.found >= 0
+        if process.step == "SEND":  # its own unsent draft is discarded first
+            return change(process, next="DISCARD", then="SUSPECT" if is_found else reason.name)
+        return change(process, next="SUSPECT" if is_found else "REFUSE", then=reason.name)
+
+    def _is_shared(self, process: Process) -> bool:
+        """Return whether other tasks fill and send the draft: the one that sends it searches, and knows its files."""
+        return self.rules.kinds[process.context.slot] == "create"
+
+    def _prepared(self, process: Process) -> Process:
+        """Return the process with the question that Airflow's facts raise, and what it does next."""
+        context, memory = process.context, MEMORIES[process.memory]
+        is_own = memory.input is not None and not memory.input.differences(new_transfer(context.item), None)
+        is_elsewhere = memory.question is not None or self.rules.is_mapped
+        if question := self.facts(context).find_question(memory, is_own=is_own):
+            is_elsewhere |= is_own or memory.input is None
+            memory = replace(memory, question=question.or_wider(memory.question))
+        if memory.input is None:
+            memory = replace(memory, input=input_of(context.item, context.connection))
+        process = change(process, memory=remember(memory), is_elsewhere=is_elsewhere, mode="deliver", step="PREPARE")
+        return self.decide(process)
+
+    # What all steps share.
+
+    def _go(self, event: Event, world: World, index: int, process: Process, **changes: Any) -> tuple[Event, World]:
+        """Return the world in which a process goes on, or ends if that is what it has decided."""
+        if process.next == "RETURN":
+            return self._end(event, world, index, "success", self.draft(process), **changes)
+        if process.next == "REFUSE":
+            detail = f"{event.detail}; it refuses: {process.then}".removeprefix("; ")
+            return self._end(event._replace(detail=detail), world, index, "refused", **changes)
+        return event, world._replace(processes=replaced(world.processes, index, process), **changes)
+
+    def _decided(self, event: Event, world: World, index: int, process: Process, **changes: Any) -> tuple[Event, World]:
+        return self._go(event, world, index, self.decide(process), **changes)
+
+    def _end(
+        self, event: Event, world: World, index: int, state: str, result: int = -1, **changes: Any
+    ) -> tuple[Event, World]:
+        """Return the world without the process. Its task has ended with it, unless Airflow has given the try up."""
+        process = world.processes[index]
+        context = process.context
+        after = world._replace(processes=without(world.processes, index), **changes)
+        slot = after.slots[context.slot]
+        if state == "success" and context.key:
+            row = process.store
+            after = after._replace(stores=replaced(after.stores, row, change(after.stores[row], is_sent=True)))
+        if slot.tries != context.number or slot.state != "running":
+            return event, after
+        if state == "success" and not after.broken:
+            after = after._replace(broken=self._broken_by_success(after, slot, context, result))
+        ended = change(slot, state=state, result=result)
+        return event, after._replace(slots=replaced(after.slots, context.slot, ended))
+
+    def _broken_by_success(self, world: World, slot: Slot, context: Context, result: int) -> str:
+        if self.rules.kinds[context.slot] in ("create", "attach"):
+            return ""
+        transfer = world.transfers[result]
+        item = context.published[1] if context.published else context.item
+        if transfer.status not in ("sent", "hidden") or transfer.item != item:
+            return "a task succeeds, and what it returns is not its delivery, sent"
+        if slot.is_resend_due and context.is_resend:
+            return "a task was cleared to send again, and succeeds without"
+        return ""
+
+    def _event(self, process: Process, what: str, detail: str = "") -> Event:
+        return Event((process.context.slot, process.context.number), what, detail)
+
+    def _is_own(self, world: World, process: Process) -> bool:
+        return self.rules.is_unfenced or world.stores[process.store].claim == process.claim
+
+    def _save(self, world: World, process: Process, memory: Memory) -> tuple[World, Process]:
+        """Return the world and the process once a memory is stored."""
+        number = remember(memory)
+        store = self._stored(world.stores[process.store], process, number)
+        return world._replace(stores=replaced(world.stores, process.store, store)), change(process, memory=number)
+
+    def _stored(self, store: Store, process: Process, memory: int, **changes: Any) -> Store:
+        number = process.context.number
+        is_row = self.rules.is_row or process.store >= len(self.rules.kinds)
+        others = () if is_row else tuple(each for each in store.records if each[0] != number)
+        return change(store, records=tuple(sorted((*others, (number, memory))))[-2:], **changes)
+
+    def _after(self, process: Process, action: Action, **known: Any) -> Memory:
+        memory, writer = MEMORIES[process.memory], self.writer(process)
+        if action in (Action.DISCARD, Action.FORGET):
+            writer = replace(writer, clears=memory.writer.clears)
+        return memory.after(action, writer, **known)
+
+    def writer(self, process: Process) -> Writer:
+        return writer_of(process.context, is_keyed=process.store >= len(self.rules.kinds))
+
+    def sent(self, world: World, number: int, **changes: Any) -> World:
+        """Return the world in which a draft has been sent."""
+        draft = world.transfers[number]
+        broken = world.broken
+        if draft.maker == -2:
+            broken = "the draft of a stranger is sent"
+        elif draft.content != "whole":
+            broken = "a transfer is sent with the wrong files"
+        elif draft.is_outdated:
+            broken = "a recipient who has picked up gets it again"
+        slots = world.slots
+        if draft.maker >= 0:
+            sender = change(slots[draft.maker], sent_key=draft.key, is_resend_due=False)
+            slots = replaced(slots, draft.maker, sender)
+        transfers = replaced(world.transfers, number, change(draft, status="sent"))
+        messages = tuple(each for each in world.messages if each[1] != number)
+        return world._replace(transfers=transfers, slots=slots, messages=messages, broken=broken, **changes)
+
+    # The beginning.
+
+    def _begin(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        context = process.context
+        number = context.slot
+        store = world.stores[number]
+        event = self._event(process, "begins")
+        if store.claim > context.number and not self.rules.is_unfenced:
+            return self._end(event._replace(detail="a later try has begun: it stops"), world, index, "failed")
+        at, newest = next((each for each in reversed(store.records) if each[0] <= context.number), (0, -1))
+        expected = context.number if context.is_resumed else context.number - 1
+        is_complete = at >= max(store.claim, expected)
+        memory = self.begun(newest, context, is_complete=is_complete)
+        begun = change(
+            process,
+            store=number,
+            claim=context.number,
+            memory=remember(memory),
+            own=remember(memory),
+            is_complete=is_complete,
+            is_again=context.is_resumed,
+            outdated=self._not_checked,
+        )
+        after = self._stored(store, begun, begun.memory, claim=max(store.claim, context.number))
+        event = event._replace(detail=memory.phase.value + ("" if is_complete else ", and a memory is missing"))
+        world = world._replace(stores=replaced(world.stores, number, after))
+        return self._go(event, world, index, self._located(begun, memory))
+
+    def _located(self, process: Process, own: Memory) -> Process:
+        """Return the process with what it has to settle first, if the task has worked elsewhere."""
+        before, key = own.scope, process.context.key
+        is_here = (before.account, before.delivery_key) == (scope(process.context.connection).account, key)
+        if before.delivery_key and not is_here and not self.rules.ignores_key:
+            return change(process, next="CLAIM_OLD", mode="settle")
+        if not key:
+            return self.prepared(process)
+        if not before.delivery_key and not self.rules.ignores_key:
+            return self.decide(change(process, mode="settle"))
+        return change(process, next="CLAIM_KEY")
+
+    @property
+    def _not_checked(self) -> str:
+        return "OPEN" if self.rules.is_redelivery else "NO"
+
+    def begun(
+        self,
+        stored: int,
+        context: Context,
+        *,
+        is_complete: bool,
+        is_keyed: bool = False,
+        question: Likeness | None = None,
+    ) -> Memory:
+        """Return the memory as a try begins with it.
+
+        :param stored: the memory that was found; -1 if none was.
+        :param is_keyed: whether it is the memory of a delivery key.
+        """
+        writer = writer_of(context, is_keyed=is_keyed)
+        before = MEMORIES[stored] if stored >= 0 else Memory(writer, scope(context.connection, context.key))
+        if not is_complete:
+            question = self.facts(context).missing_memory.or_wider(question)
+        memory = before.continued(writer, question, is_complete=is_complete)
+        if self.rules.forgets_question:
+            memory = replace(memory, question=question)
+        if self.rules.trusts_gap:
+            memory = replace(memory, writer=replace(memory.writer, clears=before.writer.clears))
+        return memory
+
+    def _claim_old(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        """Settle what the task has begun under another key, unless another task goes on with it."""
+        context, own = process.context, MEMORIES[process.memory]
+        number = self._rule(own.scope.delivery_key)
+        row = world.stores[number]
+        event = self._event(process, "looks at what it has begun under another key")
+        old = change(process, store=number, claim=row.claim, mode="settle")
+        newest = row.records[-1][1] if row.records else -1
+        if row.owner not in (-1, context.slot):
+            return self._go(event._replace(detail="another task's"), world, index, change(process, next="SETTLED"))
+        if row.is_sent:
+            writer, is_wanted = writer_of(context, is_keyed=True), context.is_resend or bool(context.key)
+            is_other = newest < 0 or MEMORIES[newest].writer.task != writer.task
+            is_settled = is_other or (is_wanted and was_cleared_since(MEMORIES[newest], writer))
+            next_ = change(process, next="SETTLED") if is_settled else self.decide(change(old, memory=newest))
+            return self._go(event, world, index, next_)
+        memory = self.begun(newest, context, is_complete=newest >= 0, is_keyed=True)
+        old = change(old, claim=row.claim + 1, memory=remember(memory))
+        claimed = self._stored(row, old, old.memory, claim=old.claim, owner=context.slot)
+        world = world._replace(stores=replaced(world.stores, number, claimed))
+        return self._go(event, world, index, self.decide(old))
+
+    def _rule(self, key: str) -> int:
+        return len(self.rules.kinds) + self.rules.keys.index(key)
+
+    def _settled(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        """Go on with the task's own memory, or with that of its key."""
+        context, question = process.context, MEMORIES[process.memory].question
+        if world.stores[context.slot].claim != context.number:
+            return self._end(self._event(process, "a later try has begun: it stops"), world, index, "failed")
+        own = change(process, store=context.slot, claim=context.number, question=question.name if question else "")
+        if context.key:
+            return self._claim_key(world, index, own)
+        own_memory = MEMORIES[process.own]
+        memory = replace(own_memory, question=question.or_wider(own_memory.question)) if question else own_memory
+        world, own = self._save(world, own, memory)
+        return self._go(self._event(process, "goes on without a key"), world, index, self.prepared(own))
+
+    def _claim_key(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        context = process.context
+        if world.stores[context.slot].claim != context.number:
+            return self._end(self._event(process, "stores", "a later try has begun: it stops"), world, index, "failed")
+        here = scope(context.connection, context.key)
+        before = MEMORIES[process.own].scope
+        was_here = (before.account, before.delivery_key) == (here.account, here.delivery_key)
+        question = Likeness[process.question] if process.question else None
+        world, process = self._save(world, process, Memory(writer_of(context), here, question=question))
+        number = self._rule(context.key)
+        row = world.stores[number]
+        event = self._event(process, "claims its key")
+        if row.is_sent and row.records:
+            process = change(process, store=number, claim=row.claim, memory=row.records[-1][1], mode="deliver")
+            return self._decided(event._replace(detail="it is sent"), world, index, process)
+        if row.owner not in (-1, context.slot) and world.slots[row.owner].state in _ACTIVE:
+            return self._end(event._replace(detail="it is in use"), world, index, "failed")
+        newest = row.records[-1][1] if row.records else -1
+        is_complete = newest >= 0 or not was_here
+        memory = self.begun(newest, context, is_complete=is_complete, is_keyed=True, question=question)
+        process = change(process, store=number, claim=row.claim + 1, memory=remember(memory), is_complete=is_complete)
+        claimed = self._stored(row, process, process.memory, claim=process.claim, owner=context.slot)
+        world = world._replace(stores=replaced(world.stores, number, claimed))
+        return self._go(event, world, index, self.prepared(process))
+
+    # What there is already.
+
+    def _retrieve(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        seen = self._seen(world, process)
+        event = self._event(process, "reads the transfer", seen.lower())
+        return self._decided(event, world, index, change(process, by_id=seen))
+
+    def _seen(self, world: World, process: Process) -> str:
+        """Return what the remembered id shows."""
+        memory, context = MEMORIES[process.memory], process.context
+        here, then = scope(context.connection), memory.scope
+        if here.account != then.account:
+            return "HIDDEN"
+        transfer = world.transfers[int(memory.draft_id)]
+        if not is_visible(transfer, context.connection):
+            return "GONE" if here.key_check == then.key_check else "HIDDEN"
+        if transfer.item != memory.identity and not self.rules.ignores_identity:
+            return "GONE"
+        return transfer.status.upper()
+
+    def _search(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        found = -1
+        search = "IMPOSSIBLE" if self._cannot_search(process) else "NONE"
+        if search == "NONE":
+            found = self._find(world, process)
+            search = "NONE" if found < 0 else "FOUND"
+        event = self._event(process, "searches", search.lower())
+        return self._decided(event, world, index, change(process, search=search, found=found))
+
+    @staticmethod
+    def _cannot_search(process: Process) -> bool:
+        memory, here = MEMORIES[process.memory], scope(process.context.connection)
+        has_moved = (memory.scope.account, memory.scope.key_check) != (here.account, here.key_check)
+        return has_moved and process.is_elsewhere and memory.question is not Likeness.EXACT
+
+    @staticmethod
+    def _find(world: World, process: Process) -> int:
+        """Return a sent transfer that may be this delivery; -1 if there is none."""
+        memory, context = MEMORIES[process.memory], process.context
+        known = {int(each.draft_id) for each in memory.superseded} | {int(memory.draft_id or -1)}
+        for number, transfer in enumerate(world.transfers):
+            if transfer.status != "sent" or number in known or not is_visible(transfer, context.connection):
+                continue
+            is_alike = memory.question is not Likeness.EXACT and PEOPLE[transfer.item] == PEOPLE[context.item]
+            if transfer.item == context.item or is_alike:
+                return number
+        return -1
+
+    def _withdraw(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        """Withdraw a hand-over: the removal may still be under way when another try continues."""
+        world, process = self._save(world, process, replace(MEMORIES[process.memory], phase=Phase.DRAFT))
+        event = self._event(process, "stores that the draft is not handed on any more")
+        return self._go(event, world, index, change(process, next="DISCARD"))
+
+    def _discard(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        number = self.draft(process)
+        draft = world.transfers[number]
+        if draft.status == "sent":
+            event = self._event(process, "discards the draft", "409: it was sent")
+            if process.step == "SEND":  # the send finds that out, too
+                return self._go(event, world, index, change(process, next="SEND", then=""))
+            if process.then:
+                return self._go(event, world, index, change(process, next="REFUSE"))
+            return self._decided(event, world, index, change(process, by_id="NOT_RETRIEVED"))
+        event = self._event(process, "discards the draft", "204" if draft.status == "draft" else "404")
+        if draft.status == "draft":
+            if draft.maker == -2:
+                world = world._replace(broken="the draft of a stranger is discarded")
+            world = gone(world, number)
+        return self._go(event, world, index, change(process, next="DISCARDED"))
+
+    def _discarded(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        world, process = self._save(world, process, self._after(process, Action.DISCARD))
+        event = self._event(process, "stores that the draft is gone")
+        if process.then == "SUSPECT":
+            return self._go(event, world, index, change(process, next="SUSPECT"))
+        if process.then:
+            return self._go(event, world, index, change(process, next="REFUSE"))
+        if process.step == "SEND":
+            return self._go(event, world, index, self.prepared(self._reset(process)))
+        return self._decided(event, world, index, self._reset(process))
+
+    def _reset(self, process: Process) -> Process:
+        """Return the process as it is about to look for what it remembers."""
+        return change(
+            process,
+            step="PREPARE",
+            by_id="NOT_RETRIEVED",
+            search="NOT_SEARCHED",
+            wanted="OPEN",
+            outdated=self._not_checked,
+            found=-1,
+            is_writer=False,
+        )
+
+    def _suspect(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        found, context = process.found, process.context
+        memory = self._after(
+            process,
+            Action.REFUSE,
+            phase=Phase.SUSPECTED,
+            draft_id=str(found),
+            identity=world.transfers[found].item,
+            input=input_of(context.item, context.connection),
+            scope=scope(context.connection, context.key),
+            files={},
+        )
+        world, process = self._save(world, process, memory)
+        event = self._event(process, "stores what it has found", str(found))
+        return self._go(event, world, index, change(process, next="REFUSE", then="MAY_BE_SENT"))
+
+    def _store(self, world: World, index: int, process: Process, action: Action, **known: Any) -> tuple[Event, World]:
+        world, process = self._save(world, process, self._after(process, action, **known))
+        return self._decided(self._event(process, f"stores: {action.value}"), world, index, self._reset(process))
+
+    def _forget(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        return self._store(world, index, process, Action.FORGET)
+
+    def _supersede(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        item = "" if process.mode == "settle" else process.context.item
+        granted = licence(self.writer(process), item)
+        return self._store(world, index, process, Action.SUPERSEDE, licence=granted)
+
+    def _revert(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        return self._store(world, index, process, Action.REVERT)
+
+    # The draft.
+
+    def _create(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        # A crash between the create and the store is one before the create: nobody knows the draft.
+        context, number = process.context, len(world.transfers)
+        is_shared = self._is_shared(process)
+        memory = self._after(
+            process,
+            Action.CREATE,
+            draft_id=str(number),
+            identity=context.item,
+            input=input_of(context.item, context.connection),
+            scope=scope(context.connection, context.key),
+            phase=Phase.SENDING if is_shared else Phase.DRAFT,
+        )
+        world, process = self._save(world, process, memory)
+        writer = (context.slot, context.number)
+        draft = intern(Transfer(context.item, context.connection, "draft", context.slot, writer, key=context.key))
+        event = self._event(process, "creates a draft", str(number))
+        process = change(process, next="PUBLISH" if is_shared else "FILL", is_writer=True)
+        return self._go(event, world, index, process, transfers=(*world.transfers, draft))
+
+    def _resume(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        context = process.context
+        memory = self._after(process, Action.RESUME, scope=scope(context.connection, context.key))
+        if self.rules.keeps_hand_over:
+            memory = replace(memory, phase=Phase.HANDED_ON)
+        world, process = self._save(world, process, memory)
+        event = self._event(process, "continues with the draft")
+        number = int(memory.draft_id)
+        draft = change(world.transfers[number], writer=(context.slot, context.number))
+        process = change(process, next="ANNOUNCE" if memory.files else "FILL", is_writer=True)
+        return self._go(event, world, index, process, transfers=replaced(world.transfers, number, draft))
+
+    def _fill(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        number = self.draft(process)
+        status = world.transfers[number].status
+        event = self._event(process, "uploads")
+        if status != "draft":
+            return self._end(event._replace(detail=f"the draft is {status}: it fails"), world, index, "failed")
+        after = filled(world, number, (process.context.slot, process.context.number))
+        return self._go(event, after, index, change(process, next="ANNOUNCE"))
+
+    # The send.
+
+    def _announce(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        memory = self._after(process, Action.SEND, files=FILES)
+        if self.rules.keeps_hand_over and MEMORIES[process.memory].phase is Phase.HANDED_ON:
+            memory = replace(memory, phase=Phase.HANDED_ON)
+        world, process = self._save(world, process, memory)
+        event = self._event(process, "stores that it is about to send")
+        return self._attempt(event, world, index, change(process, step="SEND"))
+
+    def _attempt(self, event: Event, world: World, index: int, process: Process) -> tuple[Event, World]:
+        """Return the world in which a process is about to attempt the send."""
+        if self.rules.checks_once and process.wanted == "YES":
+            return self._go(event, world, index, change(process, next="SEND", then="unchecked"))
+        if process.is_again and self.rules.is_mapped:
+            memory = MEMORIES[process.memory]
+            process = change(
+                process, memory=remember(replace(memory, question=Likeness.EXACT.or_wider(memory.question)))
+            )
+        process = change(process, search="NOT_SEARCHED", wanted="OPEN", outdated=self._not_checked)
+        return self._decided(event, world, index, process)
+
+    def _check(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        is_outdated = world.transfers[self.draft(process)].is_outdated
+        event = self._event(process, "checks who has picked up", "somebody" if is_outdated else "nobody")
+        return self._decided(event, world, index, change(process, outdated="YES" if is_outdated else "NO"))
+
+    def _confirm(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        slot = world.slots[process.context.slot]
+        is_wanted = slot.state == "running" and self._is_own(world, process)
+        event = self._event(process, "asks Airflow", "it is still wanted" if is_wanted else "it is not wanted any more")
+        decided = self.decide(change(process, wanted="YES" if is_wanted else "NO"))
+        if decided.next == "STOP":
+            return self._close(event, world, index, decided, "failed")
+        return self._go(event, world, index, decided)
+
+    def _send(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        number = self.draft(process)
+        status = world.transfers[number].status
+        event = self._event(process, "sends", str(number))
+        if status == "draft":
+            if world.slots[process.context.slot].state != "running":
+                world = world._replace(broken="a try that Airflow has given up sends")
+            return self._end(event, self.sent(world, number), index, "success", number)
+        if status == "sent":
+            return self._end(event._replace(detail=f"{number}: 409, it was sent"), world, index, "success", number)
+        return self._end(event._replace(detail=f"{number}: 404, it fails"), world, index, "failed")
+
+    # What a trouble makes a process do.
+
+    def waits(self, world: World, index: int, *, is_in_doubt: bool = False) -> tuple[Event, World]:
+        """Return the world in which an attempt at the send has failed, and the next is about to come."""
+        process = world.processes[index]
+        event = self._event(process, "is refused the send, and waits")
+        waiting = change(process, is_again=True, in_doubt=process.in_doubt or is_in_doubt)
+        return self._attempt(event, world, index, waiting)
+
+    def ends(self, world: World, index: int, state: str) -> tuple[Event, World]:
+        """Return the world in which a try has ended in its own process, by an error or a deferral."""
+        process = world.processes[index]
+        what = "defers" if state == "deferred" else "fails"
+        return self._close(self._event(process, what, f"before: {process.next.lower()}"), world, index, process, state)
+
+    def _close(self, event: Event, world: World, index: int, process: Process, state: str) -> tuple[Event, World]:
+        """Store how a try has ended: with no call in doubt, the next one may continue with its draft."""
+        memory = MEMORIES[process.memory]
+        if memory.phase is Phase.SENDING and process.step == "SEND" and not process.in_doubt:
+            memory = replace(memory, phase=Phase.DRAFT)
+        is_in_flight = process.next == "FILL" and state == "failed"
+        is_writer = process.is_writer or (self.rules.hands_on_unwritten and process.by_id == "DRAFT")
+        if not self._is_own(world, process) or process.mode == "settle":
+            return self._end(event, world, index, state)
+        if memory.phase is Phase.DRAFT and is_writer and not is_in_flight:
+            memory = memory.after(Action.RESUME, self.writer(process), phase=Phase.HANDED_ON)
+            world, process = self._save(world, process, memory)
+            event = event._replace(detail=f"{event.detail}; it hands its draft on")
+        elif memory.phase is Phase.EMPTY:
+            world, process = self._save(world, process, memory)
+        return self._end(event, world, index, state)
+
+
+@cache
+def writer_of(context: Context, *, is_keyed: bool = False) -> Writer:
+    return Writer(context.number, context.clears, f"task {context.slot}" if is_keyed else "")
+
+
+_COMPARED: Final[dict[tuple[int, str, str, bool], Input]] = {}
+
+
+def input_evidence(memory: Memory, context: Context) -> Input:
+    """Compare what a task is asked to deliver with what is remembered."""
+    if memory.input is None:
+        return Input.SAME
+    is_same_key = memory.scope.key_check == scope(context.connection).key_check
+    key = (id(memory.input), context.item, context.connection, is_same_key)
+    if key not in _COMPARED:
+        api_key = CONNECTIONS[context.connection].key
+        _COMPARED[key] = memory.input.compare(new_transfer(context.item), api_key, is_same_key=is_same_key)
+    return _COMPARED[key]
+
+
+def is_visible(transfer: Transfer, connection: str) -> bool:
+    """Return whether a connection's key sees a transfer."""
+    there, here = CONNECTIONS[transfer.connection], CONNECTIONS[connection]
+    return transfer.status in ("draft", "sent") and (there.account, there.user) == (here.account, here.user)
+
+
+def gone(world: World, number: int) -> World:
+    """Return the world in which the service has removed a draft: what is still under way to it meets a 404."""
+    messages = tuple(each for each in world.messages if each[1] != number)
+    return world._replace(transfers=replaced(world.transfers, number, GONE), messages=messages)
+
+
+def filled(world: World, number: int, writer: tuple[int, int]) -> World:
+    """Return the world in which an upload of a try has been applied."""
+    draft = world.transfers[number]
+    content = "whole" if draft.writer == writer and draft.content != "mixed" else "mixed"
+    broken = "a stranger's draft gets a file" if draft.maker == -2 else world.broken
+    return world._replace(transfers=replaced(world.transfers, number, change(draft, content=content)), broken=broken)

@@ -1,0 +1,388 @@
+"""What happens to the tasks: Airflow's retries and clears, and every trouble that a scenario allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
+
+from model.shared import BEGINS
+from model.tries import Executor, Steps
+from model.world import (
+    Context,
+    Event,
+    Process,
+    Store,
+    Transfer,
+    World,
+    change,
+    intern,
+    replaced,
+    without,
+)
+
+Trouble: TypeAlias = Callable[[Executor, World], Steps]
+
+#: The calls that may fail without an effect.
+_FAILING: Final = ("RETRIEVE", "SEARCH", "DISCARD", "CREATE", "FILL", "CHECK", "SEND", "UPLOAD", "REMOVE")
+
+
+def starts(executor: Executor, world: World) -> Steps:
+    """Let Airflow start a try: the first, a retry, or one after a clear."""
+    for number, slot in enumerate(world.slots):
+        if slot.state in ("new", "queued", "failed") and executor.may_start(world, number):
+            yield start(world, number, executor.kind(number))
+
+
+def start(world: World, number: int, kind: str, *, is_resumed: bool = False) -> tuple[Event, World]:
+    """Return the world in which a try has started; Airflow has removed what its task had returned."""
+    slot, run = world.slots[number], world.run
+    if kind == "create":
+        run = change(run, published=None)
+    elif kind == "attach":
+        run = change(run, attached="")
+    tries = slot.tries if is_resumed else slot.tries + 1
+    context = Context(
+        slot=number,
+        number=tries,
+        item=slot.item,
+        clears=(slot.cleared, run.clear_number),
+        is_resend=run.is_resend,
+        is_first_after_clear=run.clear_number > 0 and tries == slot.fresh + 1 and tries > 1 and not is_resumed,
+        connection=run.connection,
+        key=slot.key,
+        is_resumed=is_resumed,
+        has_other_tasks=run.has_other_tasks,
+        published=run.published if number else None,
+        attached=run.attached if number else "",
+    )
+    process = intern(Process(intern(context), BEGINS[kind]))
+    running = change(slot, tries=tries, state="running", last_key=slot.key)
+    granted = dict(world.granted)
+    earlier = {slot.cleared_key, slot.sent_key} - {None}
+    if slot.cleared_key is not None and earlier != {slot.key}:
+        granted[number] = granted.get(number, 0) + 1  # a clear with another key asks for another delivery
+        running = change(running, cleared_key=None)
+    detail = slot.item + (", resend" if run.is_resend else "")
+    return (
+        Event((number, tries), "goes on after its deferral" if is_resumed else "starts", detail),
+        world._replace(
+            slots=replaced(world.slots, number, running),
+            run=run,
+            granted=tuple(sorted(granted.items())),
+            processes=tuple(sorted((*world.processes, process), key=lambda each: each.context[:2])),
+        ),
+    )
+
+
+def resumes(executor: Executor, world: World) -> Steps:
+    """Let deferred tries go on, each in a process of its own."""
+    for number, slot in enumerate(world.slots):
+        if slot.state == "deferred":
+            yield start(world, number, executor.kind(number), is_resumed=True)
+
+
+def clear(world: World, numbers: tuple[int, ...], *, is_resend: bool, is_shown: bool = True) -> World:
+    """Return the world in which a user has cleared some tasks of the run.
+
+    :param is_shown: whether ``max_tries`` changes; not if the task's retries were lowered just so.
+    """
+    slots, granted = list(world.slots), dict(world.granted)
+    for number in numbers:
+        slot = slots[number]
+        cleared = slot.cleared + is_shown
+        slots[number] = change(
+            slot,
+            state="queued",
+            cleared=cleared,
+            fresh=slot.tries,
+            cleared_key=slot.last_key,
+            is_resend_due=is_resend,
+            result=-1,
+        )
+        if is_resend:
+            granted[number] = granted.get(number, 0) + 1
+    run = change(world.run, clear_number=world.run.clear_number + 1, is_resend=is_resend)
+    return world._replace(slots=tuple(slots), run=run, granted=tuple(sorted(granted.items())))
+
+
+def clearable(world: World) -> tuple[int, ...]:
+    """Return the tasks that have run, and do not run now."""
+    idle = ("queued", "failed", "refused", "success")
+    return tuple(number for number, slot in enumerate(world.slots) if slot.state in idle and slot.tries)
+
+
+def _clears(*, is_resend: bool, is_one: bool, is_shown: bool = True) -> Trouble:
+    def clears(executor: Executor, world: World) -> Steps:
+        cleared = clearable(world)
+        for numbers in [(number,) for number in cleared] if is_one else [cleared] if cleared else []:
+            which = " and ".join(f"task {number}" for number in numbers)
+            how = (" with resend=True" if is_resend else "") + ("" if is_shown else ", its retries lowered")
+            yield (
+                Event(None, f"a user clears {which}{how}"),
+                clear(world, numbers, is_resend=is_resend, is_shown=is_shown),
+            )
+
+    return clears
+
+
+def _live(world: World) -> Iterator[int]:
+    """Yield the processes whose try Airflow has not given up."""
+    for index, process in enumerate(world.processes):
+        slot = world.slots[process.context.slot]
+        if slot.state == "running" and slot.tries == process.context.number:
+            yield index
+
+
+def crash(executor: Executor, world: World) -> Steps:
+    """Kill a process: before its next call, or once that is applied and before it is known."""
+    for index in _live(world):
+        process = world.processes[index]
+        killed = _killed(world, index)
+        yield Event(process.context[:2], "is killed", f"before: {process.next.lower()}"), killed
+        if process.next == "begin":
+            store = change(killed.stores[process.context.slot], claim=process.context.number)
+            claimed = replaced(killed.stores, process.context.slot, store)
+            yield Event(process.context[:2], "is killed", "as it begins"), killed._replace(stores=claimed)
+        if call := executor.call(world, process):
+            applied = executor.apply(killed, call, process.context[:2])
+            yield Event(process.context[:2], "is killed", f"after: {process.next.lower()}"), applied
+
+
+def crash_in_call(executor: Executor, world: World) -> Steps:
+    """Kill a process whose call the service has not received yet."""
+    for index in _live(world):
+        process = world.processes[index]
+        if call := executor.call(world, process):
+            messages = tuple(sorted((*world.messages, call)))
+            yield (
+                Event(process.context[:2], "is killed", f"its {call[0]} is under way"),
+                _killed(world, index)._replace(messages=messages),
+            )
+
+
+def _killed(world: World, index: int) -> World:
+    number = world.processes[index].context.slot
+    failed = change(world.slots[number], state="failed")
+    return world._replace(processes=without(world.processes, index), slots=replaced(world.slots, number, failed))
+
+
+def give_up(executor: Executor, world: World) -> Steps:
+    """Let Airflow take a try for dead, whose process lives on."""
+    for index in _live(world):
+        context = world.processes[index].context
+        slots = replaced(world.slots, context.slot, change(world.slots[context.slot], state="failed"))
+        yield (
+            Event((context.slot, context.number), "is given up by Airflow; its process lives on"),
+            world._replace(slots=slots),
+        )
+
+
+def wait(executor: Executor, world: World) -> Steps:
+    """Refuse a send for now: the account is full, the key has used its calls up, or the service fails."""
+    for index, process in enumerate(world.processes):
+        if process.next == "SEND" and executor.is_unsent(world, process):
+            yield executor.waits(world, index)
+
+
+def lose_response(executor: Executor, world: World) -> Steps:
+    """Let an attempt at the send time out, and be applied later."""
+    for index, process in enumerate(world.processes):
+        if process.next == "SEND" and executor.is_unsent(world, process):
+            message = ("send", executor.draft(process), "")
+            event, after = executor.waits(world, index, is_in_doubt=True)
+            yield (
+                event._replace(what="sends; the response is lost, and it waits"),
+                after._replace(messages=tuple(sorted((*after.messages, message)))),
+            )
+
+
+def fail(executor: Executor, world: World) -> Steps:
+    """End a try in its own process, with an error of a call that a retry may mend."""
+    for index, process in enumerate(world.processes):
+        if process.next in _FAILING:
+            yield executor.ends(world, index, "failed")
+
+
+def defer(executor: Executor, world: World) -> Steps:
+    """Let the triggerer wait for the next attempt at a call."""
+    for index in _live(world):
+        if world.processes[index].next in _FAILING:
+            yield executor.ends(world, index, "deferred")
+
+
+def fail_for_good(executor: Executor, world: World) -> Steps:
+    """End a try with an error that no retry mends: its draft is discarded."""
+    for index, process in enumerate(world.processes):
+        if process.next in ("FILL", "SEND") and executor.is_unsent(world, process) and not process.in_doubt:
+            failed = change(process, next="DISCARD", step="PREPARE", then="an error")
+            yield (
+                Event(process.context[:2], "fails for good"),
+                world._replace(processes=replaced(world.processes, index, failed)),
+            )
+
+
+def lose_record(executor: Executor, world: World) -> Steps:
+    """Lose the newest memory that a delivery has stored."""
+    for number, store in enumerate(world.stores):
+        if store.records:
+            lost = change(store, records=store.records[:-1])
+            yield (
+                Event(None, f"the newest memory of task {number} is lost"),
+                world._replace(stores=replaced(world.stores, number, lost)),
+            )
+
+
+def delete_task(executor: Executor, world: World) -> Steps:
+    """Delete a task instance and its memory; Airflow makes it anew."""
+    alive = {process.context.slot for process in world.processes}
+    for number, slot in enumerate(world.slots):
+        if slot.tries and slot.state not in ("running", "deferred") and number not in alive:
+            yield (
+                Event(None, f"task {number} is deleted, and made anew"),
+                world._replace(
+                    slots=replaced(
+                        world.slots, number, change(slot, tries=0, cleared=0, fresh=0, state="new", result=-1)
+                    ),
+                    stores=replaced(world.stores, number, intern(Store())),
+                ),
+            )
+
+
+def reorder(executor: Executor, world: World) -> Steps:
+    """Let the list of a mapped task change its order."""
+    items = [slot.item for slot in world.slots]
+    slots = tuple(change(slot, item=item) for slot, item in zip(world.slots, reversed(items), strict=True))
+    yield Event(None, f"the list changes its order to {', '.join(reversed(items))}"), world._replace(slots=slots)
+
+
+def _changes(number: int, **changes: str) -> Trouble:
+    """Return the trouble that a task's arguments change, for its next try."""
+
+    def change_arguments(executor: Executor, world: World) -> Steps:
+        slot = world.slots[number]
+        changed = change(slot, **changes)
+        if changed is not slot:
+            what = " and ".join(f"{name} {value or 'none'}" for name, value in changes.items())
+            yield (
+                Event(None, f"task {number} is given another {what}"),
+                world._replace(slots=replaced(world.slots, number, changed)),
+            )
+
+    return change_arguments
+
+
+def _moves(connection: str) -> Trouble:
+    def move(executor: Executor, world: World) -> Steps:
+        if world.run.connection != connection:
+            yield (
+                Event(None, f"the connection leads to another scope: {connection}"),
+                world._replace(run=change(world.run, connection=connection)),
+            )
+
+    return move
+
+
+def send_twin(executor: Executor, world: World) -> Steps:
+    """Let another run send an equal transfer, and nothing tell that it is another's."""
+    twin = intern(Transfer("X", "first", "sent", -1, content="whole"))
+    if twin not in world.transfers:
+        yield (
+            Event(None, "another run sends a transfer that equals X"),
+            world._replace(transfers=(*world.transfers, twin)),
+        )
+
+
+def hide(executor: Executor, world: World) -> Steps:
+    """Delete a sent transfer in the service's web application."""
+    for number, transfer in enumerate(world.transfers):
+        if transfer.status == "sent":
+            yield (
+                Event(None, f"transfer {number} is deleted in the web application"),
+                world._replace(transfers=replaced(world.transfers, number, change(transfer, status="hidden"))),
+            )
+
+
+def rename(executor: Executor, world: World) -> Steps:
+    """Give a task another name: Airflow makes a new task instance, and leaves the other one."""
+    first, second = world.slots
+    if second.state == "absent" and first.state not in ("running", "deferred"):
+        slots = (change(first, state="removed"), change(second, state="new", item=first.item))
+        yield (
+            Event(None, "task 0 is renamed: it is task 1 now"),
+            world._replace(slots=slots, run=change(world.run, has_other_tasks=True)),
+        )
+
+
+def pick_up(executor: Executor, world: World) -> Steps:
+    """Let the recipient pick up the first transfer: what is about to be redelivered is not wanted any more."""
+    if not world.run.has_picked_up:
+        transfers = tuple(
+            change(each, is_outdated=True) if each.status == "draft" else each for each in world.transfers
+        )
+        yield (
+            Event(None, "the recipient picks up the first transfer"),
+            world._replace(transfers=transfers, run=change(world.run, has_picked_up=True)),
+        )
+
+
+def restore(executor: Executor, world: World) -> Steps:
+    """Restore the service from a backup: the id of a draft becomes that of a stranger's draft."""
+    if world.processes:
+        return
+    for number, transfer in enumerate(world.transfers):
+        if transfer.status == "draft" and transfer.maker >= 0:
+            stranger = intern(Transfer("Z", transfer.connection, "draft", -2, content="whole"))
+            yield (
+                Event(None, f"the service is restored: {number} is the id of a stranger's draft now"),
+                world._replace(
+                    transfers=replaced(world.transfers, number, stranger),
+                    messages=tuple(each for each in world.messages if each[1] != number),
+                ),
+            )
+
+
+def arrivals(executor: Executor, world: World) -> Steps:
+    """Let calls of processes that are gone reach the service."""
+    for call in sorted(set(world.messages)):
+        left = list(world.messages)
+        left.remove(call)
+        after = executor.apply(world._replace(messages=tuple(left)), call)
+        yield Event(None, f"the late {call[0]} reaches draft {call[1]}"), after
+
+
+#: What a scenario may allow, by its name.
+TROUBLES: Final[dict[str, Trouble]] = {
+    "try": starts,
+    "clear": _clears(is_resend=False, is_one=False),
+    "clear one": _clears(is_resend=False, is_one=True),
+    "resend": _clears(is_resend=True, is_one=False),
+    "resend one": _clears(is_resend=True, is_one=True),
+    "resend, retries lowered": _clears(is_resend=True, is_one=True, is_shown=False),
+    "crash": crash,
+    "crash in a call": crash_in_call,
+    "zombie": give_up,
+    "wait": wait,
+    "lost response": lose_response,
+    "failure": fail,
+    "deferral": defer,
+    "failure for good": fail_for_good,
+    "lost record": lose_record,
+    "deleted task": delete_task,
+    "order": reorder,
+    "other input": _changes(0, item="Y"),
+    "other file": _changes(0, item="x"),
+    "first input": _changes(0, item="X"),
+    "other file of task 1": _changes(1, item="v2"),
+    "key given": _changes(0, key="k"),
+    "key change": _changes(0, key="l"),
+    "key removed": _changes(0, key=""),
+    "new key": _moves("new key"),
+    "other user": _moves("other user"),
+    "other account": _moves("other account"),
+    "first scope": _moves("first"),
+    "twin": send_twin,
+    "deleted transfer": hide,
+    "new name": rename,
+    "pickup": pick_up,
+    "restored service": restore,
+}

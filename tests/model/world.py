@@ -1,0 +1,326 @@
+"""The state of the world that the model explores: Airflow, what is remembered, the service and the network.
+
+Everything is immutable and interned, so that two worlds are compared by the identity of their parts. What a delivery
+remembers is the production's :class:`.Memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from outbound_transfer.delivery.memory import (
+    Clears,
+    InputDigests,
+    Memory,
+    Scope,
+    Writer,
+    arguments_of,
+    digest,
+    licence_of,
+    scope_of,
+)
+from outbound_transfer.protocol.models import NewRecipient, NewTransfer
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+_INTERNED: Final[dict[Hashable, Any]] = {}
+
+
+def intern(value: T) -> T:
+    """Return the one object that stands for all named tuples of this class and content."""
+    return _INTERNED.setdefault((type(value), *value), value)
+
+
+def _by_identity(cls: type[T]) -> type[T]:
+    """Let instances compare and hash by identity: each is interned, so that it stands for its content."""
+    cls.__hash__ = object.__hash__  # type: ignore[method-assign,assignment]
+    cls.__eq__ = object.__eq__  # type: ignore[method-assign,assignment]
+    cls.__ne__ = object.__ne__  # type: ignore[method-assign,assignment]
+    return cls
+
+
+# What is delivered, and where.
+
+#: Who gets an item, for a search that compares people: "x" is X after a file of it has changed.
+PEOPLE: Final = {"X": "p", "Y": "q", "x": "p", "Z": "r"}
+
+
+class Connection(NamedTuple):
+    """Where a connection leads: the account, the user of its key, and the key."""
+
+    account: str
+    user: str
+    key: str
+
+
+#: The connection as it is at first, and what it may be changed to.
+CONNECTIONS: Final = {
+    "first": Connection("a", "ann", "key-of-ann"),
+    "new key": Connection("a", "ann", "new-key-of-ann"),
+    "other user": Connection("a", "bob", "key-of-bob"),
+    "other account": Connection("b", "ann", "key-in-b"),
+}
+
+
+@cache
+def scope(connection: str, delivery_key: str = "") -> Scope:
+    there = CONNECTIONS[connection]
+    return scope_of(there.account, there.key, delivery_key)
+
+
+@cache
+def new_transfer(item: str) -> NewTransfer:
+    """Return what a task is asked to deliver. Each has a secret, which only the connection's key can compare."""
+    recipient = NewRecipient(f"{PEOPLE[item]}@example.com")
+    return NewTransfer(f"for {PEOPLE[item]}", (recipient,), message=item, security_answer=item)
+
+
+@cache
+def input_of(item: str, connection: str) -> InputDigests:
+    return InputDigests.of(new_transfer(item), None, CONNECTIONS[connection].key)
+
+
+@cache
+def arguments(item: str) -> dict[str, Any]:
+    """Return the arguments by which an item is ordered; of no item, none."""
+    return arguments_of(new_transfer(item), None) if item else {}
+
+
+@cache
+def licence(writer: Writer, item: str) -> str:
+    return digest(licence_of(writer, arguments(item)))
+
+
+# What is remembered.
+
+_NUMBERS: Final[dict[bytes, int]] = {}
+MEMORIES: Final[list[Memory]] = []
+
+
+def remember(memory: Memory) -> int:
+    """Return the number of a memory: its dictionaries cannot be hashed."""
+    number = _NUMBERS.setdefault(msgspec.msgpack.encode(memory), len(MEMORIES))
+    if number == len(MEMORIES):
+        MEMORIES.append(memory)
+    return number
+
+
+@_by_identity
+class Store(NamedTuple):
+    """Where one delivery is remembered: of a task instance, or of a delivery key.
+
+    :ivar claim: number of the newest try that has begun, or of the last claim of a key.
+    :ivar records: of the newest tries, the newest last: the number of the try, and its memory's.
+    :ivar owner: the task that has claimed the key last; -1 if none has.
+    :ivar is_sent: whether the delivery of the key was sent: it never changes again.
+    """
+
+    claim: int = 0
+    records: tuple[tuple[int, int], ...] = ()
+    owner: int = -1
+    is_sent: bool = False
+
+
+# Airflow.
+
+
+@_by_identity
+class Slot(NamedTuple):
+    """A task instance.
+
+    :ivar item: what its input is now.
+    :ivar tries: number of its newest try.
+    :ivar cleared: how often it was cleared, as far as ``max_tries`` shows it.
+    :ivar fresh: number of its newest try when it was cleared last.
+    :ivar state: new, queued, running, deferred, failed (Airflow retries it), refused or success.
+    :ivar result: the transfer that it returned.
+    :ivar key: its delivery key; "" if it has none.
+    :ivar last_key: that of its newest try.
+    :ivar sent_key: that under which it has sent; None if it has not.
+    :ivar cleared_key: that of its newest try when it was cleared; None if it was not.
+    :ivar is_resend_due: it was cleared in order to send again, and has not sent since.
+    """
+
+    item: str
+    tries: int = 0
+    cleared: int = 0
+    fresh: int = 0
+    state: str = "new"
+    result: int = -1
+    key: str = ""
+    last_key: str = ""
+    sent_key: str | None = None
+    cleared_key: str | None = None
+    is_resend_due: bool = False
+
+
+@_by_identity
+class Run(NamedTuple):
+    """What all tasks of the DAG run see.
+
+    :ivar clear_number: how often something in the run was cleared.
+    :ivar is_resend: whether the DAG says ``resend=True``.
+    :ivar connection: where the connection leads.
+    :ivar has_other_tasks: whether the run has tasks that its DAG no longer has.
+    :ivar has_picked_up: whether the recipient of a redelivery has picked up the first transfer.
+    :ivar published: what the task that creates the draft has returned: transfer, item, how alike a sent transfer must
+        be to stop the send, and what was sent before a resend.
+    :ivar attached: the files that the task which attaches them has returned.
+    """
+
+    clear_number: int = 0
+    is_resend: bool = False
+    connection: str = "first"
+    has_other_tasks: bool = False
+    has_picked_up: bool = False
+    published: tuple[int, str, str, tuple[int, ...]] | None = None
+    attached: str = ""
+
+
+@_by_identity
+class Context(NamedTuple):
+    """What Airflow and the DAG say to a try when it starts."""
+
+    slot: int
+    number: int
+    item: str
+    clears: Clears
+    is_resend: bool
+    is_first_after_clear: bool
+    connection: str
+    key: str
+    is_resumed: bool
+    has_other_tasks: bool
+    published: tuple[int, str, str, tuple[int, ...]] | None = None
+    attached: str = ""
+
+
+@_by_identity
+class Process(NamedTuple):
+    """A process that runs, or has run, a try.
+
+    :ivar next: what it does next.
+    :ivar step: PREPARE or SEND; see :class:`.Step`.
+    :ivar mode: deliver, or settle: make sure that nothing can be sent any more of what it has begun elsewhere.
+    :ivar store: where its delivery is remembered.
+    :ivar claim: the number of its claim there.
+    :ivar memory: what it remembers.
+    :ivar own: what its task's own memory said when it began.
+    :ivar is_complete: whether it has found the memory of the newest try before it.
+    :ivar is_elsewhere: whether its like may have been sent where its connection does not lead.
+    :ivar by_id, search, outdated, wanted: the evidence that it has gathered.
+    :ivar found: the transfer that a search has found.
+    :ivar is_writer: whether it has created the draft, or has taken it over.
+    :ivar is_again: whether it has waited since its first attempt at the send, or was deferred.
+    :ivar in_doubt: whether an attempt at the send may still be applied.
+    :ivar then: what follows once its draft is discarded.
+    :ivar question: the question that it has left open under another delivery key.
+    """
+
+    context: Context
+    next: str = "begin"
+    step: str = "PREPARE"
+    mode: str = "deliver"
+    store: int = -1
+    claim: int = 0
+    memory: int = -1
+    own: int = -1
+    is_complete: bool = True
+    is_elsewhere: bool = False
+    by_id: str = "NOT_RETRIEVED"
+    search: str = "NOT_SEARCHED"
+    outdated: str = "NO"
+    wanted: str = "OPEN"
+    found: int = -1
+    is_writer: bool = False
+    is_again: bool = False
+    in_doubt: bool = False
+    then: str = ""
+    question: str = ""
+
+
+# The service.
+
+
+@_by_identity
+class Transfer(NamedTuple):
+    """A transfer at the service.
+
+    :ivar status: draft, sent, hidden (sent, and deleted in the web application) or gone (it was never sent).
+    :ivar maker: the slot that has made it; -1 if another run has, -2 if a stranger.
+    :ivar writer: the try that may write to it: its maker, or one that has taken it over.
+    :ivar content: "" (nothing), whole, or mixed: somebody else than its writer has changed it.
+    :ivar meant: of a draft that tasks share, what the task that attaches the file has returned.
+    :ivar key: the delivery key that it was made under.
+    :ivar is_outdated: made before somebody picked up the first transfer, for a redelivery.
+    """
+
+    item: str
+    connection: str
+    status: str
+    maker: int
+    writer: tuple[int, int] = (-1, 0)
+    content: str = ""
+    meant: str = ""
+    key: str = ""
+    is_outdated: bool = False
+
+
+#: What is left of a draft that was removed.
+GONE: Final = intern(Transfer("", "first", "gone", -1))
+
+
+class World(NamedTuple):
+    """Everything.
+
+    :ivar stores: of each slot, then of each delivery key.
+    :ivar messages: calls of processes that are gone, which the service has not received yet: the call, the
+        transfer, and the file.
+    :ivar granted: how often each task was cleared in order to send again: with ``resend=True``, or with another key.
+    :ivar used: how often each trouble has come, in the order of the scenario.
+    :ivar broken: the promise that was broken; "" if none was.
+    """
+
+    slots: tuple[Slot, ...]
+    stores: tuple[Store, ...]
+    processes: tuple[Process, ...]
+    transfers: tuple[Transfer, ...]
+    messages: tuple[tuple[str, int, str], ...]
+    run: Run
+    granted: tuple[tuple[int, int], ...]
+    used: tuple[int, ...]
+    broken: str = ""
+
+
+class Event(NamedTuple):
+    """One thing that happens.
+
+    :ivar who: slot and number of the try; "" if it is not a try that does it.
+    :ivar what: the call or the trouble.
+    :ivar detail: what it shows, or affects.
+    """
+
+    who: tuple[int, int] | None
+    what: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        who = f"task {self.who[0]}, try {self.who[1]}: " if self.who else ""
+        return f"{who}{self.what}" + (f" ({self.detail})" if self.detail else "")
+
+
+def replaced(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def without(values: tuple[T, ...], index: int) -> tuple[T, ...]:
+    return (*values[:index], *values[index + 1 :])
+
+
+def change(value: T, **changes: Any) -> T:
+    """Return the interned value with some fields changed."""
+    return intern(value._replace(**changes))  # type: ignore[attr-defined]

@@ -1,0 +1,142 @@
+"""Processes that use an empty database for the first time, at the same moment.
+
+What they do is a function of this module, as they import it by its name.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.schema import FEED, GROUPS, ensure_schema
+from outbound_transfer.warehouse.tables import EVENTS
+from outbound_transfer.warehouse.timestamps import utc_now
+from support import mariadb, postgres
+from support.feed_pages import PAGES
+from support.mariadb import MARIADB_DRIVERS
+from support.timeouts import TEST_TIMEOUT
+from support.warehouses import Hook, InventedPostgresql, InventedSqlite, duckdb_hook, sqlite_hook
+
+#: What leads to a database: its driver, or portable SQL.
+DRIVERS = ("sqlite", "duckdb", "psycopg", "psycopg2", *MARIADB_DRIVERS, InventedSqlite.name, InventedPostgresql.name)
+
+_everybody: Any = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database that other processes can be told of."""
+
+    driver: str
+    database: Path | postgres.Database | mariadb.Database
+
+    def hook(self) -> Hook:
+        database: Any = self.database
+        if self.driver == "sqlite":
+            return sqlite_hook(database)
+        if self.driver == "duckdb":
+            return duckdb_hook(database)
+        if self.driver == InventedSqlite.name:
+            return Hook(self.driver, lambda: sqlite3.connect(database), "?")
+        if self.driver == InventedPostgresql.name:
+            return Hook(self.driver, lambda: database.connect("psycopg2"))
+        dialect = "mysql" if self.driver in MARIADB_DRIVERS else "postgresql"
+        return Hook(dialect, lambda: database.connect(self.driver))
+
+    def warehouse(self, prefix: str) -> Warehouse:
+        return Warehouse(self.hook(), prefix=prefix)
+
+
+class Crowd:
+    """Processes that do the same at the same moment."""
+
+    def __init__(self, pool: ProcessPoolExecutor, size: int) -> None:
+        self._pool, self.size = pool, size
+
+    def do(self, what: Callable[..., None], *arguments: Any) -> list[str]:
+        """Let each process do it once, with its number first; return the errors."""
+        futures = [self._pool.submit(_do, what, number, *arguments) for number in range(self.size)]
+        return [error for future in futures if (error := future.result(TEST_TIMEOUT * 2))]
+
+
+@contextmanager
+def crowd(size: int) -> Iterator[Crowd]:
+    # Forks of a process that has imported everything, and has no threads and no connections.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(size, context, initializer=_meet, initargs=(context.Barrier(size),)) as pool:
+        yield Crowd(pool, size)
+
+
+def _meet(everybody: Any) -> None:
+    global _everybody
+    _everybody = everybody
+
+
+def _do(what: Callable[..., None], *arguments: Any) -> str:
+    _everybody.wait(TEST_TIMEOUT)  # each process takes one task, as none goes on before all have one
+    try:
+        what(*arguments)
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+def create_table(number: int, place: Place) -> None:
+    """Create a table of its own, in a database that may not be there yet."""
+    warehouse = place.warehouse("")
+    with warehouse.transaction() as tx:
+        tx.execute(f"CREATE TABLE own_{number} (number INTEGER)")
+
+
+def increment(number: int, place: Place, times: int) -> None:
+    """Count in a table, one transaction after the other."""
+    warehouse = place.warehouse("")
+    for _ in range(times):
+        with warehouse.transaction() as tx:
+            tx.execute("UPDATE counter SET number = number + 1")
+
+
+def use_tables(number: int, place: Place, prefix: str, group: str) -> None:
+    """Create a group of tables, as a task does that reuses its connection."""
+    warehouse = place.warehouse(prefix)
+    with warehouse.reuse_connection():
+        ensure_schema(warehouse, next(each for each in GROUPS if each.name == group), utc_now())
+
+
+def load_feed(number: int, place: Place, prefix: str) -> None:
+    """Load the first page of the feed of an account of its own."""
+    feed = EventStore(place.warehouse(prefix), f"account {number}")
+    with feed.session():
+        assert feed.get_or_create_cursor() == 0
+        assert feed.load_page(PAGES[0]) == 3
+
+
+def upgrade(number: int, place: Place, prefix: str, version: int) -> None:
+    """Upgrade the tables of the feed by invented steps: one changes a table, the next one counts itself."""
+    group = replace(FEED, version=version, migrations={2: _add_column, 3: _count})
+    ensure_schema(place.warehouse(prefix), group, utc_now())
+
+
+def _add_column(warehouse: Warehouse, tx: Any) -> None:
+    tx.execute(f"SELECT * FROM {warehouse.name(EVENTS)} WHERE 1 = 0", ())
+    names = [column[0].lower() for column in tx.description]
+    tx.fetchall()
+    time.sleep(0.05)  # longer than processes are apart
+    if "invented" not in names:
+        tx.execute(f"ALTER TABLE {warehouse.name(EVENTS)} ADD COLUMN invented text", ())
+
+
+def _count(warehouse: Warehouse, tx: Any) -> None:
+    time.sleep(0.05)
+    warehouse.run(tx, "UPDATE {feed_cursor} SET [cursor] = [cursor] + 1")
