@@ -35,7 +35,7 @@ Needs two connections: `outbound_transfer_default` with the extra field `event_a
 `outbound_transfer_warehouse` (PostgreSQL, SQLite, DuckDB or another SQL database). Both ids are parameters of the run.
 
 To load the whole feed again without duplicates:
-`airflow outbound-transfer feed reset --to 0 --sql-conn-id outbound_transfer_warehouse`.
+`outbound-transfer feed reset --to 0 --sql-conn-id outbound_transfer_warehouse`.
 """,
 ):
     EventFeedToSqlOperator(
