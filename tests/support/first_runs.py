@@ -34,7 +34,7 @@ _everybody: Any = None
 
 
 @dataclass(frozen=True)
-class Place:
+class RunLocation:
     """A database that other processes can be told of."""
 
     driver: str
@@ -92,14 +92,14 @@ def _do(what: Callable[..., None], *arguments: Any) -> str:
     return ""
 
 
-def create_table(number: int, place: Place) -> None:
+def create_table(number: int, place: RunLocation) -> None:
     """Create a table of its own, in a database that may not be there yet."""
     warehouse = place.warehouse("")
     with warehouse.transaction() as tx:
         tx.execute(f"CREATE TABLE own_{number} (number INTEGER)")
 
 
-def increment(number: int, place: Place, times: int) -> None:
+def increment(number: int, place: RunLocation, times: int) -> None:
     """Count in a table, one transaction after the other."""
     warehouse = place.warehouse("")
     for _ in range(times):
@@ -107,14 +107,14 @@ def increment(number: int, place: Place, times: int) -> None:
             tx.execute("UPDATE counter SET number = number + 1")
 
 
-def use_tables(number: int, place: Place, prefix: str, group: str) -> None:
+def use_tables(number: int, place: RunLocation, prefix: str, group: str) -> None:
     """Create a group of tables, as a task does that reuses its connection."""
     warehouse = place.warehouse(prefix)
     with warehouse.reuse_connection():
         ensure_schema(warehouse, next(each for each in GROUPS if each.name == group), utc_now())
 
 
-def load_feed(number: int, place: Place, prefix: str) -> None:
+def load_feed(number: int, place: RunLocation, prefix: str) -> None:
     """Load the first page of the feed of an account of its own."""
     feed = EventStore(place.warehouse(prefix), f"account {number}")
     with feed.session():
@@ -122,7 +122,7 @@ def load_feed(number: int, place: Place, prefix: str) -> None:
         assert feed.load_page(PAGES[0]) == 3
 
 
-def upgrade(number: int, place: Place, prefix: str, version: int) -> None:
+def upgrade(number: int, place: RunLocation, prefix: str, version: int) -> None:
     """Upgrade the tables of the feed by invented steps: one changes a table, the next one counts itself."""
     group = replace(FEED, version=version, migrations={2: _add_column, 3: _count})
     ensure_schema(place.warehouse(prefix), group, utc_now())

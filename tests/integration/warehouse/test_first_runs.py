@@ -16,7 +16,7 @@ from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.dialects import duckdb as dialect
 from outbound_transfer.warehouse.schema import GROUPS
 from support.feed_pages import CURSOR, PAGES, tables
-from support.first_runs import DRIVERS, Crowd, Place, create_table, crowd, increment, load_feed, upgrade, use_tables
+from support.first_runs import DRIVERS, Crowd, RunLocation, create_table, crowd, increment, load_feed, upgrade, use_tables
 from support.mariadb import MARIADB_DRIVERS
 from support.timeouts import TEST_TIMEOUT
 from support.warehouses import Hook, InventedSqlite
@@ -31,15 +31,15 @@ def processes() -> Iterator[Crowd]:
 
 
 @pytest.fixture(params=DRIVERS)
-def place(request: pytest.FixtureRequest, memory: Path) -> Place:
+def place(request: pytest.FixtureRequest, memory: Path) -> RunLocation:
     """An empty database of each kind."""
     driver = request.param
     if driver in ("sqlite", "duckdb", InventedSqlite.name):
-        return Place(driver, memory / "warehouse")
-    return Place(driver, request.getfixturevalue("mariadb" if driver in MARIADB_DRIVERS else "postgres"))
+        return RunLocation(driver, memory / "warehouse")
+    return RunLocation(driver, request.getfixturevalue("mariadb" if driver in MARIADB_DRIVERS else "postgres"))
 
 
-def play_first_runs(processes: Crowd, place: Place, prefix: str) -> None:
+def play_first_runs(processes: Crowd, place: RunLocation, prefix: str) -> None:
     # The feed first, and again at the end: its tables are there then, and the accounts are not.
     for group in GROUPS:
         assert processes.do(use_tables, place, prefix, group.name) == []
@@ -50,12 +50,12 @@ def play_first_runs(processes: Crowd, place: Place, prefix: str) -> None:
     assert hook.fetch(f"SELECT count(*) FROM {prefix}events") == [(3 * processes.size,)]
 
 
-def test_tables_are_created_once(processes: Crowd, place: Place) -> None:
+def test_tables_are_created_once(processes: Crowd, place: RunLocation) -> None:
     for number in range(3):
         play_first_runs(processes, place, f"first_{number}_")
 
 
-def test_steps_of_an_upgrade_run_once(processes: Crowd, place: Place) -> None:
+def test_steps_of_an_upgrade_run_once(processes: Crowd, place: RunLocation) -> None:
     for number in range(2):
         prefix = f"upgraded_{number}_"
         assert processes.do(load_feed, place, prefix) == []
@@ -70,7 +70,7 @@ def test_steps_of_an_upgrade_run_once(processes: Crowd, place: Place) -> None:
 @pytest.mark.parametrize("driver", ["sqlite", "duckdb"])
 def test_a_file_is_created_once(processes: Crowd, driver: str, memory: Path) -> None:
     for number in range(40):
-        place = Place(driver, memory / f"warehouse {number}")
+        place = RunLocation(driver, memory / f"warehouse {number}")
         assert processes.do(create_table, place) == []
         found = {name for (name,) in place.hook().fetch("SELECT name FROM sqlite_master")}
         assert found == {f"own_{process}" for process in range(PROCESSES)}
@@ -79,7 +79,7 @@ def test_a_file_is_created_once(processes: Crowd, driver: str, memory: Path) -> 
 
 
 @pytest.mark.slow
-def test_fifty_at_once(place: Place) -> None:
+def test_fifty_at_once(place: RunLocation) -> None:
     with crowd(50) as processes:
         play_first_runs(processes, place, "first_")
 
@@ -135,7 +135,7 @@ def test_a_file_that_changed_while_it_was_opened_is_opened_again(
 @pytest.mark.slow
 def test_what_is_committed_is_not_lost(memory: Path) -> None:
     """Without a look at the header, about one of a thousand transactions is."""
-    place = Place("duckdb", memory / "warehouse")
+    place = RunLocation("duckdb", memory / "warehouse")
     with place.warehouse("").transaction() as tx:
         tx.execute("CREATE TABLE counter AS SELECT 0 AS number")
     with crowd(4) as processes:
@@ -147,7 +147,7 @@ def test_the_file_is_that_of_the_hook(memory: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(memory)
     monkeypatch.setenv("HOME", str(memory))
     for name in ("plain.duckdb", "~/in home.duckdb", "it's 100%? & #1.duckdb"):
-        hook = Place("duckdb", Path(name)).hook()
+        hook = RunLocation("duckdb", Path(name)).hook()
         assert tables(hook).get_or_create_cursor() == 0
         with closing(hook.get_conn()) as connection:
             assert connection.execute(CURSOR).fetchall() == [(0,)]
@@ -156,11 +156,11 @@ def test_the_file_is_that_of_the_hook(memory: Path, monkeypatch: Any) -> None:
 
 def test_a_file_that_cannot_be_created_is_named(memory: Path) -> None:
     with pytest.raises(duckdb.IOException, match=r'no folder/warehouse"'):
-        tables(Place("duckdb", memory / "no folder" / "warehouse").hook()).get_or_create_cursor()
+        tables(RunLocation("duckdb", memory / "no folder" / "warehouse").hook()).get_or_create_cursor()
 
 
 def test_a_database_in_memory_is_that_of_the_hook() -> None:
-    hook = Place("duckdb", Path(":memory:shared")).hook()
+    hook = RunLocation("duckdb", Path(":memory:shared")).hook()
     with closing(hook.get_conn()) as connection:
         assert tables(hook).get_or_create_cursor() == 0
         assert connection.execute(CURSOR).fetchall() == [(0,)]
