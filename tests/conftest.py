@@ -24,7 +24,7 @@ NIGHTLY_FOLDERS = tuple(
     f"tests/{folder}/"
     for folder in (
         *("resilience/crash", "resilience/crash_ingest", "resilience/fuzz"),
-        *("e2e/airflow", "e2e/dbt", "e2e/readme", "e2e/triggerers", "e2e/warehouses"),
+        *("benchmarks", "e2e/airflow", "e2e/dbt", "e2e/readme", "e2e/triggerers", "e2e/warehouses"),
     )
 )
 

@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=420.0, help="seconds before anything is measured")
     parser.add_argument("--seconds", type=float, default=600.0, help="that are measured")
     parser.add_argument("--ends", type=int, default=400, help="transfers that end in this time")
+    parser.add_argument("--late", type=float, default=300.0, help="seconds in which an end may still be noticed")
     parser.add_argument("--database", action="store_true", help="the processes share a database")
     arguments = parser.parse_args()
     with (
@@ -107,7 +108,7 @@ def main() -> None:
         ended = end(sandbox, random.Random(7).sample(sent, arguments.ends), arguments.seconds)
         over = time.time()
         sends = len(sandbox.sent()) - billed
-        time.sleep(300)
+        time.sleep(arguments.late)
         made = [
             call for call in sandbox.requests() if began <= datetime.fromisoformat(call["timestamp"]).timestamp() < over
         ]

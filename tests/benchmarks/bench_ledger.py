@@ -11,7 +11,11 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
+
+import httpx
 
 ROUNDS = 20
 
@@ -60,46 +64,28 @@ def compare(stack: ExitStack, folder: Path, rounds: int) -> None:
 
 def deliver(connection: str | None, files: list[str]) -> tuple[float, float]:
     """Milliseconds until the transfer is sent, and until the task has ended."""
-    from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.operators.transfer import DeliverFilesOperator
+    from support.tasks import FakeTaskInstance
 
     os.environ["AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID"] = "ledger" if connection else ""
     os.environ["AIRFLOW_CONN_LEDGER"] = connection or ""
-    operator = DeliverFilesOperator(task_id="deliver", subject="S", recipients=["ann@example.com"], files=files)
+    arguments: dict[str, Any] = {"subject": "S", "recipients": ["ann@example.com"], "files": files}
+    clock: Any = SimpleNamespace(sleep=time.sleep, clock=time.monotonic)
+    task = FakeTaskInstance(lambda: DeliverFilesOperator(task_id="deliver", **arguments), clock)
     sent: list[float] = []
-    send = Delivery.send
+    exchange = httpx.Client.send
 
-    def timed(self: Delivery, state: Any) -> Any:
-        transfer = send(self, state)
-        sent.append(time.perf_counter())
-        return transfer
+    def timed(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        response = exchange(client, request, **options)
+        if request.url.path.endswith("/send"):
+            sent.append(time.perf_counter())
+        return response
 
-    Delivery.send = timed  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(httpx.Client, "send", timed):
         began = time.perf_counter()
-        operator.execute(context())
+        task.run()
         ended = time.perf_counter()
-    finally:
-        Delivery.send = send  # type: ignore[method-assign]
     return 1_000 * (sent[0] - began), 1_000 * (ended - began)
-
-
-def context() -> Any:
-    """A task instance's, as far as an operator looks at it."""
-    from types import SimpleNamespace
-
-    from support.tasks import InMemoryStateStore
-
-    ti = SimpleNamespace(
-        dag_id="bench",
-        task_id="deliver",
-        run_id="run",
-        map_index=-1,
-        try_number=1,
-        max_tries=0,
-        xcom_push=lambda *_, **__: None,
-    )
-    return {"ti": ti, "task_state_store": InMemoryStateStore()}
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import httpx
 from benchmarks.bench_upload import new_draft, peak_mib, start_sandbox
 
 MB = 1_000_000
-FILES, SIZE = 20, 50 * MB
+FILES = 20
 ROUND_TRIP, STREAM, LINE = 0.05, 20 * MB, 100 * MB
 #: Bytes that the line carries at a time.
 PIECE = 64 * 1024
@@ -38,6 +38,7 @@ ROUNDS = 3
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=50, help="megabytes of each file")
     parser.add_argument("--line", nargs=2, metavar=("UPSTREAM", "READY"), help=argparse.SUPPRESS)
     parser.add_argument("--attach", nargs=4, metavar=("CONNECTION", "TRANSFER", "FOLDER", "N"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -47,26 +48,26 @@ def main() -> int:
         print(json.dumps(attach(*arguments.attach)))
     else:
         with tempfile.TemporaryDirectory(prefix="bench-uploads-") as folder:
-            compare(Path(folder))
+            compare(Path(folder), arguments.mb)
     return 0
 
 
-def compare(folder: Path) -> None:
+def compare(folder: Path, size_mb: int) -> None:
     """Run each number of uploads over the line and over loopback, and print the figures."""
     (folder / "files").mkdir()
     (folder / "warm.bin").write_bytes(b"warm")
     for number in range(FILES):
         with (folder / "files" / f"{number:02}.bin").open("wb") as file:
-            file.truncate(SIZE)
+            file.truncate(size_mb * MB)
     server, service = start_sandbox(folder)
     line = subprocess.Popen([sys.executable, __file__, "--line", service["base_url"], str(folder / "line")])
     try:
         while not (folder / "line").exists():
             time.sleep(0.05)
         shaped = (folder / "line").read_text()
-        report(f"line of {LINE // MB} MB/s", [measure(folder, service, shaped, PARALLEL)])
+        report(f"line of {LINE // MB} MB/s", size_mb, [measure(folder, service, shaped, PARALLEL)])
         rounds = [measure(folder, service, service["base_url"], PARALLEL[:2]) for _ in range(ROUNDS)]
-        report(f"loopback, best of {ROUNDS}", rounds)
+        report(f"loopback, best of {ROUNDS}", size_mb, rounds)
     finally:
         for process in (line, server):
             process.terminate()
@@ -110,16 +111,18 @@ def attach(connection: str, transfer_id: str, folder: str, number: str) -> dict[
     before, started = peak_mib(), time.perf_counter()
     records = task("files/*.bin").run()
     seconds = time.perf_counter() - started
-    assert [record["size"] for record in records] == [SIZE] * FILES
+    assert sum(record["size"] for record in records) == sum(
+        file.stat().st_size for file in Path(folder, "files").iterdir()
+    )
     return {"seconds": seconds, "grown_mib": peak_mib() - before}
 
 
-def report(what: str, rounds: list[dict[int, dict[str, float]]]) -> None:
+def report(what: str, size_mb: int, rounds: list[dict[int, dict[str, float]]]) -> None:
     best = {number: min(each[number]["seconds"] for each in rounds) for number in rounds[0]}
     for number, seconds in best.items():
         memory = max(each[number]["grown_mib"] for each in rounds)
         print(
-            f"{what}: {number} at once: {seconds:.1f} s, {FILES * SIZE / MB / seconds:.0f} MB/s, "
+            f"{what}: {number} at once: {seconds:.1f} s, {FILES * size_mb / seconds:.0f} MB/s, "
             f"{best[1] / seconds:.2f} times one at a time; memory +{memory:.1f} MiB",
             flush=True,
         )
