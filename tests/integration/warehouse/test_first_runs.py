@@ -16,7 +16,17 @@ from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.dialects import duckdb as dialect
 from outbound_transfer.warehouse.schema import GROUPS
 from support.feed_pages import CURSOR, PAGES, tables
-from support.first_runs import DRIVERS, Crowd, RunLocation, create_table, crowd, increment, load_feed, upgrade, use_tables
+from support.first_runs import (
+    DRIVERS,
+    Crowd,
+    RunLocation,
+    create_table,
+    crowd,
+    increment,
+    load_feed,
+    upgrade,
+    use_tables,
+)
 from support.mariadb import MARIADB_DRIVERS
 from support.timeouts import TEST_TIMEOUT
 from support.warehouses import Hook, InventedSqlite
