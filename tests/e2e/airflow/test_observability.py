@@ -119,7 +119,6 @@ class ViewStack(ManySandboxesStack):
             # A fork shares the channel to the task's supervisor, and may hang there.
             "AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD": "True",
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "300",
             "OUTBOUND_TRANSFER_OUTBOX": str(self.folder / "outbox"),
             "OUTBOUND_TRANSFER_POKE_INTERVAL": "1",
         }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -50,11 +51,12 @@ def found(canaries: Iterable[PlantedSecret], places: Iterable[Haystack]) -> list
 
 
 def files(*folders: Path) -> Iterator[Haystack]:
-    """Every file below the folders."""
+    """Every file below the folders, but those that running processes remove meanwhile."""
     for folder in folders:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                yield Haystack(str(path.relative_to(folder.parent)), path.read_bytes())
+        for root, _, names in os.walk(folder):
+            for path in sorted(Path(root, name) for name in names):
+                with suppress(FileNotFoundError):
+                    yield Haystack(str(path.relative_to(folder.parent)), path.read_bytes())
 
 
 def tables(database: Database) -> Iterator[Haystack]:

@@ -15,10 +15,12 @@ import httpx
 
 from e2e.secrets.scan import Haystack, PlantedSecret, files, tables
 from support.airflow_stack.many_sandboxes import ManySandboxesStack
+from support.airflow_stack.stack import unless_busy
 from support.connections import connection_json
 from support.postgres import Database
 from support.raw_server import answer as raw_answer
 from support.raw_server import header, read_body
+from support.timeouts import eventually
 
 ANSWER = PlantedSecret("security answer", "cinnamon-7731-heron")
 PHONE = PlantedSecret("phone number", "+1 (555) 867-5309")
@@ -174,7 +176,7 @@ def send_the_key_back(stream: socket.socket, request: bytes) -> None:
 
 def answer(http: httpx.Client, path: str, **params: Any) -> Haystack:
     # httpx takes the query out of an address where it is given an empty one.
-    response = http.get(path, params=params or None)
+    response = eventually(lambda: unless_busy(http.get(path, params=params or None)))
     return Haystack(f"GET {path} {params} {response.status_code}", response.content)
 
 

@@ -17,6 +17,7 @@ class CrashStack(ManySandboxesStack):
     """Run the DAGs of :mod:`resilience.crash.dags.deliveries`."""
 
     dags = TESTS / "resilience" / "crash" / "dags"
+    heartbeat_timeout = 15
 
     def settings(self) -> dict[str, str]:
         return super().settings() | {

@@ -21,8 +21,6 @@ from support.repository import REPOSITORY
 
 #: The last is longer than what the sandbox takes for a small body.
 SIZES = {"a.csv": 1_000, "b.csv": 1, "c.csv": 100_000}
-#: Seconds after which Airflow gives a task up whose supervisor is silent.
-HEARTBEAT_TIMEOUT = 15
 
 
 AStack = TypeVar("AStack", bound="ManySandboxesStack")
@@ -33,6 +31,8 @@ class ManySandboxesStack(Stack):
 
     #: Where Airflow reads DAGs.
     dags = REPOSITORY / "dags"
+    #: Seconds after which Airflow gives a task up whose supervisor is silent. Few are too few for a busy machine.
+    heartbeat_timeout = 300
 
     def __init__(self, folder: Path, processes: Processes, reporter: Reporter, count: int, database: Database) -> None:
         super().__init__(folder, processes, reporter)
@@ -58,7 +58,7 @@ class ManySandboxesStack(Stack):
             "AIRFLOW__CORE__PARALLELISM": str(self.count + 2),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database.url,
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT),
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(self.heartbeat_timeout),
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
         }

@@ -18,6 +18,7 @@ from cryptography.fernet import Fernet
 
 from outbound_transfer_sandbox.testing import Sandbox
 from support.repository import REPOSITORY
+from support.timeouts import eventually
 
 from .console import DemoFailed, Reporter
 from .processes import Processes
@@ -28,7 +29,14 @@ COMPONENTS: Final = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
-START_TIMEOUT: Final = 180.0
+START_TIMEOUT: Final = 300.0
+#: Seconds, in the place of Airflow's 5 to 50: on a busy machine they would fail a task.
+BUSY: Final = "300"
+
+
+def unless_busy(response: httpx.Response) -> httpx.Response | None:
+    """None for a page that could not be read in time, to be asked for again."""
+    return None if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else response
 
 
 class Airflow:
@@ -63,7 +71,8 @@ class Airflow:
 
     def deliveries_page(self) -> str:
         """The provider's page, as HTML."""
-        response = self._http.get("/outbound-transfer/deliveries")
+        # 503: the page gives the warehouse a few seconds, and a busy machine may need more.
+        response = eventually(lambda: unless_busy(self._http.get("/outbound-transfer/deliveries")))
         if response.is_error:
             raise DemoFailed(f"Airflow answered {response.status_code} to the page: {response.text[:500]}")
         return response.text
@@ -212,6 +221,7 @@ class Stack:
             "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": BUSY,
             "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode(),
@@ -220,9 +230,11 @@ class Stack:
             "AIRFLOW__CORE__PARALLELISM": "3",
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": BUSY,
             "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.airflow_logs),
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": BUSY,
             # The DAG looks once a minute, as suits recipients who take days. The demo's take seconds.
             "OUTBOUND_TRANSFER_POKE_INTERVAL": "2",
         }

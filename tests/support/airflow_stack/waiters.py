@@ -38,7 +38,6 @@ class WaitStack(ManySandboxesStack):
             "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "10000",
             "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",
             "AIRFLOW__CORE__PARALLELISM": "4",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "300",
             "AIRFLOW__TRIGGERER__CAPACITY": "10000",
             # How soon a triggerer that was killed is missed.
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
