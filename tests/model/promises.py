@@ -63,7 +63,8 @@ class Promises:
                 yield 2, why
             if waste := _find_waste(world, after):
                 yield 4, waste
-            if why := self._find_way_out(explorer, world):
+            has_keys = bool(explorer.scenario.rules.keys)  # of a key, there is no resend: another key is the way out
+            if not has_keys and (why := self._find_way_out(explorer, world)):
                 yield 3, why
 
     def _find_way_out(self, explorer: Explorer, world: World) -> str:
@@ -71,7 +72,7 @@ class Promises:
         before = _count_sent(world)
         why, after = self._cleared(explorer, world, is_resend=True)
         if why:  # another clear of the tasks that were refused
-            refused = tuple(number for number, slot in enumerate(after.slots) if slot.state != "success")
+            refused = tuple(number for number, slot in enumerate(after.slots) if slot.state in ("failed", "refused"))
             why, after = _clear(explorer, after, refused, is_resend=True)
         sent = _count_sent(after)
         return why or ("" if all(sent[each] == before[each] + 1 for each in makers) else "it does not send once more")
@@ -110,8 +111,10 @@ def _find_waste(before: World, after: World) -> str:
         memory = MEMORIES[store.records[-1][1]] if store.records else None
         if memory is None or memory.phase not in (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING):
             continue
+        if not store.records[-1][0] == store.claim == before.slots[number].tries:
+            continue  # nobody may know the draft
         draft_id = int(memory.draft_id)
-        if after.transfers[draft_id].status == "draft":
+        if after.transfers[draft_id].status == "draft" and after.transfers[draft_id].maker >= 0:
             return "a draft is left behind"
         is_continuable = memory.phase is Phase.HANDED_ON and _may_continue(before, number, draft_id)
         if is_continuable and any(each.maker == number for each in made):
@@ -121,10 +124,10 @@ def _find_waste(before: World, after: World) -> str:
 
 def _may_continue(world: World, number: int, draft_id: int) -> bool:
     """Return whether nothing but a clear has come since a task has handed its draft on."""
-    slot, store, draft = world.slots[number], world.stores[number], world.transfers[draft_id]
-    is_newest = store.records[-1][0] == store.claim == slot.tries
-    is_same = (draft.item, draft.connection, draft.status) == (slot.item, world.run.connection, "draft")
-    return is_newest and is_same and not world.granted
+    slot, draft = world.slots[number], world.transfers[draft_id]
+    is_same = (draft.item, draft.connection, draft.key) == (slot.item, world.run.connection, slot.key)
+    is_left = draft.status == "draft" and not draft.is_outdated
+    return is_same and is_left and not world.granted
 
 
 def _count_sent(world: World) -> Counter[int]:

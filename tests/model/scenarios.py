@@ -29,11 +29,10 @@ def _once_all_have_begun(world: World, trouble: str) -> bool:
 _PROCESS: Final = "crash, crash in a call, zombie, wait, lost response, failure, deferral, failure for good"
 
 ONE_TASK: Final = Scenario("one task", _limits(f"clear, {_PROCESS}"))
-RESEND: Final = Scenario("resend", _limits("clear, resend one, crash, failure, zombie, wait", tries=4), at_most=1)
+RESEND: Final = Scenario("resend", _limits("clear, resend one, crash, crash in a call, failure, zombie", tries=4))
 UNSURE: Final = Scenario(
-    "resend with lowered retries",
-    _limits("clear one, resend, lowered, crash, failure", tries=3),
-    at_most=2,
+    "resend, and it is not known what was cleared",
+    _limits("clear one, resend one, crash, failure, twin, lost record, resend with lowered retries, resend for another"),
 )
 INPUT: Final = Scenario(
     "other input",
@@ -107,6 +106,7 @@ KEY_SHARED: Final = Scenario(
 ALL: Final = (
     ONE_TASK,
     RESEND,
+    UNSURE,
     INPUT,
     MOVED,
     LOST,

@@ -82,9 +82,8 @@ class SharedExecutor(Executor):
             return self._end(event._replace(detail="a later try has begun: it stops"), world, index, "failed")
         draft_id = str(_published(context)[0])
         at, newest = store.records[-1] if store.records else (0, -1)
-        before = MEMORIES[newest] if newest >= 0 and at >= max(store.claim, context.number - 1) else None
-        is_same = before is not None and before.draft_id == draft_id
-        files = before.files if before and is_same else {}
+        is_same = newest >= 0 and MEMORIES[newest].draft_id == draft_id
+        files = MEMORIES[newest].files if is_same else {}
         memory = Memory(writer_of(context), scope(context.connection), Phase.DRAFT, draft_id, files=files)
         begun = change(
             process,
@@ -92,7 +91,8 @@ class SharedExecutor(Executor):
             store=context.slot,
             claim=context.number,
             memory=remember(memory),
-            by_id="HANDED_ON" if before and is_same and before.phase is Phase.HANDED_ON else "",
+            is_complete=at >= max(store.claim, context.number - 1),
+            by_id=MEMORIES[newest].phase.name if is_same else "",
         )
         after = self._stored(store, begun, begun.memory, claim=context.number)
         return self._go(event, world, index, begun, stores=replaced(world.stores, context.slot, after))
@@ -106,10 +106,10 @@ class SharedExecutor(Executor):
         if seen != "draft":
             return self._end(event, world, index, "refused")
         content = world.transfers[self.draft(process)].content
-        is_trusted = process.by_id == "HANDED_ON" and known == attached(content)
+        is_trusted = process.by_id == "HANDED_ON" and process.is_complete and known == attached(content)
         if content and is_trusted and content.startswith(f"{process.context.item}#"):
             return self._go(event, world, index, change(process, next="ATTACHED", then=content))
-        if content and not known:
+        if content and not known and process.is_complete:
             return self._end(event._replace(detail="it holds another's file"), world, index, "refused")
         return self._go(event, world, index, change(process, next="REMOVE" if content else "PLAN"))
 

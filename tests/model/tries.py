@@ -84,6 +84,8 @@ class Rules(NamedTuple):
     :ivar keeps_hand_over: a draft that is continued still counts as handed on.
     :ivar hands_on_unwritten: a try hands on a draft that it has only looked at.
     :ivar discards_handed_on: a draft is discarded while it still counts as handed on.
+    :ivar withdraws_always: a draft that is to be discarded counts as one that was not sent.
+    :ivar acts_by_discard: a clear counts as acted on once a draft is discarded.
     :ivar trusts_gap: a clear counts though the memory of a later try, which may have acted on it, is lost.
     """
 
@@ -101,6 +103,8 @@ class Rules(NamedTuple):
     keeps_hand_over: bool = False
     hands_on_unwritten: bool = False
     discards_handed_on: bool = False
+    withdraws_always: bool = False
+    acts_by_discard: bool = False
     trusts_gap: bool = False
 
 
@@ -217,14 +221,18 @@ class Executor:
             return change(process, next="SETTLED")
         action, reason = decide(Step[process.step], self.evidence(process))
         is_handed_on = MEMORIES[process.memory].phase is Phase.HANDED_ON
-        if action is Action.DISCARD and is_handed_on and not self.rules.discards_handed_on:
+        is_withdrawn = is_handed_on or (
+            self.rules.withdraws_always and MEMORIES[process.memory].phase is not Phase.DRAFT
+        )
+        if action is Action.DISCARD and is_withdrawn and not self.rules.discards_handed_on:
             return change(process, next="WITHDRAW")
         if action is not Action.REFUSE:
             return change(process, next=action.name)
         assert reason is not None
         is_found = process.found >= 0
         if process.step == "SEND":  # its own unsent draft is discarded first
-            return change(process, next="DISCARD", then="SUSPECT" if is_found else reason.name)
+            next_ = "WITHDRAW" if self.rules.withdraws_always else "DISCARD"
+            return change(process, next=next_, then="SUSPECT" if is_found else reason.name)
         return change(process, next="SUSPECT" if is_found else "REFUSE", then=reason.name)
 
     def _is_shared(self, process: Process) -> bool:
@@ -283,7 +291,7 @@ class Executor:
         item = context.published[1] if context.published else context.item
         if transfer.status not in ("sent", "hidden") or transfer.item != item:
             return "a task succeeds, and what it returns is not its delivery, sent"
-        if slot.is_resend_due and context.is_resend:
+        if slot.is_resend_due and context.is_resend and not context.key and self.kind(context.slot) == "deliver":
             return "a task was cleared to send again, and succeeds without"
         return ""
 
@@ -307,9 +315,10 @@ class Executor:
 
     def _after(self, process: Process, action: Action, **known: Any) -> Memory:
         memory, writer = MEMORIES[process.memory], self.writer(process)
-        if action in (Action.DISCARD, Action.FORGET):
-            writer = replace(writer, clears=memory.writer.clears)
-        return memory.after(action, writer, **known)
+        after = memory.after(action, writer, **known)
+        if self.rules.acts_by_discard and action in (Action.DISCARD, Action.FORGET):
+            after = replace(after, writer=writer)
+        return after
 
     def writer(self, process: Process) -> Writer:
         return writer_of(process.context, is_keyed=process.store >= len(self.rules.kinds))
@@ -505,7 +514,10 @@ class Executor:
         memory, context = MEMORIES[process.memory], process.context
         known = {int(each.draft_id) for each in memory.superseded} | {int(memory.draft_id or -1)}
         for number, transfer in enumerate(world.transfers):
-            if transfer.status != "sent" or number in known or not is_visible(transfer, context.connection):
+            is_of_other_key = bool(context.key) and transfer.key not in ("", context.key)
+            if transfer.status != "sent" or number in known or is_of_other_key:
+                continue
+            if not is_visible(transfer, context.connection):
                 continue
             is_alike = memory.question is not Likeness.EXACT and PEOPLE[transfer.item] == PEOPLE[context.item]
             if transfer.item == context.item or is_alike:

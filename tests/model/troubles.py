@@ -125,6 +125,18 @@ def _clears(*, is_resend: bool, is_one: bool, is_shown: bool = True) -> Trouble:
     return clears
 
 
+def clear_another(executor: Executor, world: World) -> Steps:  # noqa: ARG001
+    """Clear another task of the run, with a DAG that says ``resend=True``: here, only the run's number changes."""
+    run = change(world.run, clear_number=world.run.clear_number + 1, is_resend=True)
+    granted = dict(world.granted)
+    for number, slot in enumerate(world.slots):
+        if slot.cleared and slot.state not in ("success", "refused"):  # it runs since its clear: this asks it, too
+            granted[number] = granted.get(number, 0) + 1
+    yield Event(None, "a user sets resend=True, and clears another task"), world._replace(
+        run=run, granted=tuple(sorted(granted.items()))
+    )
+
+
 def _live(world: World) -> Iterator[int]:
     """Yield the processes whose try Airflow has not given up."""
     for index, process in enumerate(world.processes):
@@ -214,7 +226,8 @@ def fail_for_good(executor: Executor, world: World) -> Steps:
     """End a try with an error that no retry mends: its draft is discarded."""
     for index, process in enumerate(world.processes):
         if process.next in ("FILL", "SEND") and executor.is_unsent(world, process) and not process.in_doubt:
-            failed = change(process, next="DISCARD", step="PREPARE", then="an error")
+            discards = "WITHDRAW" if executor.rules.withdraws_always else "DISCARD"
+            failed = change(process, next=discards, step="PREPARE", then="an error")
             yield (
                 Event(process.context[:2], "fails for good"),
                 world._replace(processes=replaced(world.processes, index, failed)),
@@ -357,7 +370,8 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "clear one": _clears(is_resend=False, is_one=True),
     "resend": _clears(is_resend=True, is_one=False),
     "resend one": _clears(is_resend=True, is_one=True),
-    "resend, retries lowered": _clears(is_resend=True, is_one=True, is_shown=False),
+    "resend with lowered retries": _clears(is_resend=True, is_one=True, is_shown=False),
+    "resend for another": clear_another,
     "crash": crash,
     "crash in a call": crash_in_call,
     "zombie": give_up,

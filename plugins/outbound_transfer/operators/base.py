@@ -170,11 +170,9 @@ class OutboundTransferOperator(BaseOperator):
         from outbound_transfer.client.retry import log_retry
 
         log_retry(retry)
-        repeats_for_nothing = retry.call.method == "GET" and retry.repeats > MAX_REPEATED_CALLS
-        if (
-            self.deferrable
-            and retry.wait_for > MAX_BLOCKING_WAIT
-            and retry.is_server_directed
-            and not repeats_for_nothing
-        ):
+        if not (self.deferrable and retry.wait_for > MAX_BLOCKING_WAIT and retry.is_server_directed):
+            return
+        # Otherwise a task that reads much is refused at the same read in each of its processes.
+        max_repeats = 0 if self._was_deferred else MAX_REPEATED_CALLS
+        if retry.call.method != "GET" or retry.repeats <= max_repeats:
             raise DeferRequested(retry.wait_for)

@@ -13,14 +13,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, FrameLocator, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, FrameLocator, Page, Route, expect
 
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.tables import DELIVERIES, RECIPIENTS
 from support import sample_rows as ledger
 from support.airflow_stack.ui import PASSWORD, UiStack, running_ui
 from support.postgres import running_server
-from support.timeouts import TEST_TIMEOUT
+from support.timeouts import TEST_TIMEOUT, eventually
 from support.warehouses import Hook
 
 pytestmark = pytest.mark.e2e
@@ -110,6 +110,7 @@ def signed_in(ui: Ui, chromium: Browser) -> Iterator[Callable[..., Page]]:
     def make(path: str, user: str = "ann", **options: Any) -> Page:
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 860}} | options)
         context.set_default_timeout(TEST_TIMEOUT * 1000)
+        context.route("**/outbound-transfer/*", fetch_in_time)
         contexts.append(context)
         page = context.new_page()
         page.on("console", note)
@@ -126,6 +127,11 @@ def signed_in(ui: Ui, chromium: Browser) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+def fetch_in_time(route: Route) -> None:
+    """Asks again where a busy machine could not read the page in its few seconds."""
+    route.fulfill(response=eventually(lambda: (found := route.fetch(max_redirects=0)).status != 503 and found))
 
 
 def frame(page: Page) -> FrameLocator:

@@ -16,6 +16,8 @@ from outbound_transfer.airflow_compat.names import timezone
 from outbound_transfer.client.retry import WAITED_JITTER
 from outbound_transfer.cluster import database
 from outbound_transfer.files.sources import Source
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer_sandbox.testing import Sandbox
@@ -107,6 +109,25 @@ def test_500_files_interrupted_are_sent_once(deliver, sandbox, time, stored, tmp
     assert done["POST", "files", 500] <= AT_ONCE, "those that were cut off"
     assert stored(result["id"]) == {f"{number:04}.txt": digest(f"{number:0100}".encode()) for number in range(500)}
     assert billed(sandbox) == {result["id"]: 1}
+
+
+class Reader(OutboundTransferOperator):
+    """A task that reads page after page, as the one that stores the listing does."""
+
+    def run_task(self, hook: OutboundTransferHook, context: Any) -> int:
+        return len([hook.list_transfers(limit=1) for _page in range(30)])
+
+
+@pytest.mark.parametrize("allowed", [1, 5, 20])
+def test_a_task_that_reads_more_than_a_key_allows_comes_to_its_end(
+    no_time_of_its_own, connection, sandbox, time, allowed
+) -> None:
+    """It is deferred once at most, as each of its processes begins from the first page."""
+    sandbox.patch_account(requests_per_window=allowed)
+    task = task_instance(Reader, time, deferrable=True)
+    assert task.run() == 30
+    assert task.deferrals <= 1
+    assert sum(call["status"] == 200 for call in sandbox.requests()) <= 30 + allowed
 
 
 DELIVERIES, FILES = 20, 5

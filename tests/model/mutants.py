@@ -1,0 +1,82 @@
+"""The table with one rule changed on purpose: the model must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+from unittest.mock import patch
+
+from outbound_transfer.delivery.decision import TABLE, Action, Decision, Reason, Rule, Step
+
+#: What a rule may wrongly say instead.
+_WRONG: Final[dict[Action, tuple[Action | Reason, ...]]] = {
+    Action.RETRIEVE: (Action.CREATE, Action.FORGET, Action.RESUME),
+    Action.SEARCH: (Action.CREATE,),
+    Action.CREATE: (Action.SEARCH,),
+    Action.RESUME: (Action.DISCARD, Action.CREATE),
+    Action.DISCARD: (Action.RESUME, Action.FORGET, Action.RETURN),
+    Action.FORGET: (Reason.IN_DOUBT, Action.RETURN),
+    Action.SUPERSEDE: (Action.RETURN, Reason.MAY_BE_SENT, Action.FORGET),
+    Action.REVERT: (Action.CREATE, Action.FORGET),
+    Action.CHECK: (Action.SEND,),
+    Action.CONFIRM: (Action.SEND,),
+    Action.RETURN: (Action.SUPERSEDE, Action.FORGET, Reason.OTHER_INPUT),
+    Action.REFUSE: (Action.RETURN, Action.SUPERSEDE, Action.FORGET, Action.CREATE),
+    Action.STOP: (Action.SEND,),
+    Action.SEND: (Action.CONFIRM, Action.STOP),
+}
+
+#: The same before the send, where there is a draft.
+_WRONG_AT_SEND: Final[dict[Action, tuple[Action | Reason, ...]]] = {
+    Action.SEARCH: (Action.CONFIRM, Action.SEND),
+    Action.DISCARD: (Action.SEND,),
+    Action.REFUSE: (Action.CONFIRM, Action.SEND),
+}
+
+
+class Mutant(NamedTuple):
+    """One change of the table.
+
+    :ivar index: of the rule, within its step.
+    :ivar then: what it says instead; None if it is taken out.
+    """
+
+    step: Step
+    index: int
+    then: Action | Reason | None
+
+    @property
+    def rule(self) -> Rule:
+        return TABLE[self.step][self.index]
+
+    def __str__(self) -> str:
+        then = self.rule.then.reason or self.rule.then.action
+        instead = self.then.name if self.then else "taken out"
+        return f"{self.step.name} {self.index + 1}. {self.rule.why}: {then.name} -> {instead}"
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the table be changed within the block."""
+        rules = list(TABLE[self.step])
+        if self.then is None:
+            del rules[self.index]
+        else:
+            rules[self.index] = self.rule._replace(then=_decision(self.then))
+        with patch.dict(TABLE, {self.step: tuple(rules)}):
+            yield
+
+
+def _decision(then: Action | Reason) -> Decision:
+    return Decision(Action.REFUSE, then) if isinstance(then, Reason) else Decision(then)
+
+
+def mutants() -> Iterator[Mutant]:
+    """Yield each rule taken out, and with each wrong action instead of its own."""
+    for step, rules in TABLE.items():
+        for index, rule in enumerate(rules):
+            if index < len(rules) - 1:
+                yield Mutant(step, index, None)
+            wrong = _WRONG_AT_SEND if step is Step.SEND else _WRONG
+            for then in wrong.get(rule.then.action) or _WRONG[rule.then.action]:
+                yield Mutant(step, index, then)
