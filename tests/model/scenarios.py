@@ -32,7 +32,9 @@ ONE_TASK: Final = Scenario("one task", _limits(f"clear, {_PROCESS}"))
 RESEND: Final = Scenario("resend", _limits("clear, resend one, crash, crash in a call, failure, zombie", tries=4))
 UNSURE: Final = Scenario(
     "resend, and it is not known what was cleared",
-    _limits("clear one, resend one, crash, failure, twin, lost record, resend with lowered retries, resend for another"),
+    _limits(
+        "clear one, resend one, crash, failure, twin, lost record, resend with lowered retries, resend for another"
+    ),
 )
 INPUT: Final = Scenario(
     "other input",

@@ -125,15 +125,16 @@ def _clears(*, is_resend: bool, is_one: bool, is_shown: bool = True) -> Trouble:
     return clears
 
 
-def clear_another(executor: Executor, world: World) -> Steps:  # noqa: ARG001
+def clear_another(executor: Executor, world: World) -> Steps:
     """Clear another task of the run, with a DAG that says ``resend=True``: here, only the run's number changes."""
     run = change(world.run, clear_number=world.run.clear_number + 1, is_resend=True)
     granted = dict(world.granted)
     for number, slot in enumerate(world.slots):
         if slot.cleared and slot.state not in ("success", "refused"):  # it runs since its clear: this asks it, too
             granted[number] = granted.get(number, 0) + 1
-    yield Event(None, "a user sets resend=True, and clears another task"), world._replace(
-        run=run, granted=tuple(sorted(granted.items()))
+    yield (
+        Event(None, "a user sets resend=True, and clears another task"),
+        world._replace(run=run, granted=tuple(sorted(granted.items()))),
     )
 
 
