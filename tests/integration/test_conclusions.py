@@ -52,7 +52,7 @@ from support.tasks import (
     ProcessCrashed,
     SimulatedClock,
     again,
-    dying_after_the_send,
+    dying_after,
     without_credit,
 )
 
@@ -466,6 +466,41 @@ def test_steps_that_are_cleared_after_the_sent_transfer_was_deleted_do_not_send_
     assert billed(sandbox) == [first]
 
 
+def test_a_removal_whose_process_dies_leaves_no_send_in_doubt(deliver, sandbox) -> None:
+    ti = deliver()
+    sandbox.plan_faults({"kind": "error", "method": "POST", "path": "*/send", "status": 502})
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
+        ti.run()
+    with dying_after(Operation.DISCARD), pytest.raises(ProcessCrashed):
+        again(ti)
+    assert [again(ti)["id"]] == billed(sandbox)
+
+
+def test_a_shared_draft_whose_removal_is_not_known_is_made_anew(task) -> None:
+    ti = task(CreateTransferOperator, **DELIVERY)
+    first = ti.run()
+    with dying_after(Operation.DISCARD), pytest.raises(ProcessCrashed):
+        again(ti)
+    assert again(ti) != first
+
+
+def test_a_resend_of_steps_whose_memory_is_lost_is_sent(task, sandbox, files) -> None:
+    def deliver(create: FakeTaskInstance) -> str:
+        draft = create.result
+        attach = task(AttachFilesOperator, transfer_id=draft, files=files)
+        attach.run()
+        send = task(SendTransferOperator, transfer_id=draft)
+        send.upstream = {"create": create, "attach": attach}
+        return send.run()["id"]
+
+    create = task(CreateTransferOperator, **DELIVERY)
+    create.run()
+    first = deliver(create)
+    create.store.values.clear()
+    again(create, resend=True)
+    assert [first, deliver(create)] == billed(sandbox)
+
+
 @pytest.mark.parametrize("status", [401, 403, 404, 409])
 def test_a_gateways_refusal_is_not_a_response_of_the_service(task, sandbox, files, status) -> None:
     create = task(CreateTransferOperator, **DELIVERY)
@@ -789,7 +824,7 @@ def test_a_wait_that_cannot_be_is_refused_before_the_send(deliver, sandbox, wron
 
 def died_after_its_send(task: Make, files: list[str]) -> FakeTaskInstance:
     ti = task(DeliverFilesOperator, files=files, **DELIVERY)
-    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
         ti.run()
     return ti
 
@@ -864,7 +899,7 @@ def test_a_wait_whose_triggers_all_fail_names_what_was_sent(deliver, sandbox) ->
 
 def test_an_error_keeps_its_class_which_may_decide_about_a_retry(deliver, sandbox, monkeypatch) -> None:
     ti = deliver()
-    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
         ti.run()
 
     def deny(**_: Any) -> Any:

@@ -19,8 +19,9 @@ from outbound_transfer.airflow_compat.names import AirflowFailException, Airflow
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
 from outbound_transfer.files.content import MAX_BYTES_IN_MEMORY, ContentWriter
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
+from outbound_transfer.protocol.messages import Operation
 from support.deliveries import DELIVERY, billed, counts, digest, task_instance
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after_the_send, without_credit
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after, without_credit
 
 TEXT = "Größe;Preis\n{{ not_a_template }}\n"
 LARGE = b"large" * (MAX_BYTES_IN_MEMORY // 5 + 1)
@@ -262,7 +263,7 @@ def test_a_retry_of_a_sent_delivery_produces_nothing(deliver, sandbox) -> None:
     made = []
     ti = deliver(content(lambda: made.append(1) or "x"), retries=1)
     with ExitStack() as crashes:
-        crashes.enter_context(dying_after_the_send())
+        crashes.enter_context(dying_after(Operation.SEND))
         ti.before_retry = crashes.close
         ti.run()
 
@@ -398,7 +399,7 @@ def test_a_function_cannot_skip_what_was_sent(connection, sandbox, where) -> Non
     given = {"python_callable": callable_, "op_args": [], "op_kwargs": {}, **DELIVERY}
     task = task_instance(_DeliverFilesDecoratedOperator, SimulatedClock(sandbox), retries=1, **given)
     task.max_tries = task.try_number = 1
-    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
         task.run_once()
     (sent,) = sandbox.sent()
     if where == "content":  # a retry of what was sent produces none

@@ -27,7 +27,7 @@ from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
 from support.deliveries import billed
 from support.keyed_tasks import STATE_CONN_ID, KeyedTaskInstance, keyed_task, sqlite_connection
-from support.tasks import ProcessCrashed, SimulatedClock, again, dying_after_the_send, without_credit
+from support.tasks import ProcessCrashed, SimulatedClock, again, dying_after, without_credit
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 
@@ -101,7 +101,7 @@ def test_what_was_sent_is_not_sent_again_in_another_account(
             task.run()
             task.before_retry()
         with (
-            nullcontext() if is_cleared else dying_after_the_send(),
+            nullcontext() if is_cleared else dying_after(Operation.SEND),
             pytest.raises(AirflowFailException, match="(and the connection leads to|cannot be listed now)"),
         ):
             again(task) if is_cleared else task.run()
@@ -131,7 +131,7 @@ def test_a_retry_does_not_send_again_under_another_key(deliver: Deliver, sandbox
 
     task.make = make_at_another_time
     with (
-        dying_after_the_send(),
+        dying_after(Operation.SEND),
         pytest.raises(AirflowFailException, match="already delivered"),
     ):
         task.run()
@@ -229,7 +229,7 @@ def test_an_unsent_draft_of_other_input_is_replaced(deliver: Deliver, sandbox: S
 
 
 def test_a_send_in_doubt_is_found_by_another_run(deliver: Deliver, sandbox: Sandbox) -> None:
-    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
         deliver("one").run()
     (sent,) = billed(sandbox)
     assert deliver("two").run()["id"] == sent

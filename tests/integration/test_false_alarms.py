@@ -17,10 +17,11 @@ from outbound_transfer.operators.transfer import (
     DeliverFilesOperator,
     SendTransferOperator,
 )
+from outbound_transfer.protocol.messages import Operation
 from outbound_transfer_sandbox.service import transfers
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after_the_send
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after
 
 ARGUMENTS: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
 #: Seconds from one run to the next: less than the clocks may differ.
@@ -318,7 +319,7 @@ def test_the_send_of_another_run_died_after_it(dag, sandbox) -> None:
 
     other = dag.task(SendTransferOperator, transfer_id=draft())
     other.run_id = "other"
-    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
         other.run()
     sandbox.advance_clock(PERIOD)
     task = dag.task(SendTransferOperator, transfer_id=draft())

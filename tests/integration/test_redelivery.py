@@ -18,7 +18,7 @@ from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.messages import Upload
+from outbound_transfer.protocol.messages import Operation, Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, task_instance
@@ -29,7 +29,7 @@ from support.tasks import (
     SimulatedClock,
     again,
     changed,
-    dying_after_the_send,
+    dying_after,
     without_credit,
 )
 
@@ -166,7 +166,7 @@ def test_who_picks_up_after_the_send_changes_nothing(redeliver, sandbox, first) 
     """The send is applied, and its process dies; Ann picks up the first transfer before the retry, and a clear."""
     task = redeliver()
     task.retries = task.max_tries = task.try_number = 1
-    with dying_after_the_send(), pytest.raises(ProcessCrashed):
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
         task.run_once()
     sandbox.pickup(first["id"], ANN)
     second = task.run()

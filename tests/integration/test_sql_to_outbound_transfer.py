@@ -18,11 +18,12 @@ import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
 from outbound_transfer.protocol.errors import ServerFault
+from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.queries.errors import QueryFailed, ResultEmpty, ResultNotWritable, ResultTooLong
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support.query_databases import CONTACT, DRIVERS, FAILING, ROWS, QueryDatabase, create_contacts
-from support.tasks import FakeTaskInstance, SimulatedClock, again, dying_after_the_send, without_credit
+from support.tasks import FakeTaskInstance, SimulatedClock, again, dying_after, without_credit
 
 FORMATS = ["csv", "jsonl", "parquet", "xlsx"]
 
@@ -391,7 +392,7 @@ def test_a_try_that_dies_after_the_send_is_sent_once(
     delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", retries=1)
     # The result is another one by then: the transfer that was sent stays the task's.
     delivery.before_retry = lambda: sqlite_database.run("DELETE FROM customers WHERE id = 1")
-    with dying_after_the_send():
+    with dying_after(Operation.SEND):
         transfer = delivery.run()
     assert sandbox.assert_sent_once() == transfer["id"]
     assert delivered(sandbox, transfer) == {"a.csv": b"id\r\n1\r\n2\r\n3\r\n"}

@@ -263,13 +263,13 @@ def without_credit(sandbox: Sandbox) -> Iterator[None]:
 
 
 @contextmanager
-def dying_after_the_send() -> Iterator[None]:
-    """The task's process dies when its send has taken effect, before it knows that."""
+def dying_after(operation: Operation) -> Iterator[None]:
+    """The task's process dies when its send, or another call, has taken effect, before it knows that."""
     send = client.send
 
     def send_and_die(*arguments: Any) -> Any:
         received = send(*arguments)
-        if arguments[2].operation is Operation.SEND:
+        if arguments[2].operation is operation:
             raise ProcessCrashed
         return received
 

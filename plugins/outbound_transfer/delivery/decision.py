@@ -178,7 +178,8 @@ def _rule(why: str, then: Action | Reason, **conditions: object) -> Rule:
     )
 
 
-_SEARCHING: Final = (Intent.NORMAL, Intent.UNSURE)
+#: A granted resend asks nobody: the user has decided.
+SEARCHING: Final = (Intent.NORMAL, Intent.UNSURE)
 _SENDABLE: Final = (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING)
 
 #: A transfer that a search took for this delivery.
@@ -203,9 +204,7 @@ _BY_ID: Final = (
     _rule("its writer may still work on it", Action.DISCARD, by_id=ById.DRAFT, phase=(Phase.DRAFT, Phase.SENDING)),
     _rule("it is not what is wanted", Action.DISCARD, by_id=ById.DRAFT, input=(Input.OTHER, Input.UNKNOWN)),
     _rule("its resend is granted anew, or not wanted", Action.DISCARD, by_id=ById.DRAFT, intent=Intent.RESEND),
-    _rule(
-        "its resend is not wanted any more", Action.DISCARD, by_id=ById.DRAFT, intent=_SEARCHING, has_superseded=True
-    ),
+    _rule("its resend is not wanted any more", Action.DISCARD, by_id=ById.DRAFT, intent=SEARCHING, has_superseded=True),
     _rule("its writer has stopped", Action.RESUME, by_id=ById.DRAFT),
 )
 
@@ -217,11 +216,9 @@ _NOTHING_SENDABLE: Final = (
 
 #: Whether somebody else has sent it: asked before there is a draft, to save an upload, and before each attempt.
 _SENT_BY_OTHERS: Final = (
-    _rule(
-        "somebody else may have sent it", Action.SEARCH, question=True, intent=_SEARCHING, search=Search.NOT_SEARCHED
-    ),
-    _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, intent=_SEARCHING, search=Search.IMPOSSIBLE),
-    _rule("its like was sent", Reason.MAY_BE_SENT, question=True, intent=_SEARCHING, search=Search.FOUND),
+    _rule("somebody else may have sent it", Action.SEARCH, question=True, intent=SEARCHING, search=Search.NOT_SEARCHED),
+    _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, intent=SEARCHING, search=Search.IMPOSSIBLE),
+    _rule("its like was sent", Reason.MAY_BE_SENT, question=True, intent=SEARCHING, search=Search.FOUND),
 )
 
 #: The first row that applies decides.

@@ -21,6 +21,7 @@ import msgspec
 from outbound_transfer.client.deferral import DeferRequested
 from outbound_transfer.delivery.check import check_sent, describe_differences, holds_only, require_file_list
 from outbound_transfer.delivery.decision import (
+    SEARCHING,
     Action,
     ById,
     Check,
@@ -352,7 +353,8 @@ class Delivery:
     def _discard(self) -> bool:
         """Remove the draft; return False if it turns out to be sent."""
         memory, self._is_writer = self.memory, False
-        if memory.phase is Phase.HANDED_ON:  # the removal may still be under way when another try continues
+        if memory.phase is not Phase.SENDING or self._seen.by_id is ById.DRAFT:
+            # Nobody has sent it. Should the removal end unheard, or late, the next try neither doubts nor continues it.
             self.memory = msgspec.structs.replace(memory, phase=Phase.DRAFT)
             self.store.save(self.memory)
         if self.client.run(flows.discard_draft(memory.draft_id)) is DiscardOutcome.SENT:
@@ -386,6 +388,10 @@ class Delivery:
         self.log.info("Created draft %s for %s", transfer.id, pluralize(len(new.recipients), "recipient"))
         self._on_draft(self)
         return transfer
+
+    def open_question(self, order: Order) -> Likeness | None:
+        """Return how alike a sent transfer must be to stop the send of what was prepared; None if nobody is asked."""
+        return self.memory.question if self._gather(order).intent in SEARCHING else None
 
     def _digests(self, order: Order) -> InputDigests:
         return InputDigests.of(order.new, order.files, self.client.settings.transfer_api_key)

@@ -51,9 +51,9 @@ class Made(msgspec.Struct, frozen=True):
     delivery_key: str = ""
 
     @classmethod
-    def of(cls, memory: Memory) -> Made:
+    def of(cls, memory: Memory, question: Likeness | None = None) -> Made:
         scope, superseded = memory.scope, tuple(one.draft_id for one in memory.superseded)
-        return cls(memory.draft_id, scope.account, memory.identity, memory.question, superseded, scope.delivery_key)
+        return cls(memory.draft_id, scope.account, memory.identity, question, superseded, scope.delivery_key)
 
     def publish(self, context: Context) -> None:
         """Store it as an XCom. Airflow removes those of a task when it starts anew, so what was superseded is there."""

@@ -74,7 +74,7 @@ class CreateTransferOperator(NewTransferOperator):
         self.load_recipients(delivery)
         order = Order(self.new_transfer(), resend=to_flag(self.resend, "resend"))
         transfer = delivery.prepare(order, is_shared=True)
-        Made.of(delivery.memory).publish(context)
+        Made.of(delivery.memory, delivery.open_question(order)).publish(context)
         push_link(context, client.settings, transfer.id)
         return transfer.id
 
