@@ -88,7 +88,7 @@ def test_a_file_is_created_once(processes: Crowd, driver: str, memory: Path) -> 
     assert left == {f"warehouse {number}" for number in range(40)}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fifty_at_once(place: RunLocation) -> None:
     with crowd(50) as processes:
         play_first_runs(processes, place, "first_")
