@@ -73,7 +73,8 @@ class SharedDraft:
 
     :param upstream: ids of all tasks before this one.
     :raises WrongTransfer: the draft was made in another account than the connection leads to.
-    :ivar may_be_sent: whether an attempt at the send may have been applied, though it failed.
+    :ivar may_be_sent: whether an attempt at the send may have been applied: of this try, or, until it has read the draft,
+        of an earlier one.
     :ivar has_sent: whether this try has sent it.
     """
 
@@ -86,7 +87,7 @@ class SharedDraft:
         made = [msgspec.convert(one, Made) for one in self._pull(MADE_KEY)]
         self.made = next((one for one in made if one.identity), made[0] if made else Made(transfer_id, self.account))
         self._has_waited = facts.is_resumed
-        self.may_be_sent = self.has_sent = False
+        self.may_be_sent, self.has_sent = facts.writer.try_number > 1 or facts.is_resumed, False
         self.check_account(self.made.account)
 
     def check_account(self, made_in: str) -> None:
@@ -135,7 +136,7 @@ class SharedDraft:
         except _AlreadySent as sent:
             return sent.transfer
         except BaseException:
-            self.may_be_sent = sending.may_be_applied
+            self.may_be_sent |= sending.may_be_applied
             raise
         self.has_sent = True
         return transfer
@@ -156,6 +157,7 @@ class SharedDraft:
         transfer = self.read()
         if not transfer.is_draft:
             raise _AlreadySent(transfer)
+        self.may_be_sent = False
         self._check_files(transfer)
         question = self.made.question
         if self._has_waited and self.facts.is_mapped:
@@ -174,8 +176,8 @@ class SharedDraft:
         if held != meant:
             raise DraftChanged(
                 f"Draft {draft.id} holds {[name for name, *_ in held]}, which are not the files that the tasks "
-                f"upstream have attached to it: {[name for name, *_ in meant]}. Nothing is sent; clear the tasks that "
-                "attach the files, and this one"
+                f"upstream have attached to it: {[name for name, *_ in meant]}. Nothing is sent; clear the task that "
+                "creates the draft, and those after it"
             )
 
     def _fail_if_like_was_sent(self, draft: Transfer, likeness: Likeness) -> None:

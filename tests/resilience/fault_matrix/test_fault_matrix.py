@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.delivery.decision import Action
 from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
-from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.errors import ConnectionLost
 from resilience.fault_matrix import matrix
 from resilience.fault_matrix.matrix import (
@@ -30,7 +29,7 @@ from resilience.fault_matrix.matrix import (
     Schedule,
     following_schedules,
 )
-from resilience.fault_matrix.mutants import forgetting_the_draft, instead, never_asking
+from resilience.fault_matrix.mutants import forgetting_the_draft, never_asking
 from support.tasks import FakeTaskInstance, InMemoryStateStore, SimulatedClock
 
 pytestmark = pytest.mark.slow
@@ -146,12 +145,6 @@ def test_the_matrix_finds_a_missing_read_after_a_409_or_unclear_send(
     assert outcome.result != "sent", "what was sent is not known to be"
 
 
-def unchecked_attach(transfer_id: str, upload: Any, **_: Any) -> Any:
-    """:func:`flows.attach` without its checks of what the service answers."""
-    attached = yield endpoints.attach_file(transfer_id, upload)
-    return attached.file
-
-
 class Rewriting(SimulatedClock):
     """Time in which another program rewrites a file while the client waits for its next try."""
 
@@ -227,18 +220,6 @@ def test_an_upload_that_lands_late_is_taken_for_the_file_where_nothing_has_chang
 
 def test_a_clear_does_not_send_an_upload_that_landed_late(harness: Harness) -> None:
     assert not deliver_past_a_late_upload(harness, SAME_SIZE, clear=True).violations
-
-
-@pytest.mark.parametrize("content", [SAME_SIZE, OTHER_SIZE], ids=["=", "!="])
-def test_the_matrix_finds_a_missing_check_of_size_and_origin(
-    harness: Harness, monkeypatch: Any, content: bytes
-) -> None:
-    monkeypatch.setattr(flows, "attach", unchecked_attach)
-    instead(monkeypatch, Action.RESUME, Action.DISCARD)  # a draft with two writers
-
-    outcome = deliver_past_a_late_upload(harness, content)
-
-    assert any(violation.startswith("sent {") for violation in outcome.violations)
 
 
 def test_the_matrix_finds_an_id_that_is_not_stored(harness: Harness, monkeypatch: Any) -> None:
