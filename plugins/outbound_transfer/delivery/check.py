@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from outbound_transfer.delivery.memory import AttachedFile, Memory, matches
 from outbound_transfer.files.checksum import sha256_of
-from outbound_transfer.protocol.errors import MalformedResponse, WrongTransfer
+from outbound_transfer.protocol.errors import MalformedResponse, OutboundTransferError, WrongTransfer
 from outbound_transfer.protocol.identity import has_exactly_files, identity_of
 from outbound_transfer.protocol.models import File, Transfer
 
 if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from outbound_transfer.delivery.order import Order
     from outbound_transfer.files.sources import Source
 
 
@@ -53,6 +56,22 @@ def _is_as_wanted(file: File, attached: AttachedFile | None, source: Source | No
         return False
     is_attached = (file.id, file.size) == (attached.file_id, attached.size)
     return is_attached and (source.size, source.fingerprint) == (attached.size, attached.fingerprint)
+
+
+def describe_changes(memory: Memory, order: Order, log: Logger) -> str:
+    """Describe how the files to deliver differ from those that were sent; "" if they do not, or are gone."""
+    assert order.find_sources is not None, "there are files"
+    gone: list[OutboundTransferError] = []
+    sources, attached = order.find_sources(gone), memory.files
+    if gone:
+        names = {source.name for source in sources}
+        attached = {name: file for name, file in attached.items() if name in names}
+    differences = describe_differences(attached, sources) if memory.files else []
+    if gone and (memory.input is None or "files" in memory.input.differences(order.new, order.files)):
+        differences.append("other paths or patterns in files")
+    if gone and not differences:
+        log.warning("Could not compare sent files with their sources, which are gone: %s", gone[0])
+    return "; ".join([*differences[:5], *map(str, gone[:5])]) if differences else ""
 
 
 def describe_differences(attached: Mapping[str, AttachedFile], sources: Sequence[Source]) -> list[str]:

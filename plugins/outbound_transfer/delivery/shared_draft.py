@@ -73,8 +73,8 @@ class SharedDraft:
 
     :param upstream: ids of all tasks before this one.
     :raises WrongTransfer: the draft was made in another account than the connection leads to.
-    :ivar may_be_sent: whether an attempt at the send may have been applied: of this try, or, until it has read the draft,
-        of an earlier one.
+    :ivar may_be_sent: whether an attempt at the send may have been applied: of this try or, until it has read the
+        draft, of an earlier one.
     :ivar has_sent: whether this try has sent it.
     """
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client
-    from outbound_transfer.delivery.delivery import Delivery, Order
+    from outbound_transfer.delivery.delivery import Delivery
+    from outbound_transfer.delivery.order import Order
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import Source
     from outbound_transfer.protocol.models import Transfer

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from outbound_transfer.client import Client
     from outbound_transfer.client.retry import RetryPolicy
-    from outbound_transfer.delivery.delivery import Delivery, Order
+    from outbound_transfer.delivery.delivery import Delivery
+    from outbound_transfer.delivery.order import Order
     from outbound_transfer.delivery.shared_draft import SharedDraft
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import Source
@@ -65,8 +66,8 @@ class CreateTransferOperator(NewTransferOperator):
     """
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> str:
-        from outbound_transfer.delivery.delivery import Order
         from outbound_transfer.delivery.delivery_key import begin_delivery
+        from outbound_transfer.delivery.order import Order
         from outbound_transfer.delivery.shared_draft import Made
 
         client = hook.get_conn()
@@ -311,7 +312,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     def order(self, delivery: Delivery, spool: Spool) -> Order:
         """Return what to deliver."""
-        from outbound_transfer.delivery.delivery import Order
+        from outbound_transfer.delivery.order import Order
 
         self.load_recipients(delivery)
         new = self.new_transfer()

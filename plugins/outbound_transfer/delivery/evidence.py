@@ -1,0 +1,162 @@
+"""What a try of a delivery knows. It is gathered in steps, as some cost a call, and their order is the safety."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from outbound_transfer.delivery.check import holds_only, require_file_list
+from outbound_transfer.delivery.decision import SEARCHING, ById, Check, Evidence, Input, Intent, Phase, Search
+from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, arguments_of, intent_of, matches
+from outbound_transfer.delivery.search import SearchTarget, find_like
+from outbound_transfer.protocol import flows
+from outbound_transfer.protocol.identity import identity_of
+
+if TYPE_CHECKING:
+    from outbound_transfer.client import Client
+    from outbound_transfer.delivery.observer import DeliveryObserver
+    from outbound_transfer.delivery.order import Order
+    from outbound_transfer.delivery.task_facts import TaskFacts
+    from outbound_transfer.protocol.models import Transfer
+
+
+class Seen(NamedTuple):
+    """What a try has seen since its last action."""
+
+    by_id: ById = ById.NOT_RETRIEVED
+    search: Search = Search.NOT_SEARCHED
+    found: Transfer | None = None
+    is_outdated: Check = Check.OPEN
+    is_wanted: Check = Check.OPEN
+
+
+class EvidenceCollector:
+    """Gathers what one try knows.
+
+    :param scope: where the connection leads.
+    :param is_of_other_key: returns whether a transfer was delivered under another delivery key.
+    :ivar transfer: the draft or the sent transfer, as the service showed it last; None before it is known.
+    :ivar is_shared: other tasks fill and send the draft.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        facts: TaskFacts,
+        scope: Scope,
+        observer: DeliveryObserver,
+        is_of_other_key: Callable[[str], bool],
+    ) -> None:
+        self.client, self._facts, self._scope, self._observer = client, facts, scope, observer
+        self._is_of_other_key = is_of_other_key
+        self.transfer: Transfer | None = None
+        self.seen, self.is_shared, self._may_be_elsewhere = Seen(), False, False
+
+    def ask(self, memory: Memory, order: Order) -> Memory:
+        """Return the memory with the question whether somebody else may have sent this, and what is to be delivered."""
+        is_own = memory.input is not None and not memory.input.differences(order.new, order.files)
+        self._may_be_elsewhere = memory.question is not None or self._facts.has_other_indexes()
+        if question := self._facts.find_question(memory, is_own=is_own):
+            self._may_be_elsewhere |= is_own or memory.input is None
+            memory = msgspec.structs.replace(memory, question=question.or_wider(memory.question))
+        if memory.input is None:  # so that a later try knows it, should this one not come to the draft
+            memory = msgspec.structs.replace(memory, input=self.digests(order))
+        return memory
+
+    def digests(self, order: Order) -> InputDigests:
+        return InputDigests.of(order.new, order.files, self.client.settings.transfer_api_key)
+
+    def note(self, **seen: Any) -> None:
+        """Add what was seen."""
+        self.seen = self.seen._replace(**seen)
+
+    def forget(self) -> None:
+        """What was seen before an action is not known after it."""
+        self.seen = Seen()
+
+    def gather(self, memory: Memory, order: Order | None, *, resend: bool) -> Evidence:
+        """Return what is known now.
+
+        :param order: None if nothing is to be delivered here.
+        """
+        seen, arguments = self.seen, arguments_of(order.new, order.files) if order else {}
+        return Evidence(
+            memory.phase,
+            self._compare(memory, order),
+            self.intent(memory, arguments, resend=resend),
+            seen.by_id,
+            # What other tasks fill is searched for by the one that sends it, as only then its files are known.
+            memory.question is not None and (not self.is_shared or self._cannot_be_searched(memory)),
+            seen.search,
+            bool(memory.superseded),
+            seen.is_outdated if order and order.is_outdated else Check.NO,
+            seen.is_wanted,
+        )
+
+    def _compare(self, memory: Memory, order: Order | None) -> Input:
+        if order is None:
+            return Input.OTHER
+        if memory.input is None:
+            return Input.SAME
+        is_same_key = memory.scope.key_check == self._scope.key_check
+        compared = memory.input.compare(order.new, self.client.settings.transfer_api_key, is_same_key=is_same_key)
+        files = self.transfer.files if self.transfer and self.seen.by_id is ById.DRAFT else None
+        if compared is Input.SAME and memory.phase is Phase.HANDED_ON and files:
+            return Input.SAME if holds_only(files, memory.files, order.find()) else Input.OTHER
+        return compared
+
+    def intent(self, memory: Memory, arguments: Any, *, resend: bool) -> Intent:
+        is_first_after_clear = resend and self._facts.is_first_after_clear
+        return intent_of(
+            memory, self._facts.writer, arguments, resend=resend, is_first_after_clear=is_first_after_clear
+        )
+
+    def open_question(self, memory: Memory, order: Order) -> Likeness | None:
+        """Return how alike a sent transfer must be to stop the send of what was prepared; None if nobody is asked."""
+        return memory.question if self.gather(memory, order, resend=order.resend).intent in SEARCHING else None
+
+    def retrieve(self, memory: Memory) -> None:
+        """Ask the service what became of the remembered draft."""
+        is_same_key = memory.scope.key_check == self._scope.key_check
+        self._observer.set_current(memory.draft_id)
+        if memory.scope.account != self._scope.account:
+            self.seen = Seen(ById.HIDDEN)
+            return
+        transfer = self.client.run(flows.find_transfer(memory.draft_id))
+        if transfer is None:
+            self.seen = Seen(ById.GONE if is_same_key else ById.HIDDEN)
+        elif not matches(memory.identity, identity_of(transfer)):  # an id alone does not identify a transfer
+            self.seen = Seen(ById.GONE)
+        else:
+            require_file_list(transfer)
+            self.transfer = transfer
+            self._observer.record_transfer(transfer)
+            self.seen = Seen(ById.DRAFT if transfer.is_draft else ById.SENT)
+
+    def search(self, memory: Memory, order: Order) -> None:
+        """Ask the service whether it has sent the like."""
+        assert memory.question is not None, "there is a question"
+        if self._cannot_be_searched(memory):
+            self.note(search=Search.IMPOSSIBLE)
+            return
+        first = frozenset(identity_of(order.first)[1]) if order.first else None
+        wanted = SearchTarget(identity_of(order.new), {source.name: source.size for source in order.find()}, first)
+        known = {memory.draft_id, *(sent.draft_id for sent in memory.superseded)}
+        found = find_like(
+            self.client,
+            self._facts,
+            self._scope.account,
+            wanted,
+            memory.question,
+            known=known | ({order.first.id} if order.first else set()),
+            is_of_other_key=self._is_of_other_key,
+        )
+        self.note(search=Search.FOUND if found else Search.NONE, found=found)
+
+    def _cannot_be_searched(self, memory: Memory) -> bool:
+        """Return whether others may have sent this where the connection does not lead any more."""
+        then, now = memory.scope, self._scope
+        has_moved = (then.account, then.key_check) != (now.account, now.key_check)
+        return has_moved and self._may_be_elsewhere and memory.question is not Likeness.EXACT
