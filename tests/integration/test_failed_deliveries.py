@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, mask_secret
-from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.exceptions import AlreadyDelivered, ServerFault, outcome_of
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol.models import to_builtins
@@ -109,7 +109,7 @@ def test_the_xcom_masks_what_a_log_masks(deliver, sandbox, monkeypatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError("no login with correct-horse-battery")
 
-    monkeypatch.setattr(Delivery, "_fill", fail)
+    monkeypatch.setattr(DraftWriter, "fill", fail)
     task = deliver()
     with pytest.raises(OSError, match="no login"):
         task.run()

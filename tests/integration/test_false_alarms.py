@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -270,14 +270,14 @@ def test_runs_that_are_cleared_together_do_not_refuse_each_other(dag, monkeypatc
     for task in (one, two):
         with pytest.raises(AirflowFailException, match="ann@"):
             task.run()
-    create = Delivery._create
+    create = DraftWriter.create
 
-    def create_after_the_other_run_has_sent(self: Delivery, *arguments: Any) -> Any:
-        monkeypatch.setattr(Delivery, "_create", create)
+    def create_after_the_other_run_has_sent(self: DraftWriter, *arguments: Any) -> Any:
+        monkeypatch.setattr(DraftWriter, "create", create)
         again(two, **ARGUMENTS)
         return create(self, *arguments)
 
-    monkeypatch.setattr(Delivery, "_create", create_after_the_other_run_has_sent)
+    monkeypatch.setattr(DraftWriter, "create", create_after_the_other_run_has_sent)
     again(one, **ARGUMENTS)
     assert dag.billed() == 3
 

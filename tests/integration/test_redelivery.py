@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
-from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached, outcome_of
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
@@ -282,7 +282,7 @@ def test_who_picks_up_while_the_send_waits_gets_nothing(redeliver, sandbox, firs
 
 @pytest.mark.parametrize(("change", "error"), [("picked up", None), ("all", "Everybody has"), ("canceled", "canceled")])
 def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, monkeypatch, change, error) -> None:
-    fill, drafts = Delivery._fill, []
+    fill, drafts = DraftWriter.fill, []
 
     def fill_and_change(self: Any, *arguments: Any) -> None:
         fill(self, *arguments)
@@ -293,7 +293,7 @@ def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, monke
             for recipient in (ANN, BOB, EVE) if change == "all" else (ANN,):
                 sandbox.pickup(first["id"], recipient)
 
-    monkeypatch.setattr(Delivery, "_fill", fill_and_change)
+    monkeypatch.setattr(DraftWriter, "fill", fill_and_change)
     task = redeliver(keep_draft=True)
     if error:
         with pytest.raises((AirflowFailException, AirflowSkipException), match=error):
@@ -446,7 +446,7 @@ def test_an_index_that_has_the_item_of_another_for_its_retry_finds_what_that_has
         sandbox.pickup(first["id"], ANN)
 
     one.before_retry = take_over
-    with failing_once(Delivery, "_fill"), pytest.raises(AirflowFailException, match=sent["id"]):
+    with failing_once(DraftWriter, "fill"), pytest.raises(AirflowFailException, match=sent["id"]):
         one.run()
     assert emails(sandbox, BOB) == 2
 
@@ -455,7 +455,7 @@ def test_an_index_delivers_its_own_item_though_somebody_picks_up_between_its_tri
     task = at_index(redeliver(subject=first["subject"]), 0)  # so that the first is its like
     task.retries = task.max_tries = 1
     task.before_retry = lambda: sandbox.pickup(first["id"], ANN)
-    with failing_once(Delivery, "_fill"):
+    with failing_once(DraftWriter, "fill"):
         assert received(sandbox, task.run()["id"]) == [BOB, EVE]
 
 

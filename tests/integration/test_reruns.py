@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, TaskDeferred
-from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -357,15 +357,15 @@ def test_an_item_that_another_index_sends_meanwhile_is_not_sent_again(
         run.deliver(0)
     run.items[0] = "X"
     run.clear()
-    create, sent = Delivery._create, []
+    create, sent = DraftWriter.create, []
 
-    def create_beside_the_other(self: Delivery, *arguments: Any) -> Any:
-        monkeypatch.setattr(Delivery, "_create", create)
+    def create_beside_the_other(self: DraftWriter, *arguments: Any) -> Any:
+        monkeypatch.setattr(DraftWriter, "create", create)
         run.clear_number = 0  # the other index was not cleared, and is in its first try
         sent.append(run.deliver(1))
         return create(self, *arguments)
 
-    monkeypatch.setattr(Delivery, "_create", create_beside_the_other)
+    monkeypatch.setattr(DraftWriter, "create", create_beside_the_other)
     with pytest.raises(AirflowFailException, match="may be this very delivery"):
         run.deliver(0)
 

@@ -229,7 +229,7 @@ def test_a_skip_removes_nothing_that_was_sent(deliver, skip, sandbox) -> None:
 
 def test_a_skip_removes_no_other_transfer_that_has_the_id(deliver, skip, sandbox, hook, monkeypatch) -> None:
     ti, draft = failed_with_its_draft(deliver, sandbox)
-    monkeypatch.setattr("outbound_transfer.delivery.delivery.matches", lambda *_: False)
+    monkeypatch.setattr("outbound_transfer.delivery.evidence.matches", lambda *_: False)
     skip(ti)
     assert exists(hook, draft)
 

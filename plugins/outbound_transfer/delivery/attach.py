@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from outbound_transfer.protocol.models import File, Transfer
 
 
+def attached_file(upload: FinishedUpload) -> AttachedFile:
+    source = upload.source
+    location = source.location.encode(errors="replace").decode()  # Airflow stores only valid Unicode
+    return AttachedFile(source.size, upload.sha256, upload.file.id, source.fingerprint, location)
+
+
 class FilesTask:
     """One try of a task that attaches files to a shared draft.
 
@@ -63,7 +69,7 @@ class FilesTask:
 
         def on_attached(upload: FinishedUpload) -> None:
             held[upload.source.name] = upload.file
-            self._keep(upload.source, upload.file, upload.sha256)
+            self._keep(upload)
 
         missing = [source for source in sources if source.name not in held]
         try:
@@ -116,11 +122,10 @@ class FilesTask:
         self._memory = msgspec.structs.replace(self._memory, files=files)
         self._store.save(self._memory)
 
-    def _keep(self, source: Source, file: File, sha256: str) -> None:
-        location = source.location.encode(errors="replace").decode()  # Airflow stores only valid Unicode
-        attached = AttachedFile(source.size, sha256, file.id, source.fingerprint, location)
-        self._memory = msgspec.structs.replace(self._memory, files={**self._memory.files, source.name: attached})
-        self._record(source.name, attached)
+    def _keep(self, upload: FinishedUpload) -> None:
+        name, attached = upload.source.name, attached_file(upload)
+        self._memory = msgspec.structs.replace(self._memory, files={**self._memory.files, name: attached})
+        self._record(name, attached)
 
     def _record(self, name: str, file: AttachedFile) -> None:
         self._observer.record_file(self._draft.transfer_id, name, file.size, file.sha256)

@@ -11,18 +11,17 @@ How the try ended is stored last (:meth:`Delivery.closing`): without that word o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from outbound_transfer.client.deferral import DeferRequested
 from outbound_transfer.delivery.check import check_sent, describe_changes
 from outbound_transfer.delivery.decision import Action, ById, Check, Decision, Intent, Phase, Reason, Step, decide
+from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory import (
-    AttachedFile,
     Likeness,
     Memory,
     Scope,
@@ -32,12 +31,8 @@ from outbound_transfer.delivery.memory import (
     was_cleared_since,
 )
 from outbound_transfer.delivery.observer import DeliveryObserver
-from outbound_transfer.files.uploads import FinishedUpload, attach_sources
-from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import AlreadyDelivered, NotFound
-from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
 from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -46,7 +41,6 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.memory_store import MemoryStore
     from outbound_transfer.delivery.order import Order
     from outbound_transfer.delivery.task_facts import TaskFacts
-    from outbound_transfer.files.sources import Source
     from outbound_transfer.protocol.models import Transfer
 
 _GIVE_KEY: Final = "give it another delivery_key."
@@ -65,7 +59,6 @@ class Delivery:
     :param on_draft: called once the draft or the sent transfer that this try works on is known.
     :param on_sent: called when this try has sent its transfer.
     :param is_of_other_key: returns whether a transfer was delivered under another delivery key.
-    :ivar memory: what is remembered, as this try knows it.
     """
 
     def __init__(
@@ -81,16 +74,19 @@ class Delivery:
         on_sent: Callable[[], object] = lambda: None,
         is_of_other_key: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
     ) -> None:
+        observer = observer or DeliveryObserver()
         self.client, self.store, self.log, self.facts, self.scope = client, store, log, facts, scope
-        self.observer = observer or DeliveryObserver()
-        self.evidence = EvidenceCollector(client, facts, scope, self.observer, is_of_other_key)
-        self.memory = Memory(facts.writer, scope)
+        self.evidence = EvidenceCollector(client, facts, scope, observer, is_of_other_key)
+        self.draft = DraftWriter(client, store, log, Memory(facts.writer, scope), observer)
         self._on_draft, self._on_sent = on_draft, on_sent
         self._is_complete, self._may_resend = True, False
         #: Whether an attempt at the send was made before, after which the next one has waited.
         self._has_waited = facts.is_resumed
-        #: Whether this try works on the draft, and whether a call that changes it may still be under way.
-        self._is_writer = self._may_be_in_flight = False
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered, as this try knows it."""
+        return self.draft.memory
 
     @property
     def transfer(self) -> Transfer | None:
@@ -108,23 +104,16 @@ class Delivery:
         remembered, self._is_complete = self.store.begin()
         question = question if self._is_complete else self.facts.missing_memory.or_wider(question)
         before, writer = remembered or Memory(self.facts.writer, self.scope), self.facts.writer
-        self.memory = before.continued(writer, question, is_complete=self._is_complete)
+        self.draft.memory = before.continued(writer, question, is_complete=self._is_complete)
         self.store.save_verified(self.memory)
 
-    def inherit(self, question: Likeness) -> Delivery:
-        """Take over a question that this task has left open under a delivery key."""
-        self.memory = replace(self.memory, question=question.or_wider(self.memory.question))
-        self.store.save(self.memory)
-        return self
-
-    def point_to(self, scope: Scope) -> None:
-        """Remember that the task works elsewhere from now on: its own memory is about nothing that can be sent."""
-        self.memory = Memory(self.facts.writer, scope, question=self.memory.question)
-        self.store.save(self.memory)
+    def keep(self, **known: Any) -> None:
+        """Store what is known beside what is remembered."""
+        self.draft.keep(replace(self.memory, **known))
 
     def load(self) -> None:
         """Load what was delivered under a key; nothing is stored, as it was sent and never changes again."""
-        self.memory = self.store.read() or self.memory
+        self.draft.memory = self.store.read() or self.memory
 
     def may_be_sent(self, *, resend: bool) -> bool:
         """Return whether an earlier try may have sent something, so that this one must be asked for the very same.
@@ -158,7 +147,7 @@ class Delivery:
         if not transfer.is_draft:
             return transfer
         try:
-            self._fill(order.find(), max_parallel_uploads)
+            self.draft.fill(transfer, order.find(), max_parallel_uploads)
             return self._send(order)
         except NotFound:
             self.store.check_still_own()  # whoever has taken over has discarded the draft
@@ -171,14 +160,17 @@ class Delivery:
         :raises AlreadyDelivered: what to deliver was sent, or may have been, and must not be sent again.
         """
         self.evidence.is_shared = is_shared
-        self.memory = self.evidence.ask(self.memory, order)
+        self.draft.memory = self.evidence.ask(self.memory, order)
         while True:
             decision = self._decide(Step.PREPARE, order)
             match decision.action:
                 case Action.CREATE:
-                    return self._create(order)
+                    order.find()  # a missing file must leave no draft behind
+                    phase = Phase.SENDING if is_shared else Phase.DRAFT
+                    return self._work_on(self.draft.create(order.new, self.evidence.digests(order), phase))
                 case Action.RESUME:
-                    return self._resume()
+                    self.draft.resume()
+                    return self._work_on(self.transfer)
                 case Action.RETURN:
                     return self._return(order)
                 case _:
@@ -206,99 +198,22 @@ class Delivery:
             case Action.SUPERSEDE:
                 self.log.warning("Resending (resend=True): transfer '%s' may be sent", self.memory.draft_id)
                 arguments = arguments_of(order.new, order.files) if order else {}
-                self._remember(Action.SUPERSEDE, licence=digest(licence_of(self.facts.writer, arguments)))
+                self.draft.remember(Action.SUPERSEDE, licence=digest(licence_of(self.facts.writer, arguments)))
             case Action.FORGET | Action.REVERT:
                 self.log.warning("Transfer '%s' of an earlier try: %s", self.memory.draft_id, decision.action.value)
-                self._remember(decision.action)
+                self.draft.remember(decision.action)
             case _:
                 assert decision.reason is not None, decision
-                raise self._refusal(decision.reason, order, self.evidence.seen.found)
+                raise self._refusal(decision.reason, order, self.evidence.seen_of(self.memory).found)
 
-    def _discard(self) -> bool:
-        """Remove the draft; return False if it turns out to be sent."""
-        memory, self._is_writer = self.memory, False
-        if memory.phase is not Phase.SENDING or self.evidence.seen.by_id is ById.DRAFT:
-            # Nobody has sent it. Should the removal end unheard, or late, the next try neither doubts nor continues it.
-            self.memory = replace(memory, phase=Phase.DRAFT)
-            self.store.save(self.memory)
-        if self.client.run(flows.discard_draft(memory.draft_id)) is DiscardOutcome.SENT:
-            self.evidence.forget()
-            return False
-        self.observer.record_draft_removed(memory.draft_id)
-        self.log.info("Discarded draft %s", memory.draft_id)
-        self._remember(Action.DISCARD)
-        return True
-
-    def _remember(self, action: Action, **known: Any) -> None:
-        """Store what follows from an action."""
-        self.memory = self.memory.after(action, self.facts.writer, **known)
-        self.store.save(self.memory)
-        self.evidence.forget()
-
-    def _resume(self) -> Transfer:
-        assert self.transfer is not None, "it was looked at"
-        self._remember(Action.RESUME, scope=self.scope)
-        self._is_writer = True
-        self.log.info("Resuming draft %s of an earlier try", self.memory.draft_id)
-        self._on_draft(self)
-        return self.transfer
-
-    def _create(self, order: Order) -> Transfer:
-        new = order.new
-        order.find()  # a missing file must leave no draft behind
-        transfer = self.client.run(flows.create_draft(new))
-        self._remember(
-            Action.CREATE,
-            draft_id=transfer.id,
-            identity=digest(identity_of(transfer)),
-            input=self.evidence.digests(order),
-            scope=self.scope,
-            phase=Phase.SENDING if self.evidence.is_shared else Phase.DRAFT,
-        )
-        self.evidence.transfer, self._is_writer = transfer, True
-        self.observer.record_transfer(transfer)
-        self.log.info("Created draft %s for %s", transfer.id, pluralize(len(new.recipients), "recipient"))
+    def _work_on(self, transfer: Transfer | None) -> Transfer:
+        assert transfer is not None, "it was looked at"
+        self.evidence.transfer = transfer
         self._on_draft(self)
         return transfer
 
-    def _fill(self, sources: Sequence[Source], max_parallel_uploads: int) -> None:
-        """Attach the files that the draft does not hold."""
-        held, files = {file.name for file in (self.transfer and self.transfer.files) or ()}, dict(self.memory.files)
-        for source in sources:
-            if source.name in held:
-                self._record_file(source.name, files[source.name])
-
-        def on_attached(upload: FinishedUpload) -> None:
-            source = upload.source
-            location = source.location.encode(errors="replace").decode()  # Airflow stores only valid Unicode
-            file = AttachedFile(source.size, upload.sha256, upload.file.id, source.fingerprint, location)
-            files[source.name] = file
-            self.memory = replace(self.memory, files=dict(files))
-            self._record_file(source.name, file)
-
-        with self._writing():
-            attach_sources(
-                self.client,
-                self.memory.draft_id,
-                [source for source in sources if source.name not in held],
-                max_parallel=max_parallel_uploads,
-                on_attached=on_attached,
-                log=self.log,
-            )
-
-    def _record_file(self, name: str, file: AttachedFile) -> None:
-        self.observer.record_file(self.memory.draft_id, name, file.size, file.sha256)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Note whether a call of the block may still be under way when it ends."""
-        self._may_be_in_flight = True
-        try:
-            yield
-        except DeferRequested as request:  # after all uploads have ended
-            self._may_be_in_flight = request.was_in_doubt
-            raise
-        self._may_be_in_flight = False
+    def _discard(self) -> bool:
+        return self.draft.discard(is_draft=self.evidence.seen_of(self.memory).by_id is ById.DRAFT)
 
     # The send.
 
@@ -310,18 +225,9 @@ class Delivery:
         :raises TaskNotRunning, StateLost, StaleTry: another try decides now.
         :raises WrongTransfer: what was sent is not what was meant.
         """
-        self._remember(Action.SEND)
-        sending = SafeCall(endpoints.send_transfer(self.memory.draft_id))
-        try:
-            transfer = self.client.perform(sending, before_attempt=lambda: self._before_attempt(order))
-        except BaseException:
-            if not sending.may_be_applied and self.memory.phase is Phase.SENDING:
-                self.memory = replace(self.memory, phase=Phase.DRAFT)
-            raise
+        transfer = self.draft.send(lambda: self._before_attempt(order))
         self._on_sent()
         self.evidence.transfer = transfer
-        self.observer.record_transfer(transfer)
-        self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         check_sent(self.memory, transfer)
         return transfer
 
@@ -329,7 +235,7 @@ class Delivery:
         """Ask again whatever may have changed since the last attempt, or since the draft was prepared."""
         if self._has_waited and self.facts.is_mapped:  # the list may be in another order since, and its items cleared
             question = Likeness.EXACT.or_wider(self.memory.question)
-            self.memory = replace(self.memory, question=question)
+            self.draft.memory = replace(self.memory, question=question)
         self._has_waited = True
         self.evidence.forget()
         while True:
@@ -339,17 +245,17 @@ class Delivery:
                     return
                 case Action.CHECK:
                     assert order.is_outdated is not None, "there is something to check"
-                    self.evidence.note(is_outdated=Check.YES if order.is_outdated() else Check.NO)
+                    self.evidence.note(self.memory, is_outdated=Check.YES if order.is_outdated() else Check.NO)
                 case Action.CONFIRM:
                     self.facts.check_still_running()
                     self.store.check_still_own()
-                    self.evidence.note(is_wanted=Check.YES)
+                    self.evidence.note(self.memory, is_wanted=Check.YES)
                 case Action.DISCARD:
                     if not self._discard():
                         return  # an earlier attempt has sent it, as the next one finds out
                     raise DraftOutdated
                 case Action.REFUSE:
-                    found = self.evidence.seen.found
+                    found = self.evidence.seen_of(self.memory).found
                     if not self._discard():
                         return
                     assert decision.reason is not None, decision
@@ -377,7 +283,7 @@ class Delivery:
         """Return the error, and remember what was found."""
         memory = self.memory
         if found:
-            self._remember(
+            self.draft.remember(
                 Action.REFUSE,
                 phase=Phase.SUSPECTED,
                 draft_id=found.id,
@@ -423,12 +329,12 @@ class Delivery:
         if open_client and phase in (Phase.DRAFT, Phase.HANDED_ON):
             self.store.check_still_own()
             with open_client() as client:
-                self.client = self.evidence.client = client
+                self.draft.client = self.evidence.client = client
                 if self.transfer is None:
                     self.evidence.retrieve(self.memory)
                 if self.transfer and self.transfer.is_draft:
                     self._discard()
-        elif phase is Phase.DRAFT and self._is_writer and not self._may_be_in_flight:
-            self._remember(Action.RESUME, phase=Phase.HANDED_ON)
+        elif phase is Phase.DRAFT and self.draft.has_stopped:
+            self.draft.remember(Action.RESUME, phase=Phase.HANDED_ON)
         elif phase is Phase.EMPTY:
             self.store.save(self.memory)

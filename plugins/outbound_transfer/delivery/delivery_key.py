@@ -98,11 +98,13 @@ def begin_delivery(
         resend = resend or (bool(key) and key != before.delivery_key)  # another key is a wish to send again
         question = _withdraw_key(client, context, log, before, scope, facts, resend=resend)
     if not key:
-        return own if question is None else own.inherit(question)
+        if question:
+            own.keep(question=question.or_wider(own.memory.question))
+        return own
     if not before.delivery_key:
         own.withdraw(resend=True)
         question = own.memory.question
-    own.point_to(scope)
+    own.draft.keep(Memory(facts.writer, scope, question=own.memory.question))  # nothing of it can be sent any more
     row = _open_key(context, scope)
     row.claim(lambda owner: find_task_state(context, *owner.task) not in _FINISHED)
     keyed = Delivery(

@@ -52,7 +52,9 @@ class EvidenceCollector:
         self.client, self._facts, self._scope, self._observer = client, facts, scope, observer
         self._is_of_other_key = is_of_other_key
         self.transfer: Transfer | None = None
-        self.seen, self.is_shared, self._may_be_elsewhere = Seen(), False, False
+        self.is_shared = self._may_be_elsewhere = False
+        self._seen: Seen = Seen()
+        self._seen_with: Memory | None = None
 
     def ask(self, memory: Memory, order: Order) -> Memory:
         """Return the memory with the question whether somebody else may have sent this, and what is to be delivered."""
@@ -68,20 +70,24 @@ class EvidenceCollector:
     def digests(self, order: Order) -> InputDigests:
         return InputDigests.of(order.new, order.files, self.client.settings.transfer_api_key)
 
-    def note(self, **seen: Any) -> None:
+    def seen_of(self, memory: Memory) -> Seen:
+        """Return what was seen since this was remembered: what was seen before an action is not known after it."""
+        return self._seen if self._seen_with is memory else Seen()
+
+    def note(self, memory: Memory, **seen: Any) -> None:
         """Add what was seen."""
-        self.seen = self.seen._replace(**seen)
+        self._seen, self._seen_with = self.seen_of(memory)._replace(**seen), memory
 
     def forget(self) -> None:
-        """What was seen before an action is not known after it."""
-        self.seen = Seen()
+        """Let everything be asked again."""
+        self._seen_with = None
 
     def gather(self, memory: Memory, order: Order | None, *, resend: bool) -> Evidence:
         """Return what is known now.
 
         :param order: None if nothing is to be delivered here.
         """
-        seen, arguments = self.seen, arguments_of(order.new, order.files) if order else {}
+        seen, arguments = self.seen_of(memory), arguments_of(order.new, order.files) if order else {}
         return Evidence(
             memory.phase,
             self._compare(memory, order),
@@ -102,7 +108,7 @@ class EvidenceCollector:
             return Input.SAME
         is_same_key = memory.scope.key_check == self._scope.key_check
         compared = memory.input.compare(order.new, self.client.settings.transfer_api_key, is_same_key=is_same_key)
-        files = self.transfer.files if self.transfer and self.seen.by_id is ById.DRAFT else None
+        files = self.transfer.files if self.transfer and self.seen_of(memory).by_id is ById.DRAFT else None
         if compared is Input.SAME and memory.phase is Phase.HANDED_ON and files:
             return Input.SAME if holds_only(files, memory.files, order.find()) else Input.OTHER
         return compared
@@ -122,24 +128,24 @@ class EvidenceCollector:
         is_same_key = memory.scope.key_check == self._scope.key_check
         self._observer.set_current(memory.draft_id)
         if memory.scope.account != self._scope.account:
-            self.seen = Seen(ById.HIDDEN)
+            self.note(memory, by_id=ById.HIDDEN)
             return
         transfer = self.client.run(flows.find_transfer(memory.draft_id))
         if transfer is None:
-            self.seen = Seen(ById.GONE if is_same_key else ById.HIDDEN)
+            self.note(memory, by_id=ById.GONE if is_same_key else ById.HIDDEN)
         elif not matches(memory.identity, identity_of(transfer)):  # an id alone does not identify a transfer
-            self.seen = Seen(ById.GONE)
+            self.note(memory, by_id=ById.GONE)
         else:
             require_file_list(transfer)
             self.transfer = transfer
             self._observer.record_transfer(transfer)
-            self.seen = Seen(ById.DRAFT if transfer.is_draft else ById.SENT)
+            self.note(memory, by_id=ById.DRAFT if transfer.is_draft else ById.SENT)
 
     def search(self, memory: Memory, order: Order) -> None:
         """Ask the service whether it has sent the like."""
         assert memory.question is not None, "there is a question"
         if self._cannot_be_searched(memory):
-            self.note(search=Search.IMPOSSIBLE)
+            self.note(memory, search=Search.IMPOSSIBLE)
             return
         first = frozenset(identity_of(order.first)[1]) if order.first else None
         wanted = SearchTarget(identity_of(order.new), {source.name: source.size for source in order.find()}, first)
@@ -153,7 +159,7 @@ class EvidenceCollector:
             known=known | ({order.first.id} if order.first else set()),
             is_of_other_key=self._is_of_other_key,
         )
-        self.note(search=Search.FOUND if found else Search.NONE, found=found)
+        self.note(memory, search=Search.FOUND if found else Search.NONE, found=found)
 
     def _cannot_be_searched(self, memory: Memory) -> bool:
         """Return whether others may have sent this where the connection does not lead any more."""

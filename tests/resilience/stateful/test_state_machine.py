@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.delivery import delivery, memory
-from outbound_transfer.delivery.delivery import Delivery
+from outbound_transfer.delivery import delivery, evidence, memory
+from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.memory_store import TaskMemoryStore
 from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.operators.transfer import DeliverFilesOperator
@@ -157,13 +157,13 @@ def test_the_machine_finds_old_bytes(begun: Any, monkeypatch: Any) -> None:
     machine.plan_fault("401", skip=4, times=1)
     machine.deliver(resend=False)
     machine.change_source(0, "rewritten")
-    monkeypatch.setattr(delivery, "holds_only", lambda *_: True)
+    monkeypatch.setattr(evidence, "holds_only", lambda *_: True)
     with pytest.raises(AssertionError, match=r"a\.csv was sent with bytes"):
         machine.deliver(resend=False)
 
 
 def test_the_machine_finds_a_success_that_sent_nothing(begun: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Delivery, "_send", lambda self, _: self.client.perform(get_transfer(self.memory.draft_id)))
+    monkeypatch.setattr(DraftWriter, "send", lambda self, _: self.client.perform(get_transfer(self.memory.draft_id)))
     with pytest.raises(AssertionError, match="was not sent"):
         begun().deliver(resend=False)
 
