@@ -379,7 +379,7 @@ class Delivery:
             identity=digest(identity_of(transfer)),
             input=self._digests(order),
             scope=self.scope,
-            phase=Phase.SENDING if self._is_shared else Phase.DRAFT,
+            phase=Phase.SENDING if self._is_shared and not self.client.settings.rehearses else Phase.DRAFT,
         )
         self.transfer, self._is_writer = transfer, True
         self.observer.record_transfer(transfer)
