@@ -60,6 +60,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "How many calls the service grants the key within any 60 seconds.",
                         "schema": {"type": ["integer", "null"], "default": 60, "minimum": 1},
                     },
+                    "rehearse": {
+                        "label": "Rehearse",
+                        "description": "Do everything but the send, then discard the draft: nothing is delivered.",
+                        "schema": {"type": "boolean", "default": False},
+                    },
                 },
             }
         ],
@@ -127,6 +132,17 @@ def get_provider_info() -> dict[str, Any]:
             "outbound_transfer": {
                 "description": "The delivery ledger, what the page of deliveries reads, and the state of deliveries.",
                 "options": {
+                    "rehearse": {
+                        "description": (
+                            "Whether every connection rehearses: a delivery does everything but its send, then "
+                            "discards its draft and is skipped. A connection's extra field rehearse does the same for "
+                            "that connection."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "False",
+                    },
                     "state_conn_id": {
                         "description": (
                             "Connection of the SQL database where deliveries keep their state from try to try. If it "

@@ -146,3 +146,54 @@ def test_a_run_knows_what_its_task_made_in_another(run_dag, connection, sandbox,
     assert asked.xcom("plain") == {plain: True, mapped[0]: False, mapped[1]: False}
     for index in (0, 1):
         assert asked.xcom("mapped", map_index=index) == {plain: False, mapped[0]: True, mapped[1]: True}
+
+
+REMIND = (REPOSITORY / "dags/remind_recipients.py").read_text()
+
+
+@pytest.mark.parametrize("picked_up", [0, 1, 2])
+def test_remind_recipients_reminds_those_who_are_left(
+    run_dag, connection, sandbox, tmp_path, monkeypatch, picked_up
+) -> None:
+    monkeypatch.setenv("OUTBOUND_TRANSFER_POKE_INTERVAL", "1")
+    monkeypatch.setenv("OUTBOUND_TRANSFER_TIMEOUT", "1")
+    recipients = ["ann@example.com", "bob@example.com"]
+    (tmp_path / "a.pdf").write_text("for both")
+
+    # They pick up as soon as it is sent.
+    picking = REMIND.replace("    wait >> remind", f"    deliver >> picked_up({picked_up}) >> wait >> remind").replace(
+        "with DAG(",
+        f"""
+@task
+def picked_up(count: int, ti: Any = None) -> None:
+    import httpx
+
+    transfer_id = ti.xcom_pull("deliver", key="transfer_id")
+    for email in {recipients!r}[:count]:
+        url = f"{sandbox.base_url}/_sandbox/transfers/{{transfer_id}}/pickup"
+        httpx.post(url, json={{"email": email}}).raise_for_status()
+
+
+with DAG(""",
+        1,
+    )
+    run = run_dag(picking, conf={"files": str(tmp_path / "*.pdf"), "recipients": recipients})
+
+    states = run.states()
+    assert states["wait_for_pickup"] == ("success" if picked_up == 2 else "failed")
+    assert states["remind"] == ("skipped" if picked_up == 2 else "success")
+    assert states["report"] == run.state == "success"
+    assert run.xcom("report") == recipients[picked_up:]
+    assert len(sandbox.sent()) == (1 if picked_up == 2 else 2)
+    if picked_up < 2:
+        second = sandbox.sent()[1]
+        assert sandbox.transfer(second)["subject"].startswith("Once more: Reports of ")
+        sandbox.assert_delivered(second, {"a.pdf": b"for both"}, *recipients[picked_up:])
+
+
+def test_remind_recipients_fails_if_nothing_was_delivered(run_dag, connection, sandbox, tmp_path, monkeypatch) -> None:
+    run = run_dag(REMIND.replace("retries=3", "retries=0"), conf={"files": str(tmp_path / "*.pdf")})
+
+    states = run.states()
+    assert (states["deliver"], states["remind"], run.state) == ("failed", "failed", "failed")
+    sandbox.assert_nothing_sent()

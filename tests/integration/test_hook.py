@@ -327,6 +327,7 @@ def test_airflow_shows_the_connection_type_with_its_fields() -> None:
         "verify",
         "web_url",
         "calls_per_minute",
+        "rehearse",
     }
 
 

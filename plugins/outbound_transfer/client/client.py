@@ -28,9 +28,9 @@ from outbound_transfer.client.retry import (
 )
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, send, send_async
-from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited
+from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited, Rehearsed
 from outbound_transfer.protocol.flows import SafeCall
-from outbound_transfer.protocol.messages import Api, Call, Flow, Response, Upload
+from outbound_transfer.protocol.messages import Api, Call, Flow, Operation, Response, Upload
 
 T = TypeVar("T")
 
@@ -102,6 +102,11 @@ class _BaseClient:
     def add_secrets(self, secrets: Iterable[str]) -> None:
         """Let no error or log of the calls from now on quote these texts either."""
         self._secrets += tuple(secrets)
+
+    def _check_may_send(self, call: Call[Any]) -> None:
+        """:raises Rehearsed: the call is a send, and the connection rehearses."""
+        if self.settings.rehearses and call.operation is Operation.SEND:
+            raise Rehearsed("The connection rehearses: nothing is sent")
 
     def _retries(self, call: Call[Any]) -> CallRetries:
         return CallRetries(
@@ -177,6 +182,7 @@ class Client(_BaseClient):
             its request. May perform calls itself. What it raises ends the call, and is raised as it is.
         :return: the decoded response.
         :raises CallError: the error of the last attempt.
+        :raises Rehearsed: instead of a send, if the connection rehearses.
         """
         return _unwrap(lambda: self._perform(call, before_attempt))
 
@@ -191,7 +197,7 @@ class Client(_BaseClient):
         safe_call = call if isinstance(call, SafeCall) else SafeCall(call)
         call = safe_call.call
         self.settings.key(call.api)  # a key that is missing fails here, where nothing is in doubt
-        retries, before_request = self._retries(call), partial(self._call_hook, before_attempt)
+        retries, before_request = self._retries(call), partial(self._before_request, call, before_attempt)
 
         def send(request: Call[Any]) -> Response:
             retries.begin()
@@ -223,12 +229,13 @@ class Client(_BaseClient):
             self._wait(delay)
             passed = timestamp
 
-    def _call_hook(self, before_attempt: Callable[[], object]) -> None:
+    def _before_request(self, call: Call[Any], before_attempt: Callable[[], object]) -> None:
         try:
             with self._progress.pending():
                 before_attempt()
         except CallError as error:
             raise _AttemptPrevented(error) from None
+        self._check_may_send(call)
 
     def stop(self) -> None:
         """Make the calls of other threads end soon, for good: uploads break off, and no call waits for a retry.
@@ -283,6 +290,7 @@ class AsyncClient(_BaseClient):
 
         :return: the decoded response.
         :raises CallError: the error of the last attempt.
+        :raises Rehearsed: instead of a send, if the connection rehearses.
         """
         if self._allowance and (delay := await asyncio.to_thread(self._reserve, call)):
             await self._sleep(delay)
@@ -291,7 +299,7 @@ class AsyncClient(_BaseClient):
         retries.begin()
 
         async def attempt() -> T:
-            return await drive_async(safe_call(), self._send)
+            return await drive_async(safe_call(partial(self._check_may_send, call)), self._send)
 
         result: T = await AsyncRetrying(sleep=self._sleep, **retries.options)(attempt)
         self._record_success(call)

@@ -39,6 +39,7 @@ class Settings:
     :ivar verify: whether to check the service's TLS certificate.
     :ivar web_url: address of the account's web application, for links; "" for the base URL.
     :ivar calls_per_minute: calls that the service grants the key within any 60 seconds (service-api.md, R53).
+    :ivar rehearses: whether no transfer is sent: a send ends in :class:`.Rehearsed`, right before its request.
     :raises InvalidSettings: the address, the timeout or the number of calls is unusable.
     """
 
@@ -49,6 +50,7 @@ class Settings:
     verify: bool = True
     web_url: str = ""
     calls_per_minute: int = DEFAULT_CALLS_PER_MINUTE
+    rehearses: bool = False
 
     def __post_init__(self) -> None:
         url = _split(self.base_url)

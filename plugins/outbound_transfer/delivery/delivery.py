@@ -166,7 +166,8 @@ class Delivery:
             match decision.action:
                 case Action.CREATE:
                     order.find()  # a missing file must leave no draft behind
-                    phase = Phase.SENDING if is_shared else Phase.DRAFT
+                    may_be_sent = is_shared and not self.client.settings.rehearses
+                    phase = Phase.SENDING if may_be_sent else Phase.DRAFT
                     return self._work_on(self.draft.create(order.new, self.evidence.digests(order), phase))
                 case Action.RESUME:
                     self.draft.resume()

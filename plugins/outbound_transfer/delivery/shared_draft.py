@@ -18,7 +18,7 @@ from outbound_transfer.delivery.memory import Likeness, Memory, matches
 from outbound_transfer.delivery.search import SearchTarget, find_like
 from outbound_transfer.delivery.task_facts import MADE_KEY, iter_mappings
 from outbound_transfer.protocol import endpoints, flows
-from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, WrongTransfer
+from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import to_builtins
@@ -41,6 +41,7 @@ class Made(msgspec.Struct, frozen=True):
     :ivar question: how alike a sent transfer must be to stop the send; None if nobody else can have sent it.
     :ivar superseded: ids of what was sent before a resend.
     :ivar delivery_key: under which other runs may have made it.
+    :ivar is_rehearsal: whether it is never sent, wherever the connection leads by then.
     """
 
     transfer_id: str
@@ -49,11 +50,13 @@ class Made(msgspec.Struct, frozen=True):
     question: Likeness | None = None
     superseded: tuple[str, ...] = ()
     delivery_key: str = ""
+    is_rehearsal: bool = False
 
     @classmethod
-    def of(cls, memory: Memory, question: Likeness | None = None) -> Made:
+    def of(cls, memory: Memory, question: Likeness | None = None, *, is_rehearsal: bool = False) -> Made:
         scope, superseded = memory.scope, tuple(one.draft_id for one in memory.superseded)
-        return cls(memory.draft_id, scope.account, memory.identity, question, superseded, scope.delivery_key)
+        key = scope.delivery_key
+        return cls(memory.draft_id, scope.account, memory.identity, question, superseded, key, is_rehearsal)
 
     def publish(self, context: Context) -> None:
         """Store it as an XCom. Airflow removes those of a task when it starts anew, so what was superseded is there."""
@@ -166,6 +169,8 @@ class SharedDraft:
         if question:
             self._fail_if_like_was_sent(transfer, question)
         self.facts.check_still_running()
+        if self.made.is_rehearsal:
+            raise Rehearsed("The draft was made by a rehearsal: it is not sent")
 
     def _check_files(self, draft: Transfer) -> None:
         attached = self._pull(ATTACHED_KEY)

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from outbound_transfer.airflow_compat.names import conf
+
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
@@ -25,6 +27,7 @@ class ConnectionExtra(msgspec.Struct):
     verify: bool = True
     web_url: str = ""
     calls_per_minute: int = 0
+    rehearse: bool = False
 
 
 #: What the error about an extra field asks for.
@@ -34,11 +37,12 @@ _EXPECTED: Final = {
     "verify": "true or false",
     "web_url": "a text",
     "calls_per_minute": "a whole number",
+    "rehearse": "true or false",
 }
 
 
 def settings_from_connection(connection: Connection) -> Settings:
-    """Return the settings of an Airflow connection.
+    """Return the settings of an Airflow connection; Airflow's configuration can make all connections rehearse.
 
     :raises InvalidSettings: naming the field to correct.
     """
@@ -59,6 +63,7 @@ def settings_from_connection(connection: Connection) -> Settings:
         verify=extra.verify,
         web_url=extra.web_url,
         calls_per_minute=extra.calls_per_minute or DEFAULT_CALLS_PER_MINUTE,
+        rehearses=extra.rehearse or conf.getboolean("outbound_transfer", "rehearse", fallback=False),
     )
 
 

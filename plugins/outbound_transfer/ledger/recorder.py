@@ -15,6 +15,7 @@ from outbound_transfer.airflow_compat.names import AirflowFailException, redact
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.models import Transfer
+from outbound_transfer.protocol.outcomes import REHEARSED
 from outbound_transfer.warehouse.deliveries import (
     DISCARDED,
     MAX_ERROR,
@@ -133,7 +134,13 @@ class DeliveryRecorder(DeliveryObserver):
     @_never_raises
     def record_draft_removed(self, transfer_id: str) -> None:
         """Record that the draft was discarded."""
-        self._change(transfer_id, status=DISCARDED)
+        update = self._updates.get(transfer_id)
+        self._change(transfer_id, status=REHEARSED if update and update.status == REHEARSED else DISCARDED)
+
+    @_never_raises
+    def record_rehearsal(self, transfer_id: str) -> None:
+        """Record that the draft is not sent, as its connection rehearses."""
+        self._change(transfer_id, status=REHEARSED)
 
     @_never_raises
     def record_error(self, error: BaseException) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from airflow.sdk import BaseOperator, XComArg
 
 from outbound_transfer.airflow_compat.names import NEVER_EXPIRE, AirflowSkipException
 from outbound_transfer.operators.transfer import DeliverFilesOperator
@@ -33,6 +35,10 @@ SUBJECT_PREFIX: Final = "Once more: "
 
 #: Where the task stores to whom it delivers.
 _STATE_KEY: Final = "outbound_transfer_redelivery"
+
+
+#: Rules by which Airflow skips a task after one that has succeeded, or runs it after a delivery that has not begun.
+_RULES_THAT_SKIP: Final = ("all_failed", "all_skipped", "one_failed")
 
 
 class _Selection(msgspec.Struct):
@@ -84,6 +90,12 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     ) -> None:
         super().__init__(subject=subject, message=message, recipients=recipients, security=security, **kwargs)
         self.transfer_id = transfer_id
+        if isinstance(transfer_id, XComArg) and self.trigger_rule in _RULES_THAT_SKIP:
+            raise InvalidDelivery(
+                f"{self.task_id}: transfer_id is the output of a task, which is directly upstream by that. After its "
+                f"success, the trigger rule '{self.trigger_rule.value}' skips this task, or it runs without a delivery."
+                " Use remind_recipients(…), which takes the task that delivers"
+            )
 
     def begin(self, client: Client, context: Context) -> Delivery:
         self.transfer_id = resolve_transfer_id(self.transfer_id)
@@ -170,6 +182,89 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         selection = _Selection(digest([first.id, identity_of(first)]), positions)
         delivery.store.values.set(_STATE_KEY, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
         return sorted(outstanding)
+
+
+class _Reminder(RedeliverFilesOperator):
+    """Delivers again what a task of its run has delivered; see :func:`remind_recipients`."""
+
+    custom_operator_name = "remind_recipients"
+
+    #: The task that has delivered.
+    delivering_task_id: str
+
+    def begin(self, client: Client, context: Context) -> Delivery:
+        self.transfer_id = self._find_sent_transfer(client, context)
+        return super().begin(client, context)
+
+    def prepare(self, delivery: Delivery, context: Context) -> None:
+        given = self.subject, self.message  # a function also returns those of the first delivery
+        super().prepare(delivery, context)
+        self.subject, self.message = given
+
+    def _find_sent_transfer(self, client: Client, context: Context) -> str:
+        """Return the id of the transfer that the task has sent, whatever has become of the task since.
+
+        :raises AirflowSkipException: it was skipped before its send.
+        :raises InvalidDelivery: it has sent nothing.
+        """
+        from outbound_transfer.delivery.task_facts import find_task_state
+        from outbound_transfer.protocol import flows
+
+        ti, task_id = context["ti"], self.delivering_task_id
+        index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
+        transfer_id = ti.xcom_pull(task_ids=task_id, key="transfer_id", map_indexes=index)
+        first = client.run(flows.find_transfer(transfer_id)) if transfer_id else None
+        if first and not first.is_draft:
+            return first.id
+        state = find_task_state(context, ti.dag_id, ti.run_id, task_id, index)
+        if state == "skipped":
+            raise AirflowSkipException(f"Task '{task_id}' was skipped: there is nothing to remind of")
+        raise InvalidDelivery(f"Task '{task_id}' has sent nothing (its state: {state}), so nobody is reminded")
+
+
+def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **arguments: Any) -> RedeliverFilesOperator:
+    """Make a task that delivers again what another task delivers, to those who have not picked it up by then.
+
+    It runs when all tasks upstream have finished, however they have: after a sensor that failed at its timeout, too. It
+    is skipped if everybody has picked up, or if the other task was skipped; it fails if that has delivered nothing.
+    Put it after what it is to wait for: ``deliver >> wait >> remind_recipients(deliver)``.
+
+    :param delivery: the task that delivers: a :class:`.DeliverFilesOperator`, a ``SqlToOutboundTransferOperator``, or
+        the result of a function of ``@task.deliver_files``. The reminder takes its files or queries, recipients and
+        options; the files must have the names and sizes of those that were sent.
+    :param arguments: of :class:`RedeliverFilesOperator`, such as ``subject``, ``message`` or ``retries``.
+    :raises InvalidDelivery: the other task delivers nothing, or is mapped otherwise than this one.
+    """
+    task = getattr(delivery, "operator", delivery)
+    if not isinstance(task, DeliverFilesOperator):
+        raise InvalidDelivery(
+            f"{task_id}: {getattr(task, 'task_id', task)!r:.100} is no task that delivers, or it is mapped. The "
+            "reminder of a mapped delivery belongs into a mapped task group with it"
+        )
+    given = {name: getattr(task, name) for name in _names_of_content(type(task)) if hasattr(task, name)}
+    kind = type("RemindRecipientsOperator", (_Reminder, type(task)), {"__doc__": remind_recipients.__doc__})
+    given |= {"subject": None, "message": None, "trigger_rule": "all_done", **arguments}
+    reminder: _Reminder = kind(task_id=task_id, transfer_id=None, **given)
+    if reminder.get_closest_mapped_task_group() is not task.get_closest_mapped_task_group():
+        raise InvalidDelivery(f"{task_id}: it and '{task.task_id}' must be in the same mapped task group")
+    reminder.delivering_task_id = task.task_id
+    reminder.set_upstream(task)
+    return reminder
+
+
+#: Arguments of a delivery that say how it is made and not what is delivered; a reminder has its own.
+_OWN_ARGUMENTS: Final = frozenset(
+    {"self", "task_id", "resend", "delivery_key", "wait", "timeout", "on_expired", "on_canceled", "accept_partial"}
+    | {"poke_interval", "finish_in_triggerer", "keep_draft"}
+)
+
+
+def _names_of_content(kind: type) -> set[str]:
+    """Return the arguments of an operator that say what is delivered, and through which connection."""
+    classes = kind.__mro__[: kind.__mro__.index(BaseOperator)]
+    signatures = [inspect.signature(each.__init__) for each in classes if "__init__" in vars(each)]  # type: ignore[misc]
+    parameters = [parameter for signature in signatures for parameter in signature.parameters.values()]
+    return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _OWN_ARGUMENTS
 
 
 def _how_to_deliver(delivery: Delivery) -> str:

@@ -19,7 +19,7 @@ from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator
-from outbound_transfer.operators.transfer_task import SendingOperator, TransferTaskOperator
+from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
@@ -75,7 +75,8 @@ class CreateTransferOperator(NewTransferOperator):
         self.load_recipients(delivery)
         order = Order(self.new_transfer(), resend=to_flag(self.resend, "resend"))
         transfer = delivery.prepare(order, is_shared=True)
-        Made.of(delivery.memory, delivery.open_question(order)).publish(context)
+        question = delivery.open_question(order)
+        Made.of(delivery.memory, question, is_rehearsal=client.settings.rehearses).publish(context)
         push_link(context, client.settings, transfer.id)
         return transfer.id
 
@@ -156,7 +157,13 @@ class SendTransferOperator(SendingOperator):
         self.recorder.set_current(self._sends)
         self._draft = draft = self.shared_draft(hook.get_conn(), context, self._sends)
         Made(self._sends, draft.account).publish(context)
-        transfer = draft.send()
+        self.announce(draft.client, context)
+        try:
+            with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
+                transfer = draft.send()
+        except RehearsalFinished:
+            draft.discard()
+            raise
         if draft.has_sent:
             metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
         self.recorder.record_transfer(transfer)
@@ -260,10 +267,16 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         from outbound_transfer.files.content import Spool
 
         client = hook.get_conn()
+        self.announce(client, context)
         self._delivery = delivery = self.begin(client, context)
         if delivery.memory.draft_id:  # Airflow has removed the XComs of the try that made it
             self._publish(context, delivery)
-        with Spool() as spool, delivery.closing(self._is_final, self._open_client), self._no_skip_after_send(delivery):
+        with (
+            Spool() as spool,
+            delivery.closing(self._is_final, self._open_client),
+            self.finishing_rehearsal(client, context, lambda: delivery.memory.draft_id),
+            self._no_skip_after_send(delivery),
+        ):
             transfer = self.deliver(delivery, context, spool)
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
@@ -333,6 +346,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         """Return whether no later try of the task sends its draft, so that it is to be removed."""
         from outbound_transfer.client.deferral import DeferRequested
 
+        if isinstance(error, RehearsalFinished):
+            return True
         if self.keep_draft or isinstance(error, DeferRequested | AirflowRescheduleException):
             return False
         if isinstance(error, AirflowSkipException):

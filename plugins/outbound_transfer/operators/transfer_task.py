@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,15 @@ from outbound_transfer.airflow_compat.names import (
     AirflowSkipException,
     TaskDeferred,
 )
+from outbound_transfer.airflow_compat.task_try import is_test_run
 from outbound_transfer.airflow_compat.version import HAS_TABS
 from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.protocol.outcomes import TransferOutcome
+from outbound_transfer.protocol.errors import Rehearsed
+from outbound_transfer.protocol.models import to_result
+from outbound_transfer.protocol.outcomes import REHEARSED, TransferOutcome
+from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.outcome_report import report_outcome
 
 if TYPE_CHECKING:
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.shared_draft import SharedDraft
     from outbound_transfer.delivery.task_facts import TaskFacts
     from outbound_transfer.protocol.models import Transfer
+
+
+class RehearsalFinished(AirflowSkipException):
+    """The task has done everything but its send."""
 
 
 class TransferTaskOperator(OutboundTransferOperator):
@@ -89,14 +97,48 @@ class SendingOperator(TransferTaskOperator):
                 yield
             except (AirflowSkipException, AirflowRescheduleException, TaskDeferred):
                 raise
-            except (KeyboardInterrupt, SystemExit) as interrupt:  # Airflow does not show their text
+            except (KeyboardInterrupt, SystemExit) as interrupt:
                 if text := self._describe_send(str(interrupt), context):
                     self.log.error("%s", text)
+                    if isinstance(interrupt, KeyboardInterrupt):  # Airflow does not show the text of the other
+                        interrupt.args = (text,)
                 raise
             except BaseException as error:
                 if text := self._describe_send(str(error), context):
                     _change_text(error, text)
                 raise
+
+    def announce(self, client: Client, context: Context) -> None:
+        """Log whether this try sends for real, where somebody may not expect it."""
+        account = client.settings.account
+        if client.settings.rehearses:
+            self.log.warning("Rehearsal: nothing is sent to anybody through %s, and the draft is discarded", account)
+        elif is_test_run(context) and not self._was_deferred:
+            self.log.warning(
+                "THIS TEST RUN SENDS FOR REAL through %s: so do `airflow dags test`, `airflow tasks test` and "
+                "`dag.test()`, once for each run that they make. To leave the send out, set "
+                "AIRFLOW__OUTBOUND_TRANSFER__REHEARSE=True",
+                account,
+            )
+
+    @contextmanager
+    def finishing_rehearsal(self, client: Client, context: Context, draft_id: Callable[[], str]) -> Iterator[None]:
+        """Skip the task if the connection rehearses: what runs after a delivery is not to run. Its result is the draft.
+
+        :raises RehearsalFinished: instead of the send.
+        """
+        from outbound_transfer.protocol import endpoints
+
+        try:
+            yield
+        except Rehearsed:
+            draft = client.perform(endpoints.get_transfer(draft_id()))
+            self.recorder.record_rehearsal(draft.id)
+            context["ti"].xcom_push("return_value", {**to_result(draft), "status": REHEARSED})
+            raise RehearsalFinished(
+                f"Rehearsal: transfer '{draft.id}' with {pluralize(len(draft.files or ()), 'file')} would be sent to "
+                f"{pluralize(len(draft.recipients), 'recipient')} now. Nothing is sent, and the draft is discarded"
+            ) from None
 
     def possibly_sent_id(self, context: Context) -> str:
         """Return the id of what this task has sent or may have sent; "" if it has sent nothing."""

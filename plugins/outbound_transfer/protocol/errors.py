@@ -13,6 +13,7 @@ OutboundTransferError
 ├── WrongTransfer                the id belongs to another transfer than expected
 ├── AlreadyDelivered             it was sent, or may have been, and must not be sent again
 ├── TaskNotRunning               Airflow has given the task's try up
+├── Rehearsed                    all is done but the send, which a rehearsal leaves out
 ├── CallError                    a call failed
 │   ├── NotConnected             no request reached the service
 │   ├── ConnectionLost           *in doubt: the call may have been applied*
@@ -97,6 +98,10 @@ class AlreadyDelivered(OutboundTransferError):
 
 class TaskNotRunning(OutboundTransferError):
     """Airflow has given this try up: it must do nothing that cannot be undone."""
+
+
+class Rehearsed(OutboundTransferError):
+    """The connection rehearses: everything before the send is done, and the send is not made."""
 
 
 class CallError(OutboundTransferError):

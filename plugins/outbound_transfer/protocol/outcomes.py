@@ -13,6 +13,9 @@ from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 #: Statuses that no longer change (service-api.md, R18).
 TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED)
 
+#: Status of a draft that a rehearsal has discarded instead of sending it. The service does not know it.
+REHEARSED: Final = "rehearsed"
+
 #: All documented statuses (service-api.md, R17).
 KNOWN_STATUSES: Final = (DRAFT, PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
 

@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
+from outbound_transfer.protocol.outcomes import REHEARSED
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 
@@ -23,7 +24,7 @@ DELETED: Final = "deleted"
 
 #: Terminal statuses of the ledger: those of the service, of a discarded draft, of a deleted transfer, and of a
 #: task without a draft.
-LEDGER_TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED, DISCARDED, DELETED, FAILED)
+LEDGER_TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED, DISCARDED, REHEARSED, DELETED, FAILED)
 
 #: Labels of the status filter.
 CHOICES: Final = {
@@ -38,6 +39,7 @@ CHOICES: Final = {
     EXPIRED: "Expired",
     CANCELED: "Canceled",
     DISCARDED: "Discarded",
+    REHEARSED: "Rehearsed",
     DELETED: "Deleted",
 }
 

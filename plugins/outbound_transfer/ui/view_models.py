@@ -14,6 +14,7 @@ from outbound_transfer.client.settings import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.client.web_links import transfer_url
 from outbound_transfer.files.progress import format_bytes
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
+from outbound_transfer.protocol.outcomes import REHEARSED
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui.filters import DELETED, LEDGER_TERMINAL_STATUSES
 from outbound_transfer.ui.formatting import DASH, format_duration, parse_timestamp
@@ -29,7 +30,7 @@ OUTCOMES: Final = {
     "complete": ("Complete", (COMPLETE,)),
     "in-flight": ("In flight", ()),
     "expired": ("Expired", (EXPIRED,)),
-    "canceled": ("Canceled or deleted", (CANCELED, DISCARDED, DELETED)),
+    "canceled": ("Canceled or deleted", (CANCELED, DISCARDED, REHEARSED, DELETED)),
     "draft": ("Not sent", (DRAFT,)),
     "failed": ("Failed", (FAILED,)),
 }

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from outbound_transfer.protocol.models import COMPLETE
-from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES, status_rank
+from outbound_transfer.protocol.outcomes import REHEARSED, TERMINAL_STATUSES, status_rank
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, TableGroup, ensure_schema
@@ -93,7 +93,7 @@ class DeliveryUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one task knows about one delivery. Timestamps: :func:`.timestamps.format_timestamp`.
 
     :ivar started_at: when the task first had the delivery; ``at``: time of the newest information.
-    :ivar status: the service's, or ``discarded``; None if unknown, like the next five.
+    :ivar status: the service's, ``discarded`` or ``rehearsed``; None if unknown, like the next five.
     :ivar recipients: those of a sent transfer; empty if they are unknown, or not to be recorded.
     :ivar error: error of the task's try; None if there is none (yet); unset if the task does not own the delivery.
     :ivar files: files that the task has attached: ``{"size": bytes, "sha256": hex or None}`` by name.
@@ -132,7 +132,7 @@ def merge(row: Mapping[str, Any] | None, update: DeliveryUpdate, now: str) -> di
     new["sent_at"] = update.sent_at or row["sent_at"]
     new["recipient_count"] = row["recipient_count"] if update.recipient_count is None else update.recipient_count
     new["picked_up_count"] = max(update.picked_up_count, row["picked_up_count"])
-    if row["finished_at"] is None and new["status"] in (*TERMINAL_STATUSES, DISCARDED):
+    if row["finished_at"] is None and new["status"] in (*TERMINAL_STATUSES, DISCARDED, REHEARSED):
         new["finished_at"] = update.at
     if update.error is not msgspec.UNSET:
         new["error"] = update.error
@@ -188,7 +188,7 @@ def _new_row_of_failure(failure: DeliveryFailure) -> dict[str, Any]:
 
 
 def _status_rank(status: str) -> int:
-    return status_rank(COMPLETE if status == DISCARDED else status)
+    return status_rank(COMPLETE if status in (DISCARDED, REHEARSED) else status)
 
 
 def _files(before: Sequence[Mapping[str, Any]], update: DeliveryUpdate) -> list[dict[str, Any]]:
@@ -289,8 +289,8 @@ class DeliveryTables:
             self._warehouse.run(
                 tx,
                 "SELECT [account], [transfer_id], [try_number] FROM {deliveries} WHERE [run_id] = ? AND [dag_id] = ?"
-                " AND [task_id] = ? AND [map_index] = ? AND [status] NOT IN (?, ?) ORDER BY [created_at] DESC",
-                (task.run_id, task.dag_id, task.task_id, task.map_index, DISCARDED, FAILED),
+                " AND [task_id] = ? AND [map_index] = ? AND [status] NOT IN (?, ?, ?) ORDER BY [created_at] DESC",
+                (task.run_id, task.dag_id, task.task_id, task.map_index, DISCARDED, REHEARSED, FAILED),
             )
             if drafts := fetch_all(tx):
                 *draft, try_number = drafts[0]

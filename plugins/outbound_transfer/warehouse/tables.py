@@ -259,9 +259,9 @@ DELIVERIES: Final = Table(
     _column(
         "status",
         TEXT,
-        "the last status that the delivery's own tasks saw, or `discarded`. `transfers` may be newer. `failed`: the "
-        "task's last try failed before it had a draft; `account` is then `-`, and `transfer_id` stands for the task "
-        "instance",
+        "the last status that the delivery's own tasks saw, or `discarded`; `rehearsed`: discarded instead of sent. "
+        "`transfers` may be newer. `failed`: the task's last try failed before it had a draft; `account` is then `-`, "
+        "and `transfer_id` stands for the task instance",
     ),
     _column(
         "error", TEXT, "what ended the last attempt, on one line and without addresses; NULL if nothing did", null=True

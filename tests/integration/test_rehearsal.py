@@ -1,0 +1,271 @@
+"""A rehearsal: everything but the send, and no draft stays. Only `rehearse` stands between it and a real delivery."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
+from outbound_transfer.client import client
+from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.operators.redelivery import RedeliverFilesOperator
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    SendTransferOperator,
+)
+from outbound_transfer.protocol.errors import NotFound, Rehearsed
+from outbound_transfer.protocol.messages import Operation
+from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+from support.deliveries import BOTH_MODES, DELIVERY, counts, task_instance
+from support.keyed_tasks import STATE_CONN_ID, keyed_task, sqlite_connection
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+OPTION = "AIRFLOW__OUTBOUND_TRANSFER__REHEARSE"
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+
+pytestmark = pytest.mark.usefixtures("connection")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    for path in paths:
+        path.write_text(path.name * 100)
+    return [str(path) for path in paths]
+
+
+@pytest.fixture
+def time(sandbox) -> SimulatedClock:
+    return SimulatedClock(sandbox)
+
+
+@pytest.fixture
+def rehearse(monkeypatch) -> Callable[[bool], None]:
+    def rehearse(is_on: bool) -> None:
+        extra = json.loads(os.environ[CONNECTION])
+        monkeypatch.setenv(CONNECTION, json.dumps({**extra, "extra": {**extra["extra"], "rehearse": is_on}}))
+
+    return rehearse
+
+
+@pytest.fixture
+def query(tmp_path, monkeypatch) -> dict[str, Any]:
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as database, database:
+        database.execute("CREATE TABLE orders (id INTEGER)")
+        database.execute("INSERT INTO orders VALUES (1)")
+    monkeypatch.setenv("AIRFLOW_CONN_ROWS", sqlite_connection(tmp_path / "rows.db"))
+    return {"sql_conn_id": "rows", "sql": "SELECT id FROM orders", "file_name": "orders.csv", **DELIVERY}
+
+
+@pytest.fixture
+def make(files, time, query) -> Callable[..., FakeTaskInstance]:
+    """A delivery of each kind."""
+
+    def make(kind: str, **arguments: Any) -> FakeTaskInstance:
+        if kind == "query":
+            return task_instance(SqlToOutboundTransferOperator, time, **query, **arguments)
+        if kind == "decorator":
+            given = {"python_callable": lambda: files, **DELIVERY, **arguments}
+            return task_instance(_DeliverFilesDecoratedOperator, time, **given)
+        if kind == "key":
+            return keyed_task("run", time, files=files, **arguments)
+        return task_instance(DeliverFilesOperator, time, **{"files": files, **DELIVERY, **arguments})
+
+    return make
+
+
+def rehearsed(task: FakeTaskInstance, sandbox: Any) -> dict[str, Any]:
+    """Run the task, which must be skipped with no transfer sent and no draft left; return its result."""
+    sent = len(sandbox.ledger())
+    with pytest.raises(AirflowSkipException, match="Rehearsal: transfer 'tr_.* Nothing is sent"):
+        task.run()
+    assert len(sandbox.ledger()) == sent
+    result = task.xcoms["return_value"]
+    with OutboundTransferHook() as hook, pytest.raises(NotFound):
+        hook.get_transfer(result["id"])
+    return dict(result)
+
+
+KINDS = pytest.mark.parametrize("kind", ["files", "query", "decorator", "key"])
+
+
+@KINDS
+def test_everything_but_the_send_is_done(make, sandbox, rehearse, kind, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
+    monkeypatch.setenv(STATE_CONN_ID, "states")
+    rehearse(True)
+    task = make(kind)
+
+    result = rehearsed(task, sandbox)
+
+    assert result["status"] == "rehearsed"
+    assert [each["email"] for each in result["recipients"]] == ["ann@example.com"]
+    assert {file["name"] for file in result["files"]} == ({"orders.csv"} if kind == "query" else {"a.csv", "b.csv"})
+    assert counts(sandbox)["POST", "send", 200] == 0
+
+    rehearse(False)
+    task.clear()
+    assert task.run()["status"] == "pending", "a rehearsal leaves nothing behind that stops the delivery"
+    assert counts(sandbox)["POST", "send", 200] == 1
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("arguments", [{"keep_draft": True}, {"wait": True}, {"resend": True}])
+def test_no_argument_lets_a_rehearsal_send_or_keep_its_draft(make, sandbox, rehearse, deferrable, arguments) -> None:
+    rehearse(True)
+
+    rehearsed(make("files", deferrable=deferrable, retries=1, **arguments), sandbox)
+
+
+def test_the_option_rehearses_on_every_connection(make, sandbox, rehearse, monkeypatch) -> None:
+    rehearse(False)
+    monkeypatch.setenv(OPTION, "True")
+
+    rehearsed(make("files"), sandbox)
+
+
+def test_a_rehearsal_runs_the_checks(make, sandbox, rehearse, files) -> None:
+    rehearse(True)
+    Path(files[0]).unlink()
+
+    with pytest.raises(Exception, match=r"a\.csv"):
+        make("files").run()
+    with pytest.raises(AirflowFailException, match="recipient"):
+        make("files", recipients=["nobody"]).run()
+
+
+def test_a_rehearsal_of_three_tasks(time, sandbox, rehearse, files) -> None:
+    rehearse(True)
+    create = task_instance(CreateTransferOperator, time, **DELIVERY)
+    draft = create.run()
+    attach = task_instance(AttachFilesOperator, time, transfer_id=draft, files=files)
+    attach.run()
+    send = task_instance(SendTransferOperator, time, transfer_id=draft)
+    send.upstream = {"create": create, "attach": attach}
+
+    result = rehearsed(send, sandbox)
+
+    assert result["id"] == draft
+    assert len(result["files"]) == 2
+    rehearse(False)
+    create.clear()
+    assert create.run() != draft, "what was only rehearsed may be made again"
+
+
+def test_what_a_rehearsal_made_is_not_sent_when_it_ends_before_the_send(time, sandbox, rehearse, files) -> None:
+    rehearse(True)
+    create = task_instance(CreateTransferOperator, time, **DELIVERY)
+    draft = create.run()
+    task_instance(AttachFilesOperator, time, transfer_id=draft, files=files).run()
+    rehearse(False)
+    send = task_instance(SendTransferOperator, time, transfer_id=draft)
+    send.upstream = {"create": create}
+
+    rehearsed(send, sandbox)
+
+
+def test_a_rehearsal_of_a_second_delivery(make, time, sandbox, rehearse, files) -> None:
+    first = make("files").run()
+    rehearse(True)
+    again = task_instance(RedeliverFilesOperator, time, transfer_id=first, files=files, security=None)
+
+    assert rehearsed(again, sandbox)["subject"] == "Once more: Report"
+
+
+def test_a_delivery_that_was_sent_is_returned(make, sandbox, rehearse) -> None:
+    task = make("files")
+    sent = task.run()
+    rehearse(True)
+    task.clear()
+
+    assert task.run()["id"] == sent["id"]
+
+
+def test_the_hook_sends_nothing_either(sandbox, rehearse, files, time) -> None:
+    rehearse(True)
+    draft = task_instance(CreateTransferOperator, time, **DELIVERY).run()
+    task_instance(AttachFilesOperator, time, transfer_id=draft, files=files).run()
+
+    with OutboundTransferHook() as hook, pytest.raises(Rehearsed):
+        hook.send_transfer(draft)
+    sandbox.assert_nothing_sent()
+
+
+def test_the_ledger_shows_a_rehearsal(make, sandbox, rehearse, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", sqlite_connection(tmp_path / "ledger.db"))
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
+    rehearse(True)
+
+    result = rehearsed(make("files"), sandbox)
+
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+        rows = database.execute(
+            "SELECT transfer_id, status, error, finished_at IS NOT NULL FROM outbound_transfer_deliveries"
+        ).fetchall()
+    assert rows == [(result["id"], "rehearsed", None, 1)]
+
+
+@pytest.mark.parametrize("rehearses", [True, False])
+def test_a_test_run_says_whether_it_sends(run_dag, sandbox, rehearse, files, caplog, capfd, rehearses) -> None:
+    rehearse(rehearses)
+
+    run = run_dag(f"""
+        from airflow.sdk import DAG
+        from outbound_transfer.operators.transfer import DeliverFilesOperator
+        from outbound_transfer.sensors.transfer import TransferSensor
+
+        with DAG("tested", schedule=None):
+            deliver = DeliverFilesOperator(
+                task_id="deliver", files={files!r}, subject="Report", recipients=["ann@example.com"]
+            )
+            TransferSensor(task_id="wait", transfer_id=deliver.output, accept_partial=True, poke_interval=1, timeout=1)
+    """)
+
+    printed = capfd.readouterr()
+    log = caplog.text + printed.out + printed.err
+    assert ("THIS TEST RUN SENDS FOR REAL" in log) is not rehearses
+    assert ("Rehearsal: nothing is sent to anybody" in log) is rehearses
+    assert bool(sandbox.ledger()) is not rehearses
+    if rehearses:
+        assert run.states() == {"deliver": "skipped", "wait": "skipped"}, "nothing that follows a delivery runs"
+        assert run.state == "success"
+        assert run.xcom("deliver")["status"] == "rehearsed"
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("operator", ["deliver", "send"])
+def test_an_interrupt_while_the_send_is_in_the_air_names_the_transfer(
+    make, time, sandbox, files, monkeypatch, capfd, interrupt, operator
+) -> None:
+    real = client.send
+
+    def send(*arguments: Any) -> Any:
+        received = real(*arguments)
+        if arguments[2].operation is Operation.SEND:
+            raise interrupt
+        return received
+
+    if operator == "deliver":
+        task = make("files")
+    else:
+        draft = task_instance(CreateTransferOperator, time, **DELIVERY).run()
+        task_instance(AttachFilesOperator, time, transfer_id=draft, files=files).run()
+        task = task_instance(SendTransferOperator, time, transfer_id=draft)
+    monkeypatch.setattr(client, "send", send)
+
+    with pytest.raises(interrupt) as interrupted:
+        task.run()
+
+    (sent,) = {row["transfer_id"] for row in sandbox.ledger()}
+    assert f"Transfer {sent} may nevertheless have been sent" in capfd.readouterr().out
+    assert (sent in str(interrupted.value)) is (interrupt is KeyboardInterrupt), "an exit code is no text"

@@ -1,0 +1,180 @@
+"""A reminder is written with the task that delivers, and knows by itself when it has something to do."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from airflow.sdk import DAG, task, task_group
+
+from outbound_transfer.operators.redelivery import RedeliverFilesOperator, remind_recipients
+from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
+from outbound_transfer.protocol.errors import InvalidDelivery
+from support.keyed_tasks import sqlite_connection
+
+DELIVER = {"files": "a.csv", "subject": "Report", "recipients": ["ann@example.com", "bob@example.com"]}
+
+HEAD = """
+    from typing import Any
+    from airflow.sdk import DAG, task, task_group
+    from outbound_transfer.operators.redelivery import remind_recipients
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+    from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+
+    ANN, BOB = "ann@example.com", "bob@example.com"
+
+    @task
+    def collect(transfer: Any) -> None:
+        import httpx
+        httpx.post(f"{base_url}/_sandbox/transfers/{{transfer['id']}}/pickup", json={{"email": ANN}}).raise_for_status()
+
+    @task
+    def fail(*_: Any) -> None:
+        raise ValueError
+
+"""
+
+KINDS = {
+    "files": 'deliver = DeliverFilesOperator(task_id="deliver", files={files!r}, subject="Report", security="email",'
+    " recipients=[ANN, BOB])",
+    "query": 'deliver = SqlToOutboundTransferOperator(task_id="deliver", sql_conn_id="rows", subject="Report",'
+    ' queries=[{{"sql": "SELECT id FROM orders", "file_name": "orders.csv"}}], security="email",'
+    " recipients=[ANN, BOB])",
+    "function": """
+        @task.deliver_files
+        def deliver(name):
+            content = {{"name": name, "content": "a,b"}}
+            return {{"files": content, "subject": "Report", "recipients": [ANN, BOB], "security": "email"}}
+        deliver = deliver("a.csv")
+    """,
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> list[str]:
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as database, database:
+        database.execute("CREATE TABLE orders (id INTEGER)")
+        database.execute("INSERT INTO orders VALUES (1)")
+    monkeypatch.setenv("AIRFLOW_CONN_ROWS", sqlite_connection(tmp_path / "rows.db"))
+    (tmp_path / "a.csv").write_text("a,b")
+    return [str(tmp_path / "a.csv")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_task_has_delivered_is_delivered_again(run_dag, connection, sandbox, files, kind) -> None:
+    """Whatever kind of task it is, and although the one before the reminder fails."""
+    source = HEAD + '    with DAG("reminded", schedule=None):\n        ' + KINDS[kind]
+    source += """
+        output = getattr(deliver, "output", deliver)
+        remind = remind_recipients(deliver, task_id="remind")
+        collect(output) >> fail() >> remind
+    """
+    run = run_dag(source.format(base_url=sandbox.base_url, files=files))
+
+    assert run.states() == {"deliver": "success", "collect": "success", "fail": "failed", "remind": "success"}
+    assert run.state == "success"
+    first, second = (sandbox.transfer(each) for each in sandbox.sent())
+    assert (second["subject"], [each["email"] for each in second["recipients"]]) == (
+        "Once more: Report",
+        ["bob@example.com"],
+    )
+    assert [file["name"] for file in second["files"]] == [file["name"] for file in first["files"]]
+
+
+def test_no_delivery_no_reminder_and_the_run_says_so(run_dag, connection, sandbox, files) -> None:
+    """An approval that fails before the delivery."""
+    source = HEAD + '    with DAG("reminded", schedule=None):\n        ' + KINDS["files"]
+    source += """
+        fail() >> deliver >> remind_recipients(deliver, task_id="remind")
+    """
+    run = run_dag(source.format(base_url=sandbox.base_url, files=files))
+
+    assert run.states() == {"fail": "failed", "deliver": "upstream_failed", "remind": "failed"}
+    assert run.state == "failed"
+    sandbox.assert_nothing_sent()
+
+
+def test_a_reminder_of_a_rehearsal_is_skipped(run_dag, connection, sandbox, files, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__REHEARSE", "True")
+    source = HEAD + '    with DAG("reminded", schedule=None):\n        ' + KINDS["files"]
+    source += """
+        remind_recipients(deliver, task_id="remind")
+    """
+    run = run_dag(source.format(base_url=sandbox.base_url, files=files))
+
+    assert run.states() == {"deliver": "skipped", "remind": "skipped"}
+
+
+def test_in_a_mapped_task_group_each_reminds_of_its_own(run_dag, connection, sandbox, files) -> None:
+    source = (
+        HEAD
+        + """
+    with DAG("reminded", schedule=None):
+        @task_group
+        def of_one(email):
+            deliver = DeliverFilesOperator(task_id="deliver", files={files!r}, subject="Report", recipients=email)
+            deliver >> fail() >> remind_recipients(deliver, task_id="remind")
+
+        of_one.expand(email=[ANN, BOB])
+    """
+    )
+    run = run_dag(source.format(base_url=sandbox.base_url, files=files))
+
+    assert {state for name, state in run.states().items() if "fail" not in name} == {"success"}
+    received = sorted(sandbox.transfer(each)["recipients"][0]["email"] for each in sandbox.sent())
+    assert received == ["ann@example.com", "ann@example.com", "bob@example.com", "bob@example.com"]
+
+
+@pytest.mark.parametrize("rule", ["all_failed", "one_failed", "all_skipped"])
+def test_the_rule_by_which_airflow_skips_a_reminder_is_refused_at_parsing(rule) -> None:
+    with DAG("dag", schedule=None):
+        deliver = DeliverFilesOperator(task_id="deliver", **DELIVER)
+        given = {"files": "a.csv", "security": None, "trigger_rule": rule}
+        with pytest.raises(InvalidDelivery, match=f"remind: .*'{rule}' skips this task.*remind_recipients"):
+            RedeliverFilesOperator(task_id="remind", transfer_id=deliver.output, **given)
+        deliver.dag.task_dict.pop("remind")
+        RedeliverFilesOperator(task_id="by_id", transfer_id="{{ params.transfer_id }}", **given)
+
+
+def test_a_reminder_of_what_delivers_nothing_or_is_mapped_is_refused_at_parsing() -> None:
+    with DAG("dag", schedule=None):
+        send = SendTransferOperator(task_id="send", transfer_id="t")
+        mapped = DeliverFilesOperator.partial(task_id="mapped", **DELIVER).expand(message=["1", "2"])
+        deliver = DeliverFilesOperator(task_id="deliver", **DELIVER)
+        for wrong in (send, mapped, mapped.output, "deliver"):
+            with pytest.raises(InvalidDelivery, match="is no task that delivers, or it is mapped"):
+                remind_recipients(wrong, task_id="wrong")
+
+        @task_group
+        def of_one(number: int) -> None:
+            @task
+            def use(number: int) -> None: ...
+
+            use(number) >> remind_recipients(deliver, task_id="remind")
+
+        with pytest.raises(InvalidDelivery, match="must be in the same mapped task group"):
+            of_one.expand(number=[1, 2])
+
+
+def test_a_reminder_takes_what_is_delivered_and_not_how() -> None:
+    with DAG("dag", schedule=None):
+        deliver = DeliverFilesOperator(
+            task_id="deliver",
+            outbound_transfer_conn_id="finance",
+            message="Hello",
+            security="question",
+            security_question="?",
+            security_answer="!",
+            archive="all.zip",
+            resend=True,
+            wait=True,
+            **DELIVER,
+        )
+        reminder = remind_recipients(deliver, message="Please", retries=2)
+
+    copied = ("files", "recipients", "archive", "security", "security_question", "outbound_transfer_conn_id")
+    assert [getattr(reminder, name) for name in copied] == [getattr(deliver, name) for name in copied]
+    assert (reminder.subject, reminder.message, reminder.retries) == (None, "Please", 2)
+    assert (reminder.resend, reminder.wait, reminder.trigger_rule) == (False, False, "all_done")
+    assert reminder.upstream_task_ids == {"deliver"}
