@@ -30,6 +30,7 @@ def test_the_fields_are_those_of_the_providers_description(wtforms: None) -> Non
         "verify": ("BooleanField", "Verify TLS", True),
         "web_url": ("StringField", "Web application", None),
         "calls_per_minute": ("IntegerField", "Calls per minute", 60),
+        "rehearse": ("BooleanField", "Rehearse", False),
     }
     assert all(values["description"] for _, _, values in form_widgets().values())
 
