@@ -152,7 +152,7 @@ def test_a_code_is_treated_as_its_row_says(row: list[str]) -> None:
 def own_errors() -> set[str]:
     """Every error that leaves this package, is no answer of the service, and is not only a family of others."""
     found = {settings.InvalidSettings, memory_store.StateLost}
-    found |= {task_try.StaleTry, task_loops.UnreadableLoop}
+    found |= {task_try.StaleTry, task_loops.TaskInLoop}
     for module in (errors, warehouse_errors, object_errors, query_errors):
         found |= {
             thing

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from outbound_transfer.airflow_compat.task_loops import UnreadableLoop, read_loop_index
+from outbound_transfer.airflow_compat.task_loops import refuse_loop
 from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, scope_of, was_cleared_since
@@ -54,13 +54,9 @@ def open_task_memory(context: Context, facts: TaskFacts) -> MemoryStore:
     """Return the memory of the running task instance, which earlier tries can no longer read or write from now on.
 
     :raises StaleTry: a later try has begun.
-    :raises UnreadableLoop: the task is in a loop, whose iterations have one identity.
+    :raises TaskInLoop: the task is in a loop.
     """
-    if read_loop_index(context):
-        raise UnreadableLoop(
-            "The task is in a loop, and a delivery cannot tell its iterations apart with this Airflow. Nothing "
-            "was created. Deliver outside of the loop, or map the task"
-        )
+    refuse_loop(context)
     values, number = state_store(context), facts.writer.try_number
     if not isinstance(values, MemoryRow):
         return TaskMemoryStore(values, number, is_resumed=facts.is_resumed)
