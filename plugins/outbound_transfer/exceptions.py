@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbound_transfer.airflow_compat.task_loops import UnreadableLoop
+from outbound_transfer.airflow_compat.task_loops import TaskInLoop
 from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.delivery.memory_store import StateLost
@@ -142,12 +142,12 @@ __all__ = [
     "StaleTry",
     "StateLost",
     "StrayObjects",
+    "TaskInLoop",
     "TaskNotRunning",
     "TimedOut",
     "TooManyRejectedLines",
     "TransferLimitReached",
     "UnknownFeed",
-    "UnreadableLoop",
     "UnreliableStorage",
     "UnreliableTable",
     "UnsupportedWarehouse",
