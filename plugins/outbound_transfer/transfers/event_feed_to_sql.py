@@ -32,8 +32,8 @@ class EventFeedToSqlOperator(EventFeedOperator):
     loaded. An ``X-Next-Cursor`` that is further beyond the lines of its page than usual for this feed is stored only
     after a second response, a minute later, claims about as much.
 
-    :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite, DuckDB, Snowflake (a preview),
-        or another with a ``DbApiHook`` that passes a probe.
+    :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite, DuckDB, or another
+        with a ``DbApiHook`` that passes a probe.
     :param table_prefix: prefix of the names of the tables.
     :param schema: existing schema of the tables. Default: the connection's own.
     :param account: name of the account in the tables. Default: its site address.

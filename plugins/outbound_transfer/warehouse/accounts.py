@@ -32,5 +32,4 @@ def read_address(warehouse: Warehouse, account: str) -> str | None:
 
 def _insert(warehouse: Warehouse, account: str, address: str) -> None:
     with warehouse.transaction() as tx:
-        warehouse.lock_writers(tx)
         warehouse.insert(tx, ACCOUNTS, [(account, address, format_timestamp(warehouse.now(tx)))])

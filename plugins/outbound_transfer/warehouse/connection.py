@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.names import BaseHook
@@ -13,8 +12,6 @@ from outbound_transfer.warehouse.errors import NotASqlConnection
 if TYPE_CHECKING:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
     from airflow.sdk import Connection
-
-log = logging.getLogger(__name__)
 
 
 def require_sql_hook(hook: Any, conn_id: str) -> DbApiHook:
@@ -52,7 +49,4 @@ def open_warehouse(
     hook = require_sql_hook(connection.get_hook() if connection else BaseHook.get_hook(sql_conn_id), sql_conn_id)
     if connection:  # the hook would look it up for each statement
         hook.get_connection = lambda _: connection
-    warehouse = Warehouse(hook, prefix=prefix, schema=schema, timeout=timeout)
-    if warehouse.dialect.preview:
-        log.warning("%s", warehouse.dialect.preview)
-    return warehouse
+    return Warehouse(hook, prefix=prefix, schema=schema, timeout=timeout)

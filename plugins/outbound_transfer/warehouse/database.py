@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
-from outbound_transfer.warehouse.errors import InvalidName, UnreliableTable
+from outbound_transfer.warehouse.errors import InvalidName
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 from outbound_transfer.warehouse.sockets import IDLE_SECONDS, OpenSockets
 from outbound_transfer.warehouse.tables import TABLES, with_names
@@ -256,22 +256,9 @@ class Warehouse:
             return self.table_exists(tx, table)
 
     def lock(self, tx: Any) -> None:
-        """Lock out other sessions that create or change tables, until the transaction ends.
-
-        :raises UnreliableTable: the row that is locked is missing or doubled.
-        """
+        """Lock out other sessions that create or change tables, until the transaction ends."""
         for statement in self.dialect.lock:
             self.run(tx, statement)
-        if not self.dialect.enforces_keys and self.dialect.rowcount(tx) != 1:
-            raise UnreliableTable(
-                "the table schema_version must have one row whose component is 'lock', which keeps sessions apart: "
-                "stop all readers, then insert it, or delete all but one"
-            )
-
-    def lock_writers(self, tx: Any) -> None:
-        """Lock out other sessions that write rows with a key, if the database enforces no keys."""
-        if not self.dialect.enforces_keys:
-            self.lock(tx)
 
     def insert(self, tx: Any, table: Table, rows: Sequence[Row]) -> int:
         """Insert the rows whose key is new, in bulk; return their number."""

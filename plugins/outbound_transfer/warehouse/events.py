@@ -36,7 +36,7 @@ from outbound_transfer.warehouse.errors import (
     UnknownFeed,
     WarehouseError,
 )
-from outbound_transfer.warehouse.refusals import reject_conflicts, storable_page, with_raw_lines
+from outbound_transfer.warehouse.refusals import reject_conflicts, storable_page
 from outbound_transfer.warehouse.rejected import StoredLine, plan_changes
 from outbound_transfer.warehouse.rows import event_rows, rejected_rows, storable_text
 from outbound_transfer.warehouse.schema import FEED, ensure_schema, is_current
@@ -163,7 +163,6 @@ class EventStore(EventDestination):
             return int(scalar(tx, self.warehouse.render(query), (self.account, *parameters)) or 0)
 
     def load_page(self, page: Page) -> int:
-        page = with_raw_lines(page, self.warehouse.dialect.keeps_json)
         try:
             return self._append_or_insert_page(page)
         except Exception as error:
@@ -277,7 +276,6 @@ class EventStore(EventDestination):
 
         :raises CursorMoved: the stored cursor is not ``old``.
         """
-        self.warehouse.lock_writers(tx)
         now = format_timestamp(self.now(tx))
         self.warehouse.run(
             tx,

@@ -20,7 +20,7 @@ from outbound_transfer.warehouse.destination import (
 )
 from outbound_transfer.warehouse.errors import UnknownFeed
 from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.refusals import OTHER_CONTENT, as_storable
+from outbound_transfer.warehouse.refusals import OTHER_CONTENT
 from outbound_transfer.warehouse.rows import event_rows
 from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR
 
@@ -191,9 +191,7 @@ class SqlFeedMaintenance(FeedMaintenance):
             after = lines[-1][:2]
 
     def _read(self, raw: bytes, line: int) -> Event | RejectedLine:
-        found = read_line(raw, line)
-        keeps_json = self._warehouse.dialect.keeps_json
-        return as_storable(found, raw, keeps_json) if isinstance(found, Event) else found
+        return read_line(raw, line)
 
     def _replaced(self, position: int, events: Sequence[tuple[int, Event]]) -> int:
         """Load rejected lines, each with its page's cursor; return how many the database accepts."""
@@ -201,7 +199,6 @@ class SqlFeedMaintenance(FeedMaintenance):
             return 0
         try:
             with self._warehouse.transaction() as tx:
-                self._warehouse.lock_writers(tx)
                 known = self._store.read_events(tx, [event.event_id for _, event in events])
                 conflicts = set(map(id, find_conflicts((event for _, event in events), known)))
                 count = sum(self._replace(tx, start, event) for start, event in events if id(event) not in conflicts)

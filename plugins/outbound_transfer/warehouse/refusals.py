@@ -18,9 +18,6 @@ from outbound_transfer.protocol.events import Event, Page, RejectedLine
 #: Inserts the rows of a page in a trial transaction; returns the database's error, or None if it accepts them.
 Refusal: TypeAlias = Callable[[Page], Exception | None]
 
-#: Whether a JSON column returns the value of a text unchanged.
-KeepsJson: TypeAlias = Callable[[str], bool]
-
 #: Number of events that are tried before a page counts as refused as a whole.
 _MAX_SAMPLE: Final = 3
 
@@ -86,29 +83,6 @@ def reject_conflicts(page: Page, conflicts: Sequence[Event]) -> Page:
         page,
         events=tuple(event for event in page.events if event.line_number not in numbers),
         rejected=tuple(sorted(rejected, key=lambda each: each.line_number)),
-    )
-
-
-def with_raw_lines(page: Page, keeps_json: KeepsJson) -> Page:
-    """Return the page with the raw line of each event whose JSON the database would change."""
-    if all(_is_storable(event, keeps_json) for event in page.events):
-        return page
-    lines = page.lines()
-    events = (as_storable(event, lines[event.line_number - 1], keeps_json) for event in page.events)
-    return replace(page, events=tuple(events))
-
-
-def as_storable(event: Event, line: bytes, keeps_json: KeepsJson) -> Event:
-    """Return an event with its raw line, if the database would change its JSON."""
-    return event if _is_storable(event, keeps_json) else _with_raw(event, line)
-
-
-def _is_storable(event: Event, keeps_json: KeepsJson) -> bool:
-    if event.raw is not None:
-        return True
-    # Without a generator: asked of each event.
-    return (event.data is None or keeps_json(event.data)) and (
-        event.extra_fields is None or keeps_json(event.extra_fields)
     )
 
 

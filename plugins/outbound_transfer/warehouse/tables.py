@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, LONGTEXT
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, quoted_name
-from sqlalchemy.types import TypeEngine, UserDefinedType
+from sqlalchemy.types import TypeEngine
 
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.protocol.poll_lease import MAX_ID_LENGTH
@@ -55,36 +55,21 @@ class _UtcDatetime(DATETIME):
         return cast(func.left(bindvalue, 26), DATETIME(fsp=6))
 
 
-class _SnowflakeType(UserDefinedType[Any]):
-    """A type of Snowflake, which SQLAlchemy does not know."""
-
-    cache_ok = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def get_col_spec(self, **_: Any) -> str:
-        return self.name
-
-
 TEXT: Final = _type(Text(), mysql=LONGTEXT())
 INTEGER: Final = _type(BigInteger(), sqlite=Integer())
 #: Rows have 1 or 0.
-BOOLEAN: Final = _type(SmallInteger(), postgresql=Boolean(), duckdb=Boolean(), snowflake=Boolean(), sqlite=Integer())
+BOOLEAN: Final = _type(SmallInteger(), postgresql=Boolean(), duckdb=Boolean(), sqlite=Integer())
 #: Rows have text (ISO 8601, UTC, of a fixed length, which sorts by time): databases differ most in their timestamps.
 TIME: Final = _type(
     String(27),
     postgresql=TIMESTAMP(timezone=True),
     duckdb=TIMESTAMP(timezone=True),
-    snowflake=_SnowflakeType("TIMESTAMP_TZ"),
     sqlite=Text(),
     mysql=_UtcDatetime(fsp=6),
 )
 #: Rows have JSON text. MySQL's own JSON rounds large numbers and sorts names, and MariaDB's is text with a check.
-JSON: Final = _type(
-    Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT(), snowflake=_SnowflakeType("VARIANT")
-)
-BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB(), snowflake=_SnowflakeType("BINARY"))
+JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT())
+BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB())
 
 _METADATA: Final = MetaData()
 
@@ -351,7 +336,7 @@ SCHEMA_VERSION: Final = Table(
     _column(
         "component",
         _key_text(32),
-        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients`, `memory` or `cluster`; on Snowflake also `lock`",
+        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients`, `memory` or `cluster`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),

@@ -124,7 +124,6 @@ class TransferTables:
         """
         seen_at = format_timestamp(requested_at)
         with self._warehouse.transaction() as tx:
-            self._warehouse.lock_writers(tx)
             new = self._warehouse.insert(tx, TRANSFERS, [self._row(transfer, seen_at) for transfer in page])
             self._warehouse.insert(tx, RECIPIENTS, [row for each in page for row in self._recipients(each)])
             for transfer in page:
@@ -138,7 +137,6 @@ class TransferTables:
         """
         now = self.now()
         with self._warehouse.transaction() as tx:
-            self._warehouse.lock_writers(tx)
             self._warehouse.insert(tx, TRANSFER_SYNC, [(self._account, self._conn_id, newest, format_timestamp(now))])
             self._warehouse.run(
                 tx,

@@ -10,9 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import fakesnow
 import pytest
-import snowflake.connector
 import sqlglot
 from views import VIEWS, file_of
 
@@ -250,23 +248,3 @@ def test_the_models_compile_into_a_databases_sql(compiled_for: Callable[[str], P
 
 
 LEDGER_MODEL = "stg_outbound_transfer__deliveries"
-
-
-@pytest.mark.filterwarnings("ignore:Arrow output")  # of fakesnow, about itself
-def test_the_models_run_in_an_emulator_of_snowflake(compiled_for: Callable[[str], Project]) -> None:
-    models = compiled_for("snowflake").compiled()
-    with fakesnow.patch():
-        hook = Hook("snowflake", lambda: snowflake.connector.connect(database="LAKEHOUSE", schema="ANALYTICS"))
-        fill(hook, 20, ledger=False)
-        # Staging comes first: the marts read it.
-        for model in sorted(set(MODELS) - {LEDGER_MODEL}, key=lambda name: (not name.startswith("stg_"), name)):
-            hook.run(f"CREATE VIEW {model} AS {models[model]}")
-        pickup = "SELECT count(*), count(seconds_to_pickup), min(seconds_to_pickup) > 0"
-        ((recipients, picked_up),) = hook.fetch(
-            "SELECT count(*), count(picked_up_at) FROM outbound_transfer_recipients"
-        )
-        rows = hook.fetch(f"{pickup} FROM outbound_transfer__time_to_pickup")
-        assert rows == [(recipients, picked_up, True)]
-        health = "SELECT account, round(seconds_to_load) FROM outbound_transfer__feed_health ORDER BY account"
-        rows = hook.fetch(health)
-        assert rows == [(sample_rows.ACCOUNT, -9), ("failing.example.com", None), ("new.example.com", None)]

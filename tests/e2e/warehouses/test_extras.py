@@ -22,7 +22,6 @@ UV = Path(sys.executable).with_name("uv")
 PROVIDERS = {
     "postgres": ("postgres", 7),
     "mysql": ("mysql", 6),
-    "snowflake": ("snowflake", 6),
     "iceberg": ("apache-iceberg", 2),
     "s3": ("amazon", 9),
     "gcs": ("google", 22),

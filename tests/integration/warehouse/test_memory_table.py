@@ -20,7 +20,6 @@ from outbound_transfer.warehouse.errors import (
     MemoryUnavailable,
     SchemaTooNew,
     UnreliableTable,
-    UnsupportedWarehouse,
 )
 from outbound_transfer.warehouse.memory_table import MemoryKey, MemoryRow, MemoryTable
 from outbound_transfer.warehouse.schema import MEMORY_GROUP, ensure_schema
@@ -409,11 +408,6 @@ def test_a_table_without_its_primary_key_is_refused(sqlite_rows: Rows) -> None:
     hook.run(f"UPDATE outbound_transfer_memory SET memory_key = '{MemoryKey.of_delivery_key(ACCOUNT, 'k').digest}'")
     with pytest.raises(UnreliableTable, match="2 rows of delivery key 'k': it needs its primary key"):
         sqlite_rows.of_key().claim(is_dead)
-
-
-def test_a_database_that_enforces_no_keys_is_refused() -> None:
-    with pytest.raises(UnsupportedWarehouse, match="not the tables of 'memory'"):
-        Rows(Hook("snowflake", connect_to_nothing)).of_key().claim(is_dead)
 
 
 def connect_to_nothing() -> Any:

@@ -1,4 +1,4 @@
-"""One class per kind of database: PostgreSQL, MySQL, SQLite, DuckDB, Snowflake, and portable SQL for any other."""
+"""One class per kind of database: PostgreSQL, MySQL, SQLite, DuckDB, and portable SQL for any other."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from outbound_transfer.warehouse.dialects.generic import GenericDialect
 from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 from outbound_transfer.warehouse.dialects.postgresql import PostgresDialect
 from outbound_transfer.warehouse.dialects.refused import check_names
-from outbound_transfer.warehouse.dialects.snowflake import SnowflakeDialect
 from outbound_transfer.warehouse.dialects.sqlite import SqliteDialect
 
 __all__ = ["DIALECTS", "DbApiHookLike", "Row", "WarehouseDialect", "dialect_of"]
 
 DIALECTS: Final[dict[str, type[WarehouseDialect]]] = {
-    **{
-        dialect.name: dialect
-        for dialect in (DuckDbDialect, MySqlDialect, PostgresDialect, SnowflakeDialect, SqliteDialect)
-    },
+    **{dialect.name: dialect for dialect in (DuckDbDialect, MySqlDialect, PostgresDialect, SqliteDialect)},
     "mariadb": MySqlDialect,  # its hook may name it so
 }
 
@@ -30,11 +26,9 @@ def dialect_of(hook: DbApiHookLike) -> WarehouseDialect:
 
     :raises UnsupportedWarehouse: the database is known not to work.
     """
-    # The type of the connection first: the other name may need an account. Redshift's is PostgreSQL, Snowflake's none.
+    # The type of the connection first: the other name may need an account. Redshift's is PostgreSQL.
     conn_type = getattr(hook, "conn_type", None)
     check_names([conn_type])
-    if conn_type == SnowflakeDialect.name:
-        return SnowflakeDialect()
     database = _database_name(hook)
     check_names([database])
     dialect = DIALECTS.get(database)

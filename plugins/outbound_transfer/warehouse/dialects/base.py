@@ -61,8 +61,6 @@ class WarehouseDialect(ABC):
     :cvar placeholder: a parameter in a statement.
     :cvar max_identifier_length: bytes of a table's name; the database would shorten a longer one silently.
     :cvar forbidden_in_names: characters that the name of a table or schema cannot have.
-    :cvar preview: what a user is told of a database that nobody has checked for real; None for the others.
-    :cvar enforces_keys: whether a second row of one key is an error. If not, sessions that write wait for one another.
     :cvar begin: statements that open a transaction that writes.
     :cvar lock: statements after which no other session can create tables, until the transaction ends; in the form of
         :meth:`.Warehouse.render`.
@@ -83,8 +81,6 @@ class WarehouseDialect(ABC):
     placeholder: str = "?"
     max_identifier_length: ClassVar[int]
     forbidden_in_names: ClassVar[str] = "\0"
-    preview: ClassVar[str | None] = None
-    enforces_keys: ClassVar[bool] = True
     begin: tuple[str, ...] = ()
     lock: ClassVar[tuple[str, ...]] = ()
     exists: ClassVar[str | None] = None
@@ -118,16 +114,6 @@ class WarehouseDialect(ABC):
 
         :raises UnsupportedWarehouse: one of them takes part in no transaction.
         """
-
-    def check_group(self, name: str) -> None:  # noqa: B027  # most databases have all tables
-        """Check that a group of tables (:class:`.schema.TableGroup`) can be in this database.
-
-        :raises UnsupportedWarehouse: it cannot.
-        """
-
-    def keeps_json(self, text: str) -> bool:  # noqa: ARG002  # the protocol knows what others change
-        """Return whether a JSON column returns the value of a JSON text unchanged."""
-        return True
 
     def configure_connection(self, connection: Any) -> None:  # noqa: B027  # most connections are ready
         """Prepare a new connection, so that only an explicit commit commits."""

@@ -23,6 +23,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "oracle": f"Oracle: {_TEXT}",
     "presto": f"Presto: {AUTOCOMMIT}",
     "redshift": f"Amazon Redshift: {NO_KEYS}",
+    "snowflake": f"Snowflake: {NO_KEYS}",
     "trino": f"Trino: {AUTOCOMMIT}",
 }
 

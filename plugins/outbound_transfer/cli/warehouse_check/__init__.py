@@ -1,1 +1,0 @@
-"""``outbound-transfer-warehouse-check``: ingestions that are killed and that race, on the user's own database."""
