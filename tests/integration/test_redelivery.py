@@ -305,6 +305,23 @@ def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, monke
     assert removed == drafts[:1]
 
 
+def test_a_draft_whose_removal_before_its_send_is_not_known_is_in_no_doubt(
+    redeliver, sandbox, first, monkeypatch
+) -> None:
+    fill = DraftWriter.fill
+
+    def fill_and_pick_up(self: Any, *arguments: Any) -> None:
+        fill(self, *arguments)
+        monkeypatch.setattr(DraftWriter, "fill", fill)
+        sandbox.pickup(first["id"], ANN)
+
+    monkeypatch.setattr(DraftWriter, "fill", fill_and_pick_up)
+    task = redeliver()
+    with dying_after(Operation.DISCARD), pytest.raises(ProcessCrashed):
+        task.run()
+    assert received(sandbox, again(task)["id"]) == [BOB, EVE]
+
+
 WITHOUT_PICKUPS = [{"email": email, "name": email} for email in (ANN, BOB, EVE)]
 NOBODY = [{**one, "picked_up_at": None} for one in WITHOUT_PICKUPS]
 EVERYBODY = [{**one, "picked_up_at": "2026-01-01T00:00:00Z"} for one in WITHOUT_PICKUPS]

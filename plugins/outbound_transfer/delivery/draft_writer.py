@@ -39,6 +39,7 @@ class DraftWriter:
         self.client, self.store, self.memory = client, store, memory
         self._log, self._observer, self._writer, self._scope = log, observer, memory.writer, memory.scope
         self._has_taken_over = self._may_be_in_flight = False
+        self._sending: SafeCall[Transfer] | None = None
 
     @property
     def has_stopped(self) -> bool:
@@ -77,7 +78,8 @@ class DraftWriter:
         :param is_draft: it was seen to be one.
         """
         self._has_taken_over = False
-        if is_draft or self.memory.phase is not Phase.SENDING:
+        may_be_sent = self.memory.phase is Phase.SENDING and not (self._sending and not self._sending.may_be_applied)
+        if is_draft or not may_be_sent:
             # Nobody has sent it. Should the removal end unheard, or late, the next try neither doubts nor continues it.
             self.keep(replace(self.memory, phase=Phase.DRAFT))
         draft_id = self.memory.draft_id
@@ -118,7 +120,7 @@ class DraftWriter:
     def send(self, before_attempt: Callable[[], object]) -> Transfer:
         """Send the draft, and return what the service says of it."""
         self.remember(Action.SEND)
-        sending = SafeCall(endpoints.send_transfer(self.memory.draft_id))
+        self._sending = sending = SafeCall(endpoints.send_transfer(self.memory.draft_id))
         try:
             transfer = self.client.perform(sending, before_attempt=before_attempt)
         except BaseException:
