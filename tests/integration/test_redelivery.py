@@ -24,6 +24,7 @@ from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, task_instance
 from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
 from support.tasks import (
+    CrashableStateStore,
     FakeTaskInstance,
     ProcessCrashed,
     SimulatedClock,
@@ -317,7 +318,8 @@ def test_a_draft_whose_removal_before_its_send_is_not_known_is_in_no_doubt(
 
     monkeypatch.setattr(DraftWriter, "fill", fill_and_pick_up)
     task = redeliver()
-    with dying_after(Operation.DISCARD), pytest.raises(ProcessCrashed):
+    task.store = store = CrashableStateStore()
+    with dying_after(Operation.DISCARD, store), pytest.raises(ProcessCrashed):
         task.run()
     assert received(sandbox, again(task)["id"]) == [BOB, EVE]
 

@@ -263,18 +263,22 @@ def without_credit(sandbox: Sandbox) -> Iterator[None]:
 
 
 @contextmanager
-def dying_after(operation: Operation) -> Iterator[None]:
-    """The task's process dies when its send, or another call, has taken effect, before it knows that."""
+def dying_after(operation: Operation, store: CrashableStateStore | None = None) -> Iterator[None]:
+    """The task's process dies when its send, or another call, has taken effect, before it knows that, or stores it."""
     send = client.send
 
     def send_and_die(*arguments: Any) -> Any:
         received = send(*arguments)
         if arguments[2].operation is operation:
+            if store:
+                store.dead = True
             raise ProcessCrashed
         return received
 
     with mock.patch.object(client, "send", send_and_die):
         yield
+    if store:
+        store.dead = False
 
 
 async def _first_event(trigger: Any) -> Any:
