@@ -160,7 +160,7 @@ class Delivery:
         :raises AlreadyDelivered: what to deliver was sent, or may have been, and must not be sent again.
         """
         self.evidence.is_shared = is_shared
-        self.draft.memory = self.evidence.ask(self.memory, order)
+        self.draft.memory = self.evidence.with_question(self.memory, order)
         while True:
             decision = self._decide(Step.PREPARE, order)
             match decision.action:

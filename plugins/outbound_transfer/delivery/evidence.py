@@ -56,7 +56,7 @@ class EvidenceCollector:
         self._seen: Seen = Seen()
         self._seen_with: Memory | None = None
 
-    def ask(self, memory: Memory, order: Order) -> Memory:
+    def with_question(self, memory: Memory, order: Order) -> Memory:
         """Return the memory with the question whether somebody else may have sent this, and what is to be delivered."""
         is_own = memory.input is not None and not memory.input.differences(order.new, order.files)
         self._may_be_elsewhere = memory.question is not None or self._facts.has_other_indexes()
