@@ -73,6 +73,9 @@ _REFUSALS: Final = frozenset(
     )
 )
 
+#: JSON is text here, and the server makes NULL of a cast that is larger than a packet.
+_TEXT_CAST: Final = re.compile(r"CAST\((\S+) AS TEXT\)")
+
 #: A timestamp that a statement compares with a column, or assigns to it.
 _TIME_PARAMETER: Final = re.compile(rf"(\[(?:{'|'.join(sorted(TIME_COLUMNS))})\]\s*[=<>]+\s*)\?")
 
@@ -254,7 +257,8 @@ class MySqlDialect(WarehouseDialect):
 
     def adapt(self, statement: str) -> str:
         # A column of DATETIME takes no text that ends with a zone.
-        return _TIME_PARAMETER.sub(r"\1CAST(LEFT(?, 26) AS DATETIME(6))", statement).replace(" AS TEXT)", " AS CHAR)")
+        statement = _TEXT_CAST.sub(r"\1", statement)
+        return _TIME_PARAMETER.sub(r"\1CAST(LEFT(?, 26) AS DATETIME(6))", statement)
 
     def create_statements(self, table: Table) -> list[str]:
         statement = CreateTable(table, if_not_exists=True).compile(dialect=self.sql())
