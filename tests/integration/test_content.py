@@ -346,7 +346,7 @@ def test_other_content_in_an_archive_is_refused_after_the_send(deliver, sandbox)
     ],
 )
 def test_no_archive_is_made_of_what_is_refused(deliver, sandbox, files, archive, message) -> None:
-    with pytest.raises(AirflowFailException, match=message):
+    with pytest.raises((AirflowFailException, InvalidDelivery), match=message):
         deliver(files, archive=archive).run()
 
     assert sandbox.requests() == []

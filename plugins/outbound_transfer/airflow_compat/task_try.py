@@ -17,7 +17,8 @@ def is_test_run(context: Context) -> bool:
 
     comms = getattr(task_runner, "SUPERVISOR_COMMS", None)  # Airflow sets it when it runs a task
     is_in_process = type(comms).__name__ == "InProcessSupervisorComms"
-    return is_in_process or getattr(context.get("dag_run"), "triggering_user_name", None) == "dag_test"  # by an executor
+    # With --use-executor, another process runs it, and the run has the name of this user.
+    return is_in_process or getattr(context.get("dag_run"), "triggering_user_name", None) == "dag_test"
 
 
 class StaleTry(OutboundTransferError):
