@@ -19,6 +19,7 @@ from outbound_transfer.airflow_compat.names import AirflowFailException, Airflow
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
 from outbound_transfer.files.content import MAX_BYTES_IN_MEMORY, ContentWriter
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
+from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.messages import Operation
 from support.deliveries import DELIVERY, billed, counts, digest, task_instance
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after, without_credit
