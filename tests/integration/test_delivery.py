@@ -19,7 +19,7 @@ from outbound_transfer.operators.transfer import (
     DiscardTransferOperator,
     SendTransferOperator,
 )
-from outbound_transfer.protocol.errors import SourceChanged, SourceUnreadable, TransferLimitReached
+from outbound_transfer.protocol.errors import InvalidDelivery, SourceChanged, SourceUnreadable, TransferLimitReached
 from support.tasks import FakeTaskInstance, SimulatedClock
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
@@ -208,7 +208,7 @@ def test_a_missing_file_creates_nothing(task, sandbox, files) -> None:
     ids=str,
 )
 def test_bad_input_creates_nothing(task, sandbox, files, wrong) -> None:
-    with pytest.raises(AirflowFailException, match="nothing was created"):
+    with pytest.raises((AirflowFailException, InvalidDelivery), match="nothing was created"):
         task(DeliverFilesOperator, files=files, **DELIVERY | wrong).run()
     assert calls(sandbox) == []
 

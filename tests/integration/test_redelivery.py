@@ -18,6 +18,7 @@ from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.messages import Operation, Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox
@@ -104,7 +105,7 @@ def test_addresses_that_differ_are_two_people(redeliver, sandbox, hook) -> None:
 
 
 def test_an_empty_security_option_is_refused(redeliver, sandbox, first) -> None:
-    with pytest.raises(AirflowFailException, match="security must not be empty"):
+    with pytest.raises(InvalidDelivery, match="security must not be empty"):
         redeliver(security="").run()
     assert sandbox.sent() == [first["id"]]
 

@@ -81,6 +81,7 @@ def context_of(store: InMemoryStateStore, max_tries: int = 0, clear_number: int 
         dag_id="dag",
         run_id="run",
         task_id="deliver",
+        task=SimpleNamespace(retries=0),
         map_index=-1,
         get_ti_count=lambda **_: 1,
         task=SimpleNamespace(task_group=None),

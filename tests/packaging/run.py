@@ -3,7 +3,9 @@
 The wheel is built from the source archive and must be the one that the tree gives. For Python 3.10 and 3.13 (or those
 that are named) it is installed in a clean environment under the constraints: first by itself, for every module's
 import, Airflow's commands and a delivery to the installed sandbox; then with the tools of the tests, for the unit,
-repository, warehouse and contract tests of the unpacked source archive. A version that is missing is a failure.
+repository, warehouse and contract tests of the unpacked source archive. Then, with the last of these versions, each
+extra is installed alone and does what it is for: ``--extra duckdb`` checks that one and nothing else. A version that is
+missing is a failure.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from extras import extras_of, surroundings
 
 from support.package_contents import REPOSITORY, faults_of_sdist, faults_of_wheel
 from support.pythons import NoPython, python_of
@@ -40,14 +44,18 @@ class Failed(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", metavar="VERSION", help="in the place of 3.10 and 3.13")
+    parser.add_argument("--extra", action="append", metavar="NAME", help="check this extra alone, and nothing else")
     parser.add_argument("--workers", default="2", help="processes of the tests")
     options = parser.parse_args()
     try:
         interpreters = {version: python_of(version, UV) for version in options.python or ["3.10", "3.13"]}
+        *_, python_of_extras = interpreters.values()
         with tempfile.TemporaryDirectory(prefix="package-") as folder:
             wheel, sdist = build(Path(folder))
-            for version, python in interpreters.items():
+            for version, python in interpreters.items() if not options.extra else ():
                 try_out(wheel, sdist, python, Path(folder) / version, options.workers)
+            for extra in options.extra or extras_of(wheel):
+                try_out_extra(wheel, extra, python_of_extras, Path(folder) / "extras")
     except (Failed, NoPython) as failure:
         print(failure, file=sys.stderr)
         return 1
@@ -98,6 +106,18 @@ def try_out(wheel: Path, sdist: Path, python: Path, folder: Path, workers: str) 
         # Not "python -m pytest", which would put the folder on the path.
         said = run(environment / "bin/pytest", "-q", "-n", workers, "--dist", "worksteal", *tests, cwd=sources)
         print(f"    {said.strip().splitlines()[-1]}", flush=True)
+
+
+def try_out_extra(wheel: Path, extra: str, python: Path, folder: Path) -> None:
+    home, environment = folder / "airflow", folder / extra  # Airflow's database is migrated once
+    home.mkdir(parents=True, exist_ok=True)
+    with step(f"Extra {extra}: installed alone"):
+        run(UV, "venv", "--python", python, environment)
+        install(environment, wheel, extra)
+    with step(f"Extra {extra}: does what it is for"), surroundings(extra, folder) as variables:
+        check = REPOSITORY / "tests/packaging/check_extra.py"
+        run(environment / "bin/python", "-I", check, extra, home, cwd=folder, env=variables)
+    shutil.rmtree(environment)
 
 
 def install(environment: Path, wheel: Path, extra: str = "") -> None:

@@ -47,6 +47,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
 
     custom_operator_name = "@task.deliver_files"
     overwrite_rtif_after_execution = True  # shows what the function returned
+    needs_files = False
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DeliverFilesOperator.template_fields)
     template_fields_renderers: ClassVar[dict[str, str]] = {

@@ -180,6 +180,12 @@ class RemoteFile:
             return self.path.open("rb", block_size=8 * CHUNK_BYTES)  # type: ignore[no-any-return]
 
 
+#: Says why a delivery without files fails.
+NO_FILES: Final = (
+    "files is empty: a transfer without files cannot be sent. If it comes from a task, check what that returned."
+)
+
+
 @contextmanager
 def _readable(path: object) -> Iterator[None]:
     try:
@@ -219,10 +225,7 @@ def resolve_files(
                 raise
             gone.append(error)
     if not sources and not gone:
-        raise InvalidDelivery(
-            "files is empty: a transfer without files cannot be sent. If it comes from a task, check what that "
-            "returned."
-        )
+        raise InvalidDelivery(NO_FILES)
     _reject_duplicate_names(sources)
     return sources
 

@@ -9,7 +9,8 @@ from outbound_transfer.files.content import wrap_contents
 from outbound_transfer.files.progress import log_archive, log_sources
 from outbound_transfer.operators.new_transfer import replace_none_texts
 from outbound_transfer.operators.transfer_task import TransferTaskOperator
-from outbound_transfer.tasks.arguments import to_repeatable
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.tasks.arguments import to_repeatable, to_whole_number
 
 if TYPE_CHECKING:
     from outbound_transfer.files.content import Spool
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 class FilesOperator(TransferTaskOperator):
     """An operator with the arguments that say which files to attach."""
 
+    #: Whether there is nothing to attach without the argument ``files``.
+    needs_files = True
+
     def __init__(
         self, *, files: Any, archive: str | None = None, max_parallel_uploads: int | str = 4, **kwargs: Any
     ) -> None:
@@ -31,6 +35,12 @@ class FilesOperator(TransferTaskOperator):
         self._given_files = id(files)
         self.archive = archive
         self.max_parallel_uploads = max_parallel_uploads
+        if self.needs_files and self.is_known("files") and not self.files:
+            from outbound_transfer.files.sources import NO_FILES
+
+            raise InvalidDelivery(NO_FILES)
+        if self.is_known("max_parallel_uploads"):
+            to_whole_number(max_parallel_uploads, "max_parallel_uploads")
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Any, context: Any, jinja_env: Any, seen_oids: set[int]

@@ -10,7 +10,7 @@ from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.operators.recipients import RecipientsFromSql, mask_recipients
 from outbound_transfer.operators.transfer_task import TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.protocol.models import build_new_transfer, check_security_option
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.arguments import to_flag, to_repeatable
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
@@ -79,6 +79,10 @@ class NewTransferOperator(TransferTaskOperator):
         self.security_question = security_question
         self.security_answer = security_answer
         self.resend = resend
+        if self.is_known("security"):
+            check_security_option(security)
+        if self.is_known("resend"):
+            to_flag(resend, "resend")
 
     def _do_render_template_fields(self, parent: Any, template_fields: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(parent, RecipientsFromSql):

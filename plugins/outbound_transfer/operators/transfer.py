@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import (
     AirflowFailException,
@@ -43,6 +43,15 @@ if TYPE_CHECKING:
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.errors import OutboundTransferError
     from outbound_transfer.protocol.models import Transfer
+
+
+#: Arguments of the wait that have no effect without one, and their defaults. DAGs have the others for their sensors.
+_OF_THE_WAIT: Final = {
+    "on_expired": "fail",
+    "on_canceled": "fail",
+    "accept_partial": False,
+    "finish_in_triggerer": False,
+}
 
 
 class CreateTransferOperator(NewTransferOperator):
@@ -143,6 +152,8 @@ class SendTransferOperator(SendingOperator):
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
         self.slot_timeout = slot_timeout
+        if self.is_known("slot_timeout"):
+            to_seconds(slot_timeout, "slot_timeout")
 
     def call_retry_policy(self) -> RetryPolicy:
         return _policy_with_slot_timeout(self.slot_timeout)
@@ -259,6 +270,25 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         self.wait = wait
         self.poke_interval = poke_interval
         self.timeout = timeout
+        self._check_known_arguments()
+
+    def _check_known_arguments(self) -> None:
+        """Let the DAG fail to parse if the task could only fail, or ignore what is asked for.
+
+        :raises AirflowFailException, InvalidDelivery: naming the argument.
+        """
+        for name in ("slot_timeout", "poke_interval", "timeout"):
+            if self.is_known(name) and getattr(self, name) is not None:
+                to_seconds(getattr(self, name), name)
+        if self.is_known("resend", "delivery_key"):
+            self._check_key_is_not_resent(resend=to_flag(self.resend, "resend"))
+        for name, default in _OF_THE_WAIT.items():
+            if not self.wait and getattr(self, name) != default:
+                raise InvalidDelivery(f"{name} needs wait=True: without it, the task ends with the send")
+
+    def _check_key_is_not_resent(self, *, resend: bool) -> None:
+        if self.delivery_key is not None and resend:
+            raise AirflowFailException("resend and delivery_key: a key is delivered once, so give it another key")
 
     def call_retry_policy(self) -> RetryPolicy:
         return _policy_with_slot_timeout(self.slot_timeout)
@@ -289,8 +319,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         from outbound_transfer.delivery.delivery_key import begin_delivery
 
         resend = to_flag(self.resend, "resend")
-        if self.delivery_key is not None and resend:
-            raise AirflowFailException("resend and delivery_key: a key is delivered once, so give it another key")
+        self._check_key_is_not_resent(resend=resend)
         return begin_delivery(
             client,
             context,

@@ -242,8 +242,12 @@ def build_new_transfer(
     # The other checks need valid types.
     problems = list(_type_problems(new)) or list(_problems(new))
     if problems := [*_number_problems(len(parsed)), *(each for each in parsed if isinstance(each, str)), *problems]:
-        raise InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(problems))
+        raise _invalid(problems)
     return new
+
+
+def _invalid(problems: Iterable[str]) -> InvalidDelivery:
+    return InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(problems))
 
 
 def as_recipient_list(
@@ -334,11 +338,23 @@ def _address_problems(address: str) -> Iterator[str]:
             yield f"recipient {mask_digits(address)!r} is not an address: {error}{hint}"
 
 
+def check_security_option(security: Any) -> None:
+    """:raises InvalidDelivery: it is none of the options, and not None, which is the account's default."""
+    if problem := _describe_wrong_option(security):
+        raise _invalid([problem])
+
+
+def _describe_wrong_option(security: Any) -> str:
+    if security == "":
+        return "security must not be empty: leave it out, or give None, for the account's default"
+    if security is not None and security not in SECURITY_OPTIONS:
+        return f"security must be one of {', '.join(SECURITY_OPTIONS)}, not {security!r:.100}"
+    return ""
+
+
 def _security_problems(new: NewTransfer) -> Iterator[str]:
-    if new.security == "":
-        yield "security must not be empty: leave it out, or give None, for the account's default"
-    elif new.security is not None and new.security not in SECURITY_OPTIONS:
-        yield f"security must be one of {', '.join(SECURITY_OPTIONS)}, not {new.security!r}"
+    if problem := _describe_wrong_option(new.security):
+        yield problem
     # Without security the account's default applies, which is unknown here; the service then validates.
     for field in ("security_question", "security_answer"):
         given = getattr(new, field) is not None

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
+
+
+def is_fixed(value: Any) -> bool:
+    """Return whether an argument has its value when the DAG is parsed: it is no template, and no task's result."""
+    if isinstance(value, str):
+        return "{" not in value
+    if isinstance(value, Mapping):
+        return all(map(is_fixed, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_fixed, value))
+    return isinstance(value, int | float | timedelta | None)
 
 
 def to_repeatable(value: Any) -> Any:

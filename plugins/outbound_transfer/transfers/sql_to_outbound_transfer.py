@@ -10,7 +10,7 @@ from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.queries.errors import ResultEmpty
-from outbound_transfer.tasks.arguments import to_whole_number
+from outbound_transfer.tasks.arguments import is_fixed, to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from outbound_transfer.queries.export import QueryExport
     from outbound_transfer.queries.spec import QuerySpec
 
-_EMPTY_POLICIES: Final = ("fail", "skip", "send")
-_FORMULA_POLICIES: Final = ("escape", "keep")
+#: What the arguments with few values may be.
+_CHOICES: Final = {"on_empty": ("fail", "skip", "send"), "csv_formulas": ("escape", "keep")}
 
 
 class SqlToOutboundTransferOperator(DeliverFilesOperator):
@@ -66,6 +66,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         "csv_formulas",
     )
     template_ext: Sequence[str] = (".sql",)
+    needs_files = False
     _row_counts: dict[str, int]
 
     template_fields_renderers = {"sql": "sql", "parameters": "json", "queries": "json"}  # noqa: RUF012  # as in Airflow
@@ -99,6 +100,21 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         self.max_rows = max_rows
         self.timezone = timezone
         self.csv_formulas = csv_formulas
+        self._check_known_queries()
+
+    def _check_known_queries(self) -> None:
+        """:raises InvalidDelivery: the task could only fail."""
+        from outbound_transfer.queries.spec import parse_queries
+
+        for name, allowed in _CHOICES.items():
+            if self.is_known(name):
+                _check_choice(name, getattr(self, name), allowed)
+        queries = self._listed_queries() if self.is_known() else ()
+        for query in queries if isinstance(queries, list | tuple) else ():
+            if isinstance(query, Mapping) and is_fixed(
+                [query.get("file_name"), query.get("file_format"), self.file_format]
+            ):
+                parse_queries([{**query, "parameters": None}], self.file_format)
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         with fail_without_retry_on_warehouse_errors():
@@ -137,22 +153,21 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     def _parse_queries(self) -> list[QuerySpec]:
         from outbound_transfer.queries.spec import parse_queries
 
+        return parse_queries(self._listed_queries(), self.file_format)
+
+    def _listed_queries(self) -> Any:
         if (self.sql is None) == (self.queries is None):
             raise InvalidDelivery("give either sql and file_name, or queries")
         one = {"sql": self.sql, "file_name": self.file_name, "parameters": self.parameters}
-        return parse_queries([one] if self.queries is None else self.queries, self.file_format)
+        return [one] if self.queries is None else self.queries
 
     def _export(self) -> QueryExport:
         from outbound_transfer.queries.export import QueryExport
         from outbound_transfer.queries.file_formats import WriteOptions
         from outbound_transfer.queries.spec import parse_zone
 
-        for name, value, allowed in (
-            ("on_empty", self.on_empty, _EMPTY_POLICIES),
-            ("csv_formulas", self.csv_formulas, _FORMULA_POLICIES),
-        ):
-            if value not in allowed:
-                raise InvalidDelivery(f"{name} is one of {', '.join(allowed)}, not {value!r:.100}")
+        for name, allowed in _CHOICES.items():
+            _check_choice(name, getattr(self, name), allowed)
         return QueryExport(
             self.sql_conn_id,
             self.log,
@@ -161,3 +176,8 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
             parse_zone(self.timezone),
             WriteOptions(escape_formulas=self.csv_formulas == "escape"),
         )
+
+
+def _check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise InvalidDelivery(f"{name} is one of {', '.join(allowed)}, not {value!r:.100}")

@@ -49,7 +49,17 @@ def test_what_is_no_switch_is_refused_by_name(value: Any) -> None:
     ("operator", "arguments"),
     [
         (DeliverFilesOperator, {"subject": "S", "recipients": ..., "files": ...}),
-        (SqlToOutboundTransferOperator, {"subject": "S", "recipients": ..., "files": ..., "sql_conn_id": "crm"}),
+        (
+            SqlToOutboundTransferOperator,
+            {
+                "subject": "S",
+                "recipients": ...,
+                "files": ...,
+                "sql_conn_id": "crm",
+                "sql": "SELECT 1",
+                "file_name": "a.csv",
+            },
+        ),
         (RedeliverFilesOperator, {"transfer_id": "t", "security": None, "recipients": ..., "files": ...}),
         (CreateTransferOperator, {"subject": "S", "recipients": ...}),
         (AttachFilesOperator, {"transfer_id": "t", "files": ...}),

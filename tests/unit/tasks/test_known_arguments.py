@@ -1,0 +1,107 @@
+"""Arguments that can only be wrong fail when the DAG is parsed; what is rendered or mapped waits for the task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
+from outbound_transfer.operators.redelivery import RedeliverFilesOperator
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    SendTransferOperator,
+)
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+
+NEW = {"subject": "S", "recipients": "a@example.com"}
+GIVEN: dict[type, dict[str, Any]] = {
+    CreateTransferOperator: NEW,
+    AttachFilesOperator: {"transfer_id": "t", "files": "f"},
+    SendTransferOperator: {"transfer_id": "t"},
+    DeliverFilesOperator: {**NEW, "files": "f"},
+    RedeliverFilesOperator: {"transfer_id": "t", "files": "f", "security": None},
+    SqlToOutboundTransferOperator: {**NEW, "sql_conn_id": "c", "sql": "SELECT 1", "file_name": "a.csv"},
+    _DeliverFilesDecoratedOperator: {**NEW, "python_callable": list},
+}
+ERRORS = (AirflowFailException, InvalidDelivery)
+
+WRONG = [
+    (DeliverFilesOperator, {"on_expired": "succeed"}, "on_expired needs wait=True"),
+    (DeliverFilesOperator, {"on_canceled": "skip"}, "on_canceled needs wait=True"),
+    (DeliverFilesOperator, {"accept_partial": True}, "accept_partial needs wait=True"),
+    (DeliverFilesOperator, {"wait": True, "poke_interval": "5m"}, "poke_interval must be a timedelta or a number"),
+    (DeliverFilesOperator, {"wait": True, "timeout": -1}, "timeout must be a timedelta or a number"),
+    (DeliverFilesOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
+    (SendTransferOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
+    (DeliverFilesOperator, {"security": "e-mail"}, "security must be one of none, email, .* not 'e-mail'"),
+    (DeliverFilesOperator, {"security": ""}, "security must not be empty"),
+    (CreateTransferOperator, {"security": "e-mail"}, "security must be one of none"),
+    (RedeliverFilesOperator, {"security": "e-mail"}, "security must be one of none"),
+    (DeliverFilesOperator, {"resend": True, "delivery_key": "k"}, "resend and delivery_key: a key is delivered once"),
+    (DeliverFilesOperator, {"resend": "yes"}, "resend must be true or false"),
+    (DeliverFilesOperator, {"files": []}, "files is empty"),
+    (DeliverFilesOperator, {"files": ""}, "files is empty"),
+    (DeliverFilesOperator, {"files": None}, "files is empty"),
+    (AttachFilesOperator, {"files": ()}, "files is empty"),
+    (RedeliverFilesOperator, {"files": []}, "files is empty"),
+    (AttachFilesOperator, {"max_parallel_uploads": 0}, "max_parallel_uploads must be a whole number from 1 on"),
+    (SqlToOutboundTransferOperator, {"file_name": "a.xls"}, "the suffix of 'a.xls' names no format"),
+    (SqlToOutboundTransferOperator, {"file_name": None}, "file_name of a query is text"),
+    (SqlToOutboundTransferOperator, {"file_format": "xls"}, "file_format is one of csv, jsonl"),
+    (SqlToOutboundTransferOperator, {"sql": None}, "give either sql and file_name, or queries"),
+    (
+        SqlToOutboundTransferOperator,
+        {"sql": None, "queries": [{"sql": "{{ x }}", "file_name": "a.xls"}]},
+        "the suffix of 'a.xls'",
+    ),
+    (SqlToOutboundTransferOperator, {"on_empty": "ignore"}, "on_empty is one of fail, skip, send"),
+    (SqlToOutboundTransferOperator, {"csv_formulas": "drop"}, "csv_formulas is one of escape, keep"),
+]
+
+
+@pytest.mark.parametrize(("operator", "wrong", "message"), WRONG)
+def test_what_can_only_be_wrong_fails_at_parsing(operator, wrong, message) -> None:
+    with pytest.raises(ERRORS, match=message):
+        operator(task_id="task", **{**GIVEN[operator], **wrong})
+
+
+@pytest.mark.parametrize(("operator", "wrong"), [(kind, wrong) for kind, wrong, text in WRONG if "wait=" not in text])
+def test_a_mapped_task_is_checked_when_it_runs(operator, wrong) -> None:
+    """There, an error is the task's, with the number of its tries and its callbacks."""
+    operator(task_id="task", _airflow_from_mapped=True, **{**GIVEN[operator], **wrong})
+
+
+RIGHT = [
+    (DeliverFilesOperator, {"wait": True, "on_expired": "succeed", "poke_interval": timedelta(minutes=5)}),
+    (DeliverFilesOperator, {"poke_interval": 30, "timeout": 60}),  # the defaults of a DAG's sensors
+    (DeliverFilesOperator, {"wait": True, "poke_interval": "{{ params.seconds }}", "timeout": "300"}),
+    (DeliverFilesOperator, {"security": "{{ params.security }}"}),
+    (DeliverFilesOperator, {"resend": "{{ params.resend }}", "delivery_key": "k"}),
+    (DeliverFilesOperator, {"files": lambda context, jinja_env: []}),  # Airflow renders such
+    (DeliverFilesOperator, {"files": ["{{ params.file }}"]}),
+    (SqlToOutboundTransferOperator, {"file_name": "{{ params.name }}"}),
+    (SqlToOutboundTransferOperator, {"file_name": "a.txt", "file_format": "csv"}),
+    (SqlToOutboundTransferOperator, {"sql": None, "file_name": None, "queries": "{{ params.queries }}"}),
+    (SqlToOutboundTransferOperator, {"files": []}),
+    (_DeliverFilesDecoratedOperator, {"files": None}),
+]
+
+
+@pytest.mark.parametrize(("operator", "right"), RIGHT)
+def test_what_may_be_right_is_left_to_the_task(operator, right) -> None:
+    operator(task_id="task", **{**GIVEN[operator], **right})
+
+
+def test_the_result_of_a_task_is_left_to_the_task() -> None:
+    with DAG("dag", schedule=None):
+        create = CreateTransferOperator(task_id="create", **NEW)
+        DeliverFilesOperator(
+            task_id="deliver", files=create.output, security=create.output, subject="S", recipients="a"
+        )
