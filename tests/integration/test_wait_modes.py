@@ -84,7 +84,6 @@ def context_of(store: InMemoryStateStore, max_tries: int = 0, clear_number: int 
         task=SimpleNamespace(retries=0),
         map_index=-1,
         get_ti_count=lambda **_: 1,
-        task=SimpleNamespace(task_group=None),
         get_task_states=lambda **_: {"run": {"deliver": "running"}},
         max_tries=max_tries,
         try_number=1,

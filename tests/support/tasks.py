@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -263,13 +264,16 @@ def without_credit(sandbox: Sandbox) -> Iterator[None]:
 
 
 @contextmanager
-def dying_after(operation: Operation, store: CrashableStateStore | None = None) -> Iterator[None]:
-    """The task's process dies when its send, or another call, has taken effect, before it knows that, or stores it."""
-    send = client.send
+def dying_after(operation: Operation, store: CrashableStateStore | None = None, skip: int = 0) -> Iterator[None]:
+    """The task's process dies when its send, or another call, has taken effect, before it knows that, or stores it.
+
+    :param skip: how many such calls it survives.
+    """
+    send, left = client.send, itertools.count(-skip)
 
     def send_and_die(*arguments: Any) -> Any:
         received = send(*arguments)
-        if arguments[2].operation is operation:
+        if arguments[2].operation is operation and next(left) == 0:
             if store:
                 store.dead = True
             raise ProcessCrashed
