@@ -69,8 +69,8 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.
 		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends chromium >/dev/null; }
 
 .mariadb: setup # For the tests on MariaDB: a server's binaries, no service; and the drivers, of which one is compiled
-	@test -x /usr/sbin/mariadbd && $(BIN)/python -c "import MySQLdb, mysql.connector" 2>/dev/null || { \
-		echo "The tests on MariaDB need its server and two drivers: they are installed." >&2; \
+	@test -x /usr/sbin/mariadbd && $(BIN)/python -c "import MySQLdb" 2>/dev/null || { \
+		echo "The tests on MariaDB need its server and driver: they are installed." >&2; \
 		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
 		HEADERS=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])'); \
 		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends mariadb-server-core \

@@ -17,7 +17,7 @@ from outbound_transfer_sandbox.testing import Sandbox
 from support import airflow_home  # noqa: F401  # before anything imports Airflow
 
 #: Second drivers of a database. Their tests are those of the first, and run by night.
-SECOND_DRIVERS = {"psycopg2", "psycopg2-dictionaries", "mysql-connector"}
+SECOND_DRIVERS = {"psycopg2", "psycopg2-dictionaries"}
 
 #: Folders of long searches, and of tests of what seldom changes.
 NIGHTLY_FOLDERS = tuple(

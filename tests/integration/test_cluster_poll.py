@@ -18,12 +18,11 @@ from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, RENEWAL_INTERVA
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.waiters import RECIPIENT, send
 from support.feed_pages import event, page, tables
-from support.mariadb import MARIADB_DRIVERS
 from support.virtual_cluster import KEY, SharedTables, VirtualProcess, VirtualTime
 from support.warehouses import Hook
 
 
-@pytest.fixture(params=["sqlite", "psycopg", "psycopg2", *MARIADB_DRIVERS])
+@pytest.fixture(params=["sqlite", "psycopg", "psycopg2", "mysqlclient"])
 def shared_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     """Every database that processes can share."""
     return hook_of(request.param)

@@ -21,7 +21,6 @@ from outbound_transfer.client import deferral
 from outbound_transfer.protocol.errors import ConnectionLost, MalformedResponse, RateLimited, ServerFault
 from outbound_transfer.transfers import feed_ingest
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
-from support.mariadb import MARIADB_DRIVERS
 from support.repository import REPOSITORY
 from support.tasks import FakeTaskInstance, SimulatedClock
 from support.warehouses import refuse_rows
@@ -57,13 +56,13 @@ def _spelled(statement: str, hook: Any) -> str:
 
 
 #: The second driver differs below the hook, where tests/integration/warehouse has it.
-@pytest.fixture(params=["sqlite", "postgres", "duckdb", *MARIADB_DRIVERS])
+@pytest.fixture(params=["sqlite", "postgres", "duckdb", "mysqlclient"])
 def warehouse(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     if request.param == "sqlite":
         value = json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "warehouse.db")})
     elif request.param == "duckdb":
         value = json.dumps({"conn_type": "duckdb", "host": str(tmp_path / "warehouse.duckdb")})
-    elif request.param in MARIADB_DRIVERS:
+    elif request.param == "mysqlclient":
         value = request.getfixturevalue("mariadb").airflow_connection(request.param)
     else:
         value = request.getfixturevalue("postgres").airflow_connection
@@ -457,7 +456,7 @@ HELD = {
     "sqlite": "PRAGMA wal_checkpoint(TRUNCATE)",
     "postgres": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     " AND xact_start IS NOT NULL",
-    **dict.fromkeys(MARIADB_DRIVERS, _TRANSACTIONS),
+    "mysqlclient": _TRANSACTIONS,
 }
 
 

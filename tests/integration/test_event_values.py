@@ -11,11 +11,10 @@ from outbound_transfer.warehouse import event_values
 from outbound_transfer.warehouse.event_values import MAX_EVENT_LENGTH, MAX_EVENTS, MAX_LENGTH, MAX_VALUES, EventValues
 from outbound_transfer.warehouse.events import EventStore
 from support.feed_pages import event, page, tables
-from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import Hook
 
 
-@pytest.fixture(params=["sqlite", "psycopg", "psycopg2", *MARIADB_DRIVERS])
+@pytest.fixture(params=["sqlite", "psycopg", "psycopg2", "mysqlclient"])
 def feed(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> EventStore:
     feed = tables(hook_of(request.param))
     feed.get_or_create_cursor()

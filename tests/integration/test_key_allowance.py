@@ -13,13 +13,12 @@ from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.key_allowance import Key, KeyAllowance
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.timestamps import utc_now
-from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import Hook
 
 KEY = Key("account.example.com", "digest", "outbound_transfer_default", 60)
 
 
-@pytest.fixture(params=["sqlite", "psycopg", "psycopg2", *MARIADB_DRIVERS])
+@pytest.fixture(params=["sqlite", "psycopg", "psycopg2", "mysqlclient"])
 def warehouse_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     """A hook of each database that processes can share."""
     return hook_of(request.param)

@@ -31,7 +31,6 @@ from outbound_transfer.protocol.models import to_summary_dict
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.warehouse.deliveries import DeliveryTables
 from outbound_transfer.warehouse.tables import DELIVERIES
-from support.mariadb import MARIADB_DRIVERS
 from support.tasks import FakeTaskInstance, SimulatedClock
 from support.timeouts import eventually
 from support.warehouses import duckdb_hook, sqlite_hook
@@ -79,7 +78,7 @@ def fetch(tmp_path: Path, keep_at) -> Callable[[str], list[tuple[Any, ...]]]:
     return sqlite_hook(file).fetch
 
 
-@pytest.fixture(params=["sqlite", "duckdb", "postgresql", *MARIADB_DRIVERS])
+@pytest.fixture(params=["sqlite", "duckdb", "postgresql", "mysqlclient"])
 def any_fetch(request, tmp_path: Path, keep_at) -> Callable[[str], list[tuple[Any, ...]]]:
     """A ledger in each database, through Airflow's own hook of it."""
     if request.param == "sqlite":
@@ -88,7 +87,7 @@ def any_fetch(request, tmp_path: Path, keep_at) -> Callable[[str], list[tuple[An
         file = request.getfixturevalue("memory") / "ledger.duckdb"
         keep_at(json.dumps({"conn_type": "duckdb", "host": str(file)}))
         return duckdb_hook(file).fetch
-    if request.param in MARIADB_DRIVERS:
+    if request.param == "mysqlclient":
         keep_at(request.getfixturevalue("mariadb").airflow_connection(request.param))
         return request.getfixturevalue("hook_of")(request.param).fetch
     database = request.getfixturevalue("postgres")

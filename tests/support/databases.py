@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support import mariadb as mariadb_support
-from support.mariadb import MARIADB_DRIVERS
 from support.postgres import Database, running_server
 from support.timeouts import eventually
 
@@ -110,7 +109,7 @@ def hook_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], H
             return sqlite_hook(tmp_path / "warehouse.db")
         if name == "duckdb":
             return duckdb_hook(request.getfixturevalue("memory") / "warehouse.duckdb")
-        if name in MARIADB_DRIVERS:
+        if name == "mysqlclient":
             mariadb: mariadb_support.Database = request.getfixturevalue("mariadb")
             return Hook("mysql", lambda: mariadb.connect(name))
         database: Database = request.getfixturevalue("postgres")
@@ -119,7 +118,7 @@ def hook_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], H
     return make
 
 
-@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2", *MARIADB_DRIVERS])
+@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient"])
 def warehouse_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     """A hook of each database that has a dialect of its own."""
     return hook_of(request.param)

@@ -23,12 +23,11 @@ from outbound_transfer.warehouse.tables import EVENTS
 from outbound_transfer.warehouse.timestamps import utc_now
 from support import mariadb, postgres
 from support.feed_pages import PAGES
-from support.mariadb import MARIADB_DRIVERS
 from support.timeouts import TEST_TIMEOUT
 from support.warehouses import Hook, InventedPostgresql, InventedSqlite, duckdb_hook, sqlite_hook
 
 #: What leads to a database: its driver, or portable SQL.
-DRIVERS = ("sqlite", "duckdb", "psycopg", "psycopg2", *MARIADB_DRIVERS, InventedSqlite.name, InventedPostgresql.name)
+DRIVERS = ("sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient", InventedSqlite.name, InventedPostgresql.name)
 
 _everybody: Any = None
 
@@ -50,7 +49,7 @@ class RunLocation:
             return Hook(self.driver, lambda: sqlite3.connect(database), "?")
         if self.driver == InventedPostgresql.name:
             return Hook(self.driver, lambda: database.connect("psycopg2"))
-        dialect = "mysql" if self.driver in MARIADB_DRIVERS else "postgresql"
+        dialect = "mysql" if self.driver == "mysqlclient" else "postgresql"
         return Hook(dialect, lambda: database.connect(self.driver))
 
     def warehouse(self, prefix: str) -> Warehouse:

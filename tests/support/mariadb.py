@@ -42,9 +42,6 @@ OPTIONS = (
     "--default-time-zone=+09:00",
 )
 
-#: The drivers that Airflow's hook offers.
-MARIADB_DRIVERS = ("mysqlclient", "mysql-connector")
-
 
 @dataclass(frozen=True)
 class Database:
@@ -55,27 +52,21 @@ class Database:
     name: str
 
     def connect(self, driver: str = "mysqlclient", **options: Any) -> Any:
-        """A new connection of ``mysqlclient`` or ``mysql-connector``."""
-        if driver == "mysqlclient":
-            import MySQLdb
+        """A new connection."""
+        import MySQLdb
 
-            return MySQLdb.connect(unix_socket=self.socket, user="root", db=self.name, **options)
-        import mysql.connector
-
-        return mysql.connector.connect(unix_socket=self.socket, user="root", database=self.name, **options)
+        return MySQLdb.connect(unix_socket=self.socket, user="root", db=self.name, **options)
 
     def connect_by_port(self, driver: str, port: int) -> Any:
         """A new connection of a driver through a proxy of loopback."""
-        module = __import__(
-            {"mysqlclient": "MySQLdb", "mysql-connector": "mysql.connector"}[driver], fromlist=["connect"]
-        )
-        return module.connect(host="127.0.0.1", port=port, user="root", database=self.name)
+        import MySQLdb
+
+        return MySQLdb.connect(host="127.0.0.1", port=port, user="root", database=self.name)
 
     def airflow_connection(self, driver: str = "mysqlclient") -> str:
         """For an ``AIRFLOW_CONN_…`` variable."""
-        client = {"mysqlclient": {}, "mysql-connector": {"client": "mysql-connector-python"}}[driver]
         address = {"host": "127.0.0.1", "port": self.port, "login": "root", "schema": self.name}
-        return json.dumps({"conn_type": "mysql", **address, "extra": client})
+        return json.dumps({"conn_type": "mysql", **address})
 
     @property
     def url(self) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from outbound_transfer.queries.errors import QueryFailed
-from outbound_transfer.warehouse.dialects.mysql import decode_as_utf8
+from outbound_transfer.warehouse.dialects.refused import check_driver
+from outbound_transfer.warehouse.errors import UnsupportedWarehouse
 
 #: Of MySQL's protocol.
 _MULTI_STATEMENTS_OFF: Final = 1
@@ -81,28 +82,18 @@ def _open_mysqlclient(connection: Any, sql: str) -> Any:  # noqa: ARG001  # the 
     from MySQLdb.cursors import SSCursor
 
     connection.set_server_option(_MULTI_STATEMENTS_OFF)
-    _begin_mysql(connection)
-    return connection.cursor(SSCursor)
-
-
-def _open_mysql_connector(connection: Any, sql: str) -> Any:  # noqa: ARG001  # the server takes one statement then
-    from mysql.connector.constants import ClientFlag
-
-    flags = [-ClientFlag.MULTI_STATEMENTS]
-    if hasattr(type(connection), "client_flags"):
-        connection.client_flags = flags
-    else:  # before 9.2
-        connection.set_client_flags(flags)
-    connection.reconnect()
-    _begin_mysql(connection)
-    return connection.cursor(buffered=False, dictionary=False)
-
-
-def _begin_mysql(connection: Any) -> None:
-    decode_as_utf8(connection)  # the server writes "?" for what the session's character set has not
+    connection.set_character_set("utf8mb4")  # the server writes "?" for what the session's character set has not
     cursor = connection.cursor()
     cursor.execute("SET SESSION TRANSACTION READ ONLY")
     cursor.close()
+    return connection.cursor(SSCursor)
+
+
+def _refuse_mysql_connector(connection: Any, sql: str) -> Any:  # noqa: ARG001
+    try:
+        check_driver(connection)
+    except UnsupportedWarehouse as error:
+        raise QueryFailed(str(error)) from None
 
 
 def is_one_statement(sql: str) -> bool:
@@ -124,5 +115,5 @@ _OPENERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "psycopg": _open_psycopg,
     "psycopg2": _open_psycopg2,
     "MySQLdb": _open_mysqlclient,
-    "mysql": _open_mysql_connector,
+    "mysql": _refuse_mysql_connector,
 }

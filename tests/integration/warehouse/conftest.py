@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import DRIVERS, Hook
 
 
@@ -15,7 +14,7 @@ def hook(warehouse_hook: Hook) -> Hook:
     return warehouse_hook
 
 
-@pytest.fixture(params=["sqlite", "duckdb", *DRIVERS, *MARIADB_DRIVERS])
+@pytest.fixture(params=["sqlite", "duckdb", *DRIVERS, "mysqlclient"])
 def any_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     """A hook of each database through every driver that leads to it."""
     return hook_of(request.param)

@@ -11,7 +11,6 @@ import pytest
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.events import EventStore
 from support.feed_pages import CONSISTENT, PAGES, Fault, Faulty, drop_tables, rewind, state_of, tables
-from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import Hook
 
 
@@ -27,7 +26,7 @@ def _drain(feed: EventStore, feed_pages: dict[int, Page]) -> None:
     ("name", "after"),
     [
         (name, after)
-        for name in ("sqlite", "psycopg", "psycopg2", "psycopg-autocommit", *MARIADB_DRIVERS)
+        for name in ("sqlite", "psycopg", "psycopg2", "psycopg-autocommit", "mysqlclient")
         for after in (False, True)
     ]
     + [("duckdb", False)],

@@ -27,7 +27,6 @@ from support.first_runs import (
     upgrade,
     use_tables,
 )
-from support.mariadb import MARIADB_DRIVERS
 from support.timeouts import TEST_TIMEOUT
 from support.warehouses import Hook, InventedSqlite
 
@@ -46,7 +45,7 @@ def place(request: pytest.FixtureRequest, memory: Path) -> RunLocation:
     driver = request.param
     if driver in ("sqlite", "duckdb", InventedSqlite.name):
         return RunLocation(driver, memory / "warehouse")
-    return RunLocation(driver, request.getfixturevalue("mariadb" if driver in MARIADB_DRIVERS else "postgres"))
+    return RunLocation(driver, request.getfixturevalue("mariadb" if driver == "mysqlclient" else "postgres"))
 
 
 def play_first_runs(processes: Crowd, place: RunLocation, prefix: str) -> None:

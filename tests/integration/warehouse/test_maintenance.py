@@ -183,7 +183,7 @@ def test_a_database_that_nothing_is_known_of_lands_the_feed_too(hook_of: Any, na
 
 
 class Strict:
-    """A cursor that, as mysql-connector's, takes no statement while rows of the last one are unread."""
+    """A cursor that takes no statement while rows of the last one are unread."""
 
     def __init__(self, cursor: Any) -> None:
         self._cursor, self._unread = cursor, False

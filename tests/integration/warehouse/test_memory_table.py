@@ -24,7 +24,6 @@ from outbound_transfer.warehouse.errors import (
 from outbound_transfer.warehouse.memory_table import MemoryKey, MemoryRow, MemoryTable
 from outbound_transfer.warehouse.schema import MEMORY_GROUP, ensure_schema
 from outbound_transfer.warehouse.timestamps import utc_now
-from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import Hook
 
 T0, T1, T2 = (f"2026-11-0{day}T00:00:00.000000+00:00" for day in (1, 2, 3))
@@ -53,7 +52,7 @@ class Rows:
         return self.hook.fetch(f"SELECT {columns} FROM outbound_transfer_memory ORDER BY run_id")
 
 
-@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2", *MARIADB_DRIVERS, "invented_postgresql"])
+@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient", "invented_postgresql"])
 def rows(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Rows:
     if request.param == "invented_postgresql":
         return Rows(Hook("invented_postgresql", hook_of("psycopg").get_conn))

@@ -23,7 +23,7 @@ from outbound_transfer.warehouse.schema import GROUPS, ensure_schema
 from outbound_transfer.warehouse.tables import EVENTS, TABLES
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.feed_pages import Faulty, event, page, tables
-from support.mariadb import MARIADB_DRIVERS, Database
+from support.mariadb import Database
 from support.timeouts import eventually
 from support.warehouses import Hook
 
@@ -32,7 +32,7 @@ PREFIX = "outbound_transfer_"
 HOSTILE = "Grüße 🎉 日本 \\ \\' ' \" ` %s %% \0 \x1a \n\r\t end "
 
 
-@pytest.fixture(params=MARIADB_DRIVERS)
+@pytest.fixture(params=["mysqlclient"])
 def hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     return hook_of(request.param)
 

@@ -20,7 +20,6 @@ from outbound_transfer.warehouse.errors import WarehouseBusy
 from outbound_transfer.warehouse.schema import FEED, LEDGER, LEDGER_RECIPIENTS, ensure_schema
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS, FEED_POLLS, RECIPIENTS, TRANSFERS
 from support import sample_rows as ledger
-from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import Hook, held_by_another_process
 
 NOW = datetime(2026, 3, 10, 12, 30, tzinfo=timezone.utc)
@@ -28,7 +27,7 @@ DAG = {"deliver_files"}
 TASK = TaskKey("deliver_files", "manual__1+00:00", "deliver", -1)
 
 
-@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2-dictionaries", *MARIADB_DRIVERS])
+@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2-dictionaries", "mysqlclient"])
 def a_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
     return hook_of(request.param)
 

@@ -313,7 +313,7 @@ def test_a_refusal_that_does_not_come_again_is_left_to_the_tasks_retries(
     assert feed.load_page(PAGES[0]) == 3
 
 
-@pytest.mark.parametrize("name", ["sqlite", "mysqlclient", "mysql-connector"])
+@pytest.mark.parametrize("name", ["sqlite", "mysqlclient"])
 def test_a_connection_that_its_hook_keeps_is_rolled_back(name: str, hook_of: Callable[[str], Hook]) -> None:
     hook = hook_of(name)
 

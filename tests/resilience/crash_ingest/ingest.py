@@ -34,13 +34,12 @@ from outbound_transfer.warehouse.destination import EventDestination, FeedMainte
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.schema import FEED
-from support.mariadb import MARIADB_DRIVERS
 from support.warehouses import InventedPostgresql
 
 #: When, seen from a step. ``during`` is a race that the kill wins most of the time.
 MOMENTS = ("before", "during", "after")
 
-SQL_WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", *MARIADB_DRIVERS)
+SQL_WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", "mysqlclient")
 
 #: Where a reset removes rows, so that what it leaves is what was there before them.
 MOVED_BACK = ("iceberg", "objects", "objects-s3")
@@ -382,7 +381,7 @@ def target_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> Tar
         return database.connect("psycopg" if name == "portable" else name)
 
     # A name that this package does not know: portable SQL, over PostgreSQL because that is real and at hand.
-    dialects = {"portable": InventedPostgresql.name, **dict.fromkeys(MARIADB_DRIVERS, "mysql")}
+    dialects = {"portable": InventedPostgresql.name, "mysqlclient": "mysql"}
     return WarehouseTarget(dialects.get(name, "postgresql"), connect, lambda: _drop(connect))
 
 
@@ -391,7 +390,7 @@ def databases() -> Iterator[Callable[[str], Any]]:
     """The database of each warehouse that has a server; the server is started when it is first asked for."""
     from support import mariadb, object_storage, postgres
 
-    servers = {"objects-s3": object_storage.running_s3, **dict.fromkeys(MARIADB_DRIVERS, mariadb.running_server)}
+    servers = {"objects-s3": object_storage.running_s3, "mysqlclient": mariadb.running_server}
     started: dict[Any, Any] = {}
     with ExitStack() as stack:
 

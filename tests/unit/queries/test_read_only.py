@@ -1,10 +1,13 @@
-"""One statement, for the driver that sends several."""
+"""What is refused of each driver."""
 
 from __future__ import annotations
 
 import pytest
 
-from outbound_transfer.queries.read_only import is_one_statement
+from outbound_transfer.queries.errors import QueryFailed
+from outbound_transfer.queries.read_only import is_one_statement, open_cursor
+from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
+from outbound_transfer.warehouse.errors import UnsupportedWarehouse
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,27 @@ def test_one_statement(sql: str) -> None:
 )
 def test_several_statements(sql: str) -> None:
     assert not is_one_statement(sql)
+
+
+class MysqlConnector:
+    """A connection of mysql-connector-python."""
+
+    __module__ = "mysql.connector.connection"
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_the_second_driver_of_mysql_is_refused_and_the_remedy_named() -> None:
+    with pytest.raises(QueryFailed, match="knows mysqlclient: take the field client out"):
+        open_cursor(MysqlConnector(), "SELECT 1")
+    connection = MysqlConnector()
+
+    class Hook:
+        def get_conn(self) -> MysqlConnector:
+            return connection
+
+    with pytest.raises(UnsupportedWarehouse, match="knows mysqlclient: take the field client out"):
+        MySqlDialect().connection_factory(Hook())()  # type: ignore[arg-type]
+    assert connection.is_closed

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB, over the drivers of Airflow's hook: mysqlclient and mysql-connector-python.
+"""MySQL and MariaDB, over mysqlclient.
 
 A session takes nothing from the server's defaults: not the character set (latin1 in MariaDB), the collation (blind to
 case and accents), the SQL mode (a lax one changes values silently), the isolation, nor the engine of tables.
@@ -28,6 +28,7 @@ from outbound_transfer.warehouse.dialects.base import (
     WarehouseDialect,
     select_new_rows,
 )
+from outbound_transfer.warehouse.dialects.refused import check_driver
 from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse
 from outbound_transfer.warehouse.tables import TIME_COLUMNS
 
@@ -99,7 +100,7 @@ _UNKNOWN: Final = _Server(False, 1024 * 1024, _MYSQL_COLLATION)
 
 
 class _Connection:
-    """A connection whose cursors behave the same over each driver.
+    """The driver's connection, with cursors of our own.
 
     :ivar inner: the driver's.
     """
@@ -107,13 +108,10 @@ class _Connection:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.commit, self.rollback, self.close = inner.commit, inner.rollback, inner.close
-        if hasattr(inner, "fileno"):
-            self.fileno = inner.fileno
+        self.fileno = inner.fileno
 
     def cursor(self) -> _Cursor:
-        # mysql-connector-python otherwise refuses the next statement until all rows are read.
-        is_connector = type(self.inner).__module__.startswith("mysql.connector")
-        return _Cursor(self.inner.cursor(buffered=True) if is_connector else self.inner.cursor())
+        return _Cursor(self.inner.cursor())
 
 
 class _Cursor:
@@ -174,13 +172,20 @@ class MySqlDialect(WarehouseDialect):
     server = _UNKNOWN
 
     def connection_factory(self, hook: DbApiHookLike) -> Connect:
-        return lambda: _Connection(hook.get_conn())
+        def connect() -> _Connection:
+            raw = hook.get_conn()
+            try:
+                check_driver(raw)
+            except UnsupportedWarehouse:
+                raw.close()
+                raise
+            return _Connection(raw)
+
+        return connect
 
     def configure_connection(self, connection: _Connection) -> None:
         raw = connection.inner
-        if self.timeout is not None and hasattr(raw, "read_timeout"):  # mysql-connector-python, which hides its socket
-            raw.read_timeout = math.ceil(SILENCE_FACTOR * self.timeout)
-        decode_as_utf8(raw)
+        raw.set_character_set("utf8mb4")  # whatever its extra says
         tx = connection.cursor()
         if self.server is _UNKNOWN:
             self.server = _read_server(tx)
@@ -348,16 +353,8 @@ def _read_server(tx: _Cursor) -> _Server:
     return _Server(str(collation) == _MARIADB_COLLATION, int(max_packet), str(collation))
 
 
-def decode_as_utf8(raw: Any) -> None:
-    """Let the driver decode text as UTF-8, whatever the connection's extra says."""
-    if hasattr(raw, "set_character_set"):  # mysqlclient
-        raw.set_character_set("utf8mb4")
-    elif hasattr(raw, "set_charset_collation"):  # mysql-connector-python
-        raw.set_charset_collation("utf8mb4")
-
-
 def _code(error: BaseException) -> int | None:
-    """Return the server's number of an error; every driver has it as the first argument."""
+    """Return the server's number of an error."""
     code = error.args[0] if error.args else None
     return code if isinstance(code, int) else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from outbound_transfer.warehouse.errors import UnsupportedWarehouse
 
@@ -42,3 +42,15 @@ def check_names(names: Iterable[str | None]) -> None:
     for name in names:
         if name is not None and name in REFUSED:
             raise UnsupportedWarehouse(f"{REFUSED[name]}. {WAY_OUT}")
+
+
+def check_driver(connection: Any) -> None:
+    """Check the driver of an open connection.
+
+    :raises UnsupportedWarehouse: it is MySQL's other one.
+    """
+    if type(connection).__module__.startswith("mysql.connector"):
+        raise UnsupportedWarehouse(
+            "The connection's driver is mysql-connector-python, and this package knows mysqlclient: take the field "
+            "client out of the connection's extra"
+        )
