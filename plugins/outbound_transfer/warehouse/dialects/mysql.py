@@ -100,18 +100,15 @@ _UNKNOWN: Final = _Server(False, 1024 * 1024, _MYSQL_COLLATION)
 
 
 class _Connection:
-    """The driver's connection, with cursors of our own.
-
-    :ivar inner: the driver's.
-    """
+    """The driver's connection, with cursors of our own."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner = inner
+        self._inner = inner
         self.commit, self.rollback, self.close = inner.commit, inner.rollback, inner.close
         self.fileno = inner.fileno
 
     def cursor(self) -> _Cursor:
-        return _Cursor(self.inner.cursor())
+        return _Cursor(self._inner.cursor())
 
 
 class _Cursor:
@@ -176,7 +173,8 @@ class MySqlDialect(WarehouseDialect):
             raw = hook.get_conn()
             try:
                 check_driver(raw)
-            except UnsupportedWarehouse:
+                raw.set_character_set("utf8mb4")  # whatever its extra says
+            except BaseException:
                 raw.close()
                 raise
             return _Connection(raw)
@@ -184,8 +182,6 @@ class MySqlDialect(WarehouseDialect):
         return connect
 
     def configure_connection(self, connection: _Connection) -> None:
-        raw = connection.inner
-        raw.set_character_set("utf8mb4")  # whatever its extra says
         tx = connection.cursor()
         if self.server is _UNKNOWN:
             self.server = _read_server(tx)
