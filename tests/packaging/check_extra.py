@@ -108,16 +108,6 @@ def check_gcs(folder: Path) -> None:
         raise AssertionError("a bucket behind a closed port was read")
 
 
-def check_snowflake(folder: Path) -> None:
-    """As far as without an account: its driver is there, and refuses the address."""
-    from outbound_transfer.warehouse.connection import open_warehouse
-    from outbound_transfer.warehouse.transfers import TransferTables
-
-    warehouse = open_warehouse("warehouse", prefix="outbound_transfer_", schema=None)
-    assert type(warehouse.hook).__name__ == "SnowflakeHook"
-    assert TransferTables(warehouse)
-
-
 def check_notifier(kind: str, folder: Path) -> None:
     module, name, more = {
         "slack": ("slack", "TransferSlackNotifier", ""),
@@ -158,7 +148,6 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     "xlsx": check_xlsx,
     "s3": check_s3,
     "gcs": check_gcs,
-    "snowflake": check_snowflake,
     "slack": lambda folder: check_notifier("slack", folder),
     "smtp": lambda folder: check_notifier("smtp", folder),
     "openlineage": check_openlineage,
