@@ -56,7 +56,7 @@ nightly: setup ## Run everything for hours, with the day's SEED; failures are na
 	done; \
 	test -z "$$failed" || { echo "Failed with SEED=$$seed:$$failed" >&2; exit 1; }
 
-test-package: setup ## Build wheel and source archive, install and test them on Python 3.10 and 3.13 (about 6 minutes)
+test-package: setup .mariadb ## Build wheel and source archive, test them on Python 3.10 and 3.13 and with each extra alone (about 15 minutes; ARGS=--extra=duckdb)
 	$(RUN) tests/packaging/run.py $(ARGS)
 
 test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.2.1" (about 30 minutes; ARGS=--short: 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -411,3 +412,13 @@ def test_a_function_cannot_skip_what_was_sent(connection, sandbox, where) -> Non
     with pytest.raises(AirflowFailException, match=f"cannot be skipped any more.*nothing new.*{sent}"):
         again(task)
     assert sandbox.sent() == [sent]
+
+
+def test_a_full_disk_is_named_where_content_is_held(deliver, sandbox, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "w+b"))  # noqa: SIM115
+
+    with pytest.raises(OSError, match="No space left on device: content is held in temporary files.*TMPDIR") as full:
+        deliver({"name": "a.csv", "content": ContentWriter(lambda file: file.write(b"x" * 10))}).run()
+
+    assert full.value.filename == tempfile.gettempdir()
+    assert sandbox.requests() == []

@@ -20,6 +20,7 @@ from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.ledger import worker
 from outbound_transfer.ledger.background_writer import BackgroundWriter
 from outbound_transfer.ledger.call_counter import CALL_COUNTER
+from outbound_transfer.ledger.recorder import DeliveryRecorder
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -27,11 +28,12 @@ from outbound_transfer.operators.transfer import (
     DiscardTransferOperator,
     SendTransferOperator,
 )
+from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.models import to_summary_dict
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.warehouse.deliveries import DeliveryTables
 from outbound_transfer.warehouse.tables import DELIVERIES
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, dying_after
 from support.timeouts import eventually
 from support.warehouses import duckdb_hook, sqlite_hook
 
@@ -460,3 +462,49 @@ def test_a_real_run_is_in_the_ledger(run_dag, connection, recipients_pick_up, fi
     ]
     assert {(row["dag_id"], row["task_id"], row["run_id"]) for row in rows} == {("kept", "deliver", run.dag_run.run_id)}
     assert [digests(row) for row in rows] == [RIGHT, RIGHT]
+
+
+def test_a_send_whose_end_nobody_has_seen_is_in_doubt(task, sandbox, files, fetch) -> None:
+    """Its process dies when the service has sent, before it knows; the next try finds out."""
+    ti = task(DeliverFilesOperator, files=files, subject="Report", recipients=RECIPIENTS)
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
+        ti.run()
+
+    assert row_of(fetch)["status"] == "in doubt"
+
+    ti.clear()
+    ti.run()
+    assert row_of(fetch)["status"] == "pending"
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_draft_that_waits_for_a_slot_is_not_in_doubt(task, sandbox, files, fetch, deferrable, monkeypatch) -> None:
+    told: list[bool] = []
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    given = {"subject": "Report", "recipients": RECIPIENTS, "deferrable": deferrable, "slot_timeout": 60}
+    ti = task(DeliverFilesOperator, files=files, keep_draft=True, **given)
+    real = DeliveryRecorder.record_send
+
+    def record_send(recorder: DeliveryRecorder, transfer_id: str, *, in_doubt: bool) -> None:
+        told.append(in_doubt)
+        real(recorder, transfer_id, in_doubt=in_doubt)
+
+    monkeypatch.setattr(DeliveryRecorder, "record_send", record_send)
+    with pytest.raises(Exception, match="limit"):
+        ti.run()
+
+    assert [True, True] not in [told[at : at + 2] for at in range(len(told))], "after each refusal, it is a draft"
+    assert row_of(fetch)["status"] == "draft"
+
+
+def test_a_send_in_three_tasks_is_in_doubt_until_it_is_known(task, sandbox, files, fetch) -> None:
+    create = task(CreateTransferOperator, "create", subject="Report", recipients=RECIPIENTS)
+    draft = create.run()
+    task(AttachFilesOperator, "attach", transfer_id=draft, files=files).run()
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
+        task(SendTransferOperator, "send", transfer_id=draft).run()
+
+    assert row_of(fetch)["status"] == "in doubt"
+
+    task(SendTransferOperator, "send", transfer_id=draft).run()
+    assert row_of(fetch)["status"] == "pending"

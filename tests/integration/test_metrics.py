@@ -16,12 +16,14 @@ from airflow.sdk.observability.metrics import stats_utils
 
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.messages import Operation
 from support.repository import REPOSITORY
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, dying_after
 
 RUN = """
     from airflow.sdk import DAG
     from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.messages import Operation
     from outbound_transfer.sensors.transfer import TransferSensor
     from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
     from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
@@ -134,7 +136,7 @@ def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection,
         task = FakeTaskInstance(
             lambda: DeliverFilesOperator(task_id="deliver", **arguments), SimulatedClock(sandbox), task_id="deliver"
         )
-        with suppress(Exception):  # some are to fail
+        with suppress(Exception, ProcessCrashed):  # some are to fail
             task.run()
         counted = [packet for packet in received(statsd) if packet[0] == metrics.DELIVERIES.full_name]
         return {tags["outcome"]: value for _, tags, value, _ in counted}
@@ -147,6 +149,8 @@ def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection,
         assert run(wait=True) == {"sent": 1, "canceled": 1}
     sandbox.plan_faults({"path": "/v1/transfers", "kind": "error", "status": 401})
     assert run() == {"failed": 1}
+    with dying_after(Operation.SEND):
+        assert run() == {"in_doubt": 1}
 
 
 def wait_after(change: Callable[[str], Any]) -> Callable[..., Any]:

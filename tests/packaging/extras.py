@@ -43,7 +43,7 @@ def surroundings(extra: str, folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _check(extra: str, sandbox: Sandbox) -> None:
-    sent = {"sqlite": 2, "postgres": 2, "duckdb": 2, "mysql": 2, "xlsx": 0, "gcs": 0, "snowflake": 0, "sandbox": 0}
+    sent = {"sqlite": 2, "postgres": 2, "duckdb": 2, "mysql": 2, "xlsx": 0, "gcs": 0, "sandbox": 0}
     assert len(sandbox.sent()) == sent.get(extra, 1), f"{extra}: {sandbox.sent()}"
 
 
@@ -57,9 +57,6 @@ def _server(extra: str, folder: Path) -> Iterator[dict[str, str]]:
     elif extra == "mysql":
         with mariadb.running_server() as database:
             yield {"AIRFLOW_CONN_WAREHOUSE": database.airflow_connection()}
-    elif extra == "snowflake":
-        login = {"conn_type": "snowflake", "login": "ann", "password": "none", "schema": "public"}
-        yield {"AIRFLOW_CONN_WAREHOUSE": json.dumps({**login, "extra": {"account": "none", "database": "none"}})}
     elif extra == "iceberg":
         place = {"uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder / 'lake'}"}
         yield {"AIRFLOW_CONN_LAKE": json.dumps({"conn_type": "iceberg", "extra": {"type": "sql", **place}})}

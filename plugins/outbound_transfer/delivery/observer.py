@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from outbound_transfer.client import Client
+    from outbound_transfer.protocol.flows import SafeCall
     from outbound_transfer.protocol.models import Transfer
+
+log = logging.getLogger(__name__)
 
 
 class DeliveryObserver:
@@ -29,5 +35,37 @@ class DeliveryObserver:
     def record_file_removed(self, transfer_id: str, name: str) -> None:
         """Called when a file was removed from the draft."""
 
+    def record_send(self, transfer_id: str, *, in_doubt: bool) -> None:
+        """Called when a send begins, and again when it is known that it was not applied.
+
+        :param in_doubt: whether the transfer may be sent from now on.
+        """
+
     def record_draft_removed(self, transfer_id: str) -> None:
         """Called when the draft is gone."""
+
+
+def send_observed(
+    client: Client,
+    sending: SafeCall[Transfer],
+    observer: DeliveryObserver,
+    transfer_id: str,
+    before_attempt: Callable[[], object],
+) -> Transfer:
+    """Perform a send; the observer is notified when it begins, and if it is known that it was not applied."""
+    is_begun = False
+
+    def begin() -> None:
+        nonlocal is_begun
+        is_begun = False  # what is raised now has said what became of the draft
+        before_attempt()
+        is_begun = True
+        log.info("Sending transfer '%s'", transfer_id)
+        observer.record_send(transfer_id, in_doubt=True)
+
+    try:
+        return client.perform(sending, before_attempt=begin)
+    except BaseException:
+        if is_begun and not sending.may_be_applied:
+            observer.record_send(transfer_id, in_doubt=False)
+        raise

@@ -15,6 +15,7 @@ import msgspec
 from outbound_transfer.delivery.check import require_file_list
 from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.delivery.memory import Likeness, Memory, matches
+from outbound_transfer.delivery.observer import DeliveryObserver, send_observed
 from outbound_transfer.delivery.search import SearchTarget, find_like
 from outbound_transfer.delivery.task_facts import MADE_KEY, iter_mappings
 from outbound_transfer.protocol import endpoints, flows
@@ -126,7 +127,7 @@ class SharedDraft:
         """Store what this task has attached, for the task that sends."""
         self._ti.xcom_push(ATTACHED_KEY, {"transfer_id": self.transfer_id, "files": to_builtins(list(records))})
 
-    def send(self) -> Transfer:
+    def send(self, observer: DeliveryObserver) -> Transfer:
         """Send the draft, or return the transfer if it was sent before.
 
         :raises DraftChanged: its files are not those that the tasks upstream have attached.
@@ -135,7 +136,7 @@ class SharedDraft:
         """
         sending = SafeCall(endpoints.send_transfer(self.transfer_id))
         try:
-            transfer = self.client.perform(sending, before_attempt=self._check_for_send)
+            transfer = send_observed(self.client, sending, observer, self.transfer_id, self._check_for_send)
         except _AlreadySent as sent:
             return sent.transfer
         except BaseException:

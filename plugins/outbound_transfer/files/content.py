@@ -14,6 +14,7 @@ SHA-256 as its fingerprint, so the same bytes are the same file in each try, and
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import io
@@ -21,7 +22,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPResponse
@@ -155,7 +156,7 @@ class Spool:
         """Hold what a function writes; see :class:`ContentWriter`."""
         spooled = self._open_files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         # A handle of its own, which the function may close: a TextIOWrapper around it does.
-        with os.fdopen(os.dup(spooled.fileno()), "w+b") as file:
+        with _naming_folder(), os.fdopen(os.dup(spooled.fileno()), "w+b") as file:
             references = sys.getrefcount(file)
             write(file)
             if not file.closed and sys.getrefcount(file) > references:
@@ -179,6 +180,18 @@ class Spool:
         else:
             raise _not_content(name, value)
         return self.write(lambda file: file.writelines(chunks))
+
+
+@contextmanager
+def _naming_folder() -> Iterator[None]:
+    """Let the error of a full disk say where content is held: the file itself has no name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+            raise
+        where = f"{error.strerror}: content is held in temporary files; make room, or set TMPDIR to another folder"
+        raise OSError(error.errno, where, tempfile.gettempdir()) from None
 
 
 def _flush_texts(file: BinaryIO) -> None:

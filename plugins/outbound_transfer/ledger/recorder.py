@@ -14,8 +14,8 @@ import msgspec
 from outbound_transfer.airflow_compat.names import AirflowFailException, redact
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.protocol.errors import OutboundTransferError
-from outbound_transfer.protocol.models import Transfer
-from outbound_transfer.protocol.outcomes import REHEARSED
+from outbound_transfer.protocol.models import DRAFT, Transfer
+from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
 from outbound_transfer.warehouse.deliveries import (
     DISCARDED,
     MAX_ERROR,
@@ -130,6 +130,11 @@ class DeliveryRecorder(DeliveryObserver):
             files={each: file for each, file in files.items() if each != name},
             untrusted_files=untrusted_files | {name},
         )
+
+    @_never_raises
+    def record_send(self, transfer_id: str, *, in_doubt: bool) -> None:
+        """Record that a send has begun, or that it was not applied."""
+        self._change(transfer_id, status=IN_DOUBT if in_doubt else DRAFT)
 
     @_never_raises
     def record_draft_removed(self, transfer_id: str) -> None:

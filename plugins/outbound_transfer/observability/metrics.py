@@ -116,8 +116,9 @@ DELIVERIES: Final = Metric(
     MetricType.COUNTER,
     "deliveries",
     ("outcome", "conn_id"),
-    "a try of a task has `sent` a transfer, or `failed` before that; or a wait finishes: the transfer was `picked_up` "
-    "by all, or by some (`partial`, with `accept_partial`), or `expired` or was `canceled`",
+    "a try of a task has `sent` a transfer, or `failed` before that, or has failed and left `in_doubt` whether it is "
+    "sent; or a wait finishes: the transfer was `picked_up` by all, or by some (`partial`, with `accept_partial`), or "
+    "`expired` or was `canceled`",
 )
 DEFERRED_WAITERS: Final = Metric(
     "deferred_waiters",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from outbound_transfer.airflow_compat.mapping import fields_of_the_dag_file, is_unmapped
-from outbound_transfer.airflow_compat.names import AirflowTaskTimeout, conf, timezone
+from outbound_transfer.airflow_compat.names import conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.tasks.arguments import is_fixed
@@ -131,7 +131,7 @@ class OutboundTransferOperator(BaseOperator):
         try:
             with (
                 fail_without_retry(),
-                self._count_failure(),
+                self._count_failure(context),
                 self.hook(**options) as hook,
                 record_task(self, context, hook.get_account) as self.recorder,
             ):
@@ -144,15 +144,19 @@ class OutboundTransferOperator(BaseOperator):
             )
 
     @contextmanager
-    def _count_failure(self) -> Iterator[None]:
+    def _count_failure(self, context: Context) -> Iterator[None]:
         from outbound_transfer.ledger.worker import is_control_flow
 
         try:
             yield
-        except (Exception, AirflowTaskTimeout) as error:
+        except BaseException as error:
             if self.owns_delivery and not self._is_delivered and not is_control_flow(error):
-                metrics.DELIVERIES.emit(outcome="failed", conn_id=self.outbound_transfer_conn_id)
+                metrics.DELIVERIES.emit(outcome=self._failed_as(context), conn_id=self.outbound_transfer_conn_id)
             raise
+
+    def _failed_as(self, context: Context) -> str:  # noqa: ARG002  # others know more
+        """Return the outcome under which a try that failed is counted."""
+        return "failed"
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
         """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""

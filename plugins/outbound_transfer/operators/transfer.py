@@ -171,7 +171,7 @@ class SendTransferOperator(SendingOperator):
         self.announce(draft.client, context)
         try:
             with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
-                transfer = draft.send()
+                transfer = draft.send(self.recorder)
         except RehearsalFinished:
             draft.discard()
             raise

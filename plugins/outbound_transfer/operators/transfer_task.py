@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client
+    from outbound_transfer.client.retry import RetryDetails
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.shared_draft import SharedDraft
     from outbound_transfer.delivery.task_facts import TaskFacts
@@ -107,6 +108,17 @@ class SendingOperator(TransferTaskOperator):
                 if text := self._describe_send(str(error), context):
                     _change_text(error, text)
                 raise
+
+    def _on_retry(self, retry: RetryDetails) -> None:
+        from outbound_transfer.protocol.messages import Operation
+
+        draft_id = self._delivery.memory.draft_id if self._delivery else self._sends
+        if retry.call.operation is Operation.SEND and not getattr(retry.caused_by, "was_in_doubt", True):
+            self.recorder.record_send(draft_id, in_doubt=False)  # while it waits for a slot, it is a draft
+        super()._on_retry(retry)
+
+    def _failed_as(self, context: Context) -> str:
+        return "in_doubt" if self.possibly_sent_id(context) else "failed"
 
     def announce(self, client: Client, context: Context) -> None:
         """Log whether this try sends for real, where somebody may not expect it."""

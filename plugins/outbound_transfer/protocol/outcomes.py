@@ -16,6 +16,9 @@ TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED)
 #: Status of a draft that a rehearsal has discarded instead of sending it. The service does not know it.
 REHEARSED: Final = "rehearsed"
 
+#: Status of a draft whose send has begun, until it is known what became of that. The service does not know it.
+IN_DOUBT: Final = "in doubt"
+
 #: All documented statuses (service-api.md, R17).
 KNOWN_STATUSES: Final = (DRAFT, PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
 

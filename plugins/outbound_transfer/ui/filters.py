@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
-from outbound_transfer.protocol.outcomes import REHEARSED
+from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 
@@ -33,6 +33,7 @@ CHOICES: Final = {
     WITH_ERROR: "With an error",
     FAILED: "Failed before a draft",
     DRAFT: "Not sent (draft)",
+    IN_DOUBT: "In doubt",
     PENDING: "Pending",
     PARTIAL: "Partial",
     COMPLETE: "Complete",

@@ -89,11 +89,17 @@ class Warehouse:
     def transaction(self) -> Iterator[Any]:
         """Open a DB-API cursor in a transaction, which is committed at the end, or rolled back on an exception."""
         with self._connection() as connection, closing(connection.cursor()) as tx:
-            for statement in self.dialect.begin:
-                tx.execute(statement)
-            yield tx
-            # Not reached on an exception; the connection is rolled back then, and closed.
-            self.dialect.commit(connection, tx)
+            try:
+                for statement in self.dialect.begin:
+                    tx.execute(statement)
+                yield tx
+                # Not reached on an exception; the connection is rolled back then, and closed.
+                self.dialect.commit(connection, tx)
+            except Exception as error:
+                with suppress(Exception):  # the error itself matters more
+                    if file := self.dialect.find_file(connection, error):
+                        error.args = (f"{error}: '{file}'",)
+                raise
 
     @contextmanager
     def trial(self) -> Iterator[Any]:

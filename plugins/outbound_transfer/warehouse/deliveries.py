@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from outbound_transfer.protocol.models import COMPLETE
-from outbound_transfer.protocol.outcomes import REHEARSED, TERMINAL_STATUSES, status_rank
+from outbound_transfer.protocol.models import COMPLETE, DRAFT
+from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED, TERMINAL_STATUSES, status_rank
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, TableGroup, ensure_schema
@@ -93,7 +93,7 @@ class DeliveryUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one task knows about one delivery. Timestamps: :func:`.timestamps.format_timestamp`.
 
     :ivar started_at: when the task first had the delivery; ``at``: time of the newest information.
-    :ivar status: the service's, ``discarded`` or ``rehearsed``; None if unknown, like the next five.
+    :ivar status: the service's, ``in doubt``, ``discarded`` or ``rehearsed``; None if unknown, like the next five.
     :ivar recipients: those of a sent transfer; empty if they are unknown, or not to be recorded.
     :ivar error: error of the task's try; None if there is none (yet); unset if the task does not own the delivery.
     :ivar files: files that the task has attached: ``{"size": bytes, "sha256": hex or None}`` by name.
@@ -188,7 +188,7 @@ def _new_row_of_failure(failure: DeliveryFailure) -> dict[str, Any]:
 
 
 def _status_rank(status: str) -> int:
-    return status_rank(COMPLETE if status in (DISCARDED, REHEARSED) else status)
+    return status_rank({DISCARDED: COMPLETE, REHEARSED: COMPLETE, IN_DOUBT: DRAFT}.get(status, status))
 
 
 def _files(before: Sequence[Mapping[str, Any]], update: DeliveryUpdate) -> list[dict[str, Any]]:

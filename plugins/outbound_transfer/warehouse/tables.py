@@ -244,7 +244,8 @@ DELIVERIES: Final = Table(
     _column(
         "status",
         TEXT,
-        "the last status that the delivery's own tasks saw, or `discarded`; `rehearsed`: discarded instead of sent. "
+        "the last status that the delivery's own tasks saw, or `discarded`; `rehearsed`: discarded instead of sent; "
+        "`in doubt`: its send has begun, and nobody has seen what became of that. "
         "`transfers` may be newer. `failed`: the task's last try failed before it had a draft; `account` is then `-`, "
         "and `transfer_id` stands for the task instance",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -19,7 +20,7 @@ from outbound_transfer.warehouse.errors import RowsRefused
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.rejected import StoredLine, plan_changes
-from support.warehouses import Hook, refuse_rows
+from support.warehouses import Hook, refuse_rows, sqlite_hook
 
 
 def tables(hook: Any) -> EventStore:
@@ -294,3 +295,17 @@ def test_the_note_of_a_poll_is_bounded_and_printable(hook: Hook) -> None:
     assert len(note) == MAX_NOTE
     assert "\0" not in note
     assert note.startswith("\ufffd ? é")
+
+
+def test_a_full_disk_names_the_file_of_sqlite(tmp_path) -> None:
+    warehouse = Warehouse(sqlite_hook(tmp_path / "events.db"))
+    with warehouse.transaction() as tx:
+        tx.execute("CREATE TABLE lines (line TEXT)")
+
+    def fill() -> None:
+        with warehouse.transaction() as tx:
+            tx.execute("PRAGMA max_page_count = 1")
+            tx.execute("INSERT INTO lines VALUES (?)", ("x" * 1_000_000,))
+
+    with pytest.raises(sqlite3.OperationalError, match=f"disk is full: '{tmp_path}/events.db'"):
+        fill()

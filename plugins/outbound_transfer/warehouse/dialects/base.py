@@ -150,6 +150,10 @@ class WarehouseDialect(ABC):
             return False
         return True
 
+    def find_file(self, connection: Any, error: Exception) -> str:  # noqa: ARG002
+        """Return which file an error is about, if the driver does not say it; "" otherwise."""
+        return ""
+
     def is_conflict(self, error: BaseException) -> bool:  # noqa: ARG002
         """Return whether an error means that another session changed the same row first."""
         return False

@@ -13,6 +13,9 @@ from outbound_transfer.warehouse.dialects.base import Row, WarehouseDialect
 #: Seconds to wait for another writer; a page takes a few milliseconds.
 _LOCK_TIMEOUT: Final = 30.0
 
+#: Errors that concern the file, and do not name it.
+_FILE_ERRORS: Final = ("database or disk is full", "disk I/O error", "attempt to write a readonly database")
+
 #: More columns of an index, by its own. It then covers what counting by day and outcome reads: SQLite looks up
 #: each row otherwise. PostgreSQL reads the table about as fast, and has no room for a long text in an index.
 _COVERED: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
@@ -45,6 +48,10 @@ class SqliteDialect(WarehouseDialect):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
+
+    def find_file(self, connection: Any, error: Exception) -> str:
+        databases = connection.execute("PRAGMA database_list") if str(error) in _FILE_ERRORS else ()
+        return next((str(path) for _, name, path in databases if name == "main"), "")
 
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
         placeholders = ", ".join("?" for _ in table.columns)
