@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
+import httpx
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
@@ -17,26 +18,32 @@ from resilience.fault_matrix.matrix import FaultedRun, Harness
 from resilience.stateful.outliving import WAIT, GivenUp, OutlivingProcess
 from support.tasks import FakeTaskInstance
 
-#: Why a send must wait: no slot is free, and two responses of the service.
+#: Why a task waits before its send, or before it changes a file of the draft: no slot is free, or a response says so.
 FULL = "full"
-SEND_FAULTS = {
+FAULTS = {
     "429": {"kind": "error", "status": 429, "retry_after": "90", "path": "*/send"},
     "503": {"kind": "error", "status": 503, "path": "*/send"},
+    "429 at a file": {"kind": "error", "status": 429, "retry_after": "90", "path": "*/files*"},
 }
+reasons = st.sampled_from([FULL, FULL, *FAULTS])
+
+#: The operations of requests that may arrive late.
+OPERATIONS = ("create", "attach", "attach", "remove", "discard", "send", "send")
 
 
 class Plan(NamedTuple):
-    """How the process of the next task outlives its try; see :class:`OutlivingProcess`.
+    """How the process of a task's next run outlives its try; see :class:`OutlivingProcess`.
 
     :ivar steps: requests and waits of others until it goes on.
     :ivar is_marked: a user marks the task; otherwise Airflow retries it.
     """
 
+    task: str
     stops_at: str
-    skip: int
-    steps: int
-    dies: bool
-    is_marked: bool
+    skip: int = 0
+    steps: int = 99
+    dies: bool = False
+    is_marked: bool = True
 
 
 class LongWaits(RuleBasedStateMachine):
@@ -68,13 +75,14 @@ class LongWaits(RuleBasedStateMachine):
 
     # Long waits.
 
-    @rule(why=st.sampled_from([FULL, FULL, *SEND_FAULTS]))
-    def let_the_send_wait(self, why: str) -> None:
-        """In the next task run."""
+    @rule(why=reasons)
+    def let_a_task_wait(self, why: str) -> None:
+        """The next that comes so far."""
+        self.sandbox.clear_faults()
         if why == FULL:
             self.set_limit(0)
         else:
-            self.sandbox.plan_faults(SEND_FAULTS[why])
+            self.sandbox.plan_faults(FAULTS[why])
 
     def set_limit(self, outstanding: int) -> None:
         self.is_full = not outstanding
@@ -99,22 +107,35 @@ class LongWaits(RuleBasedStateMachine):
 
     @precondition(lambda self: not (self.late or self.death.process))
     @rule(
-        stops_at=st.sampled_from([WAIT, WAIT, WAIT, "create", "attach", "attach", "remove", "discard", "send", "send"]),
-        skip=st.integers(0, 2),
-        steps=st.integers(0, 15),
-        dies=st.booleans(),
-        is_marked=st.booleans(),
+        plan=st.builds(
+            Plan,
+            st.sampled_from(["deliver", "deliver", "item", "item", "create", "attach", "attach", "send"]),
+            st.sampled_from(OPERATIONS) | st.just(WAIT),
+            st.integers(0, 2),
+            st.integers(0, 15),
+            st.booleans(),
+            st.booleans(),
+        ),
+        why=reasons,
     )
-    def plan_to_outlive(
-        self, stops_at: str, skip: int = 0, steps: int = 99, *, dies: bool = False, is_marked: bool = True
-    ) -> None:
-        self.plan = Plan(stops_at, skip, steps, dies, is_marked)
+    def outlive(self, plan: Plan, why: str = FULL) -> None:
+        """A task whose process outlives its try, and those before and after it."""
+        self.plan = plan
+        if plan.stops_at == WAIT:
+            self.let_a_task_wait(why)
+        if plan.task == "deliver":
+            self.deliver(resend=False)
+        elif plan.task == "item":
+            self.deliver_mapped()
+        else:
+            self.deliver_in_steps(resend=False, trouble=None)
 
     def result_of(self, name: str, ti: FakeTaskInstance) -> tuple[Any, BaseException | None]:
         """Run a task to its end, perhaps but for the process of its first try."""
-        plan, self.plan = self.plan, None
-        if plan is None or self.death.process:
+        plan, kind = self.plan, "item" if name.startswith("Item") else name
+        if plan is None or plan.task != kind or self.death.process:
             return self.run.result_of(ti)
+        self.plan = None
         ti.begin_try()
         process = OutlivingProcess(name, ti, self.versions, plan.stops_at, skip=plan.skip, dies=plan.dies)
         self.death.process, self.steps = process, plan.steps
@@ -176,6 +197,11 @@ class LongWaits(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.wake()
+
+    def abandon(self) -> None:
+        """Let no process stay, whatever it does."""
+        if process := self.death.process:
+            process.abandon()
         self.make_room()
 
     # A service that is restored from a backup.
@@ -219,6 +245,9 @@ class LongWaits(RuleBasedStateMachine):
 
     def judge_theirs(self) -> None:
         if self.theirs:
-            transfer = self.sandbox.transfer(self.theirs)
+            try:
+                transfer = self.sandbox.transfer(self.theirs)
+            except httpx.HTTPStatusError:
+                raise AssertionError("somebody else's draft is gone") from None
             assert transfer["status"] == "draft", "somebody else's draft was sent"
             assert [file["name"] for file in transfer["files"]] == ["theirs.csv"], "somebody else's draft was changed"

@@ -76,6 +76,12 @@ class OutlivingProcess:
         if isinstance(self.error, AssertionError):
             raise self.error
 
+    def abandon(self) -> None:
+        """Let it end without another request."""
+        self._is_dead = self._process.store.dead = True
+        self._wakes.set()
+        self._thread.join(TEST_TIMEOUT)
+
     def _run(self) -> None:
         try:
             self.result = self._process.run_once()
@@ -108,6 +114,8 @@ class OutlivingProcess:
             body = b"".join(upload.chunks())
             call = replace(call, upload=replace(upload, chunks=lambda: iter([body])))
         self.stop()
+        if self._is_dead:
+            raise ProcessCrashed
         response = send(http, settings, call, *secrets)
         if self._dies:
             self._is_dead = self._process.store.dead = True

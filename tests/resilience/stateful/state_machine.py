@@ -85,11 +85,12 @@ class ClockWithCallback(SimulatedClock):
 
     at_wait: Callable[[], bool] = lambda: True
     meanwhile: Callable[[], object] | None = None
-    elsewhere: Sandbox
+    elsewhere: Sandbox | None = None
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
-        self.elsewhere.advance_clock(seconds)
+        if self.elsewhere:
+            self.elsewhere.advance_clock(seconds)
         if not self.at_wait():
             return
         # In one step: uploads that run at once may wait at once.
@@ -625,7 +626,7 @@ class DeliveryStateMachine(LongWaits):
         with self.connection_to(place, tis[one], tis[two]):
             self.clears += bool(tis[one].try_number)
             if at_wait:
-                self.let_the_send_wait(FULL)
+                self.let_a_task_wait(FULL)
                 self.run.time.meanwhile = meanwhile
             else:
                 self.death.meanwhile = meanwhile
