@@ -117,6 +117,7 @@ class FakeTaskInstance:
     :ivar before_retry: done while the task is up for retry.
     :ivar other_indexes: how many other indexes the task has in its run, if it is mapped.
     :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
+    :ivar is_given_up: Airflow has given the running try up: it resumes after no deferral.
     """
 
     make: Callable[[], Any]
@@ -142,6 +143,7 @@ class FakeTaskInstance:
     before_retry: Callable[[], object] = lambda: None
     at_trigger_failure: Callable[[], object] | None = None
     of_other_runs: list[FakeTaskInstance] = field(default_factory=list)
+    is_given_up: bool = False
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
@@ -180,9 +182,7 @@ class FakeTaskInstance:
     def run(self) -> Any:
         """Tries until success, or until no retry is left; the result, or the last try's error raised."""
         while True:
-            self.try_number += 1
-            self.result = None
-            self.xcoms.clear()  # both, as Airflow does at the start of each try
+            self.begin_try()
             try:
                 self.result = self.run_once()
                 return self.result
@@ -192,6 +192,11 @@ class FakeTaskInstance:
                 if self.try_number > self.max_tries:
                     raise
             self.before_retry()
+
+    def begin_try(self) -> None:
+        self.try_number += 1
+        self.result = None
+        self.xcoms.clear()  # both, as Airflow does at the start of each try
 
     def clear(self) -> None:
         """As a user clears the task: a new set of retries, the state store kept."""
@@ -217,6 +222,8 @@ class FakeTaskInstance:
                     method, kwargs = "resume_execution", {"next_method": "__fail__", "next_kwargs": {"error": "lost"}}
                     continue
                 event = self._fire(deferred.trigger)
+                if self.is_given_up:
+                    raise ProcessCrashed from None
                 given = {**(deferred.kwargs or {}), "event": event}
                 method, kwargs = "resume_execution", {"next_method": deferred.method_name, "next_kwargs": given}
 

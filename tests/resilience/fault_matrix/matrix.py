@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -286,11 +286,17 @@ class FaultedRun:
 
     def result_of(self, ti: FakeTaskInstance) -> tuple[Any, BaseException | None]:
         """Run a task against this sandbox: its result, or the error that it ended with."""
-        with mock.patch.dict(os.environ, {CONNECTION: self.connection, **sql_connection(self.files)}):
+        with self.environment():
             try:
                 return ti.run(), None
             except (Exception, ProcessCrashed) as error:
                 return None, error
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        """The connections of a process that begins, or goes on."""
+        with mock.patch.dict(os.environ, {CONNECTION: self.connection, **sql_connection(self.files)}):
+            yield
 
     def settle(self) -> None:
         settle(self.sandbox)

@@ -1,10 +1,11 @@
 """A state machine of the tasks of several runs that deliver under two delivery keys, in one table.
 
 Hypothesis composes schedules of runs and clears, faults, deaths of a task's process at any request, input and sources
-that change, and tasks that claim a key while another works, which Airflow knows to run or takes for dead. After every
-step the sandbox's ledger judges:
+that change, tasks that claim a key while another works, which Airflow knows to run or takes for dead, and tasks whose
+key changes between two tries, of which the first outlives itself. After every step the sandbox's ledger judges:
 
 * under each key, at most one transfer is billed, with whole versions of the files;
+* a task that is not cleared sends once, whatever keys it has;
 * a task that succeeded returns the transfer of its key, which has its input;
 * where nothing is wrong any more, a clear delivers, or is told that its key has delivered other input.
 """
@@ -15,6 +16,8 @@ import hashlib
 import itertools
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -25,7 +28,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from outbound_transfer.client import client
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from resilience.fault_matrix.matrix import DELIVERY, RETRIES, FaultedRun, Harness
-from resilience.stateful.state_machine import CONTENTS, FILES, IMMEDIATE, CrashInjector
+from resilience.stateful.outliving import WAIT, OutlivingProcess
+from resilience.stateful.state_machine import CONTENTS, FILES, IMMEDIATE, ClockWithCallback, CrashInjector
 from support.inputs import stored_digests
 from support.keyed_tasks import STATE_CONN_ID, KeyedTaskInstance, sqlite_connection
 from support.tasks import CrashableStateStore
@@ -49,6 +53,10 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
         self.harness.restore_files()
         self.run = FaultedRun(self.harness.sandbox(), self.harness.files, late=False)
         self.sandbox, self.death = self.run.sandbox, CrashInjector()
+        self.run.time = ClockWithCallback(self.sandbox)
+        self.run.time.at_wait, self.death.before_request = self.at_wait, self.step
+        #: Requests and waits until a process goes on that has outlived its try.
+        self.steps = 0
         self.known = set(self.billed())
         #: States of the tasks that Airflow knows.
         self.airflow: dict[tuple[str, int], str] = {}
@@ -128,6 +136,51 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
         self.go(one, key, version)
         self.forget_plans()
 
+    @rule(run_id=runs, pair=st.permutations(KEYS), version=versions, steps=st.integers(0, 15))
+    def change_the_key_of_a_task_that_waits(self, run_id: str, pair: list[str], version: str, steps: int) -> None:
+        """Its process waits for a slot, and goes on after some steps of the next tries."""
+        ti, before = self.tasks[run_id], len(self.billed())
+        if ti.try_number:
+            ti.clear()
+        self.requests[run_id], self.airflow[run_id, -1] = (pair[0], version), "running"
+        self.sandbox.clear_faults()
+        self.sandbox.patch_account(outstanding_transfer_limit=0)
+        ti.begin_try()
+        self.death.process, self.steps = OutlivingProcess(run_id, ti, {}, WAIT, skip=0, dies=False), steps
+        with self.in_reach(), self.run.environment():
+            self.death.process.start()
+            self.requests[run_id] = (pair[1], version)
+            _, error = self.run.result_of(ti)
+            self.make_room()
+            self.wake()
+        self.airflow[run_id, -1] = "failed" if error else "success"
+        self.counts["key changed"] += 1
+        self.forget_plans()
+        self.judge()
+        assert len(self.billed()) <= before + 1, "a task that was not cleared is billed too often"
+
+    def at_wait(self) -> bool:
+        if self.death.process and self.death.process.is_here:
+            self.death.process.at_wait()
+            return False
+        self.make_room()
+        self.step(WAIT)
+        return True
+
+    def make_room(self) -> None:
+        self.sandbox.patch_account(outstanding_transfer_limit=10**6)
+
+    def step(self, operation: str) -> None:  # noqa: ARG002
+        self.steps -= 1
+        if self.steps < 0:
+            self.wake()
+
+    def wake(self) -> None:
+        if self.death.process and self.death.process.is_stopped:
+            self.make_room()
+            self.death.process.finish()
+        self.death.process = None
+
     @rule(run_id=runs, key=keys, version=versions)
     def deliver_where_nothing_is_wrong(self, run_id: str, key: str, version: str) -> None:
         self.forget_plans()
@@ -152,7 +205,7 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
         if ti.try_number:
             ti.clear()
         self.requests[run_id], self.airflow[run_id, -1] = (key, version), "running"
-        with mock.patch.dict(os.environ, self.environment), mock.patch.object(client, "send", self.death.send):
+        with self.in_reach():
             result, error = self.run.result_of(ti)
         self.airflow[run_id, -1] = "failed" if error else "success"
         self.counts["failed" if error else "succeeded"] += 1
@@ -161,6 +214,12 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
             assert [each["id"] for each in self.sent(key)] == [result["id"]]
             assert result["subject"] == self.subject(key, version), f"{result['subject']} is not what was asked for"
         return result, error
+
+    @contextmanager
+    def in_reach(self) -> Iterator[None]:
+        """The database, and whatever is to happen to requests."""
+        with mock.patch.dict(os.environ, self.environment), mock.patch.object(client, "send", self.death.send):
+            yield
 
     def sent(self, key: str) -> list[dict[str, Any]]:
         """What was billed under a key, once for each time."""

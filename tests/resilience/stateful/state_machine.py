@@ -4,7 +4,8 @@ Hypothesis composes schedules of task runs and clears, planned faults, deaths of
 sources that change between runs and within them, files that are wanted and not wanted any more, a connection that leads
 to another account or to a colleague's key, a state store with gaps, a task that is renamed and named back, a run that
 is queued again, items of a mapped task that move to other indexes and back, between runs, tries and requests, pickups,
-cancels, drafts that grow too old, and sending again on purpose. After every step the sandboxes' ledgers and stored
+cancels, drafts that grow too old, sending again on purpose, sends that wait for long, and processes that outlive their
+try, or whose last request arrives late (:mod:`.long_waits`). After every step the sandboxes' ledgers and stored
 bytes judge, never what a client believes:
 
 * each delivery is billed at most once, whatever its index, name and account, and once more in a run that was cleared in
@@ -24,6 +25,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,10 +34,11 @@ from unittest import mock
 import httpx
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from outbound_transfer.client import client
 from outbound_transfer.delivery.task_facts import MADE_KEY
+from outbound_transfer.operators.files import FilesOperator
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -44,6 +47,8 @@ from outbound_transfer.operators.transfer import (
 )
 from outbound_transfer_sandbox.testing import Sandbox
 from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun, Harness, ReleasingClock, says_sent
+from resilience.stateful.long_waits import FULL, LongWaits
+from resilience.stateful.outliving import OutlivingProcess
 from support.connections import connection_json
 from support.inputs import ARCHIVE, INPUTS, as_paths, operator_for, stored_digests
 from support.tasks import CrashableStateStore, FakeTaskInstance, ProcessCrashed, SimulatedClock
@@ -74,15 +79,20 @@ troubles = st.sampled_from([None, None, None, None, NO_CREDIT, NO_FILE, NO_SERVI
 class ClockWithCallback(SimulatedClock):
     """Time in which something may happen while a client waits.
 
+    :ivar at_wait: done at each wait; returns whether something else may happen.
     :ivar meanwhile: done at the next wait.
     """
 
+    at_wait: Callable[[], bool] = lambda: True
     meanwhile: Callable[[], object] | None = None
-    elsewhere: Sandbox
+    elsewhere: Sandbox | None = None
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
-        self.elsewhere.advance_clock(seconds)
+        if self.elsewhere:
+            self.elsewhere.advance_clock(seconds)
+        if not self.at_wait():
+            return
         # In one step: uploads that run at once may wait at once.
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile:
@@ -98,16 +108,34 @@ class CrashInjector:
 
     :ivar at: requests until then; negative: it lives.
     :ivar meanwhile: done before the next create or upload.
+    :ivar process: one that outlives its try, and dies otherwise.
+    :ivar restored: an id, and that of the transfer which the service shows under it since it was restored.
     """
 
     def __init__(self) -> None:
         self.at, self.after = -1, False
+        self.process: OutlivingProcess | None = None
+        self.before_request: Callable[[str], object] = lambda operation: None
+        self.restored: tuple[bytes, bytes] | None = None
         self.meanwhile: Callable[[], object] | None = None
         self.store: CrashableStateStore | None = None
-        self._send = client.send
+        self.real_send = client.send
         self._lock = threading.Lock()
 
+    def _send(self, http: Any, settings: Any, call: Any, *secrets: Any) -> Any:
+        if not self.restored:
+            return self.real_send(http, settings, call, *secrets)
+        ours, theirs = self.restored
+        call = replace(call, path=call.path.replace(ours.decode(), theirs.decode()))
+        response = self.real_send(http, settings, call, *secrets)
+        return replace(response, body=response.body.replace(theirs, ours))
+
     def send(self, *arguments: Any) -> Any:
+        if self.process and self.process.is_here:
+            return self.process.send(self._send, *arguments)
+        if self.store and self.store.dead:
+            raise ProcessCrashed
+        self.before_request(arguments[2].operation.value)
         if arguments[2].operation.value in ("create", "attach"):
             with self._lock:  # of uploads that run at once, one goes on with it
                 meanwhile, self.meanwhile, store = self.meanwhile, None, self.store
@@ -133,7 +161,7 @@ _numbers = itertools.count()
 HERE, ELSEWHERE, COLLEAGUE = "here", "elsewhere", "colleague"
 
 
-class DeliveryStateMachine(RuleBasedStateMachine):
+class DeliveryStateMachine(LongWaits):
     """One DAG run with two deliveries of the same files: ``deliver``, and ``create`` >> ``attach`` >> ``send``."""
 
     harness: ClassVar[Harness]
@@ -188,6 +216,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         #: The same task under the name that it has not now, and whether its run was queued again without a clear.
         self.other_name, self.is_queued_again = one_task(), False
         self.tasks["deliver"].of_other_runs = self.other_runs
+        self.tasks["attach"].upstream = {"create": self.tasks["create"]}
+        self.tasks["send"].upstream = {"create": self.tasks["create"], "attach": self.tasks["attach"]}
         #: Subjects of the mapped task's items, and its instances, by index; items that were taken out.
         self.items = [self.item(0), self.item(1)]
         self.indexes: list[FakeTaskInstance] = []
@@ -210,6 +240,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.own: defaultdict[int, list[str]] = defaultdict(list)
         #: By file, the digests that it has had while the task ran.
         self.versions: dict[str, set[str]] = {}
+        self.begin_waits()
 
     def files(self) -> list[str]:
         files = [str(self.harness.files[number]) for number in self.wanted]
@@ -235,6 +266,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         def make() -> Any:
             store.dead, self.death.store = False, store
             operator, arguments = what()
+            if self.death.process and issubclass(operator, FilesOperator):  # it goes on between two uploads
+                arguments = {**arguments, "max_parallel_uploads": 1}
             return operator(task_id="task", **{"deferrable": self.deferrable, **arguments})
 
         ti = FakeTaskInstance(make, self.run.time, RETRIES, store=store, map_index=map_index)
@@ -374,6 +407,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     @rule(days=st.sampled_from([1, 31]))
     def let_days_pass(self, days: int) -> None:
         """Drafts live 30 days; a sent transfer expires."""
+        self.theirs = ""
         self.sandbox.advance_clock(days * DAY)
         self.elsewhere.advance_clock(days * DAY)
 
@@ -409,6 +443,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.other_runs.append(ti)
 
     @precondition(lambda self: not (self.was_moved or self.has_forgotten or self.has_lost_a_record or self.late))
+    @precondition(lambda self: not self.has_restored)
     @rule()
     def deliver_in_order(self) -> None:
         """Nothing is in the way: what was not sent is sent."""
@@ -436,7 +471,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     @rule(forgets=st.booleans())
     def deliver_and_lose_the_trigger(self, forgets: bool) -> None:
         """The task waits for the pickup and its trigger fails, while the state store may forget everything."""
-        ti = self.tasks["deliver"]
+        ti, self.plan = self.tasks["deliver"], None
+        self.wake()
 
         def fail() -> None:
             self.wait = {}
@@ -451,20 +487,27 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     def clear_the_way(self) -> None:
         self.harness.restore_files()
         self.sandbox.clear_faults()
-        self.death.at, self.run.time.meanwhile = -1, None
+        self.death.at, self.run.time.meanwhile, self.plan = -1, None, None
+        self.wake()
+        self.make_room()
 
     def permit(self, name: str, ti: FakeTaskInstance, *, resend: bool) -> None:
         """A delivery may be sent where it was not before, or once more in a run of a task that is cleared for that."""
         if resend and ti.try_number:
-            self.allowed[name], self.sent[name], self.own[id(ti)] = 1, [], []
+            self.allowed[name], self.sent[name], self.own[id(ti)] = self.granted(name), [], []
         else:
             self.allowed[name] = int(not self.ever[name])
+
+    def granted(self, name: str) -> int:
+        """How often a delivery may be sent that is to be sent again: what is on its way now was never sent."""
+        process = self.death.process
+        return 1 + bool(process and process.name == name and not self.ever[name])
 
     def permit_items(self, *tis: FakeTaskInstance, resend: bool = False) -> None:
         """The same, of all items: whichever index has one, it is sent once."""
         for item in self.items:
             if resend and any(ti.try_number for ti in tis):
-                self.allowed[item], self.sent[item] = 1, []
+                self.allowed[item], self.sent[item] = self.granted(item), []
             else:
                 self.allowed[item] = int(not self.ever[item])
         for ti in tis:
@@ -561,14 +604,14 @@ class DeliveryStateMachine(RuleBasedStateMachine):
             self.deliver_mapped(in_the_way)
 
     @precondition(lambda self: len(self.items) > 1)
-    @rule(indexes=st.permutations(range(4)))
-    def deliver_at_two_indexes(self, indexes: list[int]) -> None:
-        """One index; while it creates or uploads, its item moves to another index, and that runs, too. Each is cleared
-        alone, or runs for the first time in a run that was cleared before.
+    @rule(indexes=st.permutations(range(4)), at_wait=st.booleans())
+    def deliver_at_two_indexes(self, indexes: list[int], at_wait: bool = False) -> None:
+        """One index; while it creates or uploads, or waits for a slot, its item moves to another index, and that runs,
+        too. Each is cleared alone, or runs for the first time in a run that was cleared before.
         """
         tis = self.indexes_of_items()
         one, two = [index for index in indexes if index < len(tis)][:2]
-        if not (tis[one].try_number or self.clears):
+        if not (tis[one].try_number or self.clears or at_wait):
             return  # before its first try, an index of a run that was not cleared is not asked about: a limit
         if not (place := self.where(tis[one], tis[two])):
             return
@@ -582,7 +625,11 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.permit_items(tis[one], tis[two])
         with self.connection_to(place, tis[one], tis[two]):
             self.clears += bool(tis[one].try_number)
-            self.death.meanwhile = meanwhile
+            if at_wait:
+                self.let_a_task_wait(FULL)
+                self.run.time.meanwhile = meanwhile
+            else:
+                self.death.meanwhile = meanwhile
             self.go_mapped(one, tis[one])
             self.death.meanwhile = None
         for item, result, error in results:
@@ -686,19 +733,24 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         """Run a task to its end; the transfers that were billed meanwhile are judged."""
         self.versions = {Path(file).name: set() for file in self.files()}
         self.see_versions()
+        self.wake_for(ti)
         before = set(self.billed())
+        ti.state = "running"
         with mock.patch.object(client, "send", self.death.send), self.in_trouble(trouble):
-            result, error = self.run.result_of(ti)
+            result, error = self.result_of(name, ti)
+        ti.state = "failed" if error else "success"
         self.run.settle()
+        self.make_room()
         self.count(name, error)
         self.sandbox.clear_faults()
         self.run.time.meanwhile, self.death.at = None, -1
         for sandbox in (self.sandbox, self.elsewhere):
             sandbox.advance_clock(60)  # the judge asks, too
         sent_by_others = set().union(*self.own.values())
+        self.judge_theirs()
         for transfer_id in self.billed():
-            if transfer_id not in before:
-                self.judge_sent(name, transfer_id)
+            if transfer_id not in before | self.sent_late:
+                self.judge_sent(name, transfer_id, self.versions)
                 if transfer_id not in sent_by_others:
                     self.own[id(ti)].append(transfer_id)
         return result, error
@@ -741,7 +793,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     def rows(self, kind: str) -> list[dict[str, Any]]:
         return [row for each in (self.sandbox, self.elsewhere) for row in each.ledger() if row["kind"] == kind]
 
-    def judge_sent(self, name: str, transfer_id: str) -> None:
+    def judge_sent(self, name: str, transfer_id: str, versions: dict[str, set[str]]) -> None:
+        """:param versions: by file that was to be sent, the digests that it has had."""
         is_here = any(row["transfer_id"] == transfer_id for row in self.sandbox.ledger())
         sandbox = self.sandbox if is_here else self.elsewhere
         transfer = sandbox.transfer(transfer_id)
@@ -756,14 +809,14 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         assert self.allowed[name] >= 0, f"{name} is billed too often: {self.sent[name]}"
         emailed = [row["recipient"] for row in self.rows("emailed") if row["transfer_id"] == transfer_id]
         assert sorted(emailed) == sorted(DELIVERY["recipients"])
-        meant = self.attached if name == "send" else self.versions
+        meant = self.attached if name == "send" else versions
         stored = stored_digests(sandbox, transfer_id, transfer["files"])
         assert meant is not None
         assert stored.keys() == meant.keys(), (
             f"{transfer_id} was sent with {sorted(stored)}, wanted are {sorted(meant)}"
         )
-        for file, versions in meant.items():
-            assert stored[file] in versions, f"{file} was sent with bytes that no version of it had"
+        for file, digests in meant.items():
+            assert stored[file] in digests, f"{file} was sent with bytes that no version of it had"
 
     def judge(
         self, name: str, ti: FakeTaskInstance, result: Any, error: BaseException | None, *, before: str = ""

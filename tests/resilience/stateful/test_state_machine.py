@@ -16,8 +16,11 @@ from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.endpoints import get_transfer
 from resilience.fault_matrix.matrix import Harness
+from resilience.fault_matrix import mutants
 from resilience.fault_matrix.mutants import forgetting_the_draft, never_asking
-from resilience.stateful.state_machine import DeliveryStateMachine, schedules
+from resilience.stateful.long_waits import FULL, Plan
+from resilience.stateful.outliving import WAIT
+from resilience.stateful.state_machine import ELSEWHERE, DeliveryStateMachine, schedules
 from support.inputs import INPUTS, stored_digests
 
 pytestmark = pytest.mark.slow
@@ -42,13 +45,18 @@ def test_no_schedule_breaks_a_promise(harness: Harness, number: int) -> None:
 
 
 @pytest.fixture
-def begun(harness: Harness) -> Callable[..., DeliveryStateMachine]:
-    def begin(given: str = "paths") -> DeliveryStateMachine:
+def begun(harness: Harness) -> Iterator[Callable[..., DeliveryStateMachine]]:
+    machines: list[DeliveryStateMachine] = []
+
+    def begin(given: str = "paths", *, deferrable: bool = False) -> DeliveryStateMachine:
         machine: DeliveryStateMachine = type("DeliveryStateMachine", (DeliveryStateMachine,), {"harness": harness})()
-        machine.begin(deferrable=False, late=False, given=given)
+        machines.append(machine)
+        machine.begin(deferrable=deferrable, late=False, given=given)
         return machine
 
-    return begin
+    yield begin
+    for machine in machines:
+        machine.abandon()
 
 
 def test_a_planned_fault_is_met_and_a_planned_death_happens(begun: Callable[..., DeliveryStateMachine]) -> None:
@@ -176,3 +184,175 @@ def test_the_machine_finds_a_false_alarm(begun: Any, monkeypatch: Any) -> None:
     machine.want_other_files([1, 0])
     with pytest.raises(AssertionError, match="refused although nothing is wrong"):
         machine.deliver_in_order()
+
+
+# Long waits, and processes that outlive their try.
+
+ALL = [0, 1, 2]
+
+
+def move_an_item_while_its_index_waits(machine: DeliveryStateMachine) -> None:
+    """B1: another index gets the item, and sends it."""
+    machine.deliver_at_two_indexes([0, 1], at_wait=True)
+
+
+def give_up_a_try_that_waits(machine: DeliveryStateMachine) -> None:
+    """B2: a user marks the task."""
+    machine.outlive(Plan("deliver", WAIT), FULL)
+    machine.wake()
+    machine.deliver(resend=False)
+
+
+def lose_the_record_of_a_send_that_arrives_late(machine: DeliveryStateMachine) -> None:
+    """B7: it arrives in the second try after that of which nothing is known; the first has died."""
+    machine.deliver(resend=False, trouble="no service")
+    machine.outlive(Plan("deliver", "send"))
+    machine.lose_newest_state(0)
+    machine.plan_death(at=1, after=True)
+    machine.deliver(resend=False)
+
+
+def wait_with_a_removal_until_the_send_waits(machine: DeliveryStateMachine) -> None:
+    """C1: of a file that the next try wants."""
+    machine.create()
+    machine.attach()
+    machine.want_other_files([0])
+    machine.let_a_task_wait("429 at a file")
+    machine.plan = Plan("attach", WAIT)
+    machine.attach()
+    machine.want_other_files(ALL)
+    machine.attach()
+    machine.let_a_task_wait(FULL)
+    machine.steps = 2  # a read and an attempt at the send
+    machine.go_send()
+
+
+def die_at_a_removal_that_arrives_late(machine: DeliveryStateMachine) -> None:
+    """C2: of a file that the next try wants."""
+    machine.create()
+    machine.attach()
+    machine.want_other_files([0])
+    machine.plan = Plan("attach", "remove", dies=True)
+    machine.attach()
+    machine.want_other_files(ALL)
+    machine.attach()
+    machine.wake()
+    machine.go_send()
+
+
+def wait_with_an_upload_until_the_send_waits(machine: DeliveryStateMachine) -> None:
+    """C3: of a file that the next try does not want."""
+    machine.create()
+    machine.let_a_task_wait("429 at a file")
+    machine.plan = Plan("attach", WAIT)
+    machine.attach()
+    machine.want_other_files([0, 1])
+    machine.attach()
+    machine.let_a_task_wait(FULL)
+    machine.steps = 2  # a read and an attempt at the send
+    machine.go_send()
+
+
+def die_at_an_upload_that_arrives_late(machine: DeliveryStateMachine) -> None:
+    """C3, in one task: before the send of the next try, which does not want the file."""
+    machine.outlive(Plan("deliver", "attach", steps=3, dies=True))
+    machine.want_other_files([0, 1])
+    machine.deliver(resend=False)
+
+
+def attach_an_upload_that_arrives_late(machine: DeliveryStateMachine) -> None:
+    """C3: of a file that the next try does not want."""
+    machine.create()
+    machine.plan = Plan("attach", "attach", skip=2, dies=True)
+    machine.attach()
+    machine.want_other_files([2, 0])
+    machine.attach()
+    machine.wake()
+    machine.go_send()
+
+
+def move_the_connection_before_a_send_arrives(machine: DeliveryStateMachine) -> None:
+    """C4: from another account."""
+    machine.outlive(Plan("deliver", "send", dies=True))
+    machine.move_connection(ELSEWHERE)
+    machine.deliver(resend=False)
+    machine.wake()
+
+
+def restore_the_service_before_the_attach(machine: DeliveryStateMachine) -> None:
+    """C5."""
+    machine.create()
+    machine.restore_the_service(of_steps=True)
+    machine.attach()
+
+
+def restore_the_service_before_the_send(machine: DeliveryStateMachine) -> None:
+    """C5."""
+    machine.create()
+    machine.attach()
+    machine.restore_the_service(of_steps=True)
+    machine.go_send()
+
+
+def restore_the_service_while_the_send_waits(machine: DeliveryStateMachine) -> None:
+    """C5."""
+    machine.create()
+    machine.attach()
+    machine.let_a_task_wait(FULL)
+    machine.restore_the_service(of_steps=True, at_wait=True)
+    machine.go_send()
+
+
+def restore_the_service_before_the_discard(machine: DeliveryStateMachine) -> None:
+    """C5."""
+    machine.create()
+    machine.restore_the_service(of_steps=True)
+    machine.discard(move=False)
+
+
+def restore_the_service_during_a_deferral(machine: DeliveryStateMachine) -> None:
+    """C5."""
+    machine.let_a_task_wait(FULL)
+    machine.restore_the_service(of_steps=False, at_wait=True)
+    machine.deliver(resend=False)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "taken_out", "found"),
+    [
+        (move_an_item_while_its_index_waits, [mutants.checking_once], "billed too often"),
+        (give_up_a_try_that_waits, [mutants.checking_once], "a try that Airflow has given up has sent"),
+        (lose_the_record_of_a_send_that_arrives_late, [mutants.dropping_the_question], "billed too often"),
+        (
+            wait_with_a_removal_until_the_send_waits,
+            [mutants.checking_once, mutants.trusting_every_writer],
+            r"was sent with \['a.csv'",
+        ),
+        (
+            die_at_a_removal_that_arrives_late,
+            [mutants.comparing_no_files, mutants.trusting_every_writer],
+            r"was sent with \['a.csv'",
+        ),
+        (wait_with_an_upload_until_the_send_waits, [mutants.checking_once], r"wanted are \['a.csv', 'b.csv'\]"),
+        (move_the_connection_before_a_send_arrives, [mutants.delivering_elsewhere], "billed too often"),
+        (die_at_an_upload_that_arrives_late, [mutants.trusting_every_writer], r"wanted are \['a.csv', 'b.csv'\]"),
+        (attach_an_upload_that_arrives_late, [mutants.comparing_no_files], r"wanted are \['a.csv', 'c.csv'\]"),
+        (restore_the_service_before_the_attach, [mutants.comparing_no_identity], "else's draft was changed"),
+        (restore_the_service_before_the_send, [mutants.comparing_no_identity, mutants.comparing_no_files], "was sent"),
+        (
+            restore_the_service_while_the_send_waits,
+            [mutants.comparing_no_identity, mutants.comparing_no_files],
+            "else's draft was sent",
+        ),
+        (restore_the_service_before_the_discard, [mutants.comparing_no_identity], "else's draft is gone"),
+        (restore_the_service_during_a_deferral, [mutants.comparing_no_identity], "else's draft is gone"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_the_machine_finds_it(begun: Any, monkeypatch: Any, schedule: Any, taken_out: Any, found: str) -> None:
+    is_deferrable = schedule is restore_the_service_during_a_deferral
+    schedule(begun(deferrable=is_deferrable))
+    for take_out in taken_out:
+        take_out(monkeypatch)
+    with pytest.raises(AssertionError, match=found):
+        schedule(begun(deferrable=is_deferrable))
