@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -210,6 +210,40 @@ def test_a_try_that_airflow_has_given_up_sends_nothing(deliver, sandbox) -> None
 
 
 # Deferral within a try.
+
+
+@dataclass
+class PausedStore(InMemoryStateStore):
+    """A store of which one access, counted from 0, is late: everything else happens first."""
+
+    at: int = -1
+    meanwhile: Callable[[], object] = lambda: None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.pause()
+        return super().get(key, default)
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        self.pause()
+        super().set(key, value, retention=retention)
+
+    def pause(self) -> None:
+        self.at -= 1
+        if self.at == -1:
+            self.meanwhile()
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_a_try_that_is_late_at_its_store_takes_no_fence_back(deliver, sandbox, at) -> None:
+    """Airflow gives it up, and the next one runs to its end, at each access to the store."""
+    late, next_ = deliver(), deliver()
+    next_.try_number = 1
+    late.store = store = PausedStore(at=at, meanwhile=next_.run)
+    next_.store = InMemoryStateStore(store.values)
+    with pytest.raises((StateLost, AirflowFailException)):
+        late.run()
+    assert next_.result
+    assert billed(sandbox) == [next_.result["id"]]
 
 
 def test_a_state_that_is_lost_while_the_task_is_deferred_is_noticed(deliver, sandbox) -> None:

@@ -1,7 +1,6 @@
 """Where the memory of a delivery is kept: Airflow's task state store, or a row of a table. Both are fenced.
 
-Fenced: once a later try has begun, an earlier one can neither read nor write. Airflow's API server refuses a try whose
-task instance has a newer one; the row compares the number of its last claim.
+Fenced: once a later try has begun, an earlier one can store nothing that counts, and is told so.
 """
 
 from __future__ import annotations
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from outbound_transfer.warehouse.memory_table import MemoryRow
 
 _KEY: Final = "outbound_transfer_delivery"
-
-#: Key of the number of the newest try that has begun.
-_NEWEST_KEY: Final = f"{_KEY}_newest"
 
 
 class StateStore(Protocol):
@@ -86,22 +82,27 @@ class MemoryStore(Protocol):
 
 
 class TaskMemoryStore:
-    """Keeps the memory in Airflow's task state store, for each try under a key of its own.
+    """Keeps the memory in Airflow's task state store, which has no compare-and-set: each key has one writer.
 
-    A backend in object storage writes an object before Airflow can refuse the try, which must not be a later try's.
+    A try stores its memory, and that it has begun, under keys of its own number. That a later one has begun is stored
+    for each earlier try under a key that only later ones write, so that no late write of an earlier one takes it back.
 
     :param is_resumed: the try was deferred before, so it has stored something.
     """
 
     def __init__(self, values: StateStore, try_number: int, *, is_resumed: bool) -> None:
-        self.values, self._try_number = values, try_number
-        self._expected = try_number if is_resumed else try_number - 1
+        self.values, self._try_number, self._is_resumed = values, try_number, is_resumed
 
     def begin(self) -> Remembered:
-        expected = max(self._check_newest(), self._expected)
-        self.values.set(_NEWEST_KEY, self._try_number, retention=_never_expire())
+        self.check_still_own()
+        has_begun = self._is_resumed or self._get("begun", self._try_number) is not None
+        for earlier in range(self._try_number - 1, 0, -1):
+            self._set("later_than", earlier, self._try_number)
+            if self._get("begun", earlier) is not None:
+                break  # it has done so with those before it
+        self._set("begun", self._try_number, True)
         at, memory = self._find()
-        return Remembered(memory, at >= expected)
+        return Remembered(memory, at >= self._try_number - (not has_begun))
 
     def read(self) -> Memory | None:
         return self._find()[1]
@@ -119,31 +120,32 @@ class TaskMemoryStore:
             raise StateLost(_NOT_STORED)
 
     def save(self, memory: Memory) -> None:
-        self._check_newest()
-        self.values.set(f"{_KEY}_try_{self._try_number}", to_builtins(memory), retention=_never_expire())
+        self.check_still_own()
+        self._set("try", self._try_number, to_builtins(memory))
 
     def check_still_own(self) -> None:
-        self._check_newest()
+        if (later := self._get("later_than", self._try_number)) is None:
+            return
+        memory = self._read(int(later))
+        is_sent = memory is not None and memory.phase is Phase.SENDING
+        sent = f", and sent transfer {memory.draft_id}, or may have" if memory and is_sent else ""
+        raise StateLost(
+            f"This is try {self._try_number} of the task, and try {later} has begun{sent}: Airflow has given this "
+            "try up, or the task instance was deleted and created again. Nothing is sent. In the second case, "
+            f"clear the task until its try number is {later} or more."
+        )
 
     def record_sent(self, transfer_id: str) -> None:
         pass
 
     def _read(self, try_number: int) -> Memory | None:
-        return _decode(self.values.get(f"{_KEY}_try_{try_number}", default=None))
+        return _decode(self._get("try", try_number))
 
-    def _check_newest(self) -> int:
-        stored = self.values.get(_NEWEST_KEY, default=None)
-        newest = stored if isinstance(stored, int) else 0
-        if newest > self._try_number:
-            memory = self._read(newest)
-            is_sent = memory is not None and memory.phase is Phase.SENDING
-            sent = f", and sent transfer {memory.draft_id}, or may have" if memory and is_sent else ""
-            raise StateLost(
-                f"This is try {self._try_number} of the task, and try {newest} has begun{sent}: Airflow has given this "
-                "try up, or the task instance was deleted and created again. Nothing is sent. In the second case, "
-                f"clear the task until its try number is {newest} or more."
-            )
-        return newest
+    def _get(self, what: str, try_number: int) -> Any:
+        return self.values.get(f"{_KEY}_{what}_{try_number}", default=None)
+
+    def _set(self, what: str, try_number: int, value: Any) -> None:
+        self.values.set(f"{_KEY}_{what}_{try_number}", value, retention=_never_expire())
 
 
 class RowMemoryStore:

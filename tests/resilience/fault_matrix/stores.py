@@ -36,7 +36,7 @@ from resilience.fault_matrix.matrix import (
 from support.tasks import FakeTaskInstance, InMemoryStateStore
 
 #: Reads and writes of the store that a delivery with a retry and two clears makes at most.
-MOMENTS = range(26)
+MOMENTS = range(70)
 
 #: What ends the first try, or does not.
 FAULTS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -50,7 +50,7 @@ FAULTS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 #: Reads and writes of the store that a task makes at most that attaches files, and is cleared twice.
-ATTACH_MOMENTS = range(30)
+ATTACH_MOMENTS = range(80)
 
 #: What ends the first try of that task, or does not: its first call reads the draft.
 ATTACH_FAULTS: dict[str, tuple[dict[str, Any], ...]] = {

@@ -170,7 +170,7 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
     def make_room(self) -> None:
         self.sandbox.patch_account(outstanding_transfer_limit=10**6)
 
-    def step(self, operation: str) -> None:  # noqa: ARG002
+    def step(self, operation: str) -> None:
         self.steps -= 1
         if self.steps < 0:
             self.wake()

@@ -22,7 +22,9 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
 
 
 def begun(harness: Harness) -> DeliveryKeyStateMachine:
-    machine: DeliveryKeyStateMachine = type("DeliveryKeyStateMachine", (DeliveryKeyStateMachine,), {"harness": harness})()
+    machine: DeliveryKeyStateMachine = type(
+        "DeliveryKeyStateMachine", (DeliveryKeyStateMachine,), {"harness": harness}
+    )()
     machine.begin(deferrable=False)
     return machine
 
