@@ -152,10 +152,6 @@ def crash(executor: Executor, world: World) -> Steps:
         process = world.processes[index]
         killed = _killed(world, index)
         yield Event(process.context[:2], "is killed", f"before: {process.next.lower()}"), killed
-        if process.next == "begin":
-            store = change(killed.stores[process.context.slot], claim=process.context.number)
-            claimed = replaced(killed.stores, process.context.slot, store)
-            yield Event(process.context[:2], "is killed", "as it begins"), killed._replace(stores=claimed)
         if call := executor.call(world, process):
             applied = executor.apply(killed, call, process.context[:2])
             yield Event(process.context[:2], "is killed", f"after: {process.next.lower()}"), applied
@@ -227,8 +223,7 @@ def fail_for_good(executor: Executor, world: World) -> Steps:
     """End a try with an error that no retry mends: its draft is discarded."""
     for index, process in enumerate(world.processes):
         if process.next in ("FILL", "SEND") and executor.is_unsent(world, process) and not process.in_doubt:
-            discards = "WITHDRAW" if executor.rules.withdraws_always else "DISCARD"
-            failed = change(process, next=discards, step="PREPARE", then="an error")
+            failed = change(process, next=executor.discarding(process), step="PREPARE", then="an error")
             yield (
                 Event(process.context[:2], "fails for good"),
                 world._replace(processes=replaced(world.processes, index, failed)),
@@ -239,9 +234,10 @@ def lose_record(executor: Executor, world: World) -> Steps:
     """Lose the newest memory that a delivery has stored."""
     for number, store in enumerate(world.stores):
         if store.records:
-            lost = change(store, records=store.records[:-1])
+            lost = change(store, records=store.records[:-1], is_sent=False)
+            whose = f"task {number}" if number < len(world.slots) else "the delivery key"
             yield (
-                Event(None, f"the newest memory of task {number} is lost"),
+                Event(None, f"the newest memory of {whose} is lost"),
                 world._replace(stores=replaced(world.stores, number, lost)),
             )
 
