@@ -57,7 +57,18 @@ Steps = Iterator[tuple[Event, World]]
 FILES: Final = {"report.csv": AttachedFile(1, "digest", "id")}
 
 #: What needs a write of the memory, which fails once a later try has begun.
-_STORES: Final = ("BEGUN", "DISCARDED", "SUSPECT", "FORGET", "SUPERSEDE", "REVERT", "CREATE", "RESUME", "WITHDRAW", "ANNOUNCE")
+_STORES: Final = (
+    "BEGUN",
+    "DISCARDED",
+    "SUSPECT",
+    "FORGET",
+    "SUPERSEDE",
+    "REVERT",
+    "CREATE",
+    "RESUME",
+    "WITHDRAW",
+    "ANNOUNCE",
+)
 
 #: What ends a try.
 _ENDS: Final = ("RETURN", "REFUSE")
@@ -237,11 +248,14 @@ class Executor:
             return change(process, next=self.discarding(process), then="SUSPECT" if is_found else reason.name)
         return change(process, next="SUSPECT" if is_found else "REFUSE", then=reason.name)
 
-    def discarding(self, process: Process) -> str:
-        """Return the first step of a discard: the memory says that the draft was not sent, and its writer may work."""
-        phase, rules = MEMORIES[process.memory].phase, self.rules
-        is_kept = {Phase.HANDED_ON: rules.discards_handed_on, Phase.SENDING: rules.discards_sending}
-        return "DISCARD" if is_kept.get(phase, True) else "WITHDRAW"
+    def discarding(self, process: Process, *, is_unsent: bool = False) -> str:
+        """Return the first step of a discard: store that the draft was not sent, if that is known."""
+        phase, is_known = MEMORIES[process.memory].phase, is_unsent or process.by_id == "DRAFT"
+        is_withdrawn = {
+            Phase.HANDED_ON: not self.rules.discards_handed_on,
+            Phase.SENDING: is_known and not self.rules.discards_sending,
+        }
+        return "WITHDRAW" if is_withdrawn.get(phase, False) else "DISCARD"
 
     def _is_shared(self, process: Process) -> bool:
         """Return whether other tasks fill and send the draft: the one that sends it searches, and knows its files."""
@@ -381,8 +395,9 @@ class Executor:
         """Store what a try begins with."""
         number, store = process.context.slot, world.stores[process.context.slot]
         after = self._stored(store, process, process.memory, claim=max(store.claim, process.claim))
-        event, world = self._event(process, "stores what it begins with"), world._replace(
-            stores=replaced(world.stores, number, after)
+        event, world = (
+            self._event(process, "stores what it begins with"),
+            world._replace(stores=replaced(world.stores, number, after)),
         )
         return self._go(event, world, index, self._located(process, MEMORIES[process.own]))
 
@@ -673,7 +688,7 @@ class Executor:
             memory = replace(memory, phase=Phase.HANDED_ON)
         world, process = self._save(world, process, memory)
         event = self._event(process, "stores that it is about to send")
-        return self._attempt(event, world, index, change(process, step="SEND"))
+        return self._attempt(event, world, index, change(process, step="SEND", by_id="NOT_RETRIEVED"))
 
     def _attempt(self, event: Event, world: World, index: int, process: Process) -> tuple[Event, World]:
         """Return the world in which a process is about to attempt the send."""
