@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-faults test-stateful test-crash \
+.PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium .mariadb \
 	bench-upload bench-uploads bench-repeats bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-sandbox bench-page sandbox constraints docs clean
 
@@ -18,7 +18,7 @@ PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --upgrade
 PYTEST := $(BIN)/python -m pytest $(if $(SEED),--hypothesis-profile=chance --hypothesis-seed=$(SEED))
 SEEDED := $(if $(SEED),--seed $(SEED))
 # What `make nightly` runs: tests of a change with another seed, and all that takes too long for a change.
-NIGHTLY := check test test-e2e test-long test-faults test-stateful test-crash test-crash-ingest test-fuzz test-fuzz-poll \
+NIGHTLY := check test test-e2e test-long test-model test-faults test-stateful test-crash test-crash-ingest test-fuzz test-fuzz-poll \
 	test-fuzz-feed test-fuzz-secrets test-cluster test-package test-versions
 
 help: ## Print this list
@@ -78,6 +78,9 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
 			--build-constraint constraints.txt --editable '.[dev,mysql]'; }
 
+test-model: setup ## All schedules of the model of a delivery, and its table with each rule changed (about 15 minutes)
+	$(RUN) -m model $(ARGS)
+
 test-faults: setup ## A delivery under every fault, every pair, troubles of its state store, failing and bent listings (about 40 minutes)
 	$(RUN) -m resilience.fault_matrix $(ARGS)
 
@@ -105,8 +108,8 @@ test-fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (6
 test-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
 	FUZZ_SECONDS=$(or $(SECONDS),300) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
 
-check: lint ## Check style and types and run the unit tests: the loop of a change
-	$(PYTEST) -q -n $(or $(WORKERS),2) tests/unit $(ARGS)
+check: lint ## Check style and types, run the unit tests and the model's short form: the loop of a change
+	$(PYTEST) -q -n $(or $(WORKERS),2) tests/unit tests/model $(ARGS)
 
 format: setup ## Put the code into its form
 	$(BIN)/ruff check --fix .

@@ -33,14 +33,13 @@ AT_A_CALL: Final = frozenset(
 _NO_RULES: Final = Rules()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scenario:
     """A first world, the rules of its executor, and how often each trouble may come.
 
     :ivar items: what each task is to deliver; "" if it is not there at first.
     :ivar at_most: how many troubles may come in all.
     :ivar guard: which may come, and in which worlds, beside that.
-    :ivar expected: the troubles that break a promise by design: a limit.
     """
 
     name: str
@@ -104,6 +103,11 @@ class Explorer:
         return tuple((name, used) for name, used, counts in each if counts and used)
 
 
+def name_of(troubles: Troubles) -> str:
+    """Return troubles as text."""
+    return " + ".join(name for name, count in troubles for _ in range(count))
+
+
 class Failure(NamedTuple):
     """A promise that is broken.
 
@@ -123,7 +127,7 @@ class Explored:
     """The worlds of a scenario.
 
     :ivar seen: for each world, the one that it was reached from, and the event.
-    :ivar failures: of each promise, those with the fewest troubles: none has all troubles of another.
+    :ivar failures: of each way to break a promise, those with the fewest troubles: none has all troubles of another.
     :ivar failing: how many worlds break a promise.
     """
 
@@ -142,13 +146,21 @@ class Explored:
             events.append(event)
         return events[::-1]
 
-    def covers(self, promise: int, troubles: Troubles) -> bool:
-        """Return whether fewer of the same troubles are known to break a promise."""
-        came = dict(troubles)
+    def is_known(self, promise: int, what: str, troubles: Troubles) -> bool:
+        """Return whether fewer of the same troubles are known to break a promise in the same way."""
         return any(
-            failure.promise == promise and all(came.get(name, 0) >= count for name, count in failure.troubles)
-            for failure in self.failures
+            (each.promise, each.what) == (promise, what) and _includes(troubles, each.troubles)
+            for each in self.failures
         )
+
+    def is_unsafe(self, troubles: Troubles) -> bool:
+        """Return whether fewer of the same troubles are known to break the first promise."""
+        return any(each.promise == 1 and _includes(troubles, each.troubles) for each in self.failures)
+
+
+def _includes(troubles: Troubles, fewer: Troubles) -> bool:
+    came = dict(troubles)
+    return all(came.get(name, 0) >= count for name, count in fewer)
 
 
 #: Returns the promises that are broken in a world, each with its number, and in words.
@@ -156,7 +168,7 @@ Judge: TypeAlias = Callable[[Explorer, World], Iterator[tuple[int, str]]]
 
 
 def explore(
-    scenario: Scenario, judge: Judge, *, max_worlds: int = 1_000_000, known: Explored | None = None
+    scenario: Scenario, judge: Judge, *, max_worlds: int = 2_000_000, known: Explored | None = None
 ) -> Explored:
     """Explore all worlds, or until a promise is broken that is not known to be.
 
@@ -174,14 +186,14 @@ def explore(
         while layer and explored.is_exhausted:
             world = layer.popleft()
             troubles = explorer.troubles(world)
-            if explored.covers(1, troubles) or (known and known.covers(1, troubles)):
+            if explored.is_unsafe(troubles) or (known and known.is_unsafe(troubles)):
                 continue
             for promise, what in judge(explorer, world):
                 explored.failing += 1
-                if not explored.covers(promise, troubles):
+                if not explored.is_known(promise, what, troubles):
                     explored.failures.append(Failure(promise, what, troubles, world))
-                    explored.is_exhausted &= known is None or known.covers(promise, troubles)
-            if not explored.covers(1, troubles):
+                    explored.is_exhausted &= known is None or known.is_known(promise, what, troubles)
+            if not explored.is_unsafe(troubles):
                 for event, after in explorer.successors(world):
                     if after not in explored.seen:
                         explored.seen[after] = (world, event)

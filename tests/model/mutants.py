@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
+from model.explore import Explored, Scenario, explore
+from model.promises import Promises
+from model.scenarios import ALL
 from outbound_transfer.delivery.decision import TABLE, Action, Decision, Reason, Rule, Step
 
 #: What a rule may wrongly say instead.
@@ -80,3 +84,30 @@ def mutants() -> Iterator[Mutant]:
             wrong = _WRONG_AT_SEND if step is Step.SEND else _WRONG
             for then in wrong.get(rule.then.action) or _WRONG[rule.then.action]:
                 yield Mutant(step, index, then)
+
+
+#: Worlds of each scenario in which a change is looked for.
+MAX_WORLDS: Final = 12_000
+
+#: The changes that break no promise, each with why the rule is as it is.
+SURVIVORS: Final[dict[str, str]] = {}
+
+
+@cache
+def _known(scenario: Scenario, max_worlds: int) -> Explored:
+    return explore(scenario, Promises(), max_worlds=max_worlds)
+
+
+def find(mutant: Mutant, max_worlds: int = MAX_WORLDS) -> str:
+    """Return which promise a change breaks, or how it fails; "" if it does neither."""
+    for scenario in ALL:
+        known = _known(scenario, max_worlds)
+        try:
+            with mutant.applied():
+                explored = explore(scenario, Promises(), max_worlds=max_worlds, known=known)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        for failure in explored.failures:
+            if not known.is_known(failure.promise, failure.what, failure.troubles):
+                return f"{scenario.name}: {failure.what}"
+    return ""

@@ -3,9 +3,9 @@
 1. Each delivery is sent at most once, and once more for each clear that asks for it. What is sent was written by one
    writer, in a try that Airflow still runs. A task that succeeds returns its delivery, sent.
 2. From a world in which nothing runs any more, a clear of all tasks ends with every delivery sent, once.
-3. There, a clear of all tasks with ``resend=True`` sends each once more; where it is refused, another such clear does.
 3. There, a clear of all tasks with ``resend=True`` sends each once more; if it is refused, another such clear does.
-   known to be sent. This one is about cost, not safety.
+4. A clear makes no draft in vain, continues with one that was handed on, and leaves none behind that is known not to be
+   sent. This one is about cost, not safety.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _clear(explorer: Explorer, world: World, numbers: tuple[int, ...], *, is_res
                 break
             event, after = next(executor.steps(after, 0))
         if after.slots[number].state != "success":
-            why = why or f"task {number}: {event.detail}"
+            why = why or f"task {number}, {after.slots[number].item}: {event.detail.rpartition('; ')[-1]}"
     return why or broken_promise(after), after
 
 

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from typing import Final
 
-from model.explore import Scenario
+from model.explore import Guard, Scenario
 from model.tries import Rules
 from model.world import World
 
 #: What may come more than once.
 _TWICE: Final = frozenset({"crash", "crash in a call", "zombie", "wait", "resend one"})
 
+_ONE: Final = Rules()
+INDEXES: Final = Rules(kinds=("deliver", "deliver"), is_mapped=True)
+THREE: Final = Rules(kinds=("create", "attach", "send"))
+KEYS: Final = Rules(keys=("k", "l"))
 
-def _limits(names: str, *, tries: int = 3, twice: bool = True) -> dict[str, int]:
-    """Return how often each trouble may come."""
-    listed = [name.strip() for name in names.split(",")]
-    return {"try": tries, **{name: 2 if twice and name in _TWICE else 1 for name in listed}}
+
+def scenario(
+    name: str,
+    troubles: str,
+    rules: Rules = _ONE,
+    items: tuple[str, ...] = ("X",),
+    *,
+    tries: int = 3,
+    twice: bool = True,
+    at_most: int = 2,
+    guard: Guard | None = None,
+) -> Scenario:
+    """Return a scenario in which each of the troubles may come once, or twice."""
+    limits = {each: 2 if twice and each in _TWICE else 1 for each in troubles.split(", ")}
+    return Scenario(name, {"try": tries, **limits}, rules, items, at_most, guard)
 
 
-def _once_all_have_begun(world: World, trouble: str) -> bool:
+def once_all_have_begun(world: World, trouble: str) -> bool:
     """Let the list change once every index has made its first attempt at the send: until then, nobody is asked."""
     if trouble != "order":
         return True
@@ -27,98 +42,130 @@ def _once_all_have_begun(world: World, trouble: str) -> bool:
 
 
 _PROCESS: Final = "crash, crash in a call, zombie, wait, lost response, failure, deferral, failure for good"
+_LOST: Final = (
+    "clear, resend one, crash, crash in a call, zombie, failure, lost memory, other input, other user, twin, "
+    "deleted transfer"
+)
 
-ONE_TASK: Final = Scenario("one task", _limits(f"clear, {_PROCESS}"))
-RESEND: Final = Scenario("resend", _limits("clear, resend one, crash, crash in a call, failure, zombie", tries=4))
-UNSURE: Final = Scenario(
+ONE_TASK: Final = scenario("one task", f"clear, {_PROCESS}", at_most=3)
+RESEND: Final = scenario("resend", "clear, resend one, crash, crash in a call, failure, zombie", tries=4)
+UNSURE: Final = scenario(
     "resend, and it is not known what was cleared",
-    _limits(
-        "clear one, resend one, crash, failure, twin, lost record, resend with lowered retries, resend for another"
-    ),
+    "clear one, resend one, crash, failure, twin, lost memory, resend with lowered retries, resend for another",
 )
-INPUT: Final = Scenario(
+INPUT: Final = scenario(
     "other input",
-    _limits("clear, resend one, crash, crash in a call, zombie, failure, other input, first input, other file"),
+    "clear, resend one, crash, crash in a call, zombie, failure, other input, first input, other file",
 )
-MOVED: Final = Scenario(
+MOVED: Final = scenario(
     "a connection that leads elsewhere",
-    _limits(
-        "clear, resend one, crash, crash in a call, zombie, failure, new key, other user, other account, first scope"
-    ),
+    "clear, resend one, crash, crash in a call, zombie, failure, new key, other user, other account, first scope",
 )
-LOST: Final = Scenario(
-    "lost memory",
-    _limits("clear, resend one, crash, zombie, failure, lost record, other input, other user, twin, deleted transfer"),
+LOST: Final = scenario("lost memory", f"{_LOST}, other account")
+ROW: Final = scenario("lost memory in a table", _LOST, Rules(is_row=True))
+SUSPECTED: Final = scenario(
+    "a suspicion, and other input",
+    "clear, failure, crash, twin, first input, other input",
+    items=("Y",),
+    tries=4,
+    twice=False,
+    at_most=4,
 )
-ROW: Final = Scenario(
-    "lost row",
-    _limits("clear, resend one, crash, zombie, failure, lost record, other input, other user, twin, deleted transfer"),
-    Rules(is_row=True),
+DELETED: Final = scenario("a deleted task", "clear, crash, crash in a call, zombie, failure, deleted task")
+AT_ONCE: Final = scenario(
+    "between the last check and the send",
+    "clear, crash, crash in a call, zombie, wait, failure, lost memory, deleted transfer",
+    Rules(is_instant=False),
 )
-MAPPED: Final = Scenario(
+MAPPED: Final = scenario(
     "a mapped task",
-    _limits("clear, clear one, crash, zombie, wait, failure, order, lost record", tries=4, twice=False),
-    Rules(kinds=("deliver", "deliver"), is_mapped=True),
+    "clear one, crash, zombie, wait, failure, order, lost memory",
+    INDEXES,
     ("X", "Y"),
-    guard=_once_all_have_begun,
+    tries=4,
+    twice=False,
+    guard=once_all_have_begun,
 )
-MAPPED_MOVED: Final = Scenario(
+MAPPED_MOVED: Final = scenario(
     "a mapped task whose connection leads elsewhere",
-    _limits("clear, clear one, failure, order, other account, new key", tries=4),
-    Rules(kinds=("deliver", "deliver"), is_mapped=True),
+    "clear, clear one, failure, order, other account, new key",
+    INDEXES,
     ("X", "Y"),
-    guard=_once_all_have_begun,
+    tries=4,
+    guard=once_all_have_begun,
 )
-RENAMED: Final = Scenario(
+MAPPED_FULL: Final = scenario(
+    "a mapped task while the account is full",
+    "clear one, wait, failure, order",
+    INDEXES,
+    ("X", "Y"),
+    tries=4,
+    at_most=3,
+    guard=once_all_have_begun,
+)
+MAPPED_AT_FIRST: Final = scenario(
+    "a mapped task whose list changes at first", "clear one, failure, wait, order", INDEXES, ("X", "Y")
+)
+RENAMED: Final = scenario(
     "a renamed task",
-    _limits("clear, crash, zombie, wait, failure, new name, new key, other account", tries=4),
+    "clear, crash, zombie, wait, failure, new name, new key, other account",
     Rules(kinds=("deliver", "deliver")),
     ("X", ""),
+    tries=4,
 )
-REDELIVERY: Final = Scenario(
+REDELIVERY: Final = scenario(
     "a redelivery",
-    _limits("clear, crash, zombie, wait, failure, deferral, pickup, lost record"),
+    "clear, crash, zombie, wait, failure, deferral, pickup, lost memory",
     Rules(is_redelivery=True),
 )
-THREE_TASKS: Final = Scenario(
+REDELIVERY_AT_ONCE: Final = scenario(
+    "a redelivery, between the last check and the send",
+    "clear, crash, zombie, wait, pickup",
+    Rules(is_redelivery=True, is_instant=False),
+)
+THREE_TASKS: Final = scenario(
     "three tasks",
-    _limits("clear, clear one, crash, crash in a call, zombie, wait, failure, lost record, restored service", tries=5),
-    Rules(kinds=("create", "attach", "send")),
+    "clear, clear one, crash, crash in a call, zombie, wait, failure, lost memory, restored service, "
+    "other file of task 1",
+    THREE,
     ("X", "v1", "X"),
+    tries=5,
     at_most=1,
 )
-KEY: Final = Scenario(
-    "a delivery key",
-    _limits("clear, crash, crash in a call, zombie, wait, failure, deferral, key change, key removed, lost record"),
-    Rules(keys=("k", "l")),
+THREE_RESEND: Final = scenario(
+    "three tasks, and a resend",
+    "clear, resend, crash, failure, lost memory",
+    THREE,
+    ("X", "v1", "X"),
+    tries=6,
+    twice=False,
+    at_most=1,
 )
-KEY_GIVEN: Final = Scenario(
+THREE_AT_ONCE: Final = scenario(
+    "three tasks, one cleared while another sends",
+    "clear one, crash in a call, wait, other file of task 1",
+    THREE,
+    ("X", "v1", "X"),
+    tries=5,
+)
+KEY: Final = scenario(
+    "a delivery key",
+    "clear, crash, crash in a call, zombie, wait, failure, deferral, key change, key removed, lost memory of a key",
+    KEYS,
+)
+KEY_GIVEN: Final = scenario(
     "a key is given",
-    _limits("clear, crash, crash in a call, zombie, failure, key given, key removed"),
+    "clear, crash, crash in a call, zombie, failure, key given, key removed",
     Rules(keys=("", "k")),
 )
-KEY_SHARED: Final = Scenario(
+KEY_SHARED: Final = scenario(
     "two tasks with one key",
-    _limits("clear one, crash, zombie, failure, lost record", tries=4, twice=False),
+    "clear one, crash, zombie, failure, lost memory of a key",
     Rules(kinds=("deliver", "deliver"), keys=("k", "l")),
     ("X", "X"),
+    tries=4,
+    twice=False,
     at_most=1,
 )
 
-ALL: Final = (
-    ONE_TASK,
-    RESEND,
-    UNSURE,
-    INPUT,
-    MOVED,
-    LOST,
-    ROW,
-    MAPPED,
-    MAPPED_MOVED,
-    RENAMED,
-    REDELIVERY,
-    THREE_TASKS,
-    KEY,
-    KEY_GIVEN,
-    KEY_SHARED,
-)
+ALL: Final = tuple(each for each in vars().copy().values() if isinstance(each, Scenario))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from model.tries import Executor, is_visible, writer_of
 from model.world import MEMORIES, Context, Event, Process, World, change, remember, replaced, scope
-from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.decision import Intent, Phase
 from outbound_transfer.delivery.memory import AttachedFile, Memory
 
 #: Where the tasks begin that do not create the draft.
@@ -41,7 +41,9 @@ class SharedExecutor(Executor):
         if state == "success" and self.rules.kinds[process.context.slot] == "create":
             memory = MEMORIES[process.memory]
             superseded = tuple(int(each.draft_id) for each in memory.superseded)
-            published = (result, process.context.item, memory.question.name if memory.question else "", superseded)
+            is_asked = self.intent(process) in (Intent.NORMAL, Intent.UNSURE) or self.rules.publishes_overruled
+            question = memory.question.name if memory.question and is_asked else ""
+            published = (result, process.context.item, question, superseded)
             changes["run"] = change(world.run, published=published)
         return super()._end(event, world, index, state, result, **changes)
 
@@ -114,7 +116,8 @@ class SharedExecutor(Executor):
         return self._go(event, world, index, change(process, next="REMOVE" if content else "PLAN"))
 
     def _is_wanted(self, world: World, process: Process) -> bool:
-        return world.slots[process.context.slot].state == "running" and self._is_own(world, process)
+        is_running = world.slots[process.context.slot].state == "running"
+        return self.rules.attaches_unasked or (is_running and self._is_own(world, process))
 
     def _remove(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         event = self._event(process, "removes the file")

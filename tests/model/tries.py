@@ -57,7 +57,18 @@ Steps = Iterator[tuple[Event, World]]
 FILES: Final = {"report.csv": AttachedFile(1, "digest", "id")}
 
 #: What needs a write of the memory, which fails once a later try has begun.
-_STORES: Final = ("DISCARDED", "SUSPECT", "FORGET", "SUPERSEDE", "REVERT", "CREATE", "RESUME", "WITHDRAW", "ANNOUNCE")
+_STORES: Final = (
+    "BEGUN",
+    "DISCARDED",
+    "SUSPECT",
+    "FORGET",
+    "SUPERSEDE",
+    "REVERT",
+    "CREATE",
+    "RESUME",
+    "WITHDRAW",
+    "ANNOUNCE",
+)
 
 #: What ends a try.
 _ENDS: Final = ("RETURN", "REFUSE")
@@ -83,10 +94,14 @@ class Rules(NamedTuple):
     :ivar is_unfenced: a try that Airflow has given up goes on reading and writing the memory.
     :ivar keeps_hand_over: a draft that is continued still counts as handed on.
     :ivar hands_on_unwritten: a try hands on a draft that it has only looked at.
-    :ivar discards_handed_on: a draft is discarded while it still counts as handed on.
-    :ivar withdraws_always: a draft that is to be discarded counts as one that was not sent.
-    :ivar acts_by_discard: a clear counts as acted on once a draft is discarded.
     :ivar trusts_gap: a clear counts though the memory of a later try, which may have acted on it, is lost.
+    :ivar suspects_blindly: a suspicion is stored without the input and the scope of the search.
+    :ivar discards_handed_on: a draft is discarded while it still counts as handed on.
+    :ivar loads_first: a try loads the memory before it excludes the earlier ones.
+    :ivar acts_by_discard: a clear counts as acted on once a draft is discarded.
+    :ivar discards_sending: a draft is discarded while it still counts as one that may be sent.
+    :ivar publishes_overruled: three tasks: a question that a resend has overruled is published.
+    :ivar attaches_unasked: three tasks: files are removed and uploaded without asking whether the try is still wanted.
     """
 
     kinds: tuple[str, ...] = ("deliver",)
@@ -102,10 +117,14 @@ class Rules(NamedTuple):
     is_unfenced: bool = False
     keeps_hand_over: bool = False
     hands_on_unwritten: bool = False
-    discards_handed_on: bool = False
-    withdraws_always: bool = False
-    acts_by_discard: bool = False
     trusts_gap: bool = False
+    suspects_blindly: bool = False
+    discards_handed_on: bool = False
+    loads_first: bool = False
+    acts_by_discard: bool = False
+    discards_sending: bool = False
+    publishes_overruled: bool = False
+    attaches_unasked: bool = False
 
 
 class _Facts(TaskFacts):
@@ -133,7 +152,8 @@ class Executor:
     def steps(self, world: World, index: int) -> Steps:
         """Yield what a process may do next, the usual outcome first."""
         process = world.processes[index]
-        if process.next in _STORES and not self._is_own(world, process):
+        is_first_store = process.next == "BEGUN" and self.rules.loads_first
+        if process.next in _STORES and not is_first_store and not self._is_own(world, process):
             yield self._end(self._event(process, "stores", "a later try has begun: it stops"), world, index, "failed")
         else:
             yield getattr(self, f"_{process.next.lower()}")(world, index, process)
@@ -220,20 +240,22 @@ class Executor:
         if process.mode == "settle" and MEMORIES[process.memory].phase is Phase.EMPTY:
             return change(process, next="SETTLED")
         action, reason = decide(Step[process.step], self.evidence(process))
-        is_handed_on = MEMORIES[process.memory].phase is Phase.HANDED_ON
-        is_withdrawn = is_handed_on or (
-            self.rules.withdraws_always and MEMORIES[process.memory].phase is not Phase.DRAFT
-        )
-        if action is Action.DISCARD and is_withdrawn and not self.rules.discards_handed_on:
-            return change(process, next="WITHDRAW")
         if action is not Action.REFUSE:
-            return change(process, next=action.name)
+            return change(process, next=self.discarding(process) if action is Action.DISCARD else action.name)
         assert reason is not None
         is_found = process.found >= 0
         if process.step == "SEND":  # its own unsent draft is discarded first
-            next_ = "WITHDRAW" if self.rules.withdraws_always else "DISCARD"
-            return change(process, next=next_, then="SUSPECT" if is_found else reason.name)
+            return change(process, next=self.discarding(process), then="SUSPECT" if is_found else reason.name)
         return change(process, next="SUSPECT" if is_found else "REFUSE", then=reason.name)
+
+    def discarding(self, process: Process, *, is_unsent: bool = False) -> str:
+        """Return the first step of a discard: store that the draft was not sent, if that is known."""
+        phase, is_known = MEMORIES[process.memory].phase, is_unsent or process.by_id == "DRAFT"
+        is_withdrawn = {
+            Phase.HANDED_ON: not self.rules.discards_handed_on,
+            Phase.SENDING: is_known and not self.rules.discards_sending,
+        }
+        return "WITHDRAW" if is_withdrawn.get(phase, False) else "DISCARD"
 
     def _is_shared(self, process: Process) -> bool:
         """Return whether other tasks fill and send the draft: the one that sends it searches, and knows its files."""
@@ -274,7 +296,7 @@ class Executor:
         context = process.context
         after = world._replace(processes=without(world.processes, index), **changes)
         slot = after.slots[context.slot]
-        if state == "success" and context.key:
+        if state == "success" and context.key and self._is_own(world, process):
             row = process.store
             after = after._replace(stores=replaced(after.stores, row, change(after.stores[row], is_sent=True)))
         if slot.tries != context.number or slot.state != "running":
@@ -351,23 +373,33 @@ class Executor:
         if store.claim > context.number and not self.rules.is_unfenced:
             return self._end(event._replace(detail="a later try has begun: it stops"), world, index, "failed")
         at, newest = next((each for each in reversed(store.records) if each[0] <= context.number), (0, -1))
-        expected = context.number if context.is_resumed else context.number - 1
-        is_complete = at >= max(store.claim, expected)
-        memory = self.begun(newest, context, is_complete=is_complete)
+        expected = max(store.claim, context.number if context.is_resumed else context.number - 1)
+        is_complete = newest >= 0 or expected == 0 if self.rules.is_row else at >= expected
+        memory = remember(self.begun(newest, context, is_complete=is_complete))
         begun = change(
             process,
+            next="BEGUN",
             store=number,
             claim=context.number,
-            memory=remember(memory),
-            own=remember(memory),
+            memory=memory,
+            own=memory,
             is_complete=is_complete,
             is_again=context.is_resumed,
             outdated=self._not_checked,
         )
-        after = self._stored(store, begun, begun.memory, claim=max(store.claim, context.number))
-        event = event._replace(detail=memory.phase.value + ("" if is_complete else ", and a memory is missing"))
-        world = world._replace(stores=replaced(world.stores, number, after))
-        return self._go(event, world, index, self._located(begun, memory))
+        event = event._replace(detail=MEMORIES[memory].phase.value + ("" if is_complete else ", a memory is missing"))
+        after = store if self.rules.loads_first else change(store, claim=context.number)
+        return self._go(event, world, index, begun, stores=replaced(world.stores, number, after))
+
+    def _begun(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        """Store what a try begins with."""
+        number, store = process.context.slot, world.stores[process.context.slot]
+        after = self._stored(store, process, process.memory, claim=max(store.claim, process.claim))
+        event, world = (
+            self._event(process, "stores what it begins with"),
+            world._replace(stores=replaced(world.stores, number, after)),
+        )
+        return self._go(event, world, index, self._located(process, MEMORIES[process.own]))
 
     def _located(self, process: Process, own: Memory) -> Process:
         """Return the process with what it has to settle first, if the task has worked elsewhere."""
@@ -400,7 +432,8 @@ class Executor:
         :param is_keyed: whether it is the memory of a delivery key.
         """
         writer = writer_of(context, is_keyed=is_keyed)
-        before = MEMORIES[stored] if stored >= 0 else Memory(writer, scope(context.connection, context.key))
+        here = scope(context.connection, context.key if is_keyed else "")
+        before = MEMORIES[stored] if stored >= 0 else Memory(writer, here)
         if not is_complete:
             question = self.facts(context).missing_memory.or_wider(question)
         memory = before.continued(writer, question, is_complete=is_complete)
@@ -508,16 +541,15 @@ class Executor:
         has_moved = (memory.scope.account, memory.scope.key_check) != (here.account, here.key_check)
         return has_moved and process.is_elsewhere and memory.question is not Likeness.EXACT
 
-    @staticmethod
-    def _find(world: World, process: Process) -> int:
+    def _find(self, world: World, process: Process) -> int:
         """Return a sent transfer that may be this delivery; -1 if there is none."""
         memory, context = MEMORIES[process.memory], process.context
         known = {int(each.draft_id) for each in memory.superseded} | {int(memory.draft_id or -1)}
         for number, transfer in enumerate(world.transfers):
-            is_of_other_key = bool(context.key) and transfer.key not in ("", context.key)
-            if transfer.status != "sent" or number in known or is_of_other_key:
+            if transfer.status != "sent" or number in known or not is_visible(transfer, context.connection):
                 continue
-            if not is_visible(transfer, context.connection):
+            is_keyed = bool(context.key) and transfer.key not in ("", context.key)
+            if is_keyed and world.stores[self._rule(transfer.key)].is_sent:
                 continue
             is_alike = memory.question is not Likeness.EXACT and PEOPLE[transfer.item] == PEOPLE[context.item]
             if transfer.item == context.item or is_alike:
@@ -525,9 +557,9 @@ class Executor:
         return -1
 
     def _withdraw(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        """Withdraw a hand-over: the removal may still be under way when another try continues."""
+        """Store that the draft was seen unsent: the discard may still be under way when another try reads that."""
         world, process = self._save(world, process, replace(MEMORIES[process.memory], phase=Phase.DRAFT))
-        event = self._event(process, "stores that the draft is not handed on any more")
+        event = self._event(process, "stores that the draft was not sent")
         return self._go(event, world, index, change(process, next="DISCARD"))
 
     def _discard(self, world: World, index: int, process: Process) -> tuple[Event, World]:
@@ -573,15 +605,18 @@ class Executor:
 
     def _suspect(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         found, context = process.found, process.context
+        about: dict[str, Any] = {
+            "input": input_of(context.item, context.connection),
+            "scope": scope(context.connection, context.key),
+        }
         memory = self._after(
             process,
             Action.REFUSE,
             phase=Phase.SUSPECTED,
             draft_id=str(found),
             identity=world.transfers[found].item,
-            input=input_of(context.item, context.connection),
-            scope=scope(context.connection, context.key),
             files={},
+            **({} if self.rules.suspects_blindly else about),
         )
         world, process = self._save(world, process, memory)
         event = self._event(process, "stores what it has found", str(found))
@@ -653,7 +688,7 @@ class Executor:
             memory = replace(memory, phase=Phase.HANDED_ON)
         world, process = self._save(world, process, memory)
         event = self._event(process, "stores that it is about to send")
-        return self._attempt(event, world, index, change(process, step="SEND"))
+        return self._attempt(event, world, index, change(process, step="SEND", by_id="NOT_RETRIEVED"))
 
     def _attempt(self, event: Event, world: World, index: int, process: Process) -> tuple[Event, World]:
         """Return the world in which a process is about to attempt the send."""
@@ -686,7 +721,7 @@ class Executor:
         status = world.transfers[number].status
         event = self._event(process, "sends", str(number))
         if status == "draft":
-            if world.slots[process.context.slot].state != "running":
+            if self.rules.is_instant and world.slots[process.context.slot].state != "running":
                 world = world._replace(broken="a try that Airflow has given up sends")
             return self._end(event, self.sent(world, number), index, "success", number)
         if status == "sent":

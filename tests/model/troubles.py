@@ -152,10 +152,6 @@ def crash(executor: Executor, world: World) -> Steps:
         process = world.processes[index]
         killed = _killed(world, index)
         yield Event(process.context[:2], "is killed", f"before: {process.next.lower()}"), killed
-        if process.next == "begin":
-            store = change(killed.stores[process.context.slot], claim=process.context.number)
-            claimed = replaced(killed.stores, process.context.slot, store)
-            yield Event(process.context[:2], "is killed", "as it begins"), killed._replace(stores=claimed)
         if call := executor.call(world, process):
             applied = executor.apply(killed, call, process.context[:2])
             yield Event(process.context[:2], "is killed", f"after: {process.next.lower()}"), applied
@@ -227,23 +223,26 @@ def fail_for_good(executor: Executor, world: World) -> Steps:
     """End a try with an error that no retry mends: its draft is discarded."""
     for index, process in enumerate(world.processes):
         if process.next in ("FILL", "SEND") and executor.is_unsent(world, process) and not process.in_doubt:
-            discards = "WITHDRAW" if executor.rules.withdraws_always else "DISCARD"
-            failed = change(process, next=discards, step="PREPARE", then="an error")
+            failed = change(process, next=executor.discarding(process, is_unsent=True), step="PREPARE", then="an error")
             yield (
                 Event(process.context[:2], "fails for good"),
                 world._replace(processes=replaced(world.processes, index, failed)),
             )
 
 
-def lose_record(executor: Executor, world: World) -> Steps:
-    """Lose the newest memory that a delivery has stored."""
-    for number, store in enumerate(world.stores):
-        if store.records:
-            lost = change(store, records=store.records[:-1])
-            yield (
-                Event(None, f"the newest memory of task {number} is lost"),
-                world._replace(stores=replaced(world.stores, number, lost)),
-            )
+def _loses(what: str) -> Trouble:
+    def lose(executor: Executor, world: World) -> Steps:
+        """Lose the newest memory that a task has stored, or that of a delivery key."""
+        for number, store in enumerate(world.stores):
+            is_keyed = number >= len(world.slots)
+            if store.records and is_keyed == (what == "a delivery key"):
+                lost = change(store, records=store.records[:-1], is_sent=False)
+                yield (
+                    Event(None, f"the newest memory of {what if is_keyed else f'task {number}'} is lost"),
+                    world._replace(stores=replaced(world.stores, number, lost)),
+                )
+
+    return lose
 
 
 def delete_task(executor: Executor, world: World) -> Steps:
@@ -381,7 +380,8 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "failure": fail,
     "deferral": defer,
     "failure for good": fail_for_good,
-    "lost record": lose_record,
+    "lost memory": _loses("a task"),
+    "lost memory of a key": _loses("a delivery key"),
     "deleted task": delete_task,
     "order": reorder,
     "other input": _changes(0, item="Y"),

@@ -1,0 +1,164 @@
+"""Where a promise ends by design: the minimal sets of troubles that break it, each with what to do.
+
+A set that the checker finds, and that is not listed, is a fault; one that is listed, and not found, is stale.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from model import scenarios
+from model.explore import Failure, Scenario, name_of
+
+
+class Limit(NamedTuple):
+    """What no evidence can decide, or what is refused because of that.
+
+    :ivar sets: the minimal sets of troubles that lead there, each as text.
+    :ivar what: what such a failure says; "" if it says what was sent wrongly.
+    :ivar scenario: in which the first set is shown.
+    """
+
+    title: str
+    remedy: str
+    sets: tuple[str, ...]
+    what: str = ""
+    scenario: Scenario = scenarios.LOST
+
+    def covers(self, failure: Failure) -> str | None:
+        """Return the set that leads to a failure; None if none does."""
+        if not self.what:
+            name = name_of(failure.troubles)
+            return name if name in self.sets and "refuses" not in failure.what else None
+        came = {name for name, _ in failure.troubles}
+        return next((each for each in self.sets if self.what in failure.what and came.issuperset(_split(each))), None)
+
+
+def _split(name: str) -> list[str]:
+    return name.split(" + ") if name else []
+
+
+def limit_of(failure: Failure) -> tuple[Limit, str] | None:
+    """Return the limit by which a promise is broken, and its set of troubles; None if it is a fault."""
+    return next(((each, found) for each in ALL if (found := each.covers(failure)) is not None), None)
+
+
+#: Where a delivery may be sent twice, or not as it was meant.
+OF_THE_SEND: Final = (
+    Limit(
+        "The task instance and its memory are deleted",
+        "use a `delivery_key`",
+        ("deleted task",),
+        scenario=scenarios.DELETED,
+    ),
+    Limit(
+        "The memory of a delivery key is lost, and another task delivers under the key",
+        "back up the database of the keys",
+        ("lost memory of a key",),
+        scenario=scenarios.KEY_SHARED,
+    ),
+    Limit(
+        "Memory is lost, and what was sent cannot be seen: it was deleted, or is in another account or another user's",
+        "look in the service's web application before you clear the task",
+        ("lost memory + deleted transfer", "lost memory + other user", "lost memory + other account"),
+    ),
+    Limit(
+        "Memory is lost, and subject, people or files are others now",
+        "look in the service's web application before you clear the task",
+        ("lost memory + other input",),
+    ),
+    Limit(
+        "Memory is lost while a send is still under way",
+        "clear the task some minutes later",
+        ("crash in a call + lost memory", "crash in a call + lost memory of a key", "zombie + lost memory"),
+    ),
+    Limit(
+        "A late send is applied, and its transfer deleted, between a read and the discard that follows it",
+        "cancel a transfer, and delete it once its task has finished",
+        ("crash in a call + deleted transfer", "zombie + deleted transfer"),
+    ),
+    Limit(
+        "The list of a mapped task changes its order while an index is in its first try",
+        "use a `delivery_key` for each item",
+        ("order",),
+        scenario=scenarios.MAPPED_AT_FIRST,
+    ),
+    Limit(
+        "A task is renamed, and its connection leads to another account",
+        "use a `delivery_key`, or trigger a new run",
+        ("new name + other account",),
+        scenario=scenarios.RENAMED,
+    ),
+    Limit(
+        "The recipient picks up the first transfer between the last check and the send of a redelivery",
+        "nothing: the service has no send under a condition",
+        ("pickup",),
+        scenario=scenarios.REDELIVERY_AT_ONCE,
+    ),
+    Limit(
+        "Three tasks: the task that attaches is cleared while a send is under way",
+        "clear it once the task that sends has finished, or deliver in one task",
+        ("crash in a call + other file of task 1",),
+        scenario=scenarios.THREE_AT_ONCE,
+    ),
+)
+
+#: Where a clear without ``resend`` is refused, though it may be that nothing was sent; with ``resend``, it sends.
+OF_A_CLEAR: Final = (
+    Limit(
+        "Something else was sent",
+        "trigger a new run, or set `resend=True`",
+        ("other input", "other file", "first input", "order", "key removed"),
+        "OTHER_INPUT",
+    ),
+    Limit(
+        "The connection leads to another account, or has another user's key",
+        "correct the connection, or look there and set `resend=True`",
+        ("other user", "other account"),
+        "MADE_ELSEWHERE",
+    ),
+    Limit(
+        "Another index may have sent it where the connection does not lead any more",
+        "correct the connection, or look there and set `resend=True`",
+        ("failure + new key", "failure + other account"),
+        "CANNOT_SEARCH",
+    ),
+    Limit(
+        "Its like was sent, and nothing says by whom",
+        "if it is another delivery, set `resend=True`",
+        ("lost memory", "lost memory of a key", "twin", "new name", "order", "crash + key given", "zombie + key given"),
+        "MAY_BE_SENT",
+    ),
+    Limit(
+        "It was sent, or may have been, and the service does not show it",
+        "look in the service's web application; if it was not sent, set `resend=True`",
+        ("deleted transfer", "lost memory", "restored service", "crash + pickup", "zombie + pickup", "crash + twin"),
+        "IN_DOUBT",
+    ),
+    Limit(
+        "Airflow does not say which task was cleared",
+        "clear it once more",
+        ("crash + key given",),
+        "WHICH_CLEARED",
+    ),
+    Limit(
+        "Three tasks: what was sent is found by the task that sends",
+        "set `resend=True`, and clear all three",
+        ("lost memory",),
+        "task 2, X: found",
+    ),
+    Limit(
+        "Three tasks: the task that attaches knows the newest draft only",
+        "set `resend=True`, and clear all three",
+        ("",),
+        "task 1, v1: sent",
+    ),
+    Limit(
+        "A draft that cannot be reached stays, unsent and not billed",
+        "nothing: the service removes it after 30 days",
+        ("other user", "other account", "new name", "lost memory"),
+        "a draft is left behind",
+    ),
+)
+
+ALL: Final = OF_THE_SEND + OF_A_CLEAR

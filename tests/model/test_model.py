@@ -1,0 +1,52 @@
+"""A bounded form of ``make test-model``: the scenarios as far as some thousand worlds go, and the holes."""
+
+from __future__ import annotations
+
+import pytest
+
+from model import documents, limits
+from model.explore import Scenario, explore, name_of
+from model.holes import HOLES, Hole
+from model.mutants import Mutant, find, mutants
+from model.promises import Promises
+from model.scenarios import ALL
+from outbound_transfer.delivery.decision import Action
+
+MAX_WORLDS = 1_500
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+def test_only_stated_limits_break_a_promise(scenario: Scenario) -> None:
+    explored = explore(scenario, Promises(), max_worlds=MAX_WORLDS)
+    faults = [
+        f"{failure.what} with {name_of(failure.troubles)}: {'; '.join(map(str, explored.trace(failure.world)))}"
+        for failure in explored.failures
+        if limits.limit_of(failure) is None
+    ]
+    assert faults == []
+
+
+@pytest.mark.parametrize("hole", HOLES, ids=lambda hole: hole.name)
+def test_a_hole_is_found_again_without_its_mend(hole: Hole) -> None:
+    assert not hole.find().is_exhausted, "no promise is broken that holds with the mend"
+
+
+#: Some that are found soon; `make test-model` changes every rule.
+SAMPLE = [each for each in mutants() if each.then is Action.RETURN and each.index + 1 in (5, 6, 7, 10, 14, 16, 17)]
+
+
+@pytest.mark.parametrize("mutant", SAMPLE, ids=str)
+def test_a_changed_rule_is_found(mutant: Mutant) -> None:
+    assert find(mutant, MAX_WORLDS)
+
+
+def test_the_page_of_decisions_is_of_this_table() -> None:
+    assert documents.DECISIONS.read_text() == documents.decisions_page(), "run python -m model --write-docs"
+
+
+def test_the_page_of_limits_is_of_this_table() -> None:
+    assert documents.LIMITS.read_text() == documents.limits_page(), "run python -m model --write-docs"
+
+
+def test_there_are_at_most_ten_limits_of_the_send() -> None:
+    assert len(limits.OF_THE_SEND) <= 10
