@@ -213,21 +213,21 @@ def test_a_try_that_airflow_has_given_up_sends_nothing(deliver, sandbox) -> None
 
 
 @dataclass
-class PausedStore(InMemoryStateStore):
+class SlowStore(InMemoryStateStore):
     """A store of which one access, counted from 0, is late: everything else happens first."""
 
     at: int = -1
     meanwhile: Callable[[], object] = lambda: None
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.pause()
+        self.step()
         return super().get(key, default)
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        self.pause()
+        self.step()
         super().set(key, value, retention=retention)
 
-    def pause(self) -> None:
+    def step(self) -> None:
         self.at -= 1
         if self.at == -1:
             self.meanwhile()
@@ -238,7 +238,7 @@ def test_a_try_that_is_late_at_its_store_takes_no_fence_back(deliver, sandbox, a
     """Airflow gives it up, and the next one runs to its end, at each access to the store."""
     late, next_ = deliver(), deliver()
     next_.try_number = 1
-    late.store = store = PausedStore(at=at, meanwhile=next_.run)
+    late.store = store = SlowStore(at=at, meanwhile=next_.run)
     next_.store = InMemoryStateStore(store.values)
     with pytest.raises((StateLost, AirflowFailException)):
         late.run()

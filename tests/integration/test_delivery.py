@@ -252,7 +252,7 @@ def test_a_file_that_grows_while_it_is_read_is_not_sent(task, sandbox, files, ho
     assert "b.csv" not in stored(sandbox, ti.xcoms["transfer_id"], hook)
 
 
-def test_long_waits_free_the_slot_and_read_the_draft_once_for_each_resume(task, sandbox, tmp_path) -> None:
+def test_late_requests_free_the_slot_and_read_the_draft_once_for_each_resume(task, sandbox, tmp_path) -> None:
     for number in range(130):
         (tmp_path / f"{number:03}.txt").write_text(str(number))
     ti = task(DeliverFilesOperator, files=str(tmp_path / "*.txt"), deferrable=True, **DELIVERY)

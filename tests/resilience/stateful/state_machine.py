@@ -5,7 +5,7 @@ sources that change between runs and within them, files that are wanted and not 
 to another account or to a colleague's key, a state store with gaps, a task that is renamed and named back, a run that
 is queued again, items of a mapped task that move to other indexes and back, between runs, tries and requests, pickups,
 cancels, drafts that grow too old, sending again on purpose, sends that wait for long, and processes that outlive their
-try, or whose last request arrives late (:mod:`.long_waits`). After every step the sandboxes' ledgers and stored
+try, or whose last request arrives late (:mod:`.late_requests`). After every step the sandboxes' ledgers and stored
 bytes judge, never what a client believes:
 
 * each delivery is billed at most once, whatever its index, name and account, and once more in a run that was cleared in
@@ -47,7 +47,7 @@ from outbound_transfer.operators.transfer import (
 )
 from outbound_transfer_sandbox.testing import Sandbox
 from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun, Harness, ReleasingClock, says_sent
-from resilience.stateful.long_waits import FULL, LongWaits
+from resilience.stateful.late_requests import FULL, LongWaits
 from resilience.stateful.outliving import OutlivingProcess
 from support.connections import connection_json
 from support.inputs import ARCHIVE, INPUTS, as_paths, operator_for, stored_digests

@@ -18,7 +18,7 @@ from outbound_transfer.protocol.endpoints import get_transfer
 from resilience.fault_matrix import mutants
 from resilience.fault_matrix.matrix import Harness
 from resilience.fault_matrix.mutants import forgetting_the_draft, never_asking
-from resilience.stateful.long_waits import FULL, Plan
+from resilience.stateful.late_requests import FULL, Plan
 from resilience.stateful.outliving import WAIT
 from resilience.stateful.state_machine import ELSEWHERE, DeliveryStateMachine, schedules
 from support.inputs import INPUTS, stored_digests
