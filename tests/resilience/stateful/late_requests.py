@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     is_marked: bool = True
 
 
-class LongWaits(RuleBasedStateMachine):
+class LateRequests(RuleBasedStateMachine):
     """The rules about them, and what they do to a run of a task."""
 
     harness: ClassVar[Harness]

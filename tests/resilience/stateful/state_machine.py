@@ -47,7 +47,7 @@ from outbound_transfer.operators.transfer import (
 )
 from outbound_transfer_sandbox.testing import Sandbox
 from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun, Harness, ReleasingClock, says_sent
-from resilience.stateful.late_requests import FULL, LongWaits
+from resilience.stateful.late_requests import FULL, LateRequests
 from resilience.stateful.outliving import OutlivingProcess
 from support.connections import connection_json
 from support.inputs import ARCHIVE, INPUTS, as_paths, operator_for, stored_digests
@@ -161,7 +161,7 @@ _numbers = itertools.count()
 HERE, ELSEWHERE, COLLEAGUE = "here", "elsewhere", "colleague"
 
 
-class DeliveryStateMachine(LongWaits):
+class DeliveryStateMachine(LateRequests):
     """One DAG run with two deliveries of the same files: ``deliver``, and ``create`` >> ``attach`` >> ``send``."""
 
     harness: ClassVar[Harness]
