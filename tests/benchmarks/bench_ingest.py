@@ -374,6 +374,7 @@ def _bench(options: argparse.Namespace, folder: Path, databases: dict[str, Any],
                 "AIRFLOW_HOME": str(folder / "airflow"),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
                 "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR",
+                "AIRFLOW__OUTBOUND_TRANSFER__DEFAULT_LEDGER": "False",  # of an airflow.db that the peers' hooks make
                 "AIRFLOW_CONN_WAREHOUSE": _connection(warehouse, file, database),
                 "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": json.dumps(account),
                 "RUNTIME__DLTHUB_TELEMETRY": "false",
