@@ -481,7 +481,7 @@ def test_a_send_whose_end_nobody_has_seen_is_in_doubt(task, sandbox, files, fetc
 def test_a_draft_that_waits_for_a_slot_is_not_in_doubt(task, sandbox, files, fetch, deferrable, monkeypatch) -> None:
     told: list[bool] = []
     sandbox.patch_account(outstanding_transfer_limit=0)
-    given = {"subject": "Report", "recipients": RECIPIENTS, "deferrable": deferrable, "slot_timeout": 60}
+    given = {"subject": "Report", "recipients": RECIPIENTS, "deferrable": deferrable, "slot_timeout": 600}
     ti = task(DeliverFilesOperator, files=files, keep_draft=True, **given)
     real = DeliveryRecorder.record_send
 
