@@ -23,7 +23,6 @@ from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, dyin
 RUN = """
     from airflow.sdk import DAG
     from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.messages import Operation
     from outbound_transfer.sensors.transfer import TransferSensor
     from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
     from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator

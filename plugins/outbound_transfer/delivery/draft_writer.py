@@ -11,7 +11,7 @@ from outbound_transfer.client.deferral import DeferRequested
 from outbound_transfer.delivery.attach import attached_file
 from outbound_transfer.delivery.decision import Action, Phase
 from outbound_transfer.delivery.memory import InputDigests, Memory, digest
-from outbound_transfer.delivery.observer import send_observed
+from outbound_transfer.delivery.observer import observe_send
 from outbound_transfer.files.uploads import FinishedUpload, attach_sources
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
@@ -121,9 +121,10 @@ class DraftWriter:
     def send(self, before_attempt: Callable[[], object]) -> Transfer:
         """Send the draft, and return what the service says of it."""
         self.remember(Action.SEND)
-        self._sending = sending = SafeCall(endpoints.send_transfer(self.memory.draft_id))
+        draft_id = self.memory.draft_id
+        self._sending = sending = SafeCall(endpoints.send_transfer(draft_id), observe_send(self._observer, draft_id))
         try:
-            transfer = send_observed(self.client, sending, self._observer, self.memory.draft_id, before_attempt)
+            transfer = self.client.perform(sending, before_attempt=before_attempt)
         except BaseException:
             if not sending.may_be_applied and self.memory.phase is Phase.SENDING:
                 self.memory = replace(self.memory, phase=Phase.DRAFT)

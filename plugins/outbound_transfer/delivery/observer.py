@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Client
-    from outbound_transfer.protocol.flows import SafeCall
     from outbound_transfer.protocol.models import Transfer
 
 log = logging.getLogger(__name__)
@@ -45,27 +43,12 @@ class DeliveryObserver:
         """Called when the draft is gone."""
 
 
-def send_observed(
-    client: Client,
-    sending: SafeCall[Transfer],
-    observer: DeliveryObserver,
-    transfer_id: str,
-    before_attempt: Callable[[], object],
-) -> Transfer:
-    """Perform a send; the observer is notified when it begins, and if it is known that it was not applied."""
-    is_begun = False
+def observe_send(observer: DeliveryObserver, transfer_id: str) -> Callable[[bool], None]:
+    """Return what a :class:`.SafeCall` calls when its request begins, and when it is known that it was not applied."""
 
-    def begin() -> None:
-        nonlocal is_begun
-        is_begun = False  # what is raised now has said what became of the draft
-        before_attempt()
-        is_begun = True
-        log.info("Sending transfer '%s'", transfer_id)
-        observer.record_send(transfer_id, in_doubt=True)
+    def note(in_doubt: bool) -> None:
+        if in_doubt:
+            log.info("Sending transfer '%s'", transfer_id)
+        observer.record_send(transfer_id, in_doubt=in_doubt)
 
-    try:
-        return client.perform(sending, before_attempt=begin)
-    except BaseException:
-        if is_begun and not sending.may_be_applied:
-            observer.record_send(transfer_id, in_doubt=False)
-        raise
+    return note

@@ -15,7 +15,7 @@ import msgspec
 from outbound_transfer.delivery.check import require_file_list
 from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.delivery.memory import Likeness, Memory, matches
-from outbound_transfer.delivery.observer import DeliveryObserver, send_observed
+from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
 from outbound_transfer.delivery.search import SearchTarget, find_like
 from outbound_transfer.delivery.task_facts import MADE_KEY, iter_mappings
 from outbound_transfer.protocol import endpoints, flows
@@ -134,9 +134,9 @@ class SharedDraft:
         :raises AlreadyDelivered: its like was sent meanwhile.
         :raises TaskNotRunning: Airflow has given this try up.
         """
-        sending = SafeCall(endpoints.send_transfer(self.transfer_id))
+        sending = SafeCall(endpoints.send_transfer(self.transfer_id), observe_send(observer, self.transfer_id))
         try:
-            transfer = send_observed(self.client, sending, observer, self.transfer_id, self._check_for_send)
+            transfer = self.client.perform(sending, before_attempt=self._check_for_send)
         except _AlreadySent as sent:
             return sent.transfer
         except BaseException:
