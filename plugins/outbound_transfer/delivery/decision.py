@@ -8,8 +8,9 @@ Two rules follow, and the table is made of them:
   Otherwise it discards the draft. The service's response to that is the proof: 204, and nobody can send or fill it any
   more; 409, and it was sent.
 
-:func:`decide` is called again after each action, with what that action has shown, until it says ``SEND`` or gives an
-answer. Everything here is pure; :mod:`.delivery` gathers the evidence and acts.
+:func:`decide` is called again after each action, with what that action has shown and what is remembered then
+(:meth:`.Memory.after`: DISCARD, FORGET and SUPERSEDE leave EMPTY, REVERT leaves SENDING), until it says ``SEND`` or
+gives an answer. Everything here is pure; :mod:`.delivery` gathers the evidence and acts.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Final, NamedTuple
 class Phase(Enum):
     """How far the newest try has come, as the memory of the delivery says."""
 
-    EMPTY = "empty"  # there is nothing that anybody can send
+    EMPTY = "empty"  # nothing that anybody can send is remembered; also if the memory is lost
     DRAFT = "draft"  # its writer may still work on it
     HANDED_ON = "handed_on"  # its writer has stopped, with no call in doubt
-    SENDING = "sending"  # a send may still be applied
+    SENDING = "sending"  # a send may be applied, or was: the service is asked which
     SUSPECTED = "suspected"  # a search found a sent transfer that may be this delivery
 
 
@@ -47,7 +48,7 @@ class Intent(Enum):
     """Whether the user wants a second send of what may be sent already."""
 
     NORMAL = "normal"
-    RESEND = "resend"  # resend=True, and the task was cleared since
+    RESEND = "resend"  # resend=True, and the task was cleared since the last action, or since its memory was lost
     LICENSED = "licensed"  # an earlier try of this clear was granted the resend of this input, and acts on it
     UNSURE = "unsure"  # resend=True, and Airflow does not say whether it was this task that was cleared
 
@@ -59,11 +60,16 @@ class ById(Enum):
     DRAFT = "draft"
     SENT = "sent"
     GONE = "gone"  # 404, or the id of another transfer now
+    DISCARDED = "discarded"  # 404, and a task of the run has removed it as a draft
     HIDDEN = "hidden"  # it was made in another account, or the connection's new key does not see it
 
 
 class Search(Enum):
-    """Whether the service lists a sent transfer that may be this delivery, and is nobody else's."""
+    """Whether the service lists a sent transfer that may be this delivery.
+
+    Those of other runs and delivery keys do not count, nor unequal ones of other tasks. Those of other indexes do:
+    nobody knows which index has sent which, so equal items are refused.
+    """
 
     NOT_SEARCHED = "not searched"
     NONE = "none"
@@ -130,8 +136,9 @@ class Reason(Enum):
 class Evidence(NamedTuple):
     """What a try knows when it decides.
 
-    :ivar question: whether somebody else, or a try that nothing is known of, may have sent this very delivery: another
-        index or task of the run, or a try whose memory is lost. It stays open for later tries.
+    :ivar question: whether another index or task of the run, or a try whose memory is lost, may have sent this very
+        delivery. Of a mapped task it is open in every try but the first one of a run that was never cleared, also where
+        the index has its memory, as items may have changed places. Once open, it stays open for later tries.
     :ivar has_superseded: whether the memory says that something was sent before a resend.
     :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again.
     :ivar is_wanted: whether Airflow still runs this try, and the memory is still its own.
@@ -196,6 +203,7 @@ _BY_ID: Final = (
     _rule("it may be another task that was cleared", Reason.WHICH_CLEARED, by_id=ById.SENT, intent=Intent.UNSURE),
     _rule("something else was delivered", Reason.OTHER_INPUT, by_id=ById.SENT, input=Input.OTHER),
     _rule("it is delivered", Action.RETURN, by_id=ById.SENT),
+    _rule("it was not sent, and cannot be any more", Action.FORGET, by_id=ById.DISCARDED),
     _rule("nobody can reach it any more", Action.FORGET, by_id=(ById.GONE, ById.HIDDEN), phase=Phase.HANDED_ON),
     _rule("nobody can reach it any more", Action.FORGET, by_id=ById.GONE, phase=Phase.DRAFT),
     _rule("one more may be sent", Action.SUPERSEDE, by_id=(ById.GONE, ById.HIDDEN), intent=Intent.RESEND),
@@ -203,7 +211,7 @@ _BY_ID: Final = (
     _rule("it may have been sent, and removed since", Reason.IN_DOUBT, by_id=ById.GONE),
     _rule("its writer may still work on it", Action.DISCARD, by_id=ById.DRAFT, phase=(Phase.DRAFT, Phase.SENDING)),
     _rule("it is not what is wanted", Action.DISCARD, by_id=ById.DRAFT, input=(Input.OTHER, Input.UNKNOWN)),
-    _rule("its resend is granted anew, or not wanted", Action.DISCARD, by_id=ById.DRAFT, intent=Intent.RESEND),
+    _rule("another resend is granted", Action.DISCARD, by_id=ById.DRAFT, intent=Intent.RESEND),
     _rule("its resend is not wanted any more", Action.DISCARD, by_id=ById.DRAFT, intent=SEARCHING, has_superseded=True),
     _rule("its writer has stopped", Action.RESUME, by_id=ById.DRAFT),
 )
@@ -216,7 +224,13 @@ _NOTHING_SENDABLE: Final = (
 
 #: Whether somebody else has sent it: asked before there is a draft, to save an upload, and before each attempt.
 _SENT_BY_OTHERS: Final = (
-    _rule("somebody else may have sent it", Action.SEARCH, question=True, intent=SEARCHING, search=Search.NOT_SEARCHED),
+    _rule(
+        "others may have sent it",
+        Action.SEARCH,
+        question=True,
+        intent=SEARCHING,
+        search=Search.NOT_SEARCHED,
+    ),
     _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, intent=SEARCHING, search=Search.IMPOSSIBLE),
     _rule("its like was sent", Reason.MAY_BE_SENT, question=True, intent=SEARCHING, search=Search.FOUND),
 )

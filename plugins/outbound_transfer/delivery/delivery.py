@@ -166,8 +166,7 @@ class Delivery:
             match decision.action:
                 case Action.CREATE:
                     order.find()  # a missing file must leave no draft behind
-                    may_be_sent = is_shared and not self.client.settings.rehearses
-                    phase = Phase.SENDING if may_be_sent else Phase.DRAFT
+                    phase = Phase.SENDING if is_shared else Phase.DRAFT
                     return self._work_on(self.draft.create(order.new, self.evidence.digests(order), phase))
                 case Action.RESUME:
                     self.draft.resume()
@@ -272,8 +271,13 @@ class Delivery:
         assert transfer is not None, "it was looked at"
         self._on_draft(self)
         check_sent(self.memory, transfer)
-        is_asked_anew = self.facts.is_first_after_clear if was_cleared is None else was_cleared
-        if is_asked_anew and order.find_sources and (changes := describe_changes(self.memory, order, self.log)):
+        input_ = self.memory.input
+        is_other = input_ is None or "files" in input_.differences(order.new, order.files)
+        if (
+            (was_cleared is not False or is_other)
+            and order.find_sources
+            and (changes := describe_changes(self.memory, order, self.log))
+        ):
             raise self._refusal(Reason.OTHER_INPUT, order, differences=changes)
         self.log.info("Transfer %s (%s) was sent by an earlier try", transfer.id, transfer.status)
         return transfer

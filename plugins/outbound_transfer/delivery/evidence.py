@@ -131,7 +131,9 @@ class EvidenceCollector:
             self.note(memory, by_id=ById.HIDDEN)
             return
         transfer = self.client.run(flows.find_transfer(memory.draft_id))
-        if transfer is None:
+        if transfer is None and self._facts.was_discarded(self._scope.account, memory.draft_id):
+            self.note(memory, by_id=ById.DISCARDED)
+        elif transfer is None:
             self.note(memory, by_id=ById.GONE if is_same_key else ById.HIDDEN)
         elif not matches(memory.identity, identity_of(transfer)):  # an id alone does not identify a transfer
             self.note(memory, by_id=ById.GONE)

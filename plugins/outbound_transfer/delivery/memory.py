@@ -119,6 +119,7 @@ class Superseded(msgspec.Struct, frozen=True):
     identity: str
     input: InputDigests | None
     scope: Scope
+    files: dict[str, AttachedFile] = {}
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -169,10 +170,10 @@ class Memory(msgspec.Struct, frozen=True):
                 changes = {"phase": Phase.DRAFT}
             case Action.SEND:
                 changes = {"phase": Phase.SENDING}
-            case Action.DISCARD | Action.FORGET:  # they act on no clear
-                changes = {**_NOTHING, "writer": msgspec.structs.replace(writer, clears=self.writer.clears)}
+            case Action.DISCARD | Action.FORGET:
+                changes = {**_NOTHING, "writer": self._acting_on_no_clear(writer)}
             case Action.SUPERSEDE:
-                sent = Superseded(self.draft_id, self.identity, self.input, self.scope)
+                sent = Superseded(self.draft_id, self.identity, self.input, self.scope, self.files)
                 changes = {
                     **_NOTHING,
                     "superseded": (*self.superseded, *([sent] if sent.draft_id else ())),
@@ -180,12 +181,15 @@ class Memory(msgspec.Struct, frozen=True):
             case Action.REVERT:
                 *earlier, sent = self.superseded
                 changes = {
-                    **_NOTHING,
                     **msgspec.structs.asdict(sent),
                     "phase": Phase.SENDING,
                     "superseded": tuple(earlier),
+                    "writer": self._acting_on_no_clear(writer),
                 }
         return msgspec.structs.replace(self, **{"writer": writer, **changes, **known})
+
+    def _acting_on_no_clear(self, writer: Writer) -> Writer:
+        return msgspec.structs.replace(writer, clears=self.writer.clears)
 
 
 _NOTHING: Final[dict[str, Any]] = {"phase": Phase.EMPTY, "draft_id": "", "identity": "", "files": {}}

@@ -17,7 +17,7 @@ from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.delivery.memory import Likeness, Memory, matches
 from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
 from outbound_transfer.delivery.search import SearchTarget, find_like
-from outbound_transfer.delivery.task_facts import MADE_KEY, iter_mappings
+from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY, iter_mappings
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
@@ -154,7 +154,10 @@ class SharedDraft:
             self.read()
         except NotFound:
             return DiscardOutcome.NOT_FOUND
-        return self.client.run(flows.discard_draft(self.transfer_id))
+        outcome = self.client.run(flows.discard_draft(self.transfer_id))
+        if outcome is DiscardOutcome.REMOVED:
+            self._ti.xcom_push(DISCARDED_KEY, {"transfer_id": self.transfer_id, "account": self.account})
+        return outcome
 
     def _check_for_send(self) -> None:
         """Ask again whatever may have changed since the last attempt, or since another task has worked on the draft."""

@@ -31,6 +31,9 @@ _MAX_TASK_IDS: Final = 100
 #: The XCom of a task with the transfers that it made in its run: each with its account and identity.
 MADE_KEY: Final = "outbound_transfer_made"
 
+#: The XCom of a task with the draft that it has removed: it was not sent.
+DISCARDED_KEY: Final = "outbound_transfer_discarded"
+
 
 def read_clears(context: Context) -> Clears:
     """Return the task's ``max_tries`` and its run's ``clear_number``: a clear changes at least one, a retry neither.
@@ -150,9 +153,16 @@ class TaskFacts:
 
     def was_made_by_another_task(self, account: str, transfer_id: str) -> bool:
         """Return whether another task of the DAG has made a transfer in this run."""
+        return self._has_another_task_published(MADE_KEY, account, transfer_id)
+
+    def was_discarded(self, account: str, transfer_id: str) -> bool:
+        """Return whether another task of the run has removed a transfer as a draft, so that it was never sent."""
+        return self._has_another_task_published(DISCARDED_KEY, account, transfer_id)
+
+    def _has_another_task_published(self, key: str, account: str, transfer_id: str) -> bool:
         ti = self._context["ti"]
         others = [task_id for task_id in self._context["dag"].task_ids if task_id != ti.task_id]
-        return bool(others) and (account, transfer_id) in _read_made(ti.xcom_pull(task_ids=others, key=MADE_KEY))
+        return bool(others) and (account, transfer_id) in _read_made(ti.xcom_pull(task_ids=others, key=key))
 
     def check_still_running(self) -> None:
         """Check with Airflow that this try should still run: a process can outlive the failure of its try.

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
 from support.airflow_stack.many_sandboxes import ManySandboxesStack
 from support.inputs import as_query, sql_connection
 from support.repository import TESTS
@@ -19,14 +20,22 @@ class CrashStack(ManySandboxesStack):
     dags = TESTS / "resilience" / "crash" / "dags"
     heartbeat_timeout = 15
 
+    #: Whether the memory of deliveries is in a table: before Airflow 3.3, it is nowhere else.
+    has_table = not HAS_STATE_STORES
+
     def settings(self) -> dict[str, str]:
+        table = {"AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": "state"} if self.has_table else {}
         return super().settings() | {
+            **table,
             # Airflow 3.0 takes a file that it parsed for a killed task's callback for one without DAGs.
             "AIRFLOW__DAG_PROCESSOR__STALE_DAG_THRESHOLD": "3600",
             "CRASH_FILES": os.pathsep.join(map(str, self.files)),
             "CRASH_GIVEN": "paths",
             "CRASH_RECIPIENTS": " ".join(RECIPIENTS),
         }
+
+    def connections(self) -> dict[str, str]:
+        return super().connections() | {"AIRFLOW_CONN_STATE": self.database.airflow_connection}
 
     def deliveries(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Return the task instances by run and map index."""
@@ -35,13 +44,9 @@ class CrashStack(ManySandboxesStack):
 
 
 class SqlStateCrashStack(CrashStack):
-    """The same with the state of deliveries in a table."""
+    """The same with the memory of deliveries in a table, whatever the version of Airflow."""
 
-    def settings(self) -> dict[str, str]:
-        return super().settings() | {"AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": "state"}
-
-    def connections(self) -> dict[str, str]:
-        return super().connections() | {"AIRFLOW_CONN_STATE": self.database.airflow_connection}
+    has_table = True
 
 
 class ContentsCrashStack(CrashStack):

@@ -11,8 +11,9 @@ from typing import Any, BinaryIO
 from unittest import mock
 
 import httpx
-from airflow.sdk import BaseHook, dag, task
+from airflow.sdk import dag, task
 
+from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.delivery.memory import Memory
 from outbound_transfer.delivery.memory_store import TaskMemoryStore
 from outbound_transfer.operators.transfer import DeliverFilesOperator
