@@ -97,7 +97,8 @@ def _clear(explorer: Explorer, world: World, numbers: tuple[int, ...], *, is_res
                 break
             event, after = next(executor.steps(after, 0))
         if after.slots[number].state != "success":
-            why = why or f"task {number}, {after.slots[number].item}: {event.detail.rpartition('; ')[-1]}"
+            unsent = "" if any(_count_sent(after).values()) else ", though nothing was sent"
+            why = why or f"task {number}, {after.slots[number].item}: {event.detail.rpartition('; ')[-1]}{unsent}"
     return why or broken_promise(after), after
 
 

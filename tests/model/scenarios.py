@@ -49,6 +49,7 @@ _LOST: Final = (
 
 ONE_TASK: Final = scenario("one task", f"clear, {_PROCESS}", at_most=3)
 RESEND: Final = scenario("resend", "clear, resend one, crash, crash in a call, failure, zombie", tries=4)
+RESEND_AGAIN: Final = scenario("resend, and again", "clear, resend one, crash, failure", tries=4)
 UNSURE: Final = scenario(
     "resend, and it is not known what was cleared",
     "clear one, resend one, crash, failure, twin, lost memory, resend with lowered retries, resend for another",
@@ -92,6 +93,16 @@ MAPPED_MOVED: Final = scenario(
     INDEXES,
     ("X", "Y"),
     tries=4,
+    guard=once_all_have_begun,
+)
+MAPPED_IN_BOTH: Final = scenario(
+    "a mapped task that another account may have sent",
+    "clear one, failure, order, other account",
+    INDEXES,
+    ("X", "Y"),
+    tries=4,
+    twice=False,
+    at_most=3,
     guard=once_all_have_begun,
 )
 MAPPED_FULL: Final = scenario(
