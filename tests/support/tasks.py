@@ -117,6 +117,7 @@ class FakeTaskInstance:
     :ivar before_retry: done while the task is up for retry.
     :ivar other_indexes: how many other indexes the task has in its run, if it is mapped.
     :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
+    :ivar is_deferred: no process of it runs.
     :ivar is_given_up: Airflow has given the running try up: it resumes after no deferral.
     """
 
@@ -143,6 +144,7 @@ class FakeTaskInstance:
     before_retry: Callable[[], object] = lambda: None
     at_trigger_failure: Callable[[], object] | None = None
     of_other_runs: list[FakeTaskInstance] = field(default_factory=list)
+    is_deferred: bool = False
     is_given_up: bool = False
 
     def __post_init__(self) -> None:
@@ -242,7 +244,9 @@ class FakeTaskInstance:
 
     def _fire(self, trigger: Any) -> Any:
         if isinstance(trigger, DateTimeTrigger):
+            self.is_deferred = True
             self.time.sleep(max((trigger.moment - timezone.utcnow()).total_seconds(), 0.0))
+            self.is_deferred = False
             return trigger.moment
         return asyncio.run(_first_event(trigger)).payload
 

@@ -27,8 +27,14 @@ FAULTS = {
 }
 reasons = st.sampled_from([FULL, FULL, *FAULTS])
 
-#: The operations of requests that may arrive late.
-OPERATIONS = ("create", "attach", "attach", "remove", "discard", "send", "send")
+#: Where a process may stop, by task.
+STOPS = {
+    "deliver": (WAIT, WAIT, "create", "attach", "discard", "send"),
+    "item": (WAIT, WAIT, "attach", "discard", "send"),
+    "create": ("create", "discard"),
+    "attach": (WAIT, "attach", "attach", "remove"),
+    "send": (WAIT, "send"),
+}
 
 
 class Plan(NamedTuple):
@@ -44,6 +50,13 @@ class Plan(NamedTuple):
     steps: int = 99
     dies: bool = False
     is_marked: bool = True
+
+
+def plans(*tasks: str) -> st.SearchStrategy[Plan]:
+    """How the process of one of the tasks outlives its try."""
+    stops = st.sampled_from(tasks).flatmap(lambda task: st.tuples(st.just(task), st.sampled_from(STOPS[task])))
+    more = st.tuples(st.sampled_from([0, 0, 0, 0, 1, 2]), st.integers(0, 15), st.booleans(), st.booleans())
+    return st.builds(lambda stop, rest: Plan(*stop, *rest), stops, more)
 
 
 class LateRequests(RuleBasedStateMachine):
@@ -68,6 +81,8 @@ class LateRequests(RuleBasedStateMachine):
         self.steps, self.is_full = 0, False
         #: What processes have sent that outlived their try.
         self.sent_late: set[str] = set()
+        #: The task that runs.
+        self.running = ""
         #: Somebody else's draft, which has an id that was this run's.
         self.theirs = ""
         self.has_restored = False
@@ -106,32 +121,32 @@ class LateRequests(RuleBasedStateMachine):
     # Processes that outlive their try.
 
     @precondition(lambda self: not (self.late or self.death.process))
-    @rule(
-        plan=st.builds(
-            Plan,
-            st.sampled_from(["deliver", "deliver", "item", "item", "create", "attach", "attach", "send"]),
-            st.sampled_from(OPERATIONS) | st.just(WAIT),
-            st.integers(0, 2),
-            st.integers(0, 15),
-            st.booleans(),
-            st.booleans(),
-        ),
-        why=reasons,
-    )
+    @rule(plan=plans("deliver", "deliver", "item"), why=reasons)
     def outlive(self, plan: Plan, why: str = FULL) -> None:
-        """A task whose process outlives its try, and those before and after it."""
+        """A task whose process outlives its try."""
         self.plan = plan
         if plan.stops_at == WAIT:
             self.let_a_task_wait(why)
         if plan.task == "deliver":
             self.deliver(resend=False)
-        elif plan.task == "item":
+        else:
             self.deliver_mapped()
+
+    @precondition(lambda self: not (self.late or self.death.process))
+    @rule(plan=plans("create", "attach", "attach", "send"), why=reasons)
+    def outlive_in_steps(self, plan: Plan, why: str) -> None:
+        """The same, of one of the tasks that deliver in steps."""
+        self.plan = plan
+        if plan.stops_at == WAIT:
+            self.let_a_task_wait(why if plan.task == "send" else "429 at a file")
+        if plan.task == "attach" and self.draft:
+            self.attach()
         else:
             self.deliver_in_steps(resend=False, trouble=None)
 
     def result_of(self, name: str, ti: FakeTaskInstance) -> tuple[Any, BaseException | None]:
         """Run a task to its end, perhaps but for the process of its first try."""
+        self.running = name
         plan, kind = self.plan, "item" if name.startswith("Item") else name
         if plan is None or plan.task != kind or self.death.process:
             return self.run.result_of(ti)
@@ -197,6 +212,7 @@ class LateRequests(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.wake()
+        self.make_room()  # for the next schedule
 
     def abandon(self) -> None:
         """Let no process stay, whatever it does."""
@@ -211,12 +227,14 @@ class LateRequests(RuleBasedStateMachine):
     def restore_the_service(self, of_steps: bool, at_wait: bool = False) -> None:
         """It has given the id of a draft again, to a draft of somebody else.
 
-        :param at_wait: at the next wait.
+        :param at_wait: at the next wait of the task that sends, or the next deferral of the delivery in one task: other
+            processes that wait do not read the draft again.
         """
 
         def restore() -> None:
             draft = self.draft if of_steps else self.remembered_draft()
-            if not draft or self.has_restored:
+            is_read_again = self.tasks["deliver"].is_deferred or self.running == "send"
+            if not draft or self.has_restored or (at_wait and not is_read_again):
                 return
             self.wake()  # what is under way to an id cannot know whose that is
             if draft in self.billed():
@@ -224,10 +242,10 @@ class LateRequests(RuleBasedStateMachine):
             self.has_restored, self.theirs = True, self.draft_of_somebody_else()
             self.death.restored = draft.encode(), self.theirs.encode()
 
-        if not at_wait:
-            restore()
-        elif of_steps or self.deferrable:
+        if at_wait:
             self.run.time.meanwhile = restore
+        else:
+            restore()
 
     def remembered_draft(self) -> str:
         values = self.tasks["deliver"].store.values

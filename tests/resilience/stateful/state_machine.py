@@ -678,6 +678,8 @@ class DeliveryStateMachine(LateRequests):
         if result is not None and result != self.draft:
             self.draft, self.attached = result, None
             self.drafts.add(result)
+        elif result is None and self.has_restored:
+            self.draft = ""  # as the XComs that the others would get it from
 
     @precondition(lambda self: self.draft)
     @rule()
