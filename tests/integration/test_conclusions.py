@@ -518,6 +518,38 @@ def test_a_shared_draft_whose_removal_is_not_known_is_made_anew(task) -> None:
     assert again(ti) != first
 
 
+def test_steps_whose_draft_was_discarded_are_delivered_after_a_clear(task, sandbox) -> None:
+    """A task that runs at the end has removed the draft of a delivery that failed."""
+    create = task(CreateTransferOperator, **DELIVERY)
+    first = create.run()
+    discard = task(DiscardTransferOperator, transfer_id=first)
+    assert discard.run() is True
+    create.upstream = {"discard": discard}  # the other tasks of the DAG
+    assert again(create) not in ("", first)
+
+
+def test_a_clear_that_withdraws_a_resend_compares_the_files(deliver, sandbox, files) -> None:
+    ti = deliver()
+    first = ti.run()["id"]
+    with without_credit(sandbox):
+        again(ti, resend=True)
+    Path(files[0]).write_bytes(b"corrected")
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=f"delivered transfer {first}, with other input: a.csv has"):
+            again(ti, resend=False)
+
+
+def test_a_retry_after_a_try_that_left_nothing_compares_the_files(deliver, sandbox, files) -> None:
+    """The first try after a clear has died before it was the package's turn."""
+    ti = deliver(retries=1)
+    first = ti.run()["id"]
+    Path(files[0]).write_bytes(b"corrected")
+    ti.clear()
+    ti.try_number += 1
+    with pytest.raises(AirflowFailException, match=f"delivered transfer {first}, with other input: a.csv has"):
+        ti.run()
+
+
 def test_a_resend_of_steps_whose_memory_is_lost_is_sent(task, sandbox, files) -> None:
     def deliver(create: FakeTaskInstance) -> str:
         draft = create.result

@@ -159,6 +159,7 @@ def test_a_rehearsal_of_three_tasks(time, sandbox, rehearse, files) -> None:
     assert len(result["files"]) == 2
     rehearse(False)
     create.clear()
+    create.upstream = {"send": send}  # the other tasks of the DAG
     assert create.run() != draft, "what was only rehearsed may be made again"
 
 

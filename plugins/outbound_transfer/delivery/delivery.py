@@ -271,16 +271,16 @@ class Delivery:
         assert transfer is not None, "it was looked at"
         self._on_draft(self)
         check_sent(self.memory, transfer)
-        input_ = self.memory.input
-        is_other = input_ is None or "files" in input_.differences(order.new, order.files)
-        if (
-            (was_cleared is not False or is_other)
-            and order.find_sources
-            and (changes := describe_changes(self.memory, order, self.log))
-        ):
+        if was_cleared is None:  # a try whose memory is lost may have been the first one after a clear
+            was_cleared = self.facts.is_first_after_clear or not self._is_complete
+        changes = describe_changes(self.memory, order, self.log) if was_cleared or self._has_other_files(order) else ""
+        if changes:
             raise self._refusal(Reason.OTHER_INPUT, order, differences=changes)
         self.log.info("Transfer %s (%s) was sent by an earlier try", transfer.id, transfer.status)
         return transfer
+
+    def _has_other_files(self, order: Order) -> bool:
+        return self.memory.input is None or "files" in self.memory.input.differences(order.new, order.files)
 
     def _refusal(
         self, reason: Reason, order: Order | None, found: Transfer | None = None, differences: str = ""
