@@ -307,6 +307,20 @@ def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, monke
     assert removed == drafts[:1]
 
 
+def test_a_resend_goes_to_those_who_are_left_right_before_its_send(redeliver, sandbox, first, monkeypatch) -> None:
+    task = redeliver()
+    task.run()
+    fill = DraftWriter.fill
+
+    def fill_and_pick_up(self: Any, *arguments: Any) -> None:
+        fill(self, *arguments)
+        monkeypatch.setattr(DraftWriter, "fill", fill)
+        sandbox.pickup(first["id"], ANN)
+
+    monkeypatch.setattr(DraftWriter, "fill", fill_and_pick_up)
+    assert received(sandbox, again(task, resend=True)["id"]) == [BOB, EVE]
+
+
 def test_a_draft_whose_removal_before_its_send_is_not_known_is_in_no_doubt(
     redeliver, sandbox, first, monkeypatch
 ) -> None:

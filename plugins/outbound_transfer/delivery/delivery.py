@@ -25,7 +25,6 @@ from outbound_transfer.delivery.memory import (
     Likeness,
     Memory,
     Scope,
-    arguments_of,
     digest,
     licence_of,
     was_cleared_since,
@@ -197,7 +196,7 @@ class Delivery:
                 self._discard()
             case Action.SUPERSEDE:
                 self.log.warning("Resending (resend=True): transfer '%s' may be sent", self.memory.draft_id)
-                arguments = arguments_of(order.new, order.files) if order else {}
+                arguments = order.arguments if order else {}
                 self.draft.remember(Action.SUPERSEDE, licence=digest(licence_of(self.facts.writer, arguments)))
             case Action.FORGET | Action.REVERT:
                 self.log.warning("Transfer '%s' of an earlier try: %s", self.memory.draft_id, decision.action.value)

@@ -9,7 +9,7 @@ import msgspec
 
 from outbound_transfer.delivery.check import holds_only, require_file_list
 from outbound_transfer.delivery.decision import SEARCHING, ById, Check, Evidence, Input, Intent, Phase, Search
-from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, arguments_of, intent_of, matches
+from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, intent_of, matches
 from outbound_transfer.delivery.search import SearchTarget, find_like
 from outbound_transfer.protocol import flows
 from outbound_transfer.protocol.identity import identity_of
@@ -87,7 +87,7 @@ class EvidenceCollector:
 
         :param order: None if nothing is to be delivered here.
         """
-        seen, arguments = self.seen_of(memory), arguments_of(order.new, order.files) if order else {}
+        seen, arguments = self.seen_of(memory), order.arguments if order else {}
         return Evidence(
             memory.phase,
             self._compare(memory, order),

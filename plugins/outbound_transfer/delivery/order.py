@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from outbound_transfer.delivery.memory import arguments_of
+
 if TYPE_CHECKING:
     from outbound_transfer.files.sources import Source
     from outbound_transfer.protocol.models import NewTransfer, Transfer
@@ -31,6 +33,12 @@ class Order:
     first: Transfer | None = None
 
     _found: Sequence[Source] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What a resend is granted for: of a second delivery, to whoever has not picked up by then."""
+        arguments = arguments_of(self.new, self.files)
+        return {**arguments, "recipients": None} if self.first else arguments
 
     def find(self) -> Sequence[Source]:
         """Return the files, which are found once."""
