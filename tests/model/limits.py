@@ -84,9 +84,9 @@ OF_THE_SEND: Final = (
         scenario=scenarios.MAPPED_AT_FIRST,
     ),
     Limit(
-        "A task is renamed, and its connection leads to another account",
+        "An item goes to another task or index, and its connection to another account",
         "use a `delivery_key`, or trigger a new run",
-        ("new name + other account",),
+        ("new name + other account", "failure + order + other account"),
         scenario=scenarios.RENAMED,
     ),
     Limit(
