@@ -611,7 +611,8 @@ class DeliveryStateMachine(LateRequests):
         """
         tis = self.indexes_of_items()
         one, two = [index for index in indexes if index < len(tis)][:2]
-        if not (tis[one].try_number or self.clears or at_wait):
+        is_asked = at_wait and not self.ever[self.items[one]]  # after the wait, if nobody had sent it before
+        if not (tis[one].try_number or self.clears or is_asked):
             return  # before its first try, an index of a run that was not cleared is not asked about: a limit
         if not (place := self.where(tis[one], tis[two])):
             return
