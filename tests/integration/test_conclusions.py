@@ -550,6 +550,31 @@ def test_a_retry_after_a_try_that_left_nothing_compares_the_files(deliver, sandb
         ti.run()
 
 
+@pytest.mark.parametrize("change", ["another file", "another draft"])
+def test_a_draft_that_somebody_changes_during_a_wait_is_not_sent(deliver, sandbox, files, hook, change) -> None:
+    ti = deliver(retries=1, deferrable=False)
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    sleep = ti.time.sleep
+
+    def change_and_sleep(seconds: float) -> None:
+        ti.time.sleep = sleep
+        draft = ti.xcoms["transfer_id"]
+        if change == "another file":
+            hook.remove_file(draft, hook.list_files(draft)[0].id)
+        else:
+            sandbox.plan_faults(
+                {"kind": "field_value", "method": "GET", "path": f"*/{draft}", "field": "subject", "json": '"Payroll"'}
+            )
+        sandbox.patch_account(outstanding_transfer_limit=9)
+        sleep(seconds)
+
+    ti.time.sleep = change_and_sleep
+    first_and_second = ti.run()["id"]
+    assert ti.try_number == 2
+    assert billed(sandbox) == [first_and_second]
+    assert names(hook, first_and_second) == ["a.csv", "b.csv"]
+
+
 def test_a_resend_of_steps_whose_memory_is_lost_is_sent(task, sandbox, files) -> None:
     def deliver(create: FakeTaskInstance) -> str:
         draft = create.result

@@ -45,6 +45,12 @@ def require_file_list(transfer: Transfer) -> None:
         raise MalformedResponse(f"get: the response does not say which files draft {transfer.id} holds")
 
 
+def holds_exactly(draft: Transfer, attached: Mapping[str, AttachedFile]) -> bool:
+    """Return whether a draft holds the files that were attached, and no others."""
+    held = {file.name: (file.id, file.size) for file in draft.files or ()}
+    return held == {name: (file.file_id, file.size) for name, file in attached.items()}
+
+
 def holds_only(files: Sequence[File], attached: Mapping[str, AttachedFile], sources: Sequence[Source]) -> bool:
     """Return whether each file of a draft was attached by its last writer, and is still what is to be delivered."""
     wanted = {source.name: source for source in sources}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from outbound_transfer.delivery.check import check_sent, describe_changes
+from outbound_transfer.delivery.check import check_sent, describe_changes, holds_exactly
 from outbound_transfer.delivery.decision import Action, ById, Check, Decision, Intent, Phase, Reason, Step, decide
 from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
@@ -30,7 +30,7 @@ from outbound_transfer.delivery.memory import (
     was_cleared_since,
 )
 from outbound_transfer.delivery.observer import DeliveryObserver
-from outbound_transfer.protocol.errors import AlreadyDelivered, NotFound
+from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound
 from outbound_transfer.protocol.identity import identity_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Delivery:
         self.evidence = EvidenceCollector(client, facts, scope, observer, is_of_other_key)
         self.draft = DraftWriter(client, store, log, Memory(facts.writer, scope), observer)
         self._on_draft, self._on_sent = on_draft, on_sent
-        self._is_complete, self._may_resend = True, False
+        self._is_complete, self._may_resend, self._is_first_attempt = True, False, True
         #: Whether an attempt at the send was made before, after which the next one has waited.
         self._has_waited = facts.is_resumed
 
@@ -148,7 +148,7 @@ class Delivery:
         try:
             self.draft.fill(transfer, order.find(), max_parallel_uploads)
             return self._send(order)
-        except NotFound:
+        except (DraftChanged, NotFound):
             self.store.check_still_own()  # whoever has taken over has discarded the draft
             raise
 
@@ -221,9 +221,11 @@ class Delivery:
 
         :raises DraftOutdated: it was discarded instead.
         :raises AlreadyDelivered: its like was sent meanwhile.
+        :raises DraftChanged: during a wait, somebody else has changed it.
         :raises TaskNotRunning, StateLost, StaleTry: another try decides now.
         :raises WrongTransfer: what was sent is not what was meant.
         """
+        self._is_first_attempt = True
         transfer = self.draft.send(lambda: self._before_attempt(order))
         self._on_sent()
         self.evidence.transfer = transfer
@@ -232,11 +234,7 @@ class Delivery:
 
     def _before_attempt(self, order: Order) -> None:
         """Ask again whatever may have changed since the last attempt, or since the draft was prepared."""
-        if self._has_waited and self.facts.is_mapped:  # the list may be in another order since, and its items cleared
-            question = Likeness.EXACT.or_wider(self.memory.question)
-            self.draft.memory = replace(self.memory, question=question)
-        self._has_waited = True
-        self.evidence.forget()
+        self._note_wait()
         while True:
             decision = self._decide(Step.SEND, order)
             match decision.action:
@@ -261,6 +259,28 @@ class Delivery:
                     raise self._refusal(decision.reason, order, found)
                 case _:
                     self._act(decision, order)
+
+    def _note_wait(self) -> None:
+        """After a wait, nothing is known any more."""
+        if self._has_waited and self.facts.is_mapped:  # the list may be in another order since, and its items cleared
+            question = Likeness.EXACT.or_wider(self.memory.question)
+            self.draft.memory = replace(self.memory, question=question)
+        if not self._is_first_attempt:
+            self._check_draft()
+        self._has_waited, self._is_first_attempt = True, False
+        self.evidence.forget()
+
+    def _check_draft(self) -> None:
+        """Read the draft again: during a wait, another program, or a backup that was restored, may have changed it."""
+        self.evidence.retrieve(self.memory)
+        transfer, by_id = self.transfer, self.evidence.seen_of(self.memory).by_id
+        if by_id is ById.SENT or (transfer and by_id is ById.DRAFT and holds_exactly(transfer, self.memory.files)):
+            return
+        self.evidence.transfer = None  # it is not this task's to discard
+        raise DraftChanged(
+            f"Draft {self.memory.draft_id} is gone, or was changed by somebody else while this task waited. Nothing is "
+            "sent; the next try makes a new one"
+        )
 
     # The end.
 

@@ -126,6 +126,8 @@ class TaskMemoryStore:
     def check_still_own(self) -> None:
         if (later := self._get("later_than", self._try_number)) is None:
             return
+        while (newer := self._get("later_than", int(later))) is not None:
+            later = newer
         memory = self._read(int(later))
         is_sent = memory is not None and memory.phase is Phase.SENDING
         sent = f", and sent transfer {memory.draft_id}, or may have" if memory and is_sent else ""
