@@ -575,6 +575,43 @@ def test_a_draft_that_somebody_changes_during_a_wait_is_not_sent(deliver, sandbo
     assert names(hook, first_and_second) == ["a.csv", "b.csv"]
 
 
+def attached(task: Make, create: FakeTaskInstance, name: str, files: list[str]) -> FakeTaskInstance:
+    ti = task(AttachFilesOperator, transfer_id=create.result, files=files)
+    ti.task_id = name
+    ti.upstream = {"create": create}
+    ti.run()
+    return ti
+
+
+@pytest.mark.parametrize("state", ["removed", "skipped", "upstream_failed", "running"])
+def test_what_a_task_attached_that_does_not_run_any_more_is_not_sent(task, sandbox, files, state) -> None:
+    """Airflow keeps the XComs of a task that is cleared, and then skipped, or removed as its list got shorter."""
+    create = task(CreateTransferOperator, **DELIVERY)
+    create.run()
+    one, two = (attached(task, create, name, [file]) for name, file in zip(("one", "two"), files, strict=True))
+    send = task(SendTransferOperator, transfer_id=create.result)
+    send.upstream = {"create": create, "one": one, "two": two}
+    two.final_state = state
+    with pytest.raises(DraftChanged, match=f"Task two .* is {state} now"):
+        send.run()
+    sandbox.assert_nothing_sent()
+    two.final_state = "success"
+    assert send.run()["id"] == create.result
+
+
+def test_a_new_draft_is_not_sent_without_the_files_of_a_task_that_was_not_cleared(task, sandbox, files) -> None:
+    create = task(CreateTransferOperator, **DELIVERY)
+    create.run()
+    one, two = (attached(task, create, name, [file]) for name, file in zip(("one", "two"), files, strict=True))
+    again(create)
+    one = attached(task, create, "one", files[:1])
+    send = task(SendTransferOperator, transfer_id=create.result)
+    send.upstream = {"create": create, "one": one, "two": two}
+    with pytest.raises(DraftChanged, match="Task two has attached files to draft"):
+        send.run()
+    sandbox.assert_nothing_sent()
+
+
 def test_a_resend_of_steps_whose_memory_is_lost_is_sent(task, sandbox, files) -> None:
     def deliver(create: FakeTaskInstance) -> str:
         draft = create.result

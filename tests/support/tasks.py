@@ -146,6 +146,7 @@ class FakeTaskInstance:
     of_other_runs: list[FakeTaskInstance] = field(default_factory=list)
     is_deferred: bool = False
     is_given_up: bool = False
+    final_state: str = "success"
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
@@ -159,7 +160,13 @@ class FakeTaskInstance:
         self, *, dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]
     ) -> dict[str, dict[str, str]]:
         name = self.task_id if map_index is None else f"{self.task_id}_{map_index}"
+        if task_ids != [self.task_id]:
+            return {self.run_id: {one.state_name: one.final_state for one in self.upstream.values()}}
         return {self.run_id: {name: self.state}}
+
+    @property
+    def state_name(self) -> str:
+        return self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value

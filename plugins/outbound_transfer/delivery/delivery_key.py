@@ -61,7 +61,7 @@ def open_task_memory(context: Context, facts: TaskFacts) -> MemoryStore:
     if not isinstance(values, MemoryRow):
         return TaskMemoryStore(values, number, is_resumed=facts.is_resumed)
     values.claim()
-    return RowMemoryStore(values, is_expected=number > 1 or facts.is_resumed)
+    return RowMemoryStore(values, expected=facts.newest_before)
 
 
 def begin_delivery(
@@ -103,11 +103,12 @@ def begin_delivery(
     own.draft.keep(Memory(facts.writer, scope, question=own.memory.question))  # nothing of it can be sent any more
     row = _open_key(context, scope)
     row.claim(lambda owner: find_task_state(context, *owner.task) not in _FINISHED)
+    keyed_facts = TaskFacts(context, is_resumed=row.is_resumed, delivery_key=key)
     keyed = Delivery(
         client,
-        RowMemoryStore(row, is_expected=was_here),
+        RowMemoryStore(row, expected=facts.newest_before if was_here else 0, task=keyed_facts.writer.task),
         log,
-        facts=TaskFacts(context, is_resumed=row.is_resumed, delivery_key=key),
+        facts=keyed_facts,
         scope=scope,
         is_of_other_key=lambda transfer_id: bool(row.of_other_keys(transfer_id)),
         **options,
@@ -134,7 +135,7 @@ def _withdraw_key(
     except DeliveryKeyInUse:  # another task goes on with it
         return None
     keyed_facts = TaskFacts(context, is_resumed=facts.is_resumed, delivery_key=then.delivery_key)
-    old = Delivery(client, RowMemoryStore(row, is_expected=True), log, facts=keyed_facts, scope=now)
+    old = Delivery(client, RowMemoryStore(row, expected=1), log, facts=keyed_facts, scope=now)
     if row.is_sent:
         old.load()
         is_other = old.memory.writer.task != keyed_facts.writer.task
@@ -150,8 +151,8 @@ def read_memory(context: Context) -> Memory | None:
     """Return what the delivery of a task instance remembers; None if it remembers nothing. Nothing is claimed."""
     values = state_store(context)
     number = int(context["ti"].try_number)
-    own = RowMemoryStore(values, is_expected=False) if isinstance(values, MemoryRow) else None
+    own = RowMemoryStore(values) if isinstance(values, MemoryRow) else None
     memory = (own or TaskMemoryStore(values, number, is_resumed=False)).read()
     if memory and memory.scope.delivery_key:
-        return RowMemoryStore(_open_key(context, memory.scope), is_expected=False).read()
+        return RowMemoryStore(_open_key(context, memory.scope)).read()
     return memory

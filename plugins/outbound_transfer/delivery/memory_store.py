@@ -153,15 +153,18 @@ class TaskMemoryStore:
 class RowMemoryStore:
     """Keeps the memory in a row that this try has claimed.
 
-    :param is_expected: an earlier try, or this one before it was deferred, has stored a memory.
+    :param expected: the newest try of this task that has stored a memory; 0 if none has.
+    :param task: its identity, where others may write the row too. The row may be of a backup, and older.
     """
 
-    def __init__(self, row: MemoryRow, *, is_expected: bool) -> None:
-        self.values, self._row, self._is_expected = row, row, is_expected
+    def __init__(self, row: MemoryRow, *, expected: int = 0, task: str = "") -> None:
+        self.values, self._row, self._expected, self._task = row, row, expected, task
 
     def begin(self) -> Remembered:
         memory = self.read()
-        return Remembered(memory, memory is not None or not self._is_expected)
+        if memory is None or memory.writer.task != self._task:
+            return Remembered(memory, memory is not None or not self._expected)
+        return Remembered(memory, memory.writer.try_number >= self._expected)
 
     def read(self) -> Memory | None:
         return _decode(self._row.get(_KEY))

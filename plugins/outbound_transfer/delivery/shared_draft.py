@@ -17,7 +17,7 @@ from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.delivery.memory import Likeness, Memory, matches
 from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
 from outbound_transfer.delivery.search import SearchTarget, find_like
-from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY, iter_mappings
+from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY, iter_mappings, name_of
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
@@ -42,6 +42,7 @@ class Made(msgspec.Struct, frozen=True):
     :ivar question: how alike a sent transfer must be to stop the send; None if nobody else can have sent it.
     :ivar superseded: ids of what was sent before a resend.
     :ivar delivery_key: under which other runs may have made it.
+    :ivar made_by: the task instance that has made it.
     :ivar is_rehearsal: whether it is never sent, wherever the connection leads by then.
     """
 
@@ -52,6 +53,7 @@ class Made(msgspec.Struct, frozen=True):
     superseded: tuple[str, ...] = ()
     delivery_key: str = ""
     is_rehearsal: bool = False
+    made_by: str = ""
 
     @classmethod
     def of(cls, memory: Memory, question: Likeness | None = None, *, is_rehearsal: bool = False) -> Made:
@@ -62,7 +64,9 @@ class Made(msgspec.Struct, frozen=True):
     def publish(self, context: Context) -> None:
         """Store it as an XCom. Airflow removes those of a task when it starts anew, so what was superseded is there."""
         earlier = [Made(each, self.account, delivery_key=self.delivery_key) for each in self.superseded]
-        context["ti"].xcom_push(MADE_KEY, to_builtins([*earlier, self]))
+        ti = context["ti"]
+        made = msgspec.structs.replace(self, made_by=name_of(ti.task_id, ti.map_index))
+        ti.xcom_push(MADE_KEY, to_builtins([*earlier, made]))
 
 
 class _AlreadySent(Exception):
@@ -106,8 +110,10 @@ class SharedDraft:
             )
 
     def _pull(self, key: str) -> list[Any]:
-        pulled = self._ti.xcom_pull(task_ids=self._upstream, key=key) if self._upstream else ()
-        return [one for one in iter_mappings(pulled) if one.get("transfer_id") == self.transfer_id]
+        return [one for one in self._pull_all(key) if one.get("transfer_id") == self.transfer_id]
+
+    def _pull_all(self, key: str) -> list[Any]:
+        return list(iter_mappings(self._ti.xcom_pull(task_ids=self._upstream, key=key))) if self._upstream else []
 
     def read(self) -> Transfer:
         """Retrieve the draft, or the transfer that it became.
@@ -125,7 +131,9 @@ class SharedDraft:
 
     def publish_files(self, records: Iterable[File]) -> None:
         """Store what this task has attached, for the task that sends."""
-        self._ti.xcom_push(ATTACHED_KEY, {"transfer_id": self.transfer_id, "files": to_builtins(list(records))})
+        attached = {"transfer_id": self.transfer_id, "files": to_builtins(list(records))}
+        by = name_of(self._ti.task_id, self._ti.map_index)
+        self._ti.xcom_push(ATTACHED_KEY, {**attached, "made_by": self.made.made_by, "by": by})
 
     def send(self, observer: DeliveryObserver) -> Transfer:
         """Send the draft, or return the transfer if it was sent before.
@@ -178,6 +186,7 @@ class SharedDraft:
 
     def _check_files(self, draft: Transfer) -> None:
         attached = self._pull(ATTACHED_KEY)
+        self._check_attaching_tasks()
         if not attached:  # they were attached in another way
             return
         meant = sorted((file["name"], file["id"], file["size"]) for one in attached for file in one["files"])
@@ -188,6 +197,20 @@ class SharedDraft:
                 f"upstream have attached to it: {[name for name, *_ in meant]}. Nothing is sent; clear the task that "
                 "creates the draft, and those after it"
             )
+
+    def _check_attaching_tasks(self) -> None:
+        """Check that what the tasks upstream say is about this draft: Airflow keeps what a skipped one said before."""
+        made_by = self.made.made_by
+        known = [one for one in self._pull_all(ATTACHED_KEY) if made_by and one.get("made_by") == made_by]
+        states = self.facts.find_states(self._upstream) if known else {}
+        for one in known:
+            state, by = states.get(one["by"]), one["by"]
+            if one["transfer_id"] != self.transfer_id or state != "success":
+                raise DraftChanged(
+                    f"Task {by} has attached files to draft {one['transfer_id']}, and is {state} now: it is not known "
+                    f"whether draft {self.transfer_id} is to be sent with them. Nothing is sent; clear the task that "
+                    "creates the draft, and those after it"
+                )
 
     def _fail_if_like_was_sent(self, draft: Transfer, likeness: Likeness) -> None:
         wanted = SearchTarget(identity_of(draft), {file.name: file.size for file in draft.files or ()})

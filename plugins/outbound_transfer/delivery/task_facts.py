@@ -69,6 +69,11 @@ class TaskFacts:
         return self.writer.try_number <= self.writer.clears[0]
 
     @property
+    def newest_before(self) -> int:
+        """The number of the newest try that has begun before this process; 0 if none has."""
+        return self.writer.try_number - (not self.is_resumed)
+
+    @property
     def is_first_after_clear(self) -> bool:
         """Whether this is the first try after a clear, judged by its number: a clear sets ``max_tries``."""
         max_tries, clear_number = self.writer.clears
@@ -164,6 +169,12 @@ class TaskFacts:
         others = [task_id for task_id in self._context["dag"].task_ids if task_id != ti.task_id]
         return bool(others) and (account, transfer_id) in _read_made(ti.xcom_pull(task_ids=others, key=key))
 
+    def find_states(self, task_ids: list[str]) -> Mapping[str, str]:
+        """Return the states of the run's instances of some tasks, by :func:`name_of`."""
+        ti = self._context["ti"]
+        found = ti.get_task_states(dag_id=ti.dag_id, map_index=None, task_ids=task_ids, run_ids=[ti.run_id])
+        return {name: str(state) for name, state in found.get(ti.run_id, {}).items()}
+
     def check_still_running(self) -> None:
         """Check with Airflow that this try should still run: a process can outlive the failure of its try.
 
@@ -175,6 +186,11 @@ class TaskFacts:
             raise TaskNotRunning(
                 f"Airflow has given this try up (the task is {now or 'not known to it'}): nothing is sent"
             )
+
+
+def name_of(task_id: str, map_index: int | None) -> str:
+    """Return the name of a task instance in what :meth:`TaskFacts.find_states` returns."""
+    return task_id if map_index is None or map_index < 0 else f"{task_id}_{map_index}"
 
 
 def _describe_task(context: Context) -> str:

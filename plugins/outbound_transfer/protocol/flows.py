@@ -62,16 +62,16 @@ class SafeCall(Generic[T]):
     It remembers whether an earlier attempt may have been applied and reconciles that before it repeats a call that must
     not happen twice (docs/guarantees.md#sent-at-most-once). So no caller can send twice, whatever fails in between.
 
-    :param on_doubt: called with True right before each request, as it may be applied from then on, and with False once
-        an error has said that none was. Must not raise.
+    :param note_in_doubt: called with True right before each request, as it may be applied from then on, and with False
+        once an error has said that none was. Must not raise.
     :ivar in_doubt: whether the last attempt may have been applied and is not reconciled yet.
     :ivar was_in_doubt: whether any attempt was in doubt. Its request may still be under way, and be applied after a
         read that showed no effect.
     """
 
-    def __init__(self, call: Call[T], on_doubt: Callable[[bool], object] = lambda in_doubt: None) -> None:  # noqa: ARG005
+    def __init__(self, call: Call[T], note_in_doubt: Callable[[bool], object] = lambda in_doubt: None) -> None:  # noqa: ARG005
         self.call = call
-        self._on_doubt = on_doubt
+        self._note_in_doubt = note_in_doubt
         self.in_doubt = False
         self.was_in_doubt = False
         self._in_doubt_attempts = 0
@@ -94,7 +94,7 @@ class SafeCall(Generic[T]):
             self.in_doubt = error.in_doubt = self.in_doubt or error.in_doubt
             self.was_in_doubt = error.was_in_doubt = self.was_in_doubt or self.in_doubt
             if self._is_under_way and not self.was_in_doubt:
-                self._on_doubt(False)
+                self._note_in_doubt(False)
             self._is_under_way = False
             if self.was_in_doubt and self.call.reconciliation:
                 error.in_doubt_warning = self.call.reconciliation.warning
@@ -109,7 +109,7 @@ class SafeCall(Generic[T]):
             return applied
         before_request()
         self._is_under_way = True
-        self._on_doubt(True)
+        self._note_in_doubt(True)
         try:
             return (yield from self._counted_attempt())
         except InvalidState:
