@@ -17,10 +17,12 @@ from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.client import client
 from outbound_transfer.delivery.delivery_key import check_delivery_key
-from outbound_transfer.delivery.memory_store import StateLost
+from outbound_transfer.delivery.memory import Memory, Scope, Writer
+from outbound_transfer.delivery.memory_store import RowMemoryStore, StateLost
 from outbound_transfer.operators.transfer import CreateTransferOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.messages import Operation
+from outbound_transfer.protocol.models import to_builtins
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse, MemoryUnavailable
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
@@ -490,3 +492,20 @@ def test_who_waits_for_pickup_waits_for_the_transfer_of_the_key(
 def test_an_invalid_key_is_an_invalid_delivery() -> None:
     with pytest.raises(InvalidDelivery):
         check_delivery_key(None)
+
+
+class OldRow:
+    """A row of a delivery key, from a backup."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = to_builtins(memory)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.memory
+
+
+@pytest.mark.parametrize(("by", "expected", "is_complete"), [("own", 2, True), ("own", 3, False), ("other", 3, True)])
+def test_an_older_row_of_a_backup_is_a_gap_in_the_tries(by, expected, is_complete) -> None:
+    memory = Memory(Writer(2, (3, 0), by), Scope("acme.example.com", "key", "statements"))
+    store = RowMemoryStore(OldRow(memory), expected=expected, task="own")
+    assert store.begin() == (memory, is_complete)
