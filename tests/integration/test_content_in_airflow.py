@@ -240,7 +240,9 @@ DECORATED = """
         def nothing():
             pass
 
-        @task.deliver_files(subject="Report", recipients=["ann@example.com"], security="{{{{ 'retina' }}}}", message="Hi")
+        @task.deliver_files(
+            subject="Report", recipients=["ann@example.com"], security="{{{{ 'retina' }}}}", message="Hi"
+        )
         def weaker():
             return {{"files": {file!r}, "security": None}}
 
