@@ -15,6 +15,7 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random
 
 from outbound_transfer.client.allowance import Allowance, ReservationDetails, ReservationHook, log_reservation
+from outbound_transfer.client.checks import Checks
 from outbound_transfer.client.deferral import CallProgress, DeferRequested
 from outbound_transfer.client.drivers import drive, drive_async
 from outbound_transfer.client.observer import Observer, notify, observe_attempt
@@ -172,28 +173,30 @@ class Client(_BaseClient):
         super().__init__(settings, **options)
         self._stopped = threading.Event()
         self._sleep = sleep or self._stopped.wait
+        self._checks = Checks(self._clock)
         self._http = httpx.Client(**client_options(settings))
 
-    def perform(self, call: Call[T] | SafeCall[T], *, before_attempt: Callable[[], object] = lambda: None) -> T:
+    def perform(self, call: Call[T] | SafeCall[T], *, before_attempt: Callable[[], object] | None = None) -> T:
         """Perform a call, and repeat it as the policy allows.
 
         :param call: a :class:`.SafeCall` tells its owner, also after an interrupt, whether the call may be applied.
         :param before_attempt: called before each attempt, after everything that the attempt waits for and right before
-            its request. May perform calls itself. What it raises ends the call, and is raised as it is.
+            its request. May perform calls itself, and is called again if they had to wait. What it raises ends the
+            call, and is raised as it is.
         :return: the decoded response.
         :raises CallError: the error of the last attempt.
         :raises Rehearsed: instead of a send, if the connection rehearses.
         """
         return _unwrap(lambda: self._perform(call, before_attempt))
 
-    def run(self, flow: Flow[T], *, before_attempt: Callable[[], object] = lambda: None) -> T:
+    def run(self, flow: Flow[T], *, before_attempt: Callable[[], object] | None = None) -> T:
         """Run a flow; each of its calls is performed under the policy.
 
         :param before_attempt: see :meth:`perform`. What it raises ends the flow, which cannot handle it.
         """
         return _unwrap(lambda: drive(flow, lambda call: self._perform(call, before_attempt)))
 
-    def _perform(self, call: Call[T] | SafeCall[T], before_attempt: Callable[[], object]) -> T:
+    def _perform(self, call: Call[T] | SafeCall[T], before_attempt: Callable[[], object] | None) -> T:
         safe_call = call if isinstance(call, SafeCall) else SafeCall(call)
         call = safe_call.call
         self.settings.key(call.api)  # a key that is missing fails here, where nothing is in doubt
@@ -201,6 +204,7 @@ class Client(_BaseClient):
 
         def send(request: Call[Any]) -> Response:
             retries.begin()
+            self._checks.begin_attempt()
             return self._send(request)
 
         try:
@@ -217,6 +221,7 @@ class Client(_BaseClient):
             self._progress.record_repeat()
             raise
         self._record_success(call)
+        self._checks.record_response()
         return result
 
     def _wait_for_key(self, retries: CallRetries, state: RetryCallState) -> None:
@@ -229,13 +234,18 @@ class Client(_BaseClient):
             self._wait(delay)
             passed = timestamp
 
-    def _before_request(self, call: Call[Any], before_attempt: Callable[[], object]) -> None:
-        try:
-            with self._progress.pending():
-                before_attempt()
-        except CallError as error:
-            raise _AttemptPrevented(error) from None
+    def _before_request(self, call: Call[Any], before_attempt: Callable[[], object] | None) -> None:
+        if before_attempt:
+            try:
+                with self._progress.pending():
+                    self._checks.run(before_attempt, self._reserve_round)
+            except CallError as error:
+                raise _AttemptPrevented(error) from None
         self._check_may_send(call)
+
+    def _reserve_round(self, calls: int) -> None:
+        if self._allowance:
+            self._reserved_times += [self._clock() + self._reserve_in(self._allowance) for _ in range(calls)]
 
     def stop(self) -> None:
         """Make the calls of other threads end soon, for good: uploads break off, and no call waits for a retry.

@@ -88,19 +88,18 @@ def begin_delivery(
     scope = scope_of(settings.account, settings.transfer_api_key)
     own = Delivery(client, open_task_memory(context, facts), log, facts=facts, scope=scope, **options)
     own.begin()
-    before, scope = own.memory.scope, msgspec.structs.replace(scope, delivery_key=key)
-    was_here, question = (before.account, before.delivery_key) == (scope.account, key), None
+    before, scope, question = own.memory.scope, msgspec.structs.replace(scope, delivery_key=key), own.memory.question
+    was_here = (before.account, before.delivery_key) == (scope.account, key)
     if before.delivery_key and not was_here:
         resend = resend or (bool(key) and key != before.delivery_key)  # another key is a wish to send again
-        question = _withdraw_key(client, context, log, before, scope, facts, resend=resend)
+        left_open = _withdraw_key(client, context, log, before, scope, facts, resend=resend)
+        question = left_open.or_wider(question) if left_open else question
     if not key:
-        if question:
-            own.keep(question=question.or_wider(own.memory.question))
+        own.keep(question=question)
         return own
     if not before.delivery_key:
         own.withdraw(resend=True)
-        question = own.memory.question
-    own.draft.keep(Memory(facts.writer, scope, question=own.memory.question))  # nothing of it can be sent any more
+    own.draft.keep(Memory(facts.writer, scope, question=question))  # nothing of it can be sent any more
     row = _open_key(context, scope)
     row.claim(lambda owner: find_task_state(context, *owner.task) not in _FINISHED)
     keyed_facts = TaskFacts(context, is_resumed=row.is_resumed, delivery_key=key)

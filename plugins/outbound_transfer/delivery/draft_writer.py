@@ -85,6 +85,7 @@ class DraftWriter:
             self.keep(replace(self.memory, phase=Phase.DRAFT))
         draft_id = self.memory.draft_id
         if self.client.run(flows.discard_draft(draft_id)) is DiscardOutcome.SENT:
+            self.keep(replace(self.memory, phase=Phase.SENDING))  # another process has sent it meanwhile
             return False
         self._observer.record_draft_removed(draft_id)
         self._log.info("Discarded draft %s", draft_id)

@@ -94,7 +94,8 @@ class SharedDraft:
         self._ti, self._upstream = context["ti"], sorted(upstream)
         made = [msgspec.convert(one, Made) for one in self._pull(MADE_KEY)]
         self.made = next((one for one in made if one.identity), made[0] if made else Made(transfer_id, self.account))
-        self._has_waited = facts.is_resumed
+        #: Whether another index may have sent this one's item since its draft was made.
+        self._may_have_moved = facts.is_mapped and (facts.is_resumed or not facts.is_first_of_all)
         self.may_be_sent, self.has_sent = facts.writer.try_number > 1 or facts.is_resumed, False
         self.check_account(self.made.account)
 
@@ -175,9 +176,9 @@ class SharedDraft:
         self.may_be_sent = False
         self._check_files(transfer)
         question = self.made.question
-        if self._has_waited and self.facts.is_mapped:
+        if self._may_have_moved:
             question = Likeness.EXACT.or_wider(question)
-        self._has_waited = True
+        self._may_have_moved = self.facts.is_mapped  # the next attempt has waited
         if question:
             self._fail_if_like_was_sent(transfer, question)
         self.facts.check_still_running()

@@ -69,6 +69,11 @@ class TaskFacts:
         return self.writer.try_number <= self.writer.clears[0]
 
     @property
+    def is_first_of_all(self) -> bool:
+        """Whether this is the first try, in a run of which nothing was ever cleared."""
+        return self.writer.try_number == 1 and not self.writer.clears[1]
+
+    @property
     def newest_before(self) -> int:
         """The number of the newest try that has begun before this process; 0 if none has."""
         return self.writer.try_number - (not self.is_resumed)
@@ -95,8 +100,7 @@ class TaskFacts:
         if self.delivery_key:  # the key identifies the delivery, whatever the index or the input
             return None
         has_other_input = memory.input is not None and not is_own
-        is_first_of_all = self.writer.try_number == 1 and not self.writer.clears[1]
-        if (self.is_mapped or has_other_input) and not is_first_of_all:
+        if (self.is_mapped or has_other_input) and not self.is_first_of_all:
             # Items may be alike on purpose: if an index still has its own, only exactly the same counts.
             return Likeness.EXACT if is_own else Likeness.SAME_PEOPLE
         # An hourly run may send the like of the last one: for a task that was always there, nothing is asked.

@@ -13,6 +13,7 @@ OutboundTransferError
 ├── WrongTransfer                the id belongs to another transfer than expected
 ├── AlreadyDelivered             it was sent, or may have been, and must not be sent again
 ├── TaskNotRunning               Airflow has given the task's try up
+├── ChecksOutdated               what must hold for a send could not be asked without a wait in between
 ├── Rehearsed                    all is done but the send, which a rehearsal leaves out
 ├── CallError                    a call failed
 │   ├── NotConnected             no request reached the service
@@ -98,6 +99,10 @@ class AlreadyDelivered(OutboundTransferError):
 
 class TaskNotRunning(OutboundTransferError):
     """Airflow has given this try up: it must do nothing that cannot be undone."""
+
+
+class ChecksOutdated(OutboundTransferError):
+    """What must hold for a send could not be asked within a few seconds. Nothing is sent; a retry may succeed."""
 
 
 class Rehearsed(OutboundTransferError):
