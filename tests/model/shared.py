@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from model.tries import Executor, is_visible, writer_of
 from model.world import MEMORIES, Context, Event, Process, World, change, remember, replaced, scope
 from outbound_transfer.delivery.decision import Intent, Phase
-from outbound_transfer.delivery.memory import AttachedFile, Memory
+from outbound_transfer.delivery.memory import Memory
+from outbound_transfer.files.attached import AttachedFile
 
 #: Where the tasks begin that do not create the draft.
 BEGINS: Final = {"deliver": "begin", "create": "begin", "attach": "ATTACH", "send": "READ"}

@@ -48,8 +48,9 @@ from outbound_transfer.delivery.decision import (
     Step,
     decide,
 )
-from outbound_transfer.delivery.memory import AttachedFile, Likeness, Memory, Writer, intent_of, was_cleared_since
+from outbound_transfer.delivery.memory import Likeness, Memory, Writer, intent_of, was_cleared_since
 from outbound_transfer.delivery.task_facts import TaskFacts
+from outbound_transfer.files.attached import AttachedFile
 
 Steps = Iterator[tuple[Event, World]]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from outbound_transfer.client.deferral import DeferRequested
-from outbound_transfer.delivery.check import describe_differences, holds_only
 from outbound_transfer.delivery.decision import Phase
-from outbound_transfer.delivery.memory import AttachedFile, Memory, scope_of, was_cleared_since
+from outbound_transfer.delivery.memory import Memory, scope_of, was_cleared_since
+from outbound_transfer.files.attached import AttachedFile, describe_differences, holds_only
 from outbound_transfer.files.uploads import FinishedUpload, attach_sources
 from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.errors import AlreadyDelivered, FileConflict
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.shared_draft import SharedDraft
     from outbound_transfer.files.sources import Source
     from outbound_transfer.protocol.models import File, Transfer
-
-
-def attached_file(upload: FinishedUpload) -> AttachedFile:
-    source = upload.source
-    location = source.location.encode(errors="replace").decode()  # Airflow stores only valid Unicode
-    return AttachedFile(source.size, upload.sha256, upload.file.id, source.fingerprint, location)
 
 
 class FilesTask:
@@ -123,7 +117,7 @@ class FilesTask:
         self._store.save(self._memory)
 
     def _keep(self, upload: FinishedUpload) -> None:
-        name, attached = upload.source.name, attached_file(upload)
+        name, attached = upload.source.name, AttachedFile.of(upload)
         self._memory = msgspec.structs.replace(self._memory, files={**self._memory.files, name: attached})
         self._record(name, attached)
 

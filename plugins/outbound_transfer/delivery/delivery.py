@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from outbound_transfer.delivery.check import check_sent, describe_changes, holds_exactly
+from outbound_transfer.delivery.check import check_sent, describe_changes
 from outbound_transfer.delivery.decision import Action, ById, Check, Decision, Intent, Phase, Reason, Step, decide
 from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
@@ -30,6 +30,7 @@ from outbound_transfer.delivery.memory import (
     was_cleared_since,
 )
 from outbound_transfer.delivery.observer import DeliveryObserver
+from outbound_transfer.files.attached import holds_exactly
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound
 from outbound_transfer.protocol.identity import identity_of
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from outbound_transfer.client.deferral import DeferRequested
-from outbound_transfer.delivery.attach import attached_file
 from outbound_transfer.delivery.decision import Action, Phase
 from outbound_transfer.delivery.memory import InputDigests, Memory, digest
 from outbound_transfer.delivery.observer import observe_send
+from outbound_transfer.files.attached import AttachedFile
 from outbound_transfer.files.uploads import FinishedUpload, attach_sources
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
@@ -101,7 +101,7 @@ class DraftWriter:
             self._observer.record_file(draft.id, source.name, file.size, file.sha256)
 
         def on_attached(upload: FinishedUpload) -> None:
-            files[upload.source.name] = attached_file(upload)
+            files[upload.source.name] = AttachedFile.of(upload)
             self.memory = replace(self.memory, files=dict(files))
             record(upload.source)
 

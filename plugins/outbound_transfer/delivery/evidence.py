@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from outbound_transfer.delivery.check import holds_only, require_file_list
+from outbound_transfer.delivery.check import require_file_list
 from outbound_transfer.delivery.decision import SEARCHING, ById, Check, Evidence, Input, Intent, Phase, Search
 from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, intent_of, matches
 from outbound_transfer.delivery.search import SearchTarget, find_like
+from outbound_transfer.files.attached import holds_only
 from outbound_transfer.protocol import flows
 from outbound_transfer.protocol.identity import identity_of
 

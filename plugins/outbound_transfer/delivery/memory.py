@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from outbound_transfer.delivery.decision import Action, Input, Intent, Phase
-from outbound_transfer.protocol.identity import Identity
+from outbound_transfer.files.attached import AttachedFile
 from outbound_transfer.protocol.models import NewRecipient, NewTransfer
 
 #: A task's ``max_tries`` and its run's ``clear_number``: a clear changes at least one of them, a retry neither.
@@ -60,23 +60,6 @@ class Scope(msgspec.Struct, frozen=True):
     account: str
     key_check: str
     delivery_key: str = ""
-
-
-class AttachedFile(msgspec.Struct, frozen=True):
-    """A file that the draft holds.
-
-    :ivar size: bytes.
-    :ivar sha256: in hexadecimal; "" until it is attached.
-    :ivar file_id: the service's; "" until it is attached.
-    :ivar fingerprint: of the source; see :class:`.Source`.
-    :ivar location: of the source, for lineage.
-    """
-
-    size: int
-    sha256: str = ""
-    file_id: str = ""
-    fingerprint: str = ""
-    location: str = ""
 
 
 class InputDigests(msgspec.Struct, frozen=True):
@@ -251,11 +234,6 @@ def _secrets_of(new: NewTransfer) -> list[Any]:
 def scope_of(account: str, api_key: str, delivery_key: str = "") -> Scope:
     """Return where a connection leads. The API key is long and random, so that its digest needs no salt."""
     return Scope(account, _digest("key", "", api_key), delivery_key)
-
-
-def digest_identity(identity: Identity) -> str:
-    """Return a salted digest of a transfer's subject and recipients."""
-    return digest(identity)
 
 
 def digest(value: Any) -> str:
