@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.delivery.memory_store import state_store
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.warehouse.errors import MemoryUnavailable, NoMemoryTable

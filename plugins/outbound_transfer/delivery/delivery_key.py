@@ -18,19 +18,18 @@ from outbound_transfer.airflow_compat.task_loops import refuse_loop
 from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, scope_of, was_cleared_since
-from outbound_transfer.delivery.memory_store import MemoryStore, RowMemoryStore, TaskMemoryStore
-from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.delivery.memory_store import MemoryStore, RowMemoryStore, task_memory
 from outbound_transfer.delivery.task_facts import TaskFacts, find_task_state
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.warehouse.config import require_memory_place
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse
-from outbound_transfer.warehouse.memory_table import MemoryRow
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
 
     from outbound_transfer.client import Client
+    from outbound_transfer.warehouse.memory_table import MemoryRow
 
 #: States of a task that does not run, and is not going to unless somebody clears it; None if Airflow has none.
 _FINISHED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", None})
@@ -57,11 +56,10 @@ def open_task_memory(context: Context, facts: TaskFacts) -> MemoryStore:
     :raises TaskInLoop: the task is in a loop.
     """
     refuse_loop(context)
-    values, number = state_store(context), facts.writer.try_number
-    if not isinstance(values, MemoryRow):
-        return TaskMemoryStore(values, number, is_resumed=facts.is_resumed)
-    values.claim()
-    return RowMemoryStore(values, expected=facts.newest_before)
+    memory = task_memory(context, is_resumed=facts.is_resumed, newest_before=facts.newest_before)
+    if isinstance(memory, RowMemoryStore):
+        memory.row.claim()
+    return memory
 
 
 def begin_delivery(
@@ -148,10 +146,7 @@ def _withdraw_key(
 
 def read_memory(context: Context) -> Memory | None:
     """Return what the delivery of a task instance remembers; None if it remembers nothing. Nothing is claimed."""
-    values = state_store(context)
-    number = int(context["ti"].try_number)
-    own = RowMemoryStore(values) if isinstance(values, MemoryRow) else None
-    memory = (own or TaskMemoryStore(values, number, is_resumed=False)).read()
+    memory = task_memory(context).read()
     if memory and memory.scope.delivery_key:
         return RowMemoryStore(_open_key(context, memory.scope)).read()
     return memory

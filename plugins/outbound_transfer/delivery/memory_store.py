@@ -5,17 +5,22 @@ Fenced: once a later try has begun, an earlier one can store nothing that counts
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
+from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.memory import Memory
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.models import to_builtins
+from outbound_transfer.warehouse.config import get_option, require_memory_place
+from outbound_transfer.warehouse.memory_table import MemoryRow
 
 if TYPE_CHECKING:
-    from outbound_transfer.warehouse.memory_table import MemoryRow
+    from airflow.sdk import Context
 
 _KEY: Final = "outbound_transfer_delivery"
 
@@ -43,45 +48,56 @@ class Remembered(NamedTuple):
     is_complete: bool
 
 
-class MemoryStore(Protocol):
-    """Keeps the memory of one delivery, for one try."""
+class MemoryStore(ABC):
+    """Keeps the memory of one delivery, for one try.
 
-    @property
-    def values(self) -> StateStore:
-        """Other values of the task, in the same place."""
+    :ivar values: other values of the task, in the same place.
+    """
 
+    values: StateStore
+
+    @abstractmethod
     def begin(self) -> Remembered:
         """Return what was stored last. From now on, no earlier try can store anything.
 
         :raises StateLost: a later try has begun.
         """
 
+    @abstractmethod
     def read(self) -> Memory | None:
         """Return what was stored last, without beginning a try."""
 
-    def save_verified(self, memory: Memory) -> None:
-        """Store what this try begins with, and read it back: a store that loses it must be found out first.
-
-        :raises StateLost: it is not returned.
-        """
-
+    @abstractmethod
     def save(self, memory: Memory) -> None:
         """Store the memory for as long as the run exists.
 
-        :raises StateLost: a later try has begun.
+        :raises StateLost, StaleTry: a later try has begun.
         """
 
+    @abstractmethod
     def check_still_own(self) -> None:
         """Check that no other try has begun, or has claimed the delivery key.
 
         :raises StateLost, StaleTry: one has.
         """
 
-    def record_sent(self, transfer_id: str) -> None:
+    def record_sent(self, transfer_id: str) -> None:  # noqa: B027  # of a task instance, others do not wait
         """Store that the delivery was sent, where others wait for it."""
 
+    def save_verified(self, memory: Memory) -> None:
+        """Store what this try begins with, and read it back: a store that loses it must be found out first.
 
-class TaskMemoryStore:
+        :raises StateLost: it is not returned.
+        """
+        self.save(memory)
+        if self.read() != memory:
+            raise StateLost(
+                "The task's state store does not return what was just written to it, so nothing was created. Check "
+                "Airflow's API server and the state store's backend, or the database of state_conn_id."
+            )
+
+
+class TaskMemoryStore(MemoryStore):
     """Keeps the memory in Airflow's task state store, which has no compare-and-set: each key has one writer.
 
     A try stores its memory, and that it has begun, under keys of its own number. That a later one has begun is stored
@@ -114,11 +130,6 @@ class TaskMemoryStore:
                 return number, memory
         return 0, None
 
-    def save_verified(self, memory: Memory) -> None:
-        self.save(memory)
-        if self._read(self._try_number) != memory:
-            raise StateLost(_NOT_STORED)
-
     def save(self, memory: Memory) -> None:
         self.check_still_own()
         self._set("try", self._try_number, to_builtins(memory))
@@ -137,9 +148,6 @@ class TaskMemoryStore:
             f"clear the task until its try number is {later} or more."
         )
 
-    def record_sent(self, transfer_id: str) -> None:
-        pass
-
     def _read(self, try_number: int) -> Memory | None:
         return _decode(self._get("try", try_number))
 
@@ -147,10 +155,10 @@ class TaskMemoryStore:
         return self.values.get(f"{_KEY}_{what}_{try_number}", default=None)
 
     def _set(self, what: str, try_number: int, value: Any) -> None:
-        self.values.set(f"{_KEY}_{what}_{try_number}", value, retention=_never_expire())
+        self.values.set(f"{_KEY}_{what}_{try_number}", value, retention=NEVER_EXPIRE)
 
 
-class RowMemoryStore:
+class RowMemoryStore(MemoryStore):
     """Keeps the memory in a row that this try has claimed.
 
     :param expected: the newest try of this task that has stored a memory; 0 if none has.
@@ -158,7 +166,8 @@ class RowMemoryStore:
     """
 
     def __init__(self, row: MemoryRow, *, expected: int = 0, task: str = "") -> None:
-        self.values, self._row, self._expected, self._task = row, row, expected, task
+        self.values = self.row = row
+        self._expected, self._task = expected, task
 
     def begin(self) -> Remembered:
         memory = self.read()
@@ -167,28 +176,17 @@ class RowMemoryStore:
         return Remembered(memory, memory.writer.try_number >= self._expected)
 
     def read(self) -> Memory | None:
-        return _decode(self._row.get(_KEY))
-
-    def save_verified(self, memory: Memory) -> None:
-        self.save(memory)
-        if self.read() != memory:
-            raise StateLost(_NOT_STORED)
+        return _decode(self.row.get(_KEY))
 
     def save(self, memory: Memory) -> None:
-        self._row.set(_KEY, to_builtins(memory))
+        self.row.set(_KEY, to_builtins(memory))
 
     def check_still_own(self) -> None:
-        self._row.check_still_owner()
+        self.row.check_still_owner()
 
     def record_sent(self, transfer_id: str) -> None:
-        if not self._row.is_sent:
-            self._row.record_sent(transfer_id)
-
-
-_NOT_STORED: Final = (
-    "The task's state store does not return what was just written to it, so nothing was created. Check Airflow's API "
-    "server and the state store's backend, or the database of state_conn_id."
-)
+        if not self.row.is_sent:
+            self.row.record_sent(transfer_id)
 
 
 def _decode(stored: Any) -> Memory | None:
@@ -198,7 +196,28 @@ def _decode(stored: Any) -> Memory | None:
         raise StateLost(f"What an earlier try of this task has stored is invalid: {error}") from None
 
 
-def _never_expire() -> Any:
-    from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
+def state_store(context: Context) -> StateStore:
+    """Return what keeps the memory of the running task from try to try.
 
-    return NEVER_EXPIRE
+    Airflow's task state store, where Airflow has one (from 3.3 on) and ``state_conn_id`` is not set; otherwise the
+    task's row of the table, which the try has not claimed: see :class:`.MemoryRow`.
+
+    :raises NoMemoryTable: neither is there.
+    :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
+    """
+    native = context.get("task_state_store")
+    if native is not None and not get_option("state_conn_id"):
+        return native
+    return require_memory_place("Before Airflow 3.3, a delivery or a wait").open().of_task(TaskTry.of(context))
+
+
+def task_memory(context: Context, *, is_resumed: bool = False, newest_before: int = 0) -> MemoryStore:
+    """Return the memory of the running task instance.
+
+    :param is_resumed: the try was deferred before.
+    :param newest_before: the newest try that has begun before this process; 0 if none has.
+    """
+    values = state_store(context)
+    if isinstance(values, MemoryRow):
+        return RowMemoryStore(values, expected=newest_before)
+    return TaskMemoryStore(values, int(context["ti"].try_number), is_resumed=is_resumed)

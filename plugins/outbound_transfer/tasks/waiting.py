@@ -19,7 +19,7 @@ from outbound_transfer.airflow_compat.names import (
     conf,
     timezone,
 )
-from outbound_transfer.delivery.state_store import state_store
+from outbound_transfer.delivery.memory_store import state_store
 from outbound_transfer.delivery.task_facts import read_clears
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
