@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from outbound_transfer.airflow_compat.run_state import find_state
 from outbound_transfer.airflow_compat.task_loops import refuse_loop
 from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, scope_of, was_cleared_since
 from outbound_transfer.delivery.memory_store import MemoryStore, RowMemoryStore, task_memory
-from outbound_transfer.delivery.task_facts import TaskFacts, find_task_state
+from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.warehouse.config import require_memory_place
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse
@@ -99,7 +100,7 @@ def begin_delivery(
         own.withdraw(resend=True)
     own.draft.keep(Memory(facts.writer, scope, question=question))  # nothing of it can be sent any more
     row = _open_key(context, scope)
-    row.claim(lambda owner: find_task_state(context, *owner.task) not in _FINISHED)
+    row.claim(lambda owner: find_state(context, *owner.task) not in _FINISHED)
     keyed_facts = TaskFacts(context, is_resumed=row.is_resumed, delivery_key=key)
     keyed = Delivery(
         client,

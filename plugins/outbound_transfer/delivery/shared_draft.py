@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from outbound_transfer.airflow_compat.run_state import find_states, instance_name, iter_mappings
 from outbound_transfer.delivery.check import require_file_list
 from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.delivery.memory import Likeness, Memory, matches
 from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
 from outbound_transfer.delivery.search import SearchTarget, find_like
-from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY, iter_mappings, name_of
+from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
@@ -65,7 +66,7 @@ class Made(msgspec.Struct, frozen=True):
         """Store it as an XCom. Airflow removes those of a task when it starts anew, so what was superseded is there."""
         earlier = [Made(each, self.account, delivery_key=self.delivery_key) for each in self.superseded]
         ti = context["ti"]
-        made = msgspec.structs.replace(self, made_by=name_of(ti.task_id, ti.map_index))
+        made = msgspec.structs.replace(self, made_by=instance_name(ti.task_id, ti.map_index))
         ti.xcom_push(MADE_KEY, to_builtins([*earlier, made]))
 
 
@@ -133,7 +134,7 @@ class SharedDraft:
     def publish_files(self, records: Iterable[File]) -> None:
         """Store what this task has attached, for the task that sends."""
         attached = {"transfer_id": self.transfer_id, "files": to_builtins(list(records))}
-        by = name_of(self._ti.task_id, self._ti.map_index)
+        by = instance_name(self._ti.task_id, self._ti.map_index)
         self._ti.xcom_push(ATTACHED_KEY, {**attached, "made_by": self.made.made_by, "by": by})
 
     def send(self, observer: DeliveryObserver) -> Transfer:
@@ -203,7 +204,7 @@ class SharedDraft:
         """Check that what the tasks upstream say is about this draft: Airflow keeps what a skipped one said before."""
         made_by = self.made.made_by
         known = [one for one in self._pull_all(ATTACHED_KEY) if made_by and one.get("made_by") == made_by]
-        states = self.facts.find_states(self._upstream) if known else {}
+        states = find_states(self._ti, self._upstream) if known else {}
         for one in known:
             state, by = states.get(one["by"]), one["by"]
             if one["transfer_id"] != self.transfer_id or state != "success":

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta, timezone
+import time
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from outbound_transfer.airflow_compat.run_state import (
+    count_instances,
+    find_neighboring_runs,
+    find_state,
+    has_removed_tasks,
+    iter_mappings,
+    read_clears,
+)
 from outbound_transfer.airflow_compat.task_try import TaskTry
-from outbound_transfer.delivery.memory import Clears, Likeness, Memory, Writer
+from outbound_transfer.delivery.memory import Likeness, Memory, Writer
 from outbound_transfer.protocol.errors import TaskNotRunning
 
 if TYPE_CHECKING:
@@ -19,29 +27,11 @@ CLOCK_MARGIN: Final = 3_600.0
 #: The same where only exactly the same transfer counts: frequent runs may send such on purpose.
 EXACT_CLOCK_MARGIN: Final = 60.0
 
-#: Added to the time from which on other runs are looked for: a run may be made for a time to come.
-_FUTURE: Final = timedelta(days=3_650)
-
-#: The runs that are asked for what they made: those that were due last when a transfer was sent, and now.
-_MAX_NEIGHBORS: Final = 2
-
-#: How many task ids a request to Airflow names: they are in its URL.
-_MAX_TASK_IDS: Final = 100
-
 #: The XCom of a task with the transfers that it made in its run: each with its account and identity.
 MADE_KEY: Final = "outbound_transfer_made"
 
 #: The XCom of a task with the draft that it has removed: it was not sent.
 DISCARDED_KEY: Final = "outbound_transfer_discarded"
-
-
-def read_clears(context: Context) -> Clears:
-    """Return the task's ``max_tries`` and its run's ``clear_number``: a clear changes at least one, a retry neither.
-
-    A clear sets ``max_tries`` to the tries so far plus the retries, which may equal the old value; ``clear_number``
-    changes then too. A clear of another task in the run also changes ``clear_number``.
-    """
-    return int(context["ti"].max_tries), int(getattr(context.get("dag_run"), "clear_number", 0) or 0)
 
 
 class TaskFacts:
@@ -108,24 +98,12 @@ class TaskFacts:
 
     def has_removed_tasks(self) -> bool:
         """Return whether the run has a task that its DAG no longer has: this one may have been it."""
-        ti = self._context["ti"]
-
-        def is_removed() -> bool:
-            known = self._count_tasks()
-            return known < int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id]))
-
-        return is_removed() and is_removed()  # twice, as the scheduler may expand a mapped task between two counts
+        return has_removed_tasks(self._context)
 
     def has_other_indexes(self) -> bool:
         """Return whether the task is mapped over several items."""
         ti = self._context["ti"]
-        return self.is_mapped and int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[ti.task_id])) > 1
-
-    def _count_tasks(self) -> int:
-        """Return how many task instances of the run are of tasks that its DAG has."""
-        ti, task_ids = self._context["ti"], list(self._context["dag"].task_ids)
-        parts = [task_ids[at : at + _MAX_TASK_IDS] for at in range(0, len(task_ids), _MAX_TASK_IDS)]
-        return sum(int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=part)) for part in parts)
+        return self.is_mapped and count_instances(ti, [ti.task_id]) > 1
 
     def earliest_send(self, likeness: Likeness) -> float:
         """Return a time before which the delivery was not sent, in seconds since the epoch by the service's clock."""
@@ -140,25 +118,13 @@ class TaskFacts:
 
         False if it is not known: before Airflow 3.2, of a run without a logical date, or if the XComs were removed.
         """
-        ti = self._context["ti"]
+        ti, now = self._context["ti"], time.time()
+        at = now if sent_at is None else min(max(sent_at, 0), now)
+        then = datetime.fromtimestamp(at + CLOCK_MARGIN, timezone.utc)
         return any(
             (account, transfer_id) in _read_made(ti.xcom_pull(task_ids=ti.task_id, run_id=run_id, key=MADE_KEY))
-            for run_id in self._find_neighbors(sent_at)
+            for run_id in find_neighboring_runs(ti, [then], 0 if self.is_mapped else -1)
         )
-
-    def _find_neighbors(self, sent_at: float | None) -> Iterator[str]:
-        ti, now = self._context["ti"], datetime.now(timezone.utc)
-        if not hasattr(ti, "get_previous_ti"):  # before Airflow 3.2
-            return
-        at = now.timestamp() if sent_at is None else min(max(sent_at, 0), now.timestamp())
-        for before in (datetime.fromtimestamp(at, timezone.utc) + timedelta(seconds=CLOCK_MARGIN), now + _FUTURE):
-            for _ in range(_MAX_NEIGHBORS):
-                found = ti.get_previous_ti(logical_date=before, map_index=0 if self.is_mapped else -1)
-                if found is None or found.logical_date is None:
-                    break
-                before = found.logical_date
-                if found.run_id != ti.run_id:
-                    yield found.run_id
 
     def was_made_by_another_task(self, account: str, transfer_id: str) -> bool:
         """Return whether another task of the DAG has made a transfer in this run."""
@@ -173,51 +139,23 @@ class TaskFacts:
         others = [task_id for task_id in self._context["dag"].task_ids if task_id != ti.task_id]
         return bool(others) and (account, transfer_id) in _read_made(ti.xcom_pull(task_ids=others, key=key))
 
-    def find_states(self, task_ids: list[str]) -> Mapping[str, str]:
-        """Return the states of the run's instances of some tasks, by :func:`name_of`."""
-        ti = self._context["ti"]
-        found = ti.get_task_states(dag_id=ti.dag_id, map_index=None, task_ids=task_ids, run_ids=[ti.run_id])
-        return {name: str(state) for name, state in found.get(ti.run_id, {}).items()}
-
     def check_still_running(self) -> None:
         """Check with Airflow that this try should still run: a process can outlive the failure of its try.
 
         :raises TaskNotRunning: it should not.
         """
         ti = self._context["ti"]
-        now = find_task_state(self._context, ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
+        now = find_state(self._context, ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
         if now != "running":
             raise TaskNotRunning(
                 f"Airflow has given this try up (the task is {now or 'not known to it'}): nothing is sent"
             )
 
 
-def name_of(task_id: str, map_index: int | None) -> str:
-    """Return the name of a task instance in what :meth:`TaskFacts.find_states` returns."""
-    return task_id if map_index is None or map_index < 0 else f"{task_id}_{map_index}"
-
-
 def _describe_task(context: Context) -> str:
     identity = TaskTry.of(context)
     # With the start of the run: a run may be deleted and made anew under its id.
     return repr((*identity.task, identity.run_started_at))
-
-
-def find_task_state(context: Context, dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str | None:
-    """Return the state of a task instance, as Airflow knows it; None if it has none, or Airflow does not know it."""
-    index = map_index if map_index is not None and map_index >= 0 else None
-    states = context["ti"].get_task_states(dag_id=dag_id, map_index=index, task_ids=[task_id], run_ids=[run_id])
-    found = states.get(run_id, {}).get(task_id if index is None else f"{task_id}_{index}")
-    return None if found is None else str(found)
-
-
-def iter_mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the mappings in the XComs of several tasks, some of them mapped or without an XCom."""
-    if isinstance(pulled, Mapping):
-        yield pulled
-    elif isinstance(pulled, Iterable) and not isinstance(pulled, str):
-        for each in pulled:
-            yield from iter_mappings(each)
 
 
 def _read_made(pulled: Any) -> set[tuple[str, str]]:

@@ -207,7 +207,7 @@ class _Reminder(RedeliverFilesOperator):
         :raises AirflowSkipException: it was skipped before its send.
         :raises InvalidDelivery: it has sent nothing.
         """
-        from outbound_transfer.delivery.task_facts import find_task_state
+        from outbound_transfer.airflow_compat.run_state import find_state
         from outbound_transfer.protocol import flows
 
         ti, task_id = context["ti"], self.delivering_task_id
@@ -216,7 +216,7 @@ class _Reminder(RedeliverFilesOperator):
         first = client.run(flows.find_transfer(transfer_id)) if transfer_id else None
         if first and not first.is_draft:
             return first.id
-        state = find_task_state(context, ti.dag_id, ti.run_id, task_id, index)
+        state = find_state(context, ti.dag_id, ti.run_id, task_id, index)
         if state == "skipped":
             raise AirflowSkipException(f"Task '{task_id}' was skipped: there is nothing to remind of")
         raise InvalidDelivery(f"Task '{task_id}' has sent nothing (its state: {state}), so nobody is reminded")

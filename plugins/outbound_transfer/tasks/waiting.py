@@ -19,8 +19,8 @@ from outbound_transfer.airflow_compat.names import (
     conf,
     timezone,
 )
+from outbound_transfer.airflow_compat.run_state import read_clears
 from outbound_transfer.delivery.memory_store import state_store
-from outbound_transfer.delivery.task_facts import read_clears
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.errors import CallError

@@ -1,0 +1,90 @@
+"""What Airflow says of a task's run when a worker asks it: task instances, their states and XComs, and other runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: How many task ids a request to Airflow names: they are in its URL.
+_MAX_TASK_IDS: Final = 100
+
+#: Added to the time from which on other runs are looked for: a run may be made for a time to come.
+_FUTURE: Final = timedelta(days=3_650)
+
+#: The runs that are found for a time: those that were due last then, and now.
+_MAX_NEIGHBORS: Final = 2
+
+
+def read_clears(context: Context) -> tuple[int, int]:
+    """Return the task's ``max_tries`` and its run's ``clear_number``: a clear changes at least one, a retry neither.
+
+    A clear sets ``max_tries`` to the tries so far plus the retries, which may equal the old value; ``clear_number``
+    changes then too. A clear of another task in the run also changes ``clear_number``.
+    """
+    return int(context["ti"].max_tries), int(getattr(context.get("dag_run"), "clear_number", 0) or 0)
+
+
+def instance_name(task_id: str, map_index: int | None) -> str:
+    """Return the name of a task instance in what :func:`find_states` returns."""
+    return task_id if map_index is None or map_index < 0 else f"{task_id}_{map_index}"
+
+
+def find_states(ti: Any, task_ids: list[str]) -> Mapping[str, str]:
+    """Return the states of the run's instances of some tasks, by :func:`instance_name`."""
+    found = ti.get_task_states(dag_id=ti.dag_id, map_index=None, task_ids=task_ids, run_ids=[ti.run_id])
+    return {name: str(state) for name, state in found.get(ti.run_id, {}).items()}
+
+
+def find_state(context: Context, dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str | None:
+    """Return the state of a task instance; None if it has none, or Airflow does not know it."""
+    index = map_index if map_index is not None and map_index >= 0 else None
+    states = context["ti"].get_task_states(dag_id=dag_id, map_index=index, task_ids=[task_id], run_ids=[run_id])
+    found = states.get(run_id, {}).get(instance_name(task_id, index))
+    return None if found is None else str(found)
+
+
+def has_removed_tasks(context: Context) -> bool:
+    """Return whether the run has a task that its DAG no longer has."""
+    ti, task_ids = context["ti"], list(context["dag"].task_ids)
+    parts = [task_ids[at : at + _MAX_TASK_IDS] for at in range(0, len(task_ids), _MAX_TASK_IDS)]
+
+    def are_fewer() -> bool:
+        return sum(count_instances(ti, part) for part in parts) < count_instances(ti)
+
+    return are_fewer() and are_fewer()  # twice, as the scheduler may expand a mapped task between two counts
+
+
+def count_instances(ti: Any, task_ids: list[str] | None = None) -> int:
+    """Return how many task instances the run has, of all tasks or of some."""
+    only = {} if task_ids is None else {"task_ids": task_ids}
+    return int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], **only))
+
+
+def find_neighboring_runs(ti: Any, before: Iterable[datetime], map_index: int) -> Iterator[str]:
+    """Yield the ids of other runs of the task that were due last before each of these times, and of those to come.
+
+    None before Airflow 3.2, and none without a logical date.
+    """
+    if not hasattr(ti, "get_previous_ti"):
+        return
+    for due in (*before, datetime.now(timezone.utc) + _FUTURE):
+        for _ in range(_MAX_NEIGHBORS):
+            found = ti.get_previous_ti(logical_date=due, map_index=map_index)
+            if found is None or found.logical_date is None:
+                break
+            due = found.logical_date
+            if found.run_id != ti.run_id:
+                yield found.run_id
+
+
+def iter_mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings in the XComs of several tasks, some of them mapped or without an XCom."""
+    if isinstance(pulled, Mapping):
+        yield pulled
+    elif isinstance(pulled, Iterable) and not isinstance(pulled, str):
+        for each in pulled:
+            yield from iter_mappings(each)
