@@ -204,7 +204,7 @@ class Client(_BaseClient):
 
         def send(request: Call[Any]) -> Response:
             retries.begin()
-            self._checks.begin_attempt()
+            self._checks.record_request()
             return self._send(request)
 
         try:
@@ -238,12 +238,12 @@ class Client(_BaseClient):
         if before_attempt:
             try:
                 with self._progress.pending():
-                    self._checks.run(before_attempt, self._reserve_round)
+                    self._checks.run(before_attempt, self._reserve_checks)
             except CallError as error:
                 raise _AttemptPrevented(error) from None
         self._check_may_send(call)
 
-    def _reserve_round(self, calls: int) -> None:
+    def _reserve_checks(self, calls: int) -> None:
         if self._allowance:
             self._reserved_times += [self._clock() + self._reserve_in(self._allowance) for _ in range(calls)]
 
