@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowTaskTimeout
 from outbound_transfer.client import client
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -18,7 +18,7 @@ from outbound_transfer.operators.transfer import (
     DeliverFilesOperator,
     SendTransferOperator,
 )
-from outbound_transfer.protocol.errors import ChecksOutdated
+from outbound_transfer.protocol.errors import ChecksOutdated, NotFound
 from outbound_transfer.protocol.messages import Operation
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after
 
@@ -164,3 +164,19 @@ def _after(ti: FakeTaskInstance, seconds: float) -> Any:
         return ask(*arguments, **options)
 
     return ask_late
+
+
+def test_an_execution_timeout_while_it_waits_for_a_slot_leaves_nothing_in_doubt(deliver, sandbox, hook) -> None:
+    """Every attempt at the send was refused, so the draft is removed, as after every error that ends the task."""
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    ti = deliver(deferrable=False)
+
+    def time_out(seconds: float) -> None:
+        raise AirflowTaskTimeout("Timeout, PID: 1")
+
+    ti.time.sleep = time_out
+    with pytest.raises(AirflowTaskTimeout) as failed:
+        ti.run()
+    assert ti.xcoms["transfer_id"] not in str(failed.value)
+    with pytest.raises(NotFound):
+        hook.get_transfer(ti.xcoms["transfer_id"])
