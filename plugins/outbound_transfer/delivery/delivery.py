@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -21,15 +21,9 @@ from outbound_transfer.delivery.check import check_sent, describe_changes
 from outbound_transfer.delivery.decision import Action, ById, Check, Decision, Intent, Phase, Reason, Step, decide
 from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
-from outbound_transfer.delivery.memory import (
-    Likeness,
-    Memory,
-    Scope,
-    digest,
-    licence_of,
-    was_cleared_since,
-)
+from outbound_transfer.delivery.memory import Likeness, Memory, Scope, digest, licence_of, was_cleared_since
 from outbound_transfer.delivery.observer import DeliveryObserver
+from outbound_transfer.delivery.refusal import refusal
 from outbound_transfer.files.attached import holds_exactly
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound
 from outbound_transfer.protocol.identity import identity_of
@@ -42,9 +36,6 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.order import Order
     from outbound_transfer.delivery.task_facts import TaskFacts
     from outbound_transfer.protocol.models import Transfer
-
-_GIVE_KEY: Final = "give it another delivery_key."
-_RESEND: Final = "set resend=True and clear the task"
 
 
 class DraftOutdated(Exception):
@@ -317,19 +308,10 @@ class Delivery:
                 scope=self.scope,
                 files={},
             )
-        key = self.facts.delivery_key
         if not differences and memory.input and order:
             differences = ", ".join(memory.input.differences(order.new, order.files)) or "phones or security_answer"
-        text = reason.value.format(
-            subject=f"Delivery key {key!r}" if key else "This run",
-            transfer_id=found.id if found else memory.draft_id,
-            differences=differences or "another delivery_key",
-            then=memory.scope.account,
-            now=self.scope.account,
-            resend=_GIVE_KEY if key else f"{_RESEND}.",
-            new_delivery=_GIVE_KEY if key else f"trigger a new DAG run, or {_RESEND}.",
-        )
-        return AlreadyDelivered(text)
+        transfer_id = found.id if found else memory.draft_id
+        return refusal(reason, transfer_id, differences, memory.scope, self.scope, self.facts.delivery_key)
 
     @contextmanager
     def closing(self, is_final: Callable[[BaseException], bool], open_client: Callable[[], Client]) -> Iterator[None]:

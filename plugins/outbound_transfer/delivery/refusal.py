@@ -1,0 +1,36 @@
+"""The error of a delivery that is refused, in words that say what to do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from outbound_transfer.delivery.decision import Reason
+from outbound_transfer.delivery.memory import Scope
+from outbound_transfer.protocol.errors import AlreadyDelivered
+
+_GIVE_KEY: Final = "give it another delivery_key."
+_RESEND: Final = "set resend=True and clear the task"
+
+
+def refusal(
+    reason: Reason, transfer_id: str, differences: str, then: Scope, now: Scope, delivery_key: str
+) -> AlreadyDelivered:
+    """Return the error.
+
+    :param transfer_id: of what was sent, or may have been.
+    :param differences: of what is to be delivered from that; "" if there are none.
+    :param then: where that was made.
+    :param now: where the connection leads.
+    :param delivery_key: "" if the task instance identifies the delivery.
+    """
+    return AlreadyDelivered(
+        reason.value.format(
+            subject=f"Delivery key {delivery_key!r}" if delivery_key else "This run",
+            transfer_id=transfer_id,
+            differences=differences or "another delivery_key",
+            then=then.account,
+            now=now.account,
+            resend=_GIVE_KEY if delivery_key else f"{_RESEND}.",
+            new_delivery=_GIVE_KEY if delivery_key else f"trigger a new DAG run, or {_RESEND}.",
+        )
+    )
