@@ -76,6 +76,15 @@ def test_a_delivery_uses_a_call_for_each_file_and_two_more(task, sandbox, files)
     assert billed(sandbox) == 1
 
 
+def test_three_tasks_read_the_draft_before_they_fill_it_and_before_they_send_it(task, sandbox, files) -> None:
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    task(AttachFilesOperator, transfer_id=draft, files=files).run()
+    task(SendTransferOperator, transfer_id=draft).run()
+
+    fill = ["GET transfer", "POST files", "POST files", "POST files"]
+    assert calls(sandbox) == ["POST transfers", *fill, "GET transfer", "POST send"]
+
+
 def test_a_clear_after_the_send_returns_the_same_transfer(task, sandbox, files) -> None:
     ti = task(DeliverFilesOperator, files=files, **DELIVERY)
     first = ti.run()
