@@ -146,8 +146,8 @@ def get_provider_info() -> dict[str, Any]:
                     "state_conn_id": {
                         "description": (
                             "Connection of the SQL database where deliveries keep their state from try to try. If it "
-                            "is empty, they use Airflow's task state store; before Airflow 3.3, the connection of the "
-                            "ledger, or Airflow Variables if there is no ledger."
+                            "is empty, they use Airflow's task state store; before Airflow 3.3, and for delivery keys, "
+                            "the connection of the ledger, or a file if all of Airflow runs on one machine."
                         ),
                         "version_added": "0.1.0",
                         "type": "string",

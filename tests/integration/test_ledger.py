@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -33,8 +37,9 @@ from outbound_transfer.protocol.models import to_summary_dict
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.warehouse.deliveries import DeliveryTables
 from outbound_transfer.warehouse.tables import DELIVERIES
+from support.repository import REPOSITORY
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, dying_after
-from support.timeouts import eventually
+from support.timeouts import TEST_TIMEOUT, eventually
 from support.warehouses import duckdb_hook, sqlite_hook
 
 CONTENTS = {"a.csv": b"a,b\n" * 1_000, "b.csv": b"", "c.csv": b"x" * 2_500_000}
@@ -475,6 +480,38 @@ def test_a_send_whose_end_nobody_has_seen_is_in_doubt(task, sandbox, files, fetc
     ti.clear()
     ti.run()
     assert row_of(fetch)["status"] == "pending"
+
+
+#: Delivers a file, and is killed when the service has sent it. Writing to the ledger takes longer than that.
+KILLED = """
+import os, signal, sys, time
+from types import SimpleNamespace
+from outbound_transfer.client import client
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.messages import Operation
+from outbound_transfer.warehouse.deliveries import DeliveryTables
+from support.tasks import FakeTaskInstance
+
+send, save = client.send, DeliveryTables.save
+
+def send_and_die(*arguments):
+    received = send(*arguments)
+    if arguments[2].operation is Operation.SEND:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return received
+
+client.send, DeliveryTables.save = send_and_die, lambda *arguments: (time.sleep(0.3), save(*arguments))
+task = DeliverFilesOperator(task_id="deliver", files=sys.argv[1], subject="Report", recipients="ann@example.com")
+FakeTaskInstance(lambda: task, SimpleNamespace(sleep=time.sleep, clock=time.monotonic)).run()
+"""
+
+
+def test_a_send_whose_process_is_killed_is_in_doubt(sandbox, connection, files, fetch) -> None:
+    command = [sys.executable, "-c", KILLED, files[0]]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY / "tests")}
+    killed = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TEST_TIMEOUT, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (row_of(fetch)["transfer_id"], row_of(fetch)["status"]) == (sandbox.assert_sent_once(), "in doubt")
 
 
 @pytest.mark.parametrize("deferrable", [True, False])

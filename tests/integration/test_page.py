@@ -325,6 +325,21 @@ def test_a_task_that_failed_before_its_draft_is_shown_with_its_error(
     assert tab.count("no file matches") == 1
 
 
+def test_what_is_in_doubt_has_a_tile_of_its_own_that_leads_to_it(
+    as_user: Callable[..., Any], warehouse: Warehouse
+) -> None:
+    fill(warehouse)
+    of_task: dict[str, Any] = {"dag_id": "open", "conn_id": "plain", "run_id": "r", "task_id": "deliver"}
+    now = datetime.now(timezone.utc)
+    ledger.insert(warehouse, DELIVERIES, [ledger.delivery("t-doubt", now, status="in doubt", **of_task)])
+    tiles = dict(
+        re.findall(r'class="tile [a-z-]+" href="(\S+?)#deliveries"><span>In \w+</span><b>(\d+)', as_user(PAGE).text)
+    )
+    assert tiles == {"?status=in-flight": "3", "?status=in+doubt": "1"}
+    for status, is_shown in (("in doubt", True), ("in-flight", False)):
+        assert ("t-doubt" in as_user(PAGE, status=status).text) is is_shown
+
+
 # ------------------------------------------------------------------------------------------------------- one machine
 
 

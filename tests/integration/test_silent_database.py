@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,10 @@ from outbound_transfer.cluster.database import (
     SharedDatabase,
     find_database,
 )
+from outbound_transfer.ledger.config import LedgerConfig, find_ledger_connection, open_ledger
+from outbound_transfer.queries.connection import query_result
+from outbound_transfer.warehouse import connection, sockets
+from outbound_transfer.warehouse.config import MemoryPlace
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.key_allowance import Key, KeyAllowance
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
@@ -123,12 +128,56 @@ def test_a_silent_client_keeps_no_lock(scene: Scene) -> None:
 @pytest.mark.parametrize(("timeout", "idle"), [(None, IDLE_SECONDS), (LOCK_TIMEOUT, LOCK_TIMEOUT)])
 def test_the_kernel_probes_a_server_that_says_nothing(scene: Scene, timeout: float | None, idle: float) -> None:
     with Warehouse(scene.proxied, timeout=timeout).read() as tx:
-        connection = getattr(tx, "connection", None) or tx._inner.connection
-        with closing(socket.socket(fileno=os.dup(connection.fileno()))) as opened:
+        inner = getattr(tx, "connection", None) or tx._inner.connection
+        with closing(socket.socket(fileno=os.dup(inner.fileno()))) as opened:
             assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle
             assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) <= idle
             assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 3 * idle * 1_000
+
+
+@pytest.fixture
+def silent_postgres(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentProxy]:
+    """A server that says nothing to whoever connects to it, behind the connection `silent`."""
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 2)  # the least that the driver knows
+    with silent_proxy(f"{postgres.host}/.s.PGSQL.5432") as proxy:
+        monkeypatch.setenv("AIRFLOW_CONN_SILENT", postgres.connection_by_port(proxy.port))
+        yield proxy
+
+
+def query() -> None:
+    with query_result("silent", "SELECT 1 AS one"):
+        pass
+
+
+def read_memory() -> None:
+    MemoryPlace("silent").open().clean(utc_now())
+
+
+def read_ledger() -> None:
+    config = LedgerConfig("silent", "", None)
+    with open_ledger(config, 1.0, find_ledger_connection(config)).read():
+        pass
+
+
+@pytest.mark.parametrize("connect", [query, read_memory, read_ledger])
+def test_a_server_that_is_silent_at_the_login_is_given_up(
+    silent_postgres: SilentProxy, connect: Callable[[], None]
+) -> None:
+    silent_postgres.silence(b"postgres", is_delivered=False)
+    with ThreadPoolExecutor() as pool:
+        try:
+            with pytest.raises(Exception, match="timeout"):
+                pool.submit(connect).result(TEST_TIMEOUT)
+        finally:
+            silent_postgres.close()  # what waits without end is let go
+
+
+def test_the_kernel_probes_the_server_of_a_query(silent_postgres: SilentProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    probed: list[tuple[int, float]] = []
+    monkeypatch.setattr(sockets, "limit_silence", lambda sock, seconds: probed.append((sock.getpeername()[1], seconds)))
+    query()
+    assert probed == [(silent_postgres.port, IDLE_SECONDS)]
 
 
 def test_the_shared_database_of_airflows_connection(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.schema import FEED, GROUPS, ensure_schema
-from outbound_transfer.warehouse.tables import EVENTS
-from outbound_transfer.warehouse.timestamps import utc_now
+from outbound_transfer.warehouse.schema import GROUPS, TableGroup, ensure_schema
+from outbound_transfer.warehouse.tables import SCHEMA_VERSION
+from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 from support import mariadb, postgres
 from support.feed_pages import PAGES
 from support.timeouts import TEST_TIMEOUT
@@ -108,9 +109,24 @@ def increment(number: int, place: RunLocation, times: int) -> None:
 
 def use_tables(number: int, place: RunLocation, prefix: str, group: str) -> None:
     """Create a group of tables, as a task does that reuses its connection."""
+    _use(place, prefix, next(each for each in GROUPS if each.name == group))
+
+
+def use_all_tables(number: int, place: RunLocation, prefix: str) -> None:
+    """Create all groups of tables, each process in another order: two begin with one, and two with the next."""
+    for group in _in_own_order(number):
+        _use(place, prefix, group)
+
+
+def _in_own_order(number: int) -> tuple[TableGroup, ...]:
+    first = number // 2 % len(GROUPS)
+    return GROUPS[first:] + GROUPS[:first]
+
+
+def _use(place: RunLocation, prefix: str, group: TableGroup) -> None:
     warehouse = place.warehouse(prefix)
     with warehouse.reuse_connection():
-        ensure_schema(warehouse, next(each for each in GROUPS if each.name == group), utc_now())
+        ensure_schema(warehouse, group, utc_now())
 
 
 def load_feed(number: int, place: RunLocation, prefix: str) -> None:
@@ -122,20 +138,24 @@ def load_feed(number: int, place: RunLocation, prefix: str) -> None:
 
 
 def upgrade(number: int, place: RunLocation, prefix: str, version: int) -> None:
-    """Upgrade the tables of the feed by invented steps: one changes a table, the next one counts itself."""
-    group = replace(FEED, version=version, migrations={2: _add_column, 3: _count})
-    ensure_schema(place.warehouse(prefix), group, utc_now())
+    """Upgrade all groups, each process in another order: one invented step changes a table, the next counts itself."""
+    for group in _in_own_order(number):
+        steps = {2: partial(_change_table, group), 3: partial(_count, group)}
+        ensure_schema(place.warehouse(prefix), replace(group, version=version, migrations=steps), utc_now())
 
 
-def _add_column(warehouse: Warehouse, tx: Any) -> None:
-    tx.execute(f"SELECT * FROM {warehouse.name(EVENTS)} WHERE 1 = 0", ())
+def _change_table(group: TableGroup, warehouse: Warehouse, tx: Any) -> None:
+    table = warehouse.name(group.tables[0])
+    tx.execute(f"SELECT * FROM {table} WHERE 1 = 0", ())
     names = [column[0].lower() for column in tx.description]
     tx.fetchall()
     time.sleep(0.05)  # longer than processes are apart
     if "invented" not in names:
-        tx.execute(f"ALTER TABLE {warehouse.name(EVENTS)} ADD COLUMN invented text", ())
+        tx.execute(f"ALTER TABLE {table} ADD COLUMN invented text", ())
+    warehouse.insert(tx, SCHEMA_VERSION, [(f"steps of {group.name}", 0, format_timestamp(utc_now()))])
 
 
-def _count(warehouse: Warehouse, tx: Any) -> None:
+def _count(group: TableGroup, warehouse: Warehouse, tx: Any) -> None:
     time.sleep(0.05)
-    warehouse.run(tx, "UPDATE {feed_cursor} SET [cursor] = [cursor] + 1")
+    counted = (f"steps of {group.name}",)
+    warehouse.run(tx, "UPDATE {schema_version} SET [version] = [version] + 1 WHERE [component] = ?", counted)

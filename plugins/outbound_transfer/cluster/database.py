@@ -14,9 +14,9 @@ from math import inf
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from outbound_transfer.ledger.config import find_connection
+from outbound_transfer.airflow_compat.connections import with_parsed_extra
 from outbound_transfer.warehouse.config import state_conn_id, table_naming
-from outbound_transfer.warehouse.connection import open_warehouse
+from outbound_transfer.warehouse.connection import find_connection, open_warehouse
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.timestamps import utc_now
 
@@ -242,7 +242,7 @@ def find_database(purpose: str) -> SharedDatabase | None:
         known = _databases.get(key)
         if not conn_id or (key in _databases and not (known and known.has_failed)):
             return known
-        connection, naming = find_connection(conn_id), table_naming()
+        connection, naming = with_parsed_extra(find_connection(conn_id)), table_naming()
     except Exception as error:
         log.warning("This process cannot %s: %s: %s", purpose, type(error).__name__, error)
         return None

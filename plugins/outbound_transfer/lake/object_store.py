@@ -155,10 +155,15 @@ class LocalStore(ObjectStore):
         folder = Path(self.root, _TEMPORARY)
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / uuid.uuid4().hex
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            error.filename = error.filename or str(temporary)  # of a full disk, the error names no file
+            temporary.unlink(missing_ok=True)
+            raise
         return str(temporary)
 
 

@@ -38,7 +38,7 @@ class BackgroundWriter(Generic[T]):
         self._started_at: float | None = None
         self._pending: dict[Hashable, Callable[[T], None]] = {}
         self._changed = threading.Condition()
-        self._is_closed = self.has_failed = False
+        self._is_closed = self._is_writing = self.has_failed = False
         self._thread: threading.Thread | None = None
 
     def submit(self, key: Hashable, write: Callable[[T], None]) -> None:
@@ -85,6 +85,13 @@ class BackgroundWriter(Generic[T]):
         for key, write in pending.items():
             self.submit(key, write)
 
+    def flush(self, timeout: float) -> bool:
+        """Wait until what was submitted has run, at most ``timeout`` seconds; return whether it has."""
+        if not self.is_alive:
+            return not self._pending
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._pending or self._is_writing), timeout)
+
     def close(self, timeout: float) -> bool:
         """Wait until all writes have run, at most ``timeout`` seconds; return whether they have."""
         with self._changed:
@@ -107,7 +114,10 @@ class BackgroundWriter(Generic[T]):
 
     def _next(self) -> Callable[[T], None] | None:
         with self._changed:
+            self._is_writing = False
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._pending or self._is_closed)
+            self._is_writing = bool(self._pending)
             return self._pending.pop(next(iter(self._pending))) if self._pending else None
 
     def _log_once(self, error: Exception) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.airflow_compat.connections import with_parsed_extra
-from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.warehouse.config import get_option, get_switch, table_naming
-from outbound_transfer.warehouse.connection import open_warehouse
+from outbound_transfer.warehouse.connection import find_connection, open_warehouse
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables
 from outbound_transfer.warehouse.local_file import SqliteFileHook, find_local_file
@@ -70,19 +68,9 @@ def is_ledger_missing() -> bool:
     return False
 
 
-def find_connection(conn_id: str) -> Connection:
-    """Return a database's connection, for another thread to use: a lookup uses the one socket to Airflow, like the
-    task's own requests.
-    """
-    connection: Connection = BaseHook.get_connection(conn_id)
-    if connection.conn_type == "postgres":
-        connection.extra = json.dumps({"connect_timeout": int(DB_TIMEOUT), **connection.extra_dejson})
-    return with_parsed_extra(connection)
-
-
 def find_ledger_connection(config: LedgerConfig) -> Connection | None:
-    """Return the ledger's connection, as :func:`find_connection` does; None if the ledger is a file."""
-    return find_connection(config.conn_id) if config.file is None else None
+    """Return the ledger's connection, for another thread to use; None if the ledger is a file."""
+    return with_parsed_extra(find_connection(config.conn_id)) if config.file is None else None
 
 
 def open_ledger(config: LedgerConfig, timeout: float, connection: Connection | None = None) -> Warehouse:

@@ -56,12 +56,13 @@ def _ignore(update: DeliveryUpdate | DeliveryFailure) -> None:
 
 
 class DeliveryRecorder(DeliveryObserver):
-    """Records the steps of a task's deliveries. A step never raises and does not wait for the ledger.
+    """Records the steps of a task's deliveries. A step never raises, and only a send waits for the ledger.
 
     :param account: returns the name of the deliveries' account; called only for a task that has a transfer.
     :param task: the task; None if there is no ledger, and nothing is recorded then.
     :param submit: called with each :class:`DeliveryUpdate`, which has all that is known about one delivery so far, and
         with the :class:`DeliveryFailure` of a try that has no draft.
+    :param flush: called before a send; returns when what was submitted is written, or a while later.
     :param subject: subject of the draft that the task makes; None if it makes none.
     :param shows_recipients: whether the recipients are recorded, and not only their number.
     """
@@ -72,11 +73,12 @@ class DeliveryRecorder(DeliveryObserver):
         task: TaskRef | None = None,
         submit: Callable[[DeliveryUpdate | DeliveryFailure], Any] = _ignore,
         *,
+        flush: Callable[[], object] = lambda: None,
         subject: str | None = None,
         shows_recipients: bool = True,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._account, self._task, self._submit, self._clock = account, task, submit, clock
+        self._account, self._task, self._submit, self._flush, self._clock = account, task, submit, flush, clock
         self._subject, self._shows_recipients = subject, shows_recipients
         self._updates: dict[str, DeliveryUpdate] = {}
         self._current = ""
@@ -133,8 +135,10 @@ class DeliveryRecorder(DeliveryObserver):
 
     @_never_raises
     def record_send(self, transfer_id: str, *, in_doubt: bool) -> None:
-        """Record that a send has begun, or that it was not applied."""
+        """Record that a send begins, before it does: its process may be killed. Or record that it was not applied."""
         self._change(transfer_id, status=IN_DOUBT if in_doubt else DRAFT)
+        if in_doubt:
+            self._flush()
 
     @_never_raises
     def record_draft_removed(self, transfer_id: str) -> None:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: Maximum number of seconds that the end or the deferral of a task waits for the ledger.
 FLUSH_TIMEOUT: Final = 3.0
 
+#: Maximum number of seconds that a send waits until the ledger has it in doubt.
+SEND_TIMEOUT: Final = 1.0
+
 
 @contextmanager
 def record_task(operator: Any, context: Context, account: Callable[[], str]) -> Iterator[DeliveryRecorder]:
@@ -85,6 +88,7 @@ def _open(
         account,
         _task(operator, context),
         submit,
+        flush=lambda: writer.flush(SEND_TIMEOUT),
         # An operator with a subject makes a draft.
         subject=str(operator.subject or "") if hasattr(operator, "subject") else None,
         shows_recipients=config.shows_recipients,

@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator, XComArg
 
 from outbound_transfer.airflow_compat.names import NEVER_EXPIRE, AirflowSkipException
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.operators.transfer_task import SendingOperator
 from outbound_transfer.protocol.addresses import duplicate_addresses, normalize_address
 from outbound_transfer.protocol.errors import AlreadyDelivered, InvalidDelivery
 from outbound_transfer.protocol.identity import identity_of
@@ -90,11 +91,30 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     ) -> None:
         super().__init__(subject=subject, message=message, recipients=recipients, security=security, **kwargs)
         self.transfer_id = transfer_id
-        if isinstance(transfer_id, XComArg) and self.trigger_rule in _RULES_THAT_SKIP:
+        if isinstance(transfer_id, XComArg):
+            self._check_trigger_rule("transfer_id is the output of a task, which is directly upstream by that")
+
+    def set_upstream(self, task_or_task_list: Any, edge_modifier: Any = None) -> None:
+        super().set_upstream(task_or_task_list, edge_modifier)
+        for task in task_or_task_list if isinstance(task_or_task_list, Sequence) else [task_or_task_list]:
+            self._check_upstream(task)
+
+    def update_relative(self, other: Any, upstream: bool = True, edge_modifier: Any = None) -> None:
+        super().update_relative(other, upstream, edge_modifier)
+        if upstream:
+            self._check_upstream(other)
+
+    def _check_upstream(self, node: Any) -> None:
+        for task in node.leaves:
+            if isinstance(task, SendingOperator):
+                self._check_trigger_rule(f"'{task.task_id}' is directly upstream, and delivers")
+
+    def _check_trigger_rule(self, reason: str) -> None:
+        """:raises InvalidDelivery: Airflow would skip the task because the delivery before it has succeeded."""
+        if self.trigger_rule in _RULES_THAT_SKIP:
             raise InvalidDelivery(
-                f"{self.task_id}: transfer_id is the output of a task, which is directly upstream by that. After its "
-                f"success, the trigger rule '{self.trigger_rule.value}' skips this task, or it runs without a delivery."
-                " Use remind_recipients(…), which takes the task that delivers"
+                f"{self.task_id}: {reason}. After its success, the trigger rule '{self.trigger_rule.value}' skips this "
+                "task, or it runs without a delivery. Use remind_recipients(…), which takes the task that delivers"
             )
 
     def begin(self, client: Client, context: Context) -> Delivery:
@@ -233,8 +253,14 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
         the result of a function of ``@task.deliver_files``. The reminder takes its files or queries, recipients and
         options; the files must have the names and sizes of those that were sent.
     :param arguments: of :class:`RedeliverFilesOperator`, such as ``subject``, ``message`` or ``retries``.
-    :raises InvalidDelivery: the other task delivers nothing, or is mapped otherwise than this one.
+    :raises InvalidDelivery: the other task delivers nothing, or is mapped otherwise than this one; or it is given a
+        trigger rule, by which Airflow may skip it.
     """
+    if (rule := arguments.setdefault("trigger_rule", "all_done")) != "all_done":
+        raise InvalidDelivery(
+            f"{task_id}: trigger_rule {str(rule)!r:.100} may skip the reminder without a word, or run it before the "
+            f"delivery. Leave it out: a reminder runs when all before it has finished, and skips if nobody is left"
+        )
     task = getattr(delivery, "operator", delivery)
     if not isinstance(task, DeliverFilesOperator):
         raise InvalidDelivery(
@@ -243,7 +269,7 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
         )
     given = {name: getattr(task, name) for name in _names_of_content(type(task)) if hasattr(task, name)}
     kind = type("RemindRecipientsOperator", (_Reminder, type(task)), {"__doc__": remind_recipients.__doc__})
-    given |= {"subject": None, "message": None, "trigger_rule": "all_done", **arguments}
+    given |= {"subject": None, "message": None, **arguments}
     reminder: _Reminder = kind(task_id=task_id, transfer_id=None, **given)
     if reminder.get_closest_mapped_task_group() is not task.get_closest_mapped_task_group():
         raise InvalidDelivery(f"{task_id}: it and '{task.task_id}' must be in the same mapped task group")

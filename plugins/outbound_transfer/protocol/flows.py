@@ -165,7 +165,7 @@ def create_draft(new: NewTransfer) -> Flow[Transfer]:
 
 
 def attach(transfer_id: str, upload: Upload, *, check_unchanged: Callable[[], None]) -> Flow[File]:
-    """Attach one file to a draft, so that the draft has exactly its bytes (docs/guarantees.md#the-right-bytes).
+    """Attach one file to a draft, so that the draft has exactly its bytes (docs/guarantees.md#sent-as-intended).
 
     :param check_unchanged: raises :class:`SourceChanged` if the source is no longer what ``upload`` describes.
     :raises FileConflict: the draft has a file of this name, which this call did not attach.

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import timezone, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
-from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.queries.errors import QueryFailed, describe_error, mask_values, redact_parameters
 from outbound_transfer.queries.read_only import open_cursor
 from outbound_transfer.queries.rows import Batch, Result
 from outbound_transfer.queries.values import normalize_column
-from outbound_transfer.warehouse.connection import require_sql_hook
+from outbound_transfer.warehouse.connection import find_connection, sql_hook
+from outbound_transfer.warehouse.sockets import probe_server
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -50,11 +50,12 @@ def query_result(
     :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
     :raises QueryFailed: the database cannot be reached or refuses the query, or the query returns no columns.
     """
-    airflow_connection = BaseHook.get_connection(sql_conn_id)
+    airflow_connection = find_connection(sql_conn_id)
     errors = DatabaseErrors(airflow_connection)
-    hook = require_sql_hook(airflow_connection.get_hook(hook_params=dict(hook_params or {})), sql_conn_id)
+    hook = sql_hook(airflow_connection, hook_params)
     with errors.translated("cannot be opened"):
         opened = hook.get_conn()
+    probe_server(opened)
     query = _Query(opened, errors, sql, parameters, zone)
     try:
         yield query.run()

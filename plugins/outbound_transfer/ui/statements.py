@@ -15,6 +15,7 @@ from sqlalchemy.sql.elements import BindParameter, ColumnElement
 from sqlalchemy.sql.selectable import FromClause
 
 from outbound_transfer.protocol.models import DRAFT
+from outbound_transfer.protocol.outcomes import IN_DOUBT
 from outbound_transfer.ui.filters import IN_FLIGHT, LEDGER_TERMINAL_STATUSES, WITH_ERROR
 from outbound_transfer.ui.rows import (
     AllowanceRow,
@@ -138,7 +139,7 @@ def page(schema: Schema, dag_count: int, status: str, is_search: bool, position:
     if status == WITH_ERROR:
         conditions.append(d.error.is_not(None))
     elif status == IN_FLIGHT:
-        conditions.append(deliveries.status.not_in((DRAFT, *LEDGER_TERMINAL_STATUSES)))
+        conditions.append(deliveries.status.not_in((DRAFT, IN_DOUBT, *LEDGER_TERMINAL_STATUSES)))
     elif status:
         conditions.append(deliveries.status == status)
     if is_search:

@@ -14,7 +14,7 @@ from outbound_transfer.client.settings import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.client.web_links import transfer_url
 from outbound_transfer.files.progress import format_bytes
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
-from outbound_transfer.protocol.outcomes import REHEARSED
+from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui.filters import DELETED, LEDGER_TERMINAL_STATUSES
 from outbound_transfer.ui.formatting import DASH, format_duration, parse_timestamp
@@ -29,6 +29,7 @@ MAX_FEED_LAG: Final = 600
 OUTCOMES: Final = {
     "complete": ("Complete", (COMPLETE,)),
     "in-flight": ("In flight", ()),
+    "in-doubt": ("In doubt", (IN_DOUBT,)),
     "expired": ("Expired", (EXPIRED,)),
     "canceled": ("Canceled or deleted", (CANCELED, DISCARDED, REHEARSED, DELETED)),
     "draft": ("Not sent", (DRAFT,)),

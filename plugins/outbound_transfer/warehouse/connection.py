@@ -1,8 +1,10 @@
-"""The warehouse behind an Airflow connection."""
+"""The SQL database behind an Airflow connection."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.warehouse.database import Warehouse
@@ -14,20 +16,35 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 
-def require_sql_hook(hook: Any, conn_id: str) -> DbApiHook:
-    """Return the hook of a connection if it is one of a SQL database.
+#: Seconds within which a server lets a client in; the driver of PostgreSQL would wait without end.
+CONNECT_TIMEOUT: Final = 10
 
-    :raises NotASqlConnection: it is not a ``DbApiHook``.
+
+def find_connection(conn_id: str) -> Connection:
+    """Return a connection, whose extra has a limit for a server that is silent while it is connected to."""
+    connection: Connection = BaseHook.get_connection(conn_id)
+    if connection.conn_type == "postgres":
+        connection.extra = json.dumps({"connect_timeout": CONNECT_TIMEOUT, **connection.extra_dejson})
+    return connection
+
+
+def sql_hook(connection: Connection, hook_params: Mapping[str, Any] | None = None) -> DbApiHook:
+    """Return the hook of a connection of a SQL database, which does not look it up again.
+
+    :param connection: of :func:`find_connection`.
+    :raises NotASqlConnection: the hook is not a ``DbApiHook``.
     :raises UnsupportedWarehouse: its database is known not to work.
     """
     from airflow.providers.common.sql.hooks.sql import DbApiHook
 
+    hook, conn_id = connection.get_hook(hook_params=dict(hook_params or {})), connection.conn_id
     if not isinstance(hook, DbApiHook):
         check_names([getattr(hook, "conn_type", None)])
         raise NotASqlConnection(
             f"connection '{conn_id}' is not a SQL connection (its hook is not a DbApiHook). Name the connection "
             "of a SQL database"
         )
+    hook.get_connection = lambda other: connection if other == conn_id else BaseHook.get_connection(other)
     return hook
 
 
@@ -46,7 +63,5 @@ def open_warehouse(
     :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
     :raises UnsupportedWarehouse: its database is known not to work.
     """
-    hook = require_sql_hook(connection.get_hook() if connection else BaseHook.get_hook(sql_conn_id), sql_conn_id)
-    if connection:  # the hook would look it up for each statement
-        hook.get_connection = lambda _: connection
+    hook = sql_hook(connection or find_connection(sql_conn_id))
     return Warehouse(hook, prefix=prefix, schema=schema, timeout=timeout)

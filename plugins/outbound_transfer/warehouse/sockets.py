@@ -59,6 +59,13 @@ class OpenSockets:
                     duplicate.shutdown(socket.SHUT_RDWR)
 
 
+def probe_server(connection: Any) -> None:
+    """Let the kernel probe a connection's server that says nothing, if the driver has a ``fileno()``."""
+    if (duplicate := _duplicate_socket(connection)) is not None:
+        with duplicate:
+            limit_silence(duplicate, IDLE_SECONDS)
+
+
 def _duplicate_socket(connection: Any) -> socket.socket | None:
     if not hasattr(connection, "fileno"):
         return None

@@ -19,6 +19,9 @@ def test_the_example_passes_as_it_stands(tmp_path: Path) -> None:
     for name, content in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
+    (memory,) = re.findall(r"```python\n(@pytest.*?)```", DOCUMENT, re.DOTALL)
+    with (tmp_path / "tests/conftest.py").open("a") as conftest:
+        conftest.write(memory)
     own = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTEST"))}
 
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -9,8 +10,9 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 import pyarrow.dataset as ds
@@ -221,20 +223,40 @@ def test_a_feed_keeps_its_format_when_its_first_page_is_gone(folder: ObjectStore
     assert open_maintenance(folder, "acme").read_cursor() == 30
 
 
+@pytest.mark.parametrize("method", ["create", "replace"])
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def fill(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fill)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/events/_tmp/"):
+        getattr(local_store(tmp_path / "events"), method)("page", b"content")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 # ----------------------------------------------------------------------------------------------------------- readers
 
 
-def run_at_once(tasks: Sequence[Callable[[], Any]]) -> list[str]:
-    """Run each in a process of its own; what went wrong in any."""
+#: Runs each in a process of its own; returns what went wrong in any.
+RunAtOnce: TypeAlias = Callable[[Sequence[Callable[[], Any]]], list[str]]
+
+
+@pytest.fixture
+def run_at_once(request: pytest.FixtureRequest) -> RunAtOnce:
+    """What the processes choose by chance is the same at each run, and with a seed the same for that seed."""
+    return partial(_run_at_once, request.config.getoption("--hypothesis-seed") or "0")
+
+
+def _run_at_once(seed: str, tasks: Sequence[Callable[[], Any]]) -> list[str]:
     children = []
-    for task in tasks:
+    for number, task in enumerate(tasks):
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(read)
             code = 0
             try:
-                random.seed(os.getpid())
+                random.seed(f"{seed} {number}")
                 task()
             except BaseException as error:
                 os.write(write, repr(error).encode())
@@ -243,11 +265,11 @@ def run_at_once(tasks: Sequence[Callable[[], Any]]) -> list[str]:
         os.close(write)
         children.append((child, read))
     failed = []
-    for child, read in children:
+    for number, (child, read) in enumerate(children):
         with os.fdopen(read, "rb") as pipe:
             said = pipe.read().decode()
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-            failed.append(said)
+            failed.append(f"process {number} with seed {seed}: {said}")
     return failed
 
 
@@ -269,13 +291,13 @@ def drain(open_folder: OpenStore, last: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("readers", [2, 6])
-def test_readers_at_once_load_everything_once(open_folder: OpenStore, readers: int) -> None:
+def test_readers_at_once_load_everything_once(open_folder: OpenStore, run_at_once: RunAtOnce, readers: int) -> None:
     assert run_at_once([lambda: drain(open_folder, 150)] * readers) == []
     assert stored_ids(open_folder()) == ids(0, 150)
     assert problems(open_folder()) == []
 
 
-def test_of_first_runs_at_once_one_loads_the_page(open_folder: OpenStore) -> None:
+def test_of_first_runs_at_once_one_loads_the_page(open_folder: OpenStore, run_at_once: RunAtOnce) -> None:
     def start() -> None:
         feed = destination(open_folder())
         assert feed.get_or_create_cursor() == 0
@@ -300,7 +322,7 @@ def test_the_reader_that_comes_second_learns_that_the_cursor_moved(store: Object
 
 
 @pytest.mark.slow
-def test_resets_beside_readers_lose_and_double_nothing(open_folder: OpenStore) -> None:
+def test_resets_beside_readers_lose_and_double_nothing(open_folder: OpenStore, run_at_once: RunAtOnce) -> None:
     def reset() -> None:
         feed = open_maintenance(open_folder(), "acme")
         for _ in range(6):

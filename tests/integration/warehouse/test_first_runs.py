@@ -25,6 +25,7 @@ from support.first_runs import (
     increment,
     load_feed,
     upgrade,
+    use_all_tables,
     use_tables,
 )
 from support.timeouts import TEST_TIMEOUT
@@ -53,10 +54,12 @@ def play_first_runs(processes: Crowd, place: RunLocation, prefix: str) -> None:
     for group in GROUPS:
         assert processes.do(use_tables, place, prefix, group.name) == []
     assert processes.do(load_feed, place, prefix) == []
-    hook = place.hook()
-    found = hook.fetch(f"SELECT component, version FROM {prefix}schema_version ORDER BY component")
-    assert found == [(name, 1) for name in sorted(group.name for group in GROUPS)]
-    assert hook.fetch(f"SELECT count(*) FROM {prefix}events") == [(3 * processes.size,)]
+    assert versions(place, prefix) == {group.name: 1 for group in GROUPS}
+    assert place.hook().fetch(f"SELECT count(*) FROM {prefix}events") == [(3 * processes.size,)]
+
+
+def versions(place: RunLocation, prefix: str) -> dict[str, int]:
+    return dict(place.hook().fetch(f"SELECT component, version FROM {prefix}schema_version"))
 
 
 def test_tables_are_created_once(processes: Crowd, place: RunLocation) -> None:
@@ -64,16 +67,24 @@ def test_tables_are_created_once(processes: Crowd, place: RunLocation) -> None:
         play_first_runs(processes, place, f"first_{number}_")
 
 
+def test_different_tables_are_created_at_once(processes: Crowd, place: RunLocation) -> None:
+    """As when the feed and the transfers are loaded side by side."""
+    for number in range(3):
+        prefix = f"mixed_{number}_"
+        assert processes.do(use_all_tables, place, prefix) == []
+        assert versions(place, prefix) == {group.name: 1 for group in GROUPS}
+
+
 def test_steps_of_an_upgrade_run_once(processes: Crowd, place: RunLocation) -> None:
     for number in range(2):
         prefix = f"upgraded_{number}_"
         assert processes.do(load_feed, place, prefix) == []
+        assert processes.do(use_all_tables, place, prefix) == []
         for version in (2, 4):
             assert processes.do(upgrade, place, prefix, version) == []
-        hook = place.hook()
-        assert hook.fetch(f"SELECT version FROM {prefix}schema_version") == [(4,)]
-        assert hook.fetch(f'SELECT "cursor" FROM {prefix}feed_cursor') == [(5,)] * PROCESSES
-        assert hook.fetch(f"SELECT invented FROM {prefix}events") == [(None,)] * (3 * PROCESSES)
+        names = [group.name for group in GROUPS]
+        assert versions(place, prefix) == dict.fromkeys(names, 4) | {f"steps of {name}": 1 for name in names}
+        assert place.hook().fetch(f"SELECT invented FROM {prefix}events") == [(None,)] * (3 * PROCESSES)
 
 
 @pytest.mark.parametrize("driver", ["sqlite", "duckdb"])
@@ -91,6 +102,7 @@ def test_a_file_is_created_once(processes: Crowd, driver: str, memory: Path) -> 
 def test_fifty_at_once(place: RunLocation) -> None:
     with crowd(50) as processes:
         play_first_runs(processes, place, "first_")
+        assert processes.do(use_all_tables, place, "mixed_") == []
 
 
 # -------------------------------------------------------------------------------------------------------- DuckDB's file

@@ -40,6 +40,26 @@ def test_of_one_key_only_the_latest_is_written_and_what_hangs_is_left_behind() -
     assert (done, log.lines, writer.has_failed) == ([99, "b"], [], False)
 
 
+def test_a_flush_waits_for_what_runs_and_what_is_pending_and_gives_up() -> None:
+    done, go_on, begun = [], threading.Event(), threading.Event()
+
+    def hang(tables: list[Any]) -> None:
+        begun.set()
+        go_on.wait(60)
+
+    writer = BackgroundWriter(lambda: done, Log())
+    assert writer.flush(60) is True
+    writer.submit("a", hang)
+    begun.wait(60)
+    assert writer.flush(0.01) is False
+    writer.submit("b", lambda tables: tables.append("b"))
+    assert writer.flush(0.01) is False
+    go_on.set()
+    assert writer.flush(60) is True
+    assert done == ["b"]
+    assert writer.close(60) is True
+
+
 def test_failures_are_told_once_and_the_next_note_is_tried_again() -> None:
     log, done, failing = Log(), [], [OSError("first\nline"), OSError("again")]
 

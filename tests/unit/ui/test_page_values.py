@@ -202,11 +202,12 @@ def test_totals_by_outcome_lose_nothing() -> None:
         "deleted",
         "unknown",
         "failed",
+        "in doubt",
     )
     rows = [OutcomeRow(0, status, 10**at) for at, status in enumerate(statuses)]
     assert view_models.totals(rows) == {
         "complete": 1_000, "in-flight": 100_000_110, "expired": 10_000, "canceled": 11_100_000, "draft": 1,
-        "failed": 10**9,
+        "failed": 10**9, "in-doubt": 10**10,
     }  # fmt: skip
 
 
@@ -252,7 +253,7 @@ def test_deliveries_by_day() -> None:
         starts,
     )
     assert [bar.label for bar in plot.bars][::6] == ["Mar 4", "Mar 10"]
-    assert (plot.bars[0].values, plot.bars[6].values, plot.top) == ((4, 1, 0, 0, 0, 0), (0, 0, 0, 2, 0, 0), 5)
+    assert (plot.bars[0].values, plot.bars[6].values, plot.top) == ((4, 1, 0, 0, 0, 0, 0), (0, 0, 0, 0, 2, 0, 0), 5)
     assert [part.css_class for part in plot.bars[0].parts] == ["complete", "in-flight"]
 
 
