@@ -250,8 +250,10 @@ class Executor:
 
     def discarding(self, process: Process, *, is_unsent: bool = False) -> str:
         """Return the first step of a discard: store that the draft was not sent, if that is known."""
-        phase, is_known = MEMORIES[process.memory].phase, is_unsent or process.by_id == "DRAFT"
+        is_refused = process.step == "SEND" and not process.in_doubt
+        phase, is_known = MEMORIES[process.memory].phase, is_unsent or is_refused or process.by_id == "DRAFT"
         is_withdrawn = {
+            Phase.DRAFT: True,
             Phase.HANDED_ON: not self.rules.discards_handed_on,
             Phase.SENDING: is_known and not self.rules.discards_sending,
         }
@@ -713,6 +715,9 @@ class Executor:
         event = self._event(process, "asks Airflow", "it is still wanted" if is_wanted else "it is not wanted any more")
         decided = self.decide(change(process, wanted="YES" if is_wanted else "NO"))
         if decided.next == "STOP":
+            if slot.state != "running" and self._is_own(world, process) and not process.in_doubt:
+                next_ = self.discarding(process, is_unsent=True)
+                return self._go(event, world, index, change(process, next=next_, step="PREPARE", then="an error"))
             return self._close(event, world, index, decided, "failed")
         return self._go(event, world, index, decided)
 

@@ -136,10 +136,11 @@ class Process:
         self._fault, self._ends = fault or {}, ends
         self._go(fate)
 
-    def skip(self) -> None:
-        """Let it do what is no step of the model."""
-        while self.gate in PASSING:
+    def skip_to(self, gate: Gate | None) -> bool:
+        """Let it do what is no step of the model; return whether it stops where the model's does, then."""
+        while self.gate in PASSING and (self.gate, gate) != (Gate.REWRITE, Gate.WRITE):
             self.go()
+        return self.is_alive and gate in (self.gate, Gate.WRITE if self.gate is Gate.REWRITE else self.gate)
 
     def _go(self, fate: Fate) -> None:
         with mock.patch.dict(os.environ, self._environment):
@@ -222,10 +223,12 @@ class Process:
         """Stop before a write of its memory."""
         if self._is_dead:
             raise ProcessCrashed
+        if self._is_verifying:
+            return
         is_news = self._is_news(store, memory)
         self._is_sending = memory.phase is Phase.SENDING and self.kind == "deliver"
         is_of_create = bool(self.passed) and self.passed[-1] is Gate.CREATE
-        if not (self._is_verifying or self._ends == "soon" or is_of_create):
+        if not (self._ends == "soon" or is_of_create):
             self.stop(Gate.WRITE if is_news else Gate.REWRITE)
 
     @contextmanager
@@ -234,7 +237,7 @@ class Process:
         if self._is_dead:
             raise ProcessCrashed
         self._is_news(store, memory)
-        if self.kind != "attach" and not memory.scope.delivery_key:
+        if self.kind != "attach" and not _is_of_key(store):
             self.stop(Gate.WRITE)
         self._is_verifying = True
         yield
@@ -245,6 +248,10 @@ class Process:
         about = (memory.phase, memory.draft_id, memory.licence, len(memory.superseded), files)
         before, self._stored[id(store)] = self._stored.get(id(store)), about
         return before != about
+
+
+def _is_of_key(store: Any) -> bool:
+    return isinstance(store, RowMemoryStore) and store._row._key.delivery_key is not None
 
 
 def _kept(settings: Any, call: Call[Any]) -> LateCall:

@@ -17,11 +17,12 @@ from model.replay.processes import CONNECTION, PASSING, Fate, Gate, LateCall, Pr
 from model.replay.sample import Schedule, Step
 from model.replay.service import Service, make_late_call
 from model.replay.tasks import CONTENTS, RETRIES, Instance, ProcessTaskInstance, Tasks
-from model.world import MEMORIES, World
+from model.world import MEMORIES, World, scope
 from model.world import Process as ModelProcess
 from outbound_transfer.airflow_compat.names import AirflowFailException, TaskDeferred, timezone
 from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.errors import DraftChanged
 from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.warehouse import config
@@ -44,9 +45,6 @@ GATES: Final = {
     "DISCARD": Gate.DISCARD,
     "SEND": Gate.SEND,
 }
-
-#: Steps of the model that are none of a real process, or not always.
-UNSEEN: Final = ("SETTLED", "PUBLISH")
 
 #: A Retry-After that no call waits for, one that is waited for in the process, and one that is not.
 _FOR_EVER, _IN_PROCESS, _DEFERRED = "9999999", "2", "60"
@@ -203,22 +201,22 @@ class Replay:
 
     def _go_on(self, step: Step) -> None:
         model, process = self._process(step)
-        if model.next in UNSEEN:
-            return
-        process.skip()
-        if process.gate is GATES[model.next]:
+        if process.skip_to(_gate(model)):
             process.go()
-        elif not _is_unseen(model, step):
-            raise Differs(f"the model's process is at {model.next}, the real one {_where(process)}")
+        elif process.is_alive or not _is_over(step):
+            if not _is_unseen(model, step):
+                raise Differs(f"the model's process is at {model.next}, the real one {_where(process)}")
         self._note(step, process)
 
     def _meet(self, step: Step, fate: Fate, **options: Any) -> None:
         """Let a process meet its fate at its next call."""
         model, process = self._process(step)
-        process.skip()
-        if process.gate is not GATES.get(model.next) and fate is not Fate.DIE:
+        if not process.skip_to(_gate(model)) and fate is not Fate.DIE:
             raise Differs(f"the model's process is at {model.next}, the real one {_where(process)}")
-        process.go(fate, **options)
+        if process.is_alive:
+            process.go(fate, **options)
+        else:
+            process.error = ProcessCrashed()  # right before its end
         self._note(step, process)
 
     def _note(self, step: Step, process: Process) -> None:
@@ -238,15 +236,15 @@ class Replay:
         new = [each for each in step.after.messages if step.after.messages.count(each) > step.before.messages.count(each)]
         if new and process.late:
             self._late.append((new[0], process.late.pop()))
-        is_over = all(each.context[:2] != who for each in step.after.processes)
+        is_over = _is_over(step)
         if is_over:
-            process.skip()
+            process.skip_to(None)
         if process.is_alive:
             if is_over:
                 raise Differs(f"the model's process has ended, the real one {_where(process)}")
             return
         if not is_over:
-            raise Differs(f"the real process has ended ({process.error!r}), the model's has not")
+            return  # the model may have a step left that nobody sees
         del self.processes[who]
         self._end(who, process)
 
@@ -264,6 +262,8 @@ class Replay:
             case TaskDeferred():
                 instance.state, self._deferred[who[0]] = "deferred", process.error
             case AirflowFailException():
+                instance.state = "refused"
+            case DraftChanged() if instance.kind == "send":
                 instance.state = "refused"
             case _:
                 instance.state = "failed"
@@ -420,18 +420,22 @@ def _where(process: Process) -> str:
     return f"has ended: {process.error!r}" if process.gate is None else f"is at {process.gate.name}"
 
 
+def _is_over(step: Step) -> bool:
+    """Return whether the process of a step has ended with it."""
+    return all(each.context[:2] != step.event.who for each in step.after.processes)
+
+
+def _gate(model: ModelProcess) -> Gate | None:
+    """Return where a real process stops before what the model's does next; None if nobody sees that."""
+    if model.next == "SETTLED":
+        return Gate.CLAIM if model.context.key else None
+    return GATES.get(model.next)
+
+
 def _is_unseen(model: ModelProcess, step: Step) -> bool:
     """Return whether what the model's process does is nothing that anybody sees."""
-    after = next((each for each in step.after.processes if each.context[:2] == model.context[:2]), None)
-    if model.next == "RETRIEVE":
-        return MEMORIES[model.memory].scope.account != _account(model)
-    return model.next == "SEARCH" and (after is None or after.search == "IMPOSSIBLE" or "impossible" in step.event.detail)
-
-
-def _account(model: ModelProcess) -> str:
-    from model.world import scope
-
-    return scope(model.context.connection).account
+    is_elsewhere = MEMORIES[model.memory].scope.account != scope(model.context.connection).account if model.memory >= 0 else False
+    return _gate(model) is None or (model.next == "RETRIEVE" and is_elsewhere) or step.event.detail == "impossible"
 
 
 def _reason_of(error: BaseException | None) -> str:

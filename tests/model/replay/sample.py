@@ -6,7 +6,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from model.explore import USUAL, Explorer, Scenario
-from model.world import Event, Process, World
+from model.world import MEMORIES, Event, Process, World, scope
 
 #: Events of the model that are not replayed, each with the reason.
 NOT_REPLAYED: Final = {
@@ -18,9 +18,6 @@ _USUAL_SHARE: Final = 0.8
 
 #: How often a schedule ends where it can: where a task is to be retried, and where all have ended.
 _END_SHARE: Final = {False: 0.05, True: 0.3}
-
-#: Steps at which a process makes no call in some worlds; see :data:`NOT_REPLAYED`.
-_READS: Final = ("RETRIEVE", "SEARCH")
 
 
 class Step(NamedTuple):
@@ -100,8 +97,8 @@ def _is_done(world: World) -> bool:
 
 def _is_replayed(explorer: Explorer, step: Step) -> bool:
     process = step.process
-    if step.trouble not in ("failure", "deferral") or process is None or process.next not in _READS:
+    if process is None or step.trouble not in ("failure", "deferral"):
         return True
-    _, after = next(explorer.executor.steps(step.before, step.before.processes.index(process)))
-    now = next((each for each in after.processes if each.context[:2] == process.context[:2]), None)
-    return now is None or (now.by_id != "HIDDEN" and now.search != "IMPOSSIBLE")
+    if process.next == "RETRIEVE":
+        return MEMORIES[process.memory].scope.account == scope(process.context.connection).account
+    return process.next != "SEARCH" or not explorer.executor._cannot_search(process)
