@@ -376,7 +376,7 @@ class Executor:
             return self._end(event._replace(detail="a later try has begun: it stops"), world, index, "failed")
         at, newest = next((each for each in reversed(store.records) if each[0] <= context.number), (0, -1))
         expected = max(store.claim, context.number if context.is_resumed else context.number - 1)
-        is_complete = newest >= 0 or expected == 0 if self.rules.is_row else at >= expected
+        is_complete = at >= expected
         memory = remember(self.begun(newest, context, is_complete=is_complete))
         begun = change(
             process,

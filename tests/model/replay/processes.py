@@ -228,7 +228,8 @@ class Process:
         is_news = self._is_news(store, memory)
         self._is_sending = memory.phase is Phase.SENDING and self.kind == "deliver"
         is_of_create = bool(self.passed) and self.passed[-1] is Gate.CREATE
-        if not (self._ends == "soon" or is_of_create):
+        is_last = self._ends == "soon" or (memory.phase is Phase.HANDED_ON and self.kind != "attach")
+        if not (is_last or is_of_create):
             self.stop(Gate.WRITE if is_news else Gate.REWRITE)
 
     @contextmanager

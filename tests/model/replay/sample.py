@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import count
 from random import Random
 from typing import Final, NamedTuple
 
 from model.explore import USUAL, Explorer, Scenario
 from model.world import MEMORIES, Event, Process, World, scope
+from outbound_transfer.delivery.decision import Phase
 
 #: Events of the model that are not replayed, each with the reason.
 NOT_REPLAYED: Final = {
-    "nothing fails or defers at a read without a call": "the connection leads to another account, so there is no call",
+    "a failure or a deferral at a read without a call": (
+        "the connection leads to another account, so nothing is asked, and nothing can fail"
+    ),
+    "a failure or a deferral at the discard that ends a try": (
+        "the model lets the try hand its draft on; the real one leaves it, and its first error stands"
+    ),
+    "a redelivery that does not know whether its draft was sent, after a pickup": (
+        "the real task delivers to whom an earlier try has chosen, or refuses; the model has no recipients"
+    ),
 }
 
 #: How often a schedule goes on with what is no trouble, if there is both.
@@ -55,14 +65,24 @@ class Schedule(NamedTuple):
 
 def schedule(scenario: Scenario, seed: int, number: int) -> Schedule:
     """Return one schedule: the same for the same seed and number."""
-    random, explorer = Random(f"{seed} {number} {scenario.name}"), Explorer(scenario)  # noqa: S311
-    world, steps = scenario.first(), list[Step]()
+    for attempt in count():
+        random = Random(f"{seed} {number} {attempt} {scenario.name}")  # noqa: S311
+        if steps := _walk(Explorer(scenario), random):
+            return Schedule(scenario, number, steps)
+    raise AssertionError
+
+
+def _walk(explorer: Explorer, random: Random) -> list[Step]:
+    """Return a walk to a world in which no process is alive; nothing if it has come to an event that is not replayed."""
+    world, steps = explorer.scenario.first(), list[Step]()
     while options := _options(explorer, world):
         if _is_over(world) and random.random() < _END_SHARE[_is_done(world)]:
             break
         world = (chosen := _choose(options, random)).after
         steps.append(chosen)
-    return Schedule(scenario, number, steps)
+        if not _is_replayed(explorer, chosen):
+            return []
+    return steps
 
 
 def _options(explorer: Explorer, world: World) -> list[Step]:
@@ -70,9 +90,7 @@ def _options(explorer: Explorer, world: World) -> list[Step]:
     steps = []
     for event, after in explorer.successors(world):
         used = [name for name, before, now in zip(names, world.used, after.used, strict=True) if now > before]
-        step = Step(world, event, after, "".join(used))
-        if _is_replayed(explorer, step):
-            steps.append(step)
+        steps.append(Step(world, event, after, "".join(used)))
     return steps
 
 
@@ -96,9 +114,24 @@ def _is_done(world: World) -> bool:
 
 
 def _is_replayed(explorer: Explorer, step: Step) -> bool:
+    """Return whether a step is none of :data:`NOT_REPLAYED`."""
+    if explorer.scenario.rules.is_redelivery and step.after.run.has_picked_up:
+        return not any(_may_have_chosen_others(step.after, each) for each in step.after.processes)
     process = step.process
     if process is None or step.trouble not in ("failure", "deferral"):
         return True
     if process.next == "RETRIEVE":
         return MEMORIES[process.memory].scope.account == scope(process.context.connection).account
-    return process.next != "SEARCH" or not explorer.executor._cannot_search(process)
+    if process.next == "SEARCH":
+        return not explorer.executor._cannot_search(process)
+    return not (process.next == "DISCARD" and process.then)
+
+
+def _may_have_chosen_others(world: World, process: Process) -> bool:
+    """Return whether a try of a redelivery begins with what an earlier one may have sent, and has not."""
+    if process.next != "BEGUN":
+        return False
+    memory = MEMORIES[process.memory]
+    may_be_sent = memory.phase in (Phase.SENDING, Phase.SUSPECTED)
+    is_sent = may_be_sent and world.transfers[int(memory.draft_id)].status in ("sent", "hidden")
+    return not process.is_complete or (may_be_sent and not is_sent)
