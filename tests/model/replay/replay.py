@@ -211,7 +211,7 @@ class Replay:
     def _meet(self, step: Step, fate: Fate, **options: Any) -> None:
         """Let a process meet its fate at its next call."""
         model, process = self._process(step)
-        if not process.skip_to(_gate(model)) and fate is not Fate.DIE:
+        if fate is not Fate.DIE and not process.skip_to(_gate(model)):
             raise Differs(f"the model's process is at {model.next}, the real one {_where(process)}")
         if process.is_alive:
             process.go(fate, **options)

@@ -18,8 +18,12 @@ NOT_REPLAYED: Final = {
     "a failure or a deferral at the discard that ends a try": (
         "the model lets the try hand its draft on; the real one leaves it, and its first error stands"
     ),
-    "a redelivery that does not know whether its draft was sent, after a pickup": (
-        "the real task delivers to whom an earlier try has chosen, or refuses; the model has no recipients"
+    "a redelivery that goes on after a pickup with what an earlier try has begun, or chosen": (
+        "the real task delivers to whom it has chosen before, or discards or refuses what others have begun; the model "
+        "has no recipients"
+    ),
+    "the send of a key whose memory was lost since it was announced": (
+        "the real row says that it was sent, and not what"
     ),
 }
 
@@ -115,9 +119,11 @@ def _is_done(world: World) -> bool:
 
 def _is_replayed(explorer: Explorer, step: Step) -> bool:
     """Return whether a step is none of :data:`NOT_REPLAYED`."""
-    if explorer.scenario.rules.is_redelivery and step.after.run.has_picked_up:
-        return not any(_may_have_chosen_others(step.after, each) for each in step.after.processes)
-    process = step.process
+    is_redelivery, process = explorer.scenario.rules.is_redelivery, step.process
+    if is_redelivery and step.after.run.has_picked_up and any(_goes_on(step, each) for each in step.after.processes):
+        return False
+    if any(store.is_sent and not store.records for store in step.after.stores):
+        return False
     if process is None or step.trouble not in ("failure", "deferral"):
         return True
     if process.next == "RETRIEVE":
@@ -127,11 +133,16 @@ def _is_replayed(explorer: Explorer, step: Step) -> bool:
     return not (process.next == "DISCARD" and process.then)
 
 
-def _may_have_chosen_others(world: World, process: Process) -> bool:
-    """Return whether a try of a redelivery begins with what an earlier one may have sent, and has not."""
+def _goes_on(step: Step, process: Process) -> bool:
+    """Return whether a process has chosen before a pickup to whom it delivers, or finds what others have chosen."""
+    if step.trouble == "pickup":
+        return process.next != "begin" and not process.is_writer
     if process.next != "BEGUN":
         return False
     memory = MEMORIES[process.memory]
-    may_be_sent = memory.phase in (Phase.SENDING, Phase.SUSPECTED)
-    is_sent = may_be_sent and world.transfers[int(memory.draft_id)].status in ("sent", "hidden")
-    return not process.is_complete or (may_be_sent and not is_sent)
+    is_sent = memory.draft_id != "" and step.after.transfers[int(memory.draft_id)].status in ("sent", "hidden")
+    return not process.is_complete or (memory.phase in _CHOSEN and not is_sent)
+
+
+#: Phases in which a try goes on with what an earlier one has chosen.
+_CHOSEN: Final = (Phase.HANDED_ON, Phase.SENDING, Phase.SUSPECTED)
