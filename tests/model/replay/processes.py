@@ -17,7 +17,7 @@ from unittest import mock
 
 from greenlet import getcurrent, greenlet
 
-from outbound_transfer.airflow_compat.names import TaskDeferred
+from model.replay.service import Service
 from outbound_transfer.client import client
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.memory import Memory
@@ -98,6 +98,7 @@ class Process:
 
     :param kind: of its task: deliver, create, attach or send.
     :param run: what it does.
+    :param connection: where it leads.
     :param first_id: of the transfer that it delivers again; "" if it does not.
     :ivar gate: where it has stopped; None if it has ended.
     :ivar created: the ids of the drafts that it has created.
@@ -105,9 +106,9 @@ class Process:
     """
 
     def __init__(
-        self, kind: str, run: Callable[[], Any], environment: dict[str, str], service: Any, *, first_id: str = ""
+        self, kind: str, run: Callable[[], Any], connection: str, service: Service, *, first_id: str = ""
     ) -> None:
-        self.kind, self._run, self._environment, self._service, self._first_id = kind, run, environment, service, first_id
+        self.kind, self._run, self._connection, self._service, self._first_id = kind, run, connection, service, first_id
         self._greenlet = greenlet(self._work)
         self.gate: Gate | None = None
         self.result: Any = None
@@ -158,8 +159,8 @@ class Process:
         return self.is_alive and self.gate is gate
 
     def _go(self, fate: Fate) -> None:
-        with mock.patch.dict(os.environ, self._environment):
-            self._greenlet.switch(fate)
+        os.environ[CONNECTION] = self._connection
+        self._greenlet.switch(fate)
 
     def abandon(self) -> None:
         """End it, whatever it was about to do."""

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
+from itertools import compress, count
+from operator import is_not
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 from greenlet import getcurrent
 
-from model.replay.processes import CONNECTION, PASSING, Fate, Gate, LateCall, Process, gates
+from model.replay.comparison import Seen, find_differences
+from model.replay.processes import CONNECTION, Fate, Gate, LateCall, Process, gates
 from model.replay.sample import Schedule, Step
 from model.replay.service import Service, make_late_call
-from model.replay.tasks import CONTENTS, RETRIES, Instance, ProcessTaskInstance, Tasks
-from model.world import MEMORIES, World, scope
+from model.replay.tasks import CONTENTS, Instance, ProcessTaskInstance, Tasks
+from model.world import MEMORIES, scope
 from model.world import Process as ModelProcess
 from outbound_transfer.airflow_compat.names import AirflowFailException, TaskDeferred, timezone
-from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import DraftChanged
 from outbound_transfer.protocol.messages import Upload
@@ -61,11 +64,9 @@ class Replay:
         self.service, self.schedule, self._folder, self._name = service, schedule, folder, name
         scenario = schedule.scenario
         self._rules = rules = scenario.rules
-        service.advance_clock(1)
         self._clock = _Clock(service, self._note_wait)
         first_id = self._send_first() if rules.is_redelivery else ""
         self._first_id = first_id
-        is_renamed = "new name" in scenario.limits
         self.instances = [
             Instance(
                 f"{kind}_{number}" if len(rules.kinds) > 1 and not rules.is_mapped else kind,
@@ -75,7 +76,6 @@ class Replay:
             )
             for number, (kind, slot) in enumerate(zip(rules.kinds, scenario.first().slots, strict=True))
         ]
-        del is_renamed
         self._tasks = Tasks(name, first_id, is_deferrable="deferral" in scenario.limits)
         self._began = timezone.utcnow() - timedelta(minutes=1)
         self._clear_number = 0
@@ -101,7 +101,8 @@ class Replay:
                         self._do(step)
                     except Differs as error:
                         raise Differs(f"{error}\nat {at}. {step.event}\n{self.schedule}") from None
-                if differences := list(self._differences(self.schedule.end)):
+                seen = Seen(self.instances, self.ids, self.orphans)
+                if differences := list(find_differences(self.service, self.schedule, seen)):
                     raise Differs("\n".join([*differences, str(self.schedule)]))
             finally:
                 for process in self.processes.values():
@@ -110,12 +111,13 @@ class Replay:
     @contextmanager
     def _environment(self) -> Iterator[None]:
         with ExitStack() as stack:
+            stack.enter_context(mock.patch.dict("os.environ", {CONNECTION: ""}))
             file = self._folder / f"{self._name}.db"
             if self._rules.is_row:
                 environment = {"AIRFLOW_CONN_STATES": sqlite_connection(file), STATE_CONN_ID: "states"}
                 stack.enter_context(mock.patch.dict("os.environ", environment))
             elif self._rules.keys:
-                stack.enter_context(mock.patch.object(config, "find_local_file", lambda: file))
+                stack.enter_context(mock.patch.object(config, "find_local_file", return_value=file))
             yield
 
     def _running(self) -> Process | None:
@@ -131,7 +133,7 @@ class Replay:
         if step.trouble == "try" or what == "goes on after its deferral":
             self._start(step, is_resumed=step.trouble != "try")
         elif step.trouble:
-            _TROUBLES[step.trouble](self, step)
+            HANDLERS[step.trouble](self, step)
         elif who is None:
             self._arrive(step)
         else:
@@ -155,7 +157,12 @@ class Replay:
             draft_id = str(self.instances[0].result)
         ti = ProcessTaskInstance(
             partial(
-                self._tasks.operator, instance, context.item, context.key, is_resend=context.is_resend, draft_id=draft_id
+                self._tasks.operator,
+                instance,
+                context.item,
+                context.key,
+                is_resend=context.is_resend,
+                draft_id=draft_id,
             ),
             self._clock,
             instance.retries,
@@ -178,7 +185,7 @@ class Replay:
         process = Process(
             instance.kind,
             partial(self._execute, ti, deferred),
-            {CONNECTION: self.service.connections[context.connection]},
+            self.service.connections[context.connection],
             self.service,
             first_id=self._first_id,
         )
@@ -196,16 +203,16 @@ class Replay:
 
     def _process(self, step: Step) -> tuple[ModelProcess, Process]:
         model = step.process
-        assert model is not None and step.event.who is not None
+        assert model is not None
+        assert step.event.who is not None
         return model, self.processes[step.event.who]
 
     def _go_on(self, step: Step) -> None:
         model, process = self._process(step)
         if process.skip_to(_gate(model)):
             process.go()
-        elif process.is_alive or not _is_over(step):
-            if not _is_unseen(model, step):
-                raise Differs(f"the model's process is at {model.next}, the real one {_where(process)}")
+        elif (process.is_alive or not _is_over(step)) and not _is_unseen(model, step):
+            raise Differs(f"the model's process is at {model.next}, the real one {_where(process)}")
         self._note(step, process)
 
     def _meet(self, step: Step, fate: Fate, **options: Any) -> None:
@@ -223,19 +230,13 @@ class Replay:
         """Note what a process has made, and how it has ended."""
         who = step.event.who
         assert who is not None
-        known = {each for each, _ in self.ids.values()}
+        known = {*self.orphans, *(each for each, _ in self.ids.values())}
         for made in process.created:
-            if made in known or made in self.orphans:
-                continue
-            if step.event.what == "creates a draft":
-                model = step.process
-                assert model is not None
-                self.ids[int(step.event.detail)] = made, model.context.connection
-            else:
-                self.orphans.append(made)
-        new = [each for each in step.after.messages if step.after.messages.count(each) > step.before.messages.count(each)]
+            if made not in known:
+                self._note_draft(step, made)
+        new = Counter(step.after.messages) - Counter(step.before.messages)
         if new and process.late:
-            self._late.append((new[0], process.late.pop()))
+            self._late.append((next(iter(new)), process.late.pop()))
         is_over = _is_over(step)
         if is_over:
             process.skip_to(None)
@@ -247,6 +248,12 @@ class Replay:
             return  # the model may have a step left that nobody sees
         del self.processes[who]
         self._end(who, process)
+
+    def _note_draft(self, step: Step, transfer_id: str) -> None:
+        if step.event.what == "creates a draft" and step.process:
+            self.ids[int(step.event.detail)] = transfer_id, step.process.context.connection
+        else:
+            self.orphans.append(transfer_id)
 
     def _end(self, who: tuple[int, int], process: Process) -> None:
         """Let Airflow know how a process has ended, if it still runs the try."""
@@ -271,8 +278,8 @@ class Replay:
     # What arrives late, and from outside.
 
     def _arrive(self, step: Step) -> None:
-        (gone,) = [each for each in set(step.before.messages) if step.before.messages.count(each) > step.after.messages.count(each)][:1]
-        at = next(at for at, (message, _) in enumerate(self._late) if message == gone)
+        gone = Counter(step.before.messages) - Counter(step.after.messages)
+        at = next(at for at, (message, _) in enumerate(self._late) if message in gone)
         _, late = self._late.pop(at)
         make_late_call(late.settings, late.call)
 
@@ -323,7 +330,7 @@ class Replay:
         self._meet(step, Fate.FAULT, fault=refusals[model.next], ends="for good")
 
     def lose_memory(self, step: Step) -> None:
-        (at,) = [at for at, (one, two) in enumerate(zip(step.before.stores, step.after.stores, strict=True)) if one is not two]
+        at = next(compress(count(), map(is_not, step.before.stores, step.after.stores)))
         if at < len(self.instances) and not self._rules.is_row:
             values = self.instances[at].store.values
             newest = max((key for key in values if "_try_" in key), key=lambda key: int(key.rpartition("_")[2]))
@@ -385,36 +392,6 @@ class Replay:
             client.run(flows.attach(draft.id, upload, check_unchanged=lambda: None))
             return client.perform(endpoints.send_transfer(draft.id)).id
 
-    # The comparison.
-
-    def _differences(self, world: World) -> Iterator[str]:
-        for number, (slot, instance) in enumerate(zip(world.slots, self.instances, strict=True)):
-            if instance.state != slot.state:
-                yield f"task {number} is {slot.state}, and really {instance.state}: {instance.error}"
-            elif slot.state == "success" and instance.kind in ("deliver", "send"):
-                if (found := instance.result["id"]) != self.ids[slot.result][0]:
-                    yield f"task {number} returns {slot.result} ({self.ids[slot.result][0]}), and really {found}"
-            elif slot.state == "refused" and instance.kind == "deliver":
-                meant, found = self._model_reason(number), _reason_of(instance.error)
-                if meant != found:
-                    yield f"task {number} is refused because of {meant}, and really of {found}: {instance.error}"
-        sent = self.service.sent()
-        for number, transfer in enumerate(world.transfers):
-            transfer_id, connection = self.ids[number]
-            billed = sent.count(transfer_id)
-            if billed != (transfer.status in ("sent", "hidden")):
-                yield f"transfer {number} ({transfer_id}) is {transfer.status}, and was billed {billed} times"
-            status = self.service.account(connection).status(transfer_id)
-            if status != transfer.status.replace("hidden", "gone"):
-                yield f"transfer {number} ({transfer_id}) is {transfer.status}, and really {status}"
-        for each in self.orphans:
-            if each in sent:
-                yield f"transfer {each} was sent, of which the model knows nothing"
-
-    def _model_reason(self, number: int) -> str:
-        details = [step.event.detail for step in self.schedule.steps if step.event.who and step.event.who[0] == number]
-        return next(each.rpartition("it refuses: ")[2] for each in reversed(details) if "it refuses: " in each)
-
 
 def _where(process: Process) -> str:
     return f"has ended: {process.error!r}" if process.gate is None else f"is at {process.gate.name}"
@@ -434,17 +411,10 @@ def _gate(model: ModelProcess) -> Gate | None:
 
 def _is_unseen(model: ModelProcess, step: Step) -> bool:
     """Return whether what the model's process does is nothing that anybody sees."""
-    is_elsewhere = MEMORIES[model.memory].scope.account != scope(model.context.connection).account if model.memory >= 0 else False
-    return _gate(model) is None or (model.next == "RETRIEVE" and is_elsewhere) or step.event.detail == "impossible"
-
-
-def _reason_of(error: BaseException | None) -> str:
-    """Return the name of the reason that an error gives."""
-    for reason in Reason:
-        parts = re.split(r"\{\w+\}", reason.value.partition("{resend}")[0].partition("{new_delivery}")[0])
-        if re.search(".*".join(map(re.escape, parts)), str(error), re.DOTALL):
-            return reason.name
-    return "an error"
+    if _gate(model) is None or step.event.detail == "impossible":
+        return True
+    here = scope(model.context.connection).account
+    return model.next == "RETRIEVE" and MEMORIES[model.memory].scope.account != here
 
 
 class _Clock(SimulatedClock):
@@ -459,7 +429,8 @@ class _Clock(SimulatedClock):
         self._at_wait()
 
 
-_TROUBLES: Final[dict[str, Callable[[Replay, Step], object]]] = {
+#: What lets each trouble happen.
+HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     **dict.fromkeys(("clear", "clear one", "resend", "resend one", "resend with lowered retries"), Replay.clear),
     "resend for another": Replay.clear_another,
     "crash": Replay.crash,

@@ -22,6 +22,9 @@ NOT_REPLAYED: Final = {
         "the real task delivers to whom it has chosen before, or discards or refuses what others have begun; the model "
         "has no recipients"
     ),
+    "a claim of a key whose owner was cleared, and has not started": (
+        "the real claim waits for that owner; the model's takes over"
+    ),
     "the send of a key whose memory was lost since it was announced": (
         "the real row says that it was sent, and not what"
     ),
@@ -70,14 +73,14 @@ class Schedule(NamedTuple):
 def schedule(scenario: Scenario, seed: int, number: int) -> Schedule:
     """Return one schedule: the same for the same seed and number."""
     for attempt in count():
-        random = Random(f"{seed} {number} {attempt} {scenario.name}")  # noqa: S311
+        random = Random(f"{seed} {number} {attempt} {scenario.name}")
         if steps := _walk(Explorer(scenario), random):
             return Schedule(scenario, number, steps)
     raise AssertionError
 
 
 def _walk(explorer: Explorer, random: Random) -> list[Step]:
-    """Return a walk to a world in which no process is alive; nothing if it has come to an event that is not replayed."""
+    """Return a walk to a world in which no process is alive; nothing if an event of it is not replayed."""
     world, steps = explorer.scenario.first(), list[Step]()
     while options := _options(explorer, world):
         if _is_over(world) and random.random() < _END_SHARE[_is_done(world)]:
@@ -124,13 +127,24 @@ def _is_replayed(explorer: Explorer, step: Step) -> bool:
         return False
     if any(store.is_sent and not store.records for store in step.after.stores):
         return False
-    if process is None or step.trouble not in ("failure", "deferral"):
+    if process is None:
+        return True
+    if process.next in ("CLAIM_KEY", "SETTLED") and process.context.key and _is_owner_queued(explorer, step, process):
+        return False
+    if step.trouble not in ("failure", "deferral"):
         return True
     if process.next == "RETRIEVE":
         return MEMORIES[process.memory].scope.account == scope(process.context.connection).account
     if process.next == "SEARCH":
         return not explorer.executor._cannot_search(process)
     return not (process.next == "DISCARD" and process.then)
+
+
+def _is_owner_queued(explorer: Explorer, step: Step, process: Process) -> bool:
+    rules = explorer.scenario.rules
+    row = step.before.stores[len(rules.kinds) + rules.keys.index(process.context.key)]
+    is_others = row.owner not in (-1, process.context.slot) and not row.is_sent
+    return is_others and step.before.slots[row.owner].state == "queued"
 
 
 def _goes_on(step: Step, process: Process) -> bool:

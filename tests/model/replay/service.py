@@ -1,4 +1,7 @@
-"""The real service of a replay: two accounts in sandboxes, each on a socket, and what happens in them."""
+"""The real service of a replay: two accounts in sandboxes, each on a socket, and what happens in them.
+
+Only operators use the socket: what is to be known of the service, or to happen in it, is asked and done behind it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from outbound_transfer.client.client import Client
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, send
 from outbound_transfer_sandbox import testing
+from outbound_transfer_sandbox.domain.errors import ApiError
 from outbound_transfer_sandbox.service.sandbox import SandboxService
 from outbound_transfer_sandbox.testing import Sandbox
 from support.connections import connection_json
@@ -36,9 +40,14 @@ class Account:
     def status(self, transfer_id: str) -> str:
         """Return draft, sent, or gone."""
         try:
-            return "draft" if self.sandbox.transfer(transfer_id)["status"] == "draft" else "sent"
-        except httpx.HTTPStatusError:
+            return "draft" if self.service.transfers.find(transfer_id).status == "draft" else "sent"
+        except ApiError:
             return "gone"
+
+    def sent(self) -> list[str]:
+        """Return the ids of what was billed, once for each time."""
+        rows = self.service.context.db.fetch_all("SELECT transfer_id FROM ledger WHERE kind = 'billed'")
+        return [row["transfer_id"] for row in rows]
 
     def remove(self, transfer_id: str) -> None:
         """Delete a transfer, sent or not, as nobody can through the API."""
@@ -73,11 +82,11 @@ class Service:
 
     def sent(self) -> list[str]:
         """Return the ids of what was billed, once for each time."""
-        return [each for account in self._accounts.values() for each in account.sandbox.sent()]
+        return [each for account in self._accounts.values() for each in account.sent()]
 
     def advance_clock(self, seconds: float) -> None:
         for account in self._accounts.values():
-            account.sandbox.advance_clock(seconds)
+            account.service.advance_clock(seconds)
 
     def client(self, connection: str) -> Client:
         """Return a client of somebody else, who uses the same key."""
