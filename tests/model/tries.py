@@ -251,8 +251,10 @@ class Executor:
 
     def discarding(self, process: Process, *, is_unsent: bool = False) -> str:
         """Return the first step of a discard: store that the draft was not sent, if that is known."""
-        phase, is_known = MEMORIES[process.memory].phase, is_unsent or process.by_id == "DRAFT"
+        is_refused = process.step == "SEND" and not process.in_doubt
+        phase, is_known = MEMORIES[process.memory].phase, is_unsent or is_refused or process.by_id == "DRAFT"
         is_withdrawn = {
+            Phase.DRAFT: True,
             Phase.HANDED_ON: not self.rules.discards_handed_on,
             Phase.SENDING: is_known and not self.rules.discards_sending,
         }
@@ -375,7 +377,7 @@ class Executor:
             return self._end(event._replace(detail="a later try has begun: it stops"), world, index, "failed")
         at, newest = next((each for each in reversed(store.records) if each[0] <= context.number), (0, -1))
         expected = max(store.claim, context.number if context.is_resumed else context.number - 1)
-        is_complete = newest >= 0 or expected == 0 if self.rules.is_row else at >= expected
+        is_complete = at >= expected
         memory = remember(self.begun(newest, context, is_complete=is_complete))
         begun = change(
             process,
@@ -714,6 +716,9 @@ class Executor:
         event = self._event(process, "asks Airflow", "it is still wanted" if is_wanted else "it is not wanted any more")
         decided = self.decide(change(process, wanted="YES" if is_wanted else "NO"))
         if decided.next == "STOP":
+            if slot.state != "running" and self._is_own(world, process) and not process.in_doubt:
+                next_ = self.discarding(process, is_unsent=True)
+                return self._go(event, world, index, change(process, next=next_, step="PREPARE", then="an error"))
             return self._close(event, world, index, decided, "failed")
         return self._go(event, world, index, decided)
 

@@ -1,0 +1,454 @@
+"""Replay a schedule of the model on the real operators, and compare what has happened with what the model says."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from functools import partial
+from itertools import compress, count
+from operator import is_not
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from greenlet import getcurrent
+
+from model.replay.comparison import Seen, find_differences
+from model.replay.processes import CONNECTION, Fate, Gate, LateCall, Process, gates
+from model.replay.sample import Schedule, Step
+from model.replay.service import Service, make_late_call
+from model.replay.tasks import CONTENTS, Instance, ProcessTaskInstance, Tasks
+from model.world import MEMORIES, scope
+from model.world import Process as ModelProcess
+from outbound_transfer.airflow_compat.names import AirflowFailException, TaskDeferred, timezone
+from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.errors import DraftChanged
+from outbound_transfer.protocol.messages import Upload
+from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.warehouse import config
+from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
+from support.tasks import ProcessCrashed, SimulatedClock
+
+#: Where a real process stops before what the model's does next.
+GATES: Final = {
+    **dict.fromkeys(("begin", "ATTACH"), Gate.BEGIN),
+    **dict.fromkeys(("BEGUN", "DISCARDED", "SUSPECT", "FORGET", "SUPERSEDE", "REVERT", "RESUME"), Gate.WRITE),
+    **dict.fromkeys(("WITHDRAW", "ANNOUNCE", "PLAN", "ATTACHED"), Gate.WRITE),
+    **dict.fromkeys(("CLAIM_OLD", "CLAIM_KEY"), Gate.CLAIM),
+    **dict.fromkeys(("RETRIEVE", "ATTACH_READ", "READ"), Gate.READ),
+    **dict.fromkeys(("SEARCH", "SEARCH_SHARED"), Gate.LIST),
+    **dict.fromkeys(("CONFIRM", "CONFIRM_SHARED"), Gate.ASK),
+    **dict.fromkeys(("FILL", "UPLOAD"), Gate.UPLOAD),
+    "CHECK": Gate.READ_FIRST,
+    "CREATE": Gate.CREATE,
+    "REMOVE": Gate.REMOVE,
+    "DISCARD": Gate.DISCARD,
+    "SEND": Gate.SEND,
+}
+
+#: A Retry-After that no call waits for, one that is waited for in the process, and one that is not.
+_FOR_EVER, _IN_PROCESS, _DEFERRED = "9999999", "2", "60"
+
+
+class Differs(AssertionError):
+    """What happens is not what the model says."""
+
+
+class Replay:
+    """One schedule on the real operators."""
+
+    def __init__(self, service: Service, schedule: Schedule, name: str, folder: Path) -> None:
+        self.service, self.schedule, self._folder, self._name = service, schedule, folder, name
+        scenario = schedule.scenario
+        self._rules = rules = scenario.rules
+        self._clock = _Clock(service, self._note_wait)
+        first_id = self._send_first() if rules.is_redelivery else ""
+        self._first_id = first_id
+        self.instances = [
+            Instance(
+                f"{kind}_{number}" if len(rules.kinds) > 1 and not rules.is_mapped else kind,
+                kind,
+                number if rules.is_mapped else -1,
+                slot.state,
+            )
+            for number, (kind, slot) in enumerate(zip(rules.kinds, scenario.first().slots, strict=True))
+        ]
+        self._tasks = Tasks(name, first_id, is_deferrable="deferral" in scenario.limits)
+        self._began = timezone.utcnow() - timedelta(minutes=1)
+        self._clear_number = 0
+        self.processes: dict[tuple[int, int], Process] = {}
+        #: The arguments with which a deferred try goes on, by slot.
+        self._deferred: dict[int, TaskDeferred] = {}
+        #: The real ids of the model's transfers, each with its connection, and what nobody knows.
+        self.ids: dict[int, tuple[str, str]] = {}
+        self.orphans: list[str] = []
+        self._late: list[tuple[tuple[str, int, str], LateCall]] = []
+
+    # The run.
+
+    def run(self) -> None:
+        """Replay the schedule.
+
+        :raises Differs: something is not as the model says.
+        """
+        with self._environment(), gates(self._running):
+            try:
+                for at, step in enumerate(self.schedule.steps):
+                    try:
+                        self._do(step)
+                    except Differs as error:
+                        raise Differs(f"{error}\nat {at}. {step.event}\n{self.schedule}") from None
+                seen = Seen(self.instances, self.ids, self.orphans)
+                if differences := list(find_differences(self.service, self.schedule, seen)):
+                    raise Differs("\n".join([*differences, str(self.schedule)]))
+            finally:
+                for process in self.processes.values():
+                    process.abandon()
+
+    @contextmanager
+    def _environment(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.dict("os.environ", {CONNECTION: ""}))
+            file = self._folder / f"{self._name}.db"
+            if self._rules.is_row:
+                environment = {"AIRFLOW_CONN_STATES": sqlite_connection(file), STATE_CONN_ID: "states"}
+                stack.enter_context(mock.patch.dict("os.environ", environment))
+            elif self._rules.keys:
+                stack.enter_context(mock.patch.object(config, "find_local_file", return_value=file))
+            yield
+
+    def _running(self) -> Process | None:
+        here = getcurrent()
+        return next((each for each in self.processes.values() if each._greenlet is here), None)
+
+    def _note_wait(self) -> None:
+        if process := self._running():
+            process.wait()
+
+    def _do(self, step: Step) -> None:
+        what, who = step.event.what, step.event.who
+        if step.trouble == "try" or what == "goes on after its deferral":
+            self._start(step, is_resumed=step.trouble != "try")
+        elif step.trouble:
+            HANDLERS[step.trouble](self, step)
+        elif who is None:
+            self._arrive(step)
+        else:
+            self._go_on(step)
+
+    # Processes.
+
+    def _start(self, step: Step, *, is_resumed: bool) -> None:
+        assert step.event.who is not None
+        number = step.event.who[0]
+        model = next(each for each in step.after.processes if each.context[:2] == step.event.who)
+        instance, context = self.instances[number], model.context
+        if not is_resumed:
+            instance.try_number += 1
+            instance.xcoms.clear()
+        instance.state = "running"
+        others = [each for each in self.instances if each is not instance]
+        deferred = self._deferred.pop(number, None)
+        draft_id = ""
+        if instance.kind in ("attach", "send"):
+            draft_id = str(self.instances[0].result)
+        ti = ProcessTaskInstance(
+            partial(
+                self._tasks.operator,
+                instance,
+                context.item,
+                context.key,
+                is_resend=context.is_resend,
+                draft_id=draft_id,
+            ),
+            self._clock,
+            instance.retries,
+            try_number=instance.try_number,
+            start_date=self._began,
+            store=instance.store,
+            clear_number=self._clear_number,
+            map_index=instance.map_index,
+            run_id=self._name,
+            task_id=instance.task_id,
+            other_tasks=int(context.has_other_tasks),
+            other_indexes=len(others),
+            upstream={each.task_id: each for each in others[:number]} if "create" in self._rules.kinds else {},
+            instance=instance,
+            of_run=self.instances,
+            is_resumed=is_resumed,
+        )
+        ti.max_tries = instance.max_tries
+        ti.xcoms = instance.xcoms
+        process = Process(
+            instance.kind,
+            partial(self._execute, ti, deferred),
+            self.service.connections[context.connection],
+            self.service,
+            first_id=self._first_id,
+        )
+        self.processes[step.event.who] = process
+        process.start()
+        self._note(step, process)
+
+    @staticmethod
+    def _execute(ti: ProcessTaskInstance, deferred: TaskDeferred | None) -> Any:
+        operator, context = ti._operator(), ti.context()
+        if deferred is None:
+            return operator.execute(context=context)
+        given = {**(deferred.kwargs or {}), "event": timezone.utcnow()}
+        return operator.resume_execution(next_method=deferred.method_name, next_kwargs=given, context=context)
+
+    def _process(self, step: Step) -> tuple[ModelProcess, Process]:
+        model = step.process
+        assert model is not None
+        assert step.event.who is not None
+        return model, self.processes[step.event.who]
+
+    def _go_on(self, step: Step) -> None:
+        model, process = self._process(step)
+        if process.skip_to(_gate(model)):
+            process.go()
+        elif (process.is_alive or not _is_over(step)) and not _is_unseen(model, step):
+            raise Differs(f"the model's process is at {model.next}, the real one {_where(process)}")
+        self._note(step, process)
+
+    def _meet(self, step: Step, fate: Fate, **options: Any) -> None:
+        """Let a process meet its fate at its next call."""
+        model, process = self._process(step)
+        if fate is not Fate.DIE and not process.skip_to(_gate(model)):
+            raise Differs(f"the model's process is at {model.next}, the real one {_where(process)}")
+        if process.is_alive:
+            process.go(fate, **options)
+        else:
+            process.error = ProcessCrashed()  # right before its end
+        self._note(step, process)
+
+    def _note(self, step: Step, process: Process) -> None:
+        """Note what a process has made, and how it has ended."""
+        who = step.event.who
+        assert who is not None
+        known = {*self.orphans, *(each for each, _ in self.ids.values())}
+        for made in process.created:
+            if made not in known:
+                self._note_draft(step, made)
+        new = Counter(step.after.messages) - Counter(step.before.messages)
+        if new and process.late:
+            self._late.append((next(iter(new)), process.late.pop()))
+        is_over = _is_over(step)
+        if is_over:
+            process.skip_to(None)
+        if process.is_alive:
+            if is_over:
+                raise Differs(f"the model's process has ended, the real one {_where(process)}")
+            return
+        if not is_over:
+            return  # the model may have a step left that nobody sees
+        del self.processes[who]
+        self._end(who, process)
+
+    def _note_draft(self, step: Step, transfer_id: str) -> None:
+        if step.event.what == "creates a draft" and step.process:
+            self.ids[int(step.event.detail)] = transfer_id, step.process.context.connection
+        else:
+            self.orphans.append(transfer_id)
+
+    def _end(self, who: tuple[int, int], process: Process) -> None:
+        """Let Airflow know how a process has ended, if it still runs the try."""
+        instance = self.instances[who[0]]
+        if instance.try_number != who[1] or instance.state != "running":
+            if process.error is None and instance.kind == "create":
+                instance.result = process.result  # it is what has returned last
+            return
+        instance.error, instance.result = process.error, process.result
+        match process.error:
+            case None:
+                instance.state = "success"
+            case TaskDeferred():
+                instance.state, self._deferred[who[0]] = "deferred", process.error
+            case AirflowFailException():
+                instance.state = "refused"
+            case DraftChanged() if instance.kind == "send":
+                instance.state = "refused"
+            case _:
+                instance.state = "failed"
+
+    # What arrives late, and from outside.
+
+    def _arrive(self, step: Step) -> None:
+        gone = Counter(step.before.messages) - Counter(step.after.messages)
+        at = next(at for at, (message, _) in enumerate(self._late) if message in gone)
+        _, late = self._late.pop(at)
+        make_late_call(late.settings, late.call)
+
+    def clear(self, step: Step) -> None:
+        numbers = [int(each) for each in re.findall(r"task (\d+)", step.event.what)]
+        self._clear_number += 1
+        for number in numbers:
+            self.instances[number].clear(is_shown="lowered" not in step.event.what)
+
+    def clear_another(self, step: Step) -> None:
+        self._clear_number += 1
+
+    def crash(self, step: Step) -> None:
+        fate = Fate.DIE_AFTER if step.event.detail.startswith("after") else Fate.DIE
+        self._kill(step, fate)
+
+    def crash_in_call(self, step: Step) -> None:
+        self._kill(step, Fate.DIE_IN_CALL)
+
+    def _kill(self, step: Step, fate: Fate) -> None:
+        self._meet(step, fate)
+        assert step.event.who is not None
+        self.instances[step.event.who[0]].state = "failed"
+
+    def give_up(self, step: Step) -> None:
+        assert step.event.who is not None
+        self.instances[step.event.who[0]].state = "failed"
+
+    def wait(self, step: Step) -> None:
+        is_deferrable = "deferral" in self.schedule.scenario.limits
+        if is_deferrable or self.schedule.number % 2:
+            self._meet(step, Fate.FAULT, fault={"status": 429, "retry_after": _IN_PROCESS})
+        else:
+            self._meet(step, Fate.FULL)
+
+    def lose_response(self, step: Step) -> None:
+        self._meet(step, Fate.LOSE)
+
+    def fail(self, step: Step) -> None:
+        self._meet(step, Fate.FAULT, fault={"status": 429, "retry_after": _FOR_EVER}, ends="soon")
+
+    def defer(self, step: Step) -> None:
+        self._meet(step, Fate.FAULT, fault={"status": 429, "retry_after": _DEFERRED}, ends="soon")
+
+    def fail_for_good(self, step: Step) -> None:
+        model, _ = self._process(step)
+        refusals = {"FILL": {"status": 413}, "SEND": {"status": 403, "code": "sending_not_permitted"}}
+        self._meet(step, Fate.FAULT, fault=refusals[model.next], ends="for good")
+
+    def lose_memory(self, step: Step) -> None:
+        at = next(compress(count(), map(is_not, step.before.stores, step.after.stores)))
+        if at < len(self.instances) and not self._rules.is_row:
+            values = self.instances[at].store.values
+            newest = max((key for key in values if "_try_" in key), key=lambda key: int(key.rpartition("_")[2]))
+            del values[newest]
+            return
+        with config.require_memory_place("a test").open().warehouse.transaction() as tx:
+            if at < len(self.instances):
+                tx.execute("UPDATE outbound_transfer_memory SET memory = '{}' WHERE delivery_key IS NULL")
+            else:
+                key = self._tasks.delivery_key(self._rules.keys[at - len(self.instances)])
+                tx.execute(
+                    "UPDATE outbound_transfer_memory SET memory = '{}', sent_at = NULL WHERE delivery_key = ?", (key,)
+                )
+
+    def delete_task(self, step: Step) -> None:
+        (number,) = map(int, re.findall(r"task (\d+)", step.event.what))
+        self.instances[number].delete()
+
+    def keep(self, step: Step) -> None:
+        """The next start sees it."""
+
+    def rename(self, step: Step) -> None:
+        self.instances[0].state, self.instances[1].state = "removed", "new"
+
+    def hide(self, step: Step) -> None:
+        number = int(step.event.what.split()[1])
+        transfer_id, connection = self.ids[number]
+        self.service.account(connection).remove(transfer_id)
+
+    def send_twin(self, step: Step) -> None:
+        self.ids[len(step.before.transfers)] = self._send_as_others(self._tasks, "X"), "first"
+
+    def pick_up(self, step: Step) -> None:
+        self.service.account("first").sandbox.pickup(self._first_id, "eve@example.com")
+
+    def restore(self, step: Step) -> None:
+        number = int(re.findall(r"restored: (\d+)", step.event.what)[0])
+        ours, connection = self.ids[number]
+        with self.service.client(connection) as client:
+            new = build_new_transfer(subject=f"Theirs of {self._name}", recipients=["zoe@example.com"])
+            theirs = client.run(flows.create_draft(new)).id
+            upload = Upload("theirs.csv", 3, lambda: iter([b"bad"]))
+            client.run(flows.attach(theirs, upload, check_unchanged=lambda: None))
+        account = self.service.account(connection)
+        account.remove(ours)
+        account.rename(theirs, ours)
+
+    def _send_first(self) -> str:
+        tasks = Tasks(self._name)
+        return self._send_as_others(tasks, "X", more_recipients=["eve@example.com"])
+
+    def _send_as_others(self, tasks: Tasks, item: str, more_recipients: list[str] | None = None) -> str:
+        given = tasks.new_transfer(item)
+        given["recipients"] = [*given["recipients"], *(more_recipients or ())]
+        content = CONTENTS[item]
+        with self.service.client("first") as client:
+            draft = client.run(flows.create_draft(build_new_transfer(**given)))
+            upload = Upload("report.csv", len(content), lambda: iter([content]))
+            client.run(flows.attach(draft.id, upload, check_unchanged=lambda: None))
+            return client.perform(endpoints.send_transfer(draft.id)).id
+
+
+def _where(process: Process) -> str:
+    return f"has ended: {process.error!r}" if process.gate is None else f"is at {process.gate.name}"
+
+
+def _is_over(step: Step) -> bool:
+    """Return whether the process of a step has ended with it."""
+    return all(each.context[:2] != step.event.who for each in step.after.processes)
+
+
+def _gate(model: ModelProcess) -> Gate | None:
+    """Return where a real process stops before what the model's does next; None if nobody sees that."""
+    if model.next == "SETTLED":
+        return Gate.CLAIM if model.context.key else None
+    return GATES.get(model.next)
+
+
+def _is_unseen(model: ModelProcess, step: Step) -> bool:
+    """Return whether what the model's process does is nothing that anybody sees."""
+    if _gate(model) is None or step.event.detail == "impossible":
+        return True
+    here = scope(model.context.connection).account
+    return model.next == "RETRIEVE" and MEMORIES[model.memory].scope.account != here
+
+
+class _Clock(SimulatedClock):
+    """One clock for all processes and both accounts."""
+
+    def __init__(self, service: Service, at_wait: Callable[[], object]) -> None:
+        self.now, self.waits, self._service, self._at_wait = 0.0, [], service, at_wait
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._service.advance_clock(seconds)
+        self._at_wait()
+
+
+#: What lets each trouble happen.
+HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
+    **dict.fromkeys(("clear", "clear one", "resend", "resend one", "resend with lowered retries"), Replay.clear),
+    "resend for another": Replay.clear_another,
+    "crash": Replay.crash,
+    "crash in a call": Replay.crash_in_call,
+    "zombie": Replay.give_up,
+    "wait": Replay.wait,
+    "lost response": Replay.lose_response,
+    "failure": Replay.fail,
+    "deferral": Replay.defer,
+    "failure for good": Replay.fail_for_good,
+    **dict.fromkeys(("lost memory", "lost memory of a key"), Replay.lose_memory),
+    "deleted task": Replay.delete_task,
+    **dict.fromkeys(("order", "other input", "other file", "first input", "other file of task 1"), Replay.keep),
+    **dict.fromkeys(("key given", "key change", "key removed"), Replay.keep),
+    **dict.fromkeys(("new key", "other user", "other account", "first scope"), Replay.keep),
+    "twin": Replay.send_twin,
+    "deleted transfer": Replay.hide,
+    "new name": Replay.rename,
+    "pickup": Replay.pick_up,
+    "restored service": Replay.restore,
+}
