@@ -44,7 +44,7 @@ def _explore_all() -> Iterator[str]:
         if not explored.is_exhausted:
             yield f"{scenario.name}: there are more worlds"
         for failure in explored.failures:
-            if by := limits.limit_of(failure):
+            if by := limits.limit_of(failure, scenario):
                 found.add(by)
             else:
                 trace = "\n  ".join(map(str, explored.trace(failure.world)))

@@ -23,7 +23,7 @@ Guard: TypeAlias = Callable[[World, str], bool]
 Troubles: TypeAlias = tuple[tuple[str, int], ...]
 
 #: What every user does, and is no trouble.
-USUAL: Final = frozenset({"try", "clear", "clear one", "resend", "resend one"})
+USUAL: Final = frozenset({"try", "clear", "clear one", "clear an index", "resend", "resend one"})
 
 #: What may come between the last checks and the send even if nothing else does: the send itself meets it.
 AT_A_CALL: Final = frozenset(

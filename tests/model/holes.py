@@ -9,11 +9,12 @@ from typing import Any, Final, NamedTuple
 from model.explore import Explored, Scenario, explore
 from model.mutants import Mutant
 from model.promises import Promises
-from model.scenarios import INDEXES, KEYS, THREE, once_all_have_begun, scenario
+from model.scenarios import AT_ONCE, INDEXES, KEYS, REDELIVERY, THREE, THREE_INDEXES, scenario
 from model.world import World
 from outbound_transfer.delivery.decision import TABLE, Action, Step
 
 _FILES: Final = ("X", "v1", "X")
+_PAIR: Final = ("X", "X", "Y", "Y")
 
 
 class Hole(NamedTuple):
@@ -71,7 +72,6 @@ HOLES: Final = (
         items=("X", "Y"),
         twice=False,
         at_most=3,
-        guard=once_all_have_begun,
     ),
     _hole("B2", "a try that Airflow has given up during a wait sends", "zombie, wait", "checks_once"),
     _hole(
@@ -139,6 +139,60 @@ HOLES: Final = (
         rules=THREE,
         items=_FILES,
         tries=5,
+    ),
+    _hole(
+        "D1",
+        "a discard is refused, as the draft is sent, and that is not remembered",
+        "crash in a call, deleted transfer",
+        "forgets_refusal",
+        "forgets_read",
+        rules=AT_ONCE.rules,
+    ),
+    _hole(
+        "D1, and no discard",
+        "a read shows the draft sent that a killed try was about to discard, and that is not remembered",
+        "crash, crash in a call, deleted transfer",
+        "forgets_read",
+        rules=AT_ONCE.rules,
+        at_most=3,
+        twice=False,
+    ),
+    _hole(
+        "D2",
+        "three tasks, mapped: a retry of the send asks nobody",
+        "clear an index, failure, order",
+        "asks_after_waits",
+        rules=THREE_INDEXES,
+        items=_PAIR,
+        tries=7,
+        often=("failure",),
+        at_most=3,
+        guard=_once_both_sends_have_failed,
+    ),
+    _hole(
+        "D2, and a resend",
+        "three tasks, mapped: a resend is refused for ever",
+        "order",
+        "asks_despite_resend",
+        rules=THREE_INDEXES,
+        items=_PAIR,
+        tries=4,
+    ),
+    _hole(
+        "D3",
+        "a redelivery waits among its checks",
+        "wait, pickup, pickup after the check",
+        "keeps_checks",
+        rules=REDELIVERY.rules,
+    ),
+    _hole(
+        "D3, mapped",
+        "a search waits, and another index sends the same",
+        "wait, failure, order",
+        "keeps_checks",
+        rules=INDEXES,
+        items=("X", "Y"),
+        at_most=4,
     ),
     _hole("fence", "an earlier try writes the memory of a later one", "zombie", "is_unfenced"),
     _hole("hand-over", "a hand-over counts twice", "crash in a call, deferral", "keeps_hand_over"),

@@ -16,20 +16,22 @@ class Limit(NamedTuple):
 
     :ivar sets: the minimal sets of troubles that lead there, each as text.
     :ivar what: what such a failure says; "" if it says what was sent wrongly.
-    :ivar scenario: in which the first set is shown.
+    :ivar scenarios: where it is stated, if it is one of the send: the same names elsewhere may be a fault. The first
+        set is shown in the first one.
     """
 
     title: str
     remedy: str
     sets: tuple[str, ...]
     what: str = ""
-    scenario: Scenario = scenarios.LOST
+    scenarios: tuple[Scenario, ...] = (scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE)
 
-    def covers(self, failure: Failure) -> str | None:
+    def covers(self, failure: Failure, scenario: Scenario) -> str | None:
         """Return the set that leads to a failure; None if none does."""
         if not self.what:
             name = name_of(failure.troubles)
-            return name if name in self.sets and "refuses" not in failure.what else None
+            is_stated = name in self.sets and scenario in self.scenarios
+            return name if is_stated and ": " not in failure.what else None
         came = {name for name, _ in failure.troubles}
         return next((each for each in self.sets if self.what in failure.what and came.issuperset(_split(each))), None)
 
@@ -38,9 +40,9 @@ def _split(name: str) -> list[str]:
     return name.split(" + ") if name else []
 
 
-def limit_of(failure: Failure) -> tuple[Limit, str] | None:
+def limit_of(failure: Failure, scenario: Scenario) -> tuple[Limit, str] | None:
     """Return the limit by which a promise is broken, and its set of troubles; None if it is a fault."""
-    return next(((each, found) for each in ALL if (found := each.covers(failure)) is not None), None)
+    return next(((each, found) for each in ALL if (found := each.covers(failure, scenario)) is not None), None)
 
 
 #: Where a delivery may be sent twice, or not as it was meant.
@@ -49,13 +51,13 @@ OF_THE_SEND: Final = (
         "The task instance and its memory are deleted",
         "use a `delivery_key`",
         ("deleted task",),
-        scenario=scenarios.DELETED,
+        scenarios=(scenarios.DELETED,),
     ),
     Limit(
         "The memory of a delivery key is lost, and another task delivers under the key",
         "back up the database of the keys",
         ("lost memory of a key",),
-        scenario=scenarios.KEY_SHARED,
+        scenarios=(scenarios.KEY_SHARED,),
     ),
     Limit(
         "Memory is lost, and what was sent cannot be seen: it was deleted, or is in another account or another user's",
@@ -70,36 +72,41 @@ OF_THE_SEND: Final = (
     Limit(
         "Memory is lost while a send is still under way",
         "clear the task some minutes later",
-        ("crash in a call + lost memory", "crash in a call + lost memory of a key", "zombie + lost memory"),
+        (
+            "crash in a call + memory lost during a send",
+            "crash in a call + memory of a key lost during a send",
+            "zombie + memory lost during a send",
+        ),
+        scenarios=(scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE, scenarios.KEY),
     ),
     Limit(
         "A late send is applied, and its transfer deleted, between a read and the discard that follows it",
         "cancel a transfer, and delete it once its task has finished",
-        ("crash in a call + deleted transfer", "zombie + deleted transfer"),
+        ("crash in a call + deleted before it was heard of", "zombie + deleted before it was heard of"),
     ),
     Limit(
         "The list of a mapped task changes its order while an index is in its first try",
         "use a `delivery_key` for each item",
-        ("order",),
-        scenario=scenarios.MAPPED_AT_FIRST,
+        ("early order",),
+        scenarios=(scenarios.MAPPED_AT_FIRST, scenarios.THREE_MAPPED),
     ),
     Limit(
         "An item goes to another task or index, and its connection to another account",
         "use a `delivery_key`, or trigger a new run",
         ("new name + other account", "failure + order + other account"),
-        scenario=scenarios.RENAMED,
+        scenarios=(scenarios.RENAMED, scenarios.MAPPED_MOVED, scenarios.MAPPED_IN_BOTH),
     ),
     Limit(
         "The recipient picks up the first transfer between the last check and the send of a redelivery",
         "nothing: the service has no send under a condition",
-        ("pickup",),
-        scenario=scenarios.REDELIVERY_AT_ONCE,
+        ("pickup after the check",),
+        scenarios=(scenarios.REDELIVERY_AT_ONCE,),
     ),
     Limit(
         "Three tasks: the task that attaches is cleared while a send is under way",
         "clear it once the task that sends has finished, or deliver in one task",
         ("crash in a call + other file of task 1",),
-        scenario=scenarios.THREE_AT_ONCE,
+        scenarios=(scenarios.THREE_AT_ONCE,),
     ),
 )
 
@@ -108,7 +115,7 @@ OF_A_CLEAR: Final = (
     Limit(
         "Something else was sent",
         "trigger a new run, or set `resend=True`",
-        ("other input", "other file", "first input", "order", "key removed"),
+        ("other input", "other file", "first input", "order", "early order", "key removed"),
         "OTHER_INPUT",
     ),
     Limit(
@@ -150,8 +157,8 @@ OF_A_CLEAR: Final = (
     Limit(
         "Three tasks: what was sent is found by the task that sends",
         "set `resend=True`, and clear all three",
-        ("lost memory",),
-        "task 2, X: found",
+        ("lost memory", "order", "early order"),
+        ": found",
     ),
     Limit(
         "Three tasks: the task that attaches knows the newest draft only",

@@ -71,9 +71,10 @@ class Promises:
         makers = explorer.executor.makers(clearable(world))
         before = _count_sent(world)
         why, after = self._cleared(explorer, world, is_resend=True)
-        if why:  # another clear of the tasks that were refused
-            refused = tuple(number for number, slot in enumerate(after.slots) if slot.state in ("failed", "refused"))
-            why, after = _clear(explorer, after, refused, is_resend=True)
+        if why:  # another clear of the tasks that were refused, with those that have made their draft
+            refused = [number for number, slot in enumerate(after.slots) if slot.state in ("failed", "refused")]
+            again = {each for number in refused for each in (*explorer.executor.upstream(number), number)}
+            why, after = _clear(explorer, after, tuple(sorted(again)), is_resend=True)
         sent = _count_sent(after)
         return why or ("" if all(sent[each] == before[each] + 1 for each in makers) else "it does not send once more")
 
@@ -91,7 +92,7 @@ def _clear(explorer: Explorer, world: World, numbers: tuple[int, ...], *, is_res
     for number in range(len(after.slots)):
         if after.slots[number].state not in ("new", "queued") or not executor.may_start(after, number):
             continue
-        event, after = start(after, number, executor.kind(number))
+        event, after = start(executor, after, number)
         for _ in range(MAX_STEPS):
             if not after.processes:
                 break

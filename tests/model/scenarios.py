@@ -6,7 +6,6 @@ from typing import Final
 
 from model.explore import Guard, Scenario
 from model.tries import Rules
-from model.world import World
 
 #: What may come more than once.
 _TWICE: Final = frozenset({"crash", "crash in a call", "zombie", "wait", "resend one"})
@@ -14,6 +13,7 @@ _TWICE: Final = frozenset({"crash", "crash in a call", "zombie", "wait", "resend
 _ONE: Final = Rules()
 INDEXES: Final = Rules(kinds=("deliver", "deliver"), is_mapped=True)
 THREE: Final = Rules(kinds=("create", "attach", "send"))
+THREE_INDEXES: Final = Rules(kinds=("create", "send", "create", "send"), is_mapped=True)
 KEYS: Final = Rules(keys=("k", "l"))
 
 
@@ -25,26 +25,26 @@ def scenario(
     *,
     tries: int = 3,
     twice: bool = True,
+    often: tuple[str, ...] = (),
     at_most: int = 2,
     guard: Guard | None = None,
 ) -> Scenario:
-    """Return a scenario in which each of the troubles may come once, or twice."""
-    limits = {each: 2 if twice and each in _TWICE else 1 for each in troubles.split(", ")}
+    """Return a scenario in which each of the troubles may come once, or twice.
+
+    :param twice: whether those that often come twice may.
+    :param often: which others may.
+    """
+    limits = {
+        each: 2 if each in often or (twice and each in _TWICE) else 1
+        for each in troubles.replace("\n", " ").split(", ")
+    }
     return Scenario(name, {"try": tries, **limits}, rules, items, at_most, guard)
-
-
-def once_all_have_begun(world: World, trouble: str) -> bool:
-    """Let the list change once every index has made its first attempt at the send: until then, nobody is asked."""
-    if trouble != "order":
-        return True
-    first = [each for each in world.processes if each.context.number == 1 and not each.is_again]
-    return not first and all(slot.tries for slot in world.slots)
 
 
 _PROCESS: Final = "crash, crash in a call, zombie, wait, lost response, failure, deferral, failure for good"
 _LOST: Final = (
-    "clear, resend one, crash, crash in a call, zombie, failure, lost memory, other input, other user, twin, "
-    "deleted transfer"
+    "clear, resend one, crash, crash in a call, zombie, failure, lost memory, memory lost during a send, other input, "
+    "other user, twin, deleted transfer, deleted before it was heard of"
 )
 
 ONE_TASK: Final = scenario("one task", f"clear, {_PROCESS}", at_most=3)
@@ -75,17 +75,17 @@ SUSPECTED: Final = scenario(
 DELETED: Final = scenario("a deleted task", "clear, crash, crash in a call, zombie, failure, deleted task")
 AT_ONCE: Final = scenario(
     "between the last check and the send",
-    "clear, crash, crash in a call, zombie, wait, failure, lost memory, deleted transfer",
+    "clear, crash, crash in a call, zombie, wait, failure, lost memory, memory lost during a send, deleted transfer, "
+    "deleted before it was heard of",
     Rules(is_instant=False),
 )
 MAPPED: Final = scenario(
     "a mapped task",
-    "clear one, crash, zombie, wait, failure, order, lost memory",
+    "clear one, crash, zombie, wait, failure, order, lost memory, memory lost during a send",
     INDEXES,
     ("X", "Y"),
     tries=4,
     twice=False,
-    guard=once_all_have_begun,
 )
 MAPPED_MOVED: Final = scenario(
     "a mapped task whose connection leads elsewhere",
@@ -93,7 +93,6 @@ MAPPED_MOVED: Final = scenario(
     INDEXES,
     ("X", "Y"),
     tries=4,
-    guard=once_all_have_begun,
 )
 MAPPED_IN_BOTH: Final = scenario(
     "a mapped task that another account may have sent",
@@ -103,7 +102,6 @@ MAPPED_IN_BOTH: Final = scenario(
     tries=4,
     twice=False,
     at_most=3,
-    guard=once_all_have_begun,
 )
 MAPPED_FULL: Final = scenario(
     "a mapped task while the account is full",
@@ -112,10 +110,9 @@ MAPPED_FULL: Final = scenario(
     ("X", "Y"),
     tries=4,
     at_most=3,
-    guard=once_all_have_begun,
 )
 MAPPED_AT_FIRST: Final = scenario(
-    "a mapped task whose list changes at first", "clear one, failure, wait, order", INDEXES, ("X", "Y")
+    "a mapped task whose list changes at first", "clear one, failure, wait, order, early order", INDEXES, ("X", "Y")
 )
 RENAMED: Final = scenario(
     "a renamed task",
@@ -126,12 +123,12 @@ RENAMED: Final = scenario(
 )
 REDELIVERY: Final = scenario(
     "a redelivery",
-    "clear, crash, zombie, wait, failure, deferral, pickup, lost memory",
+    "clear, crash, zombie, wait, failure, deferral, pickup, lost memory, memory lost during a send",
     Rules(is_redelivery=True),
 )
 REDELIVERY_AT_ONCE: Final = scenario(
     "a redelivery, between the last check and the send",
-    "clear, crash, zombie, wait, pickup",
+    "clear, crash, zombie, wait, pickup, pickup after the check",
     Rules(is_redelivery=True, is_instant=False),
 )
 THREE_TASKS: Final = scenario(
@@ -159,9 +156,19 @@ THREE_AT_ONCE: Final = scenario(
     ("X", "v1", "X"),
     tries=5,
 )
+THREE_MAPPED: Final = scenario(
+    "three tasks, mapped",
+    "clear an index, wait, failure, order, early order",
+    THREE_INDEXES,
+    ("X", "X", "Y", "Y"),
+    tries=8,
+    often=("failure",),
+    at_most=3,
+)
 KEY: Final = scenario(
     "a delivery key",
-    "clear, crash, crash in a call, zombie, wait, failure, deferral, key change, key removed, lost memory of a key",
+    "clear, crash, crash in a call, zombie, wait, failure, deferral, key change, key removed, "
+    "lost memory of a key, memory of a key lost during a send",
     KEYS,
 )
 KEY_GIVEN: Final = scenario(
@@ -171,7 +178,7 @@ KEY_GIVEN: Final = scenario(
 )
 KEY_SHARED: Final = scenario(
     "two tasks with one key",
-    "clear one, crash, zombie, failure, lost memory of a key",
+    "clear one, crash, zombie, failure, lost memory of a key, memory of a key lost during a send",
     Rules(kinds=("deliver", "deliver"), keys=("k", "l")),
     ("X", "X"),
     tries=4,

@@ -11,13 +11,16 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from model.tries import Executor, is_visible, writer_of
-from model.world import MEMORIES, Context, Event, Process, World, change, remember, replaced, scope
+from model.world import MEMORIES, PEOPLE, Context, Event, Process, World, change, remember, replaced, scope
 from outbound_transfer.delivery.decision import Intent, Phase
-from outbound_transfer.delivery.memory import Memory
+from outbound_transfer.delivery.memory import Likeness, Memory
 from outbound_transfer.files.attached import AttachedFile
 
 #: Where the tasks begin that do not create the draft.
 BEGINS: Final = {"deliver": "begin", "create": "begin", "attach": "ATTACH", "send": "READ"}
+
+#: Published instead of a question: the user has decided.
+OVERRULED: Final = "overruled"
 
 
 def attached(content: str) -> dict[str, AttachedFile]:
@@ -43,14 +46,15 @@ class SharedExecutor(Executor):
             memory = MEMORIES[process.memory]
             superseded = tuple(int(each.draft_id) for each in memory.superseded)
             is_asked = self.intent(process) in (Intent.NORMAL, Intent.UNSURE) or self.rules.publishes_overruled
-            question = memory.question.name if memory.question and is_asked else ""
-            published = (result, process.context.item, question, superseded)
-            changes["run"] = change(world.run, published=published)
+            question = (memory.question.name if memory.question else "") if is_asked else OVERRULED
+            number, published = process.context.slot, (result, process.context.item, question, superseded)
+            changes["slots"] = replaced(world.slots, number, change(world.slots[number], published=published))
         return super()._end(event, world, index, state, result, **changes)
 
     def sent(self, world: World, number: int, **changes: Any) -> World:
         draft = world.transfers[number]
-        as_meant = change(draft, content="whole" if draft.content == draft.meant != "" else "mixed")
+        is_filled = bool(draft.meant) or "attach" not in self.rules.kinds
+        as_meant = change(draft, content="whole" if draft.content == draft.meant and is_filled else "mixed")
         return super().sent(world._replace(transfers=replaced(world.transfers, number, as_meant)), number, **changes)
 
     def call(self, world: World, process: Process) -> tuple[str, int, str] | None:
@@ -157,8 +161,9 @@ class SharedExecutor(Executor):
         world, process = self._save(world, process, memory)
         number, meant = self.draft(process), f"{process.context.item}#{process.then.partition('#')[2]}"
         transfers = replaced(world.transfers, number, change(world.transfers[number], meant=meant))
-        run = change(world.run, attached=meant)
-        return self._end(event, world, index, "success", run=run, transfers=transfers)
+        own = process.context.slot
+        slots = replaced(world.slots, own, change(world.slots[own], attached=meant))
+        return self._end(event, world, index, "success", slots=slots, transfers=transfers)
 
     # The task that sends.
 
@@ -172,7 +177,7 @@ class SharedExecutor(Executor):
         seen = self._shared(world, process)
         event = self._event(process, "reads the draft", seen)
         if seen == "sent":
-            return self._end(event, world, index, "success", self.draft(process))
+            return self._end(event, self._heard_of(world, process), index, "success", self.draft(process))
         if seen != "draft":
             return self._end(event, world, index, "refused")
         held = world.transfers[self.draft(process)].content.partition("#")[2]
@@ -184,16 +189,28 @@ class SharedExecutor(Executor):
         """Return the process with its next check before the send."""
         if process.wanted == "YES":
             return change(process, next="SEND")
-        is_asked = bool(_published(process.context)[2]) and process.search != "NONE"
+        is_asked = self._question(process) is not None and process.search != "NONE"
         return change(process, next="SEARCH_SHARED" if is_asked else "CONFIRM_SHARED", search=process.search or "READ")
+
+    def _question(self, process: Process) -> Likeness | None:
+        """Return how alike a sent transfer must be to stop the send; None if nobody is asked."""
+        name, facts = _published(process.context)[2], self.facts(process.context)
+        if name == OVERRULED and not self.rules.asks_despite_resend:
+            return None
+        question = Likeness[name] if name not in ("", OVERRULED) else None
+        is_later = not facts.is_first_of_all and not self.rules.asks_after_waits
+        if self.rules.is_mapped and (process.is_again or is_later):
+            return Likeness.EXACT.or_wider(question)
+        return question
 
     def _search_shared(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         context = process.context
         _, item, _, superseded = _published(context)
-        known = {self.draft(process), *superseded}
+        known, is_exact = {self.draft(process), *superseded}, self._question(process) is Likeness.EXACT
         found = any(
-            each.status == "sent" and is_visible(each, context.connection) and each.item == item and number not in known
+            each.status == "sent" and is_visible(each, context.connection) and number not in known
             for number, each in enumerate(world.transfers)
+            if each.item == item or (not is_exact and each.item and PEOPLE[each.item] == PEOPLE[item])
         )
         event = self._event(process, "searches", "found" if found else "none")
         if found:
@@ -211,7 +228,10 @@ class SharedExecutor(Executor):
         event = self._event(process, "is refused the send, and waits")
         if self.rules.checks_once:
             return self._go(event, world, index, change(process, is_again=True, then="unchecked"))
-        again = change(process, next="READ", step="PREPARE", search="NOT_SEARCHED", wanted="OPEN", is_again=True)
+        return self._attempt(event, world, index, change(process, is_again=True))
+
+    def _attempt(self, event: Event, world: World, index: int, process: Process) -> tuple[Event, World]:
+        again = change(process, next="READ", step="PREPARE", search="NOT_SEARCHED", wanted="OPEN", is_late=False)
         return self._go(event, world, index, again)
 
     def ends(self, world: World, index: int, state: str) -> tuple[Event, World]:

@@ -21,7 +21,7 @@ def test_only_stated_limits_break_a_promise(scenario: Scenario) -> None:
     faults = [
         f"{failure.what} with {name_of(failure.troubles)}: {'; '.join(map(str, explored.trace(failure.world)))}"
         for failure in explored.failures
-        if limits.limit_of(failure) is None
+        if limits.limit_of(failure, scenario) is None
     ]
     assert faults == []
 

@@ -61,6 +61,7 @@ FILES: Final = {"report.csv": AttachedFile(1, "digest", "id")}
 _STORES: Final = (
     "BEGUN",
     "DISCARDED",
+    "HEARD",
     "SUSPECT",
     "FORGET",
     "SUPERSEDE",
@@ -101,6 +102,11 @@ class Rules(NamedTuple):
     :ivar loads_first: a try loads the memory before it excludes the earlier ones.
     :ivar acts_by_discard: a clear counts as acted on once a draft is discarded.
     :ivar discards_sending: a draft is discarded while it still counts as one that may be sent.
+    :ivar forgets_refusal: that a discard was refused, as the draft is sent, is not stored.
+    :ivar forgets_read: that a read shows it sent is not stored.
+    :ivar keeps_checks: what was asked before a wait among the checks is not asked again.
+    :ivar asks_after_waits: three tasks, mapped: a retry, and a run that was cleared, do not open the question.
+    :ivar asks_despite_resend: three tasks, mapped: they open it even if a resend has overruled it.
     :ivar publishes_overruled: three tasks: a question that a resend has overruled is published.
     :ivar attaches_unasked: three tasks: files are removed and uploaded without asking whether the try is still wanted.
     """
@@ -124,6 +130,11 @@ class Rules(NamedTuple):
     loads_first: bool = False
     acts_by_discard: bool = False
     discards_sending: bool = False
+    forgets_refusal: bool = False
+    forgets_read: bool = False
+    keeps_checks: bool = False
+    asks_after_waits: bool = False
+    asks_despite_resend: bool = False
     publishes_overruled: bool = False
     attaches_unasked: bool = False
 
@@ -180,7 +191,8 @@ class Executor:
         """Return the process that is between its last checks and the send, if nothing else happens there."""
         if self.rules.is_instant:
             for index, process in enumerate(world.processes):
-                if process.step == "SEND" and process.then != "unchecked" and self.is_checked(process):
+                is_late = process.is_late or process.then == "unchecked"
+                if process.step == "SEND" and not is_late and self.is_checked(process):
                     return index
         return None
 
@@ -202,10 +214,15 @@ class Executor:
             return self.sent(world, number)
         return gone(world, number) if what == "discard" else filled(world, number, writer)
 
+    def upstream(self, number: int) -> range:
+        """Return the tasks before one that share its draft: of three tasks, mapped, those of its index."""
+        kinds = self.rules.kinds[: number + 1]
+        first = max((at for at, kind in enumerate(kinds) if kind == "create"), default=number)
+        return range(first, number)
+
     def may_start(self, world: World, number: int) -> bool:
         """Return whether all tasks upstream have succeeded."""
-        upstream = world.slots[:number] if "create" in self.rules.kinds else ()
-        return all(slot.state == "success" for slot in upstream)
+        return all(world.slots[each].state == "success" for each in self.upstream(number))
 
     # Evidence and decisions.
 
@@ -514,7 +531,28 @@ class Executor:
     def _retrieve(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         seen = self._seen(world, process)
         event = self._event(process, "reads the transfer", seen.lower())
-        return self._decided(event, world, index, change(process, by_id=seen))
+        process = change(process, by_id=seen)
+        if seen == "SENT":
+            if MEMORIES[process.memory].phase is not Phase.SENDING and not self.rules.forgets_read:
+                return self._go(event, world, index, change(process, next="HEARD"))
+            world = self._heard_of(world, process)
+        return self._decided(event, world, index, process)
+
+    def _heard_of(self, world: World, process: Process) -> World:
+        """Return the world in which a try has heard that its draft was sent, and may store it."""
+        number = self.draft(process)
+        if not self._is_own(world, process):
+            return world
+        transfer = change(world.transfers[number], is_heard=True)
+        return world._replace(transfers=replaced(world.transfers, number, transfer))
+
+    def _heard(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        """Store that the draft was sent: it may be deleted before the next try looks for it."""
+        world, process = self._save(world, process, replace(MEMORIES[process.memory], phase=Phase.SENDING))
+        world, event = self._heard_of(world, process), self._event(process, "stores that it was sent")
+        if process.then:
+            return self._go(event, world, index, change(process, next="REFUSE"))
+        return self._decided(event, world, index, process)
 
     def _seen(self, world: World, process: Process) -> str:
         """Return what the remembered id shows."""
@@ -572,9 +610,13 @@ class Executor:
             event = self._event(process, "discards the draft", "409: it was sent")
             if process.step == "SEND":  # the send finds that out, too
                 return self._go(event, world, index, change(process, next="SEND", then=""))
+            process = change(process, by_id="NOT_RETRIEVED")
+            if MEMORIES[process.memory].phase is not Phase.SENDING and not self.rules.forgets_refusal:
+                return self._go(event, world, index, change(process, next="HEARD"))
+            world = self._heard_of(world, process)
             if process.then:
                 return self._go(event, world, index, change(process, next="REFUSE"))
-            return self._decided(event, world, index, change(process, by_id="NOT_RETRIEVED"))
+            return self._decided(event, world, index, process)
         event = self._event(process, "discards the draft", "204" if draft.status == "draft" else "404")
         if draft.status == "draft":
             if draft.maker == -2:
@@ -702,7 +744,7 @@ class Executor:
             process = change(
                 process, memory=remember(replace(memory, question=Likeness.EXACT.or_wider(memory.question)))
             )
-        process = change(process, search="NOT_SEARCHED", wanted="OPEN", outdated=self._not_checked)
+        process = change(process, search="NOT_SEARCHED", wanted="OPEN", outdated=self._not_checked, is_late=False)
         return self._decided(event, world, index, process)
 
     def _check(self, world: World, index: int, process: Process) -> tuple[Event, World]:
@@ -729,8 +771,9 @@ class Executor:
         if status == "draft":
             if self.rules.is_instant and world.slots[process.context.slot].state != "running":
                 world = world._replace(broken="a try that Airflow has given up sends")
-            return self._end(event, self.sent(world, number), index, "success", number)
+            return self._end(event, self._heard_of(self.sent(world, number), process), index, "success", number)
         if status == "sent":
+            world = self._heard_of(world, process)
             return self._end(event._replace(detail=f"{number}: 409, it was sent"), world, index, "success", number)
         return self._end(event._replace(detail=f"{number}: 404, it fails"), world, index, "failed")
 
@@ -742,6 +785,19 @@ class Executor:
         event = self._event(process, "is refused the send, and waits")
         waiting = change(process, is_again=True, in_doubt=process.in_doubt or is_in_doubt)
         return self._attempt(event, world, index, waiting)
+
+    def waits_in_checks(self, world: World, index: int) -> tuple[Event, World]:
+        """Return the world in which a call of the checks has been told to wait: what was asked has aged by then."""
+        process = world.processes[index]
+        if not self.rules.keeps_checks:
+            event = self._event(process, "waits among its checks, and begins them again")
+            return self._attempt(event, world, index, change(process, is_again=True))
+        event, after = next(self.steps(world, index))
+        waiting = [at for at, each in enumerate(after.processes) if each.context is process.context]
+        for at in waiting:
+            late = change(after.processes[at], is_late=True)
+            after = after._replace(processes=replaced(after.processes, at, late))
+        return event._replace(what=f"{event.what}, and waits among its checks"), after
 
     def ends(self, world: World, index: int, state: str) -> tuple[Event, World]:
         """Return the world in which a try has ended in its own process, by an error or a deferral."""

@@ -26,20 +26,21 @@ Trouble: TypeAlias = Callable[[Executor, World], Steps]
 _FAILING: Final = ("RETRIEVE", "SEARCH", "DISCARD", "CREATE", "FILL", "CHECK", "SEND", "UPLOAD", "REMOVE")
 
 
+#: The calls that ask, right before the send, what must hold for it. A wait may come between two of each.
+_CHECKS: Final = ("SEARCH", "CHECK", "CONFIRM", "SEARCH_SHARED", "CONFIRM_SHARED")
+
+
 def starts(executor: Executor, world: World) -> Steps:
     """Let Airflow start a try: the first, a retry, or one after a clear."""
     for number, slot in enumerate(world.slots):
         if slot.state in ("new", "queued", "failed") and executor.may_start(world, number):
-            yield start(world, number, executor.kind(number))
+            yield start(executor, world, number)
 
 
-def start(world: World, number: int, kind: str, *, is_resumed: bool = False) -> tuple[Event, World]:
+def start(executor: Executor, world: World, number: int, *, is_resumed: bool = False) -> tuple[Event, World]:
     """Return the world in which a try has started; Airflow has removed what its task had returned."""
     slot, run = world.slots[number], world.run
-    if kind == "create":
-        run = change(run, published=None)
-    elif kind == "attach":
-        run = change(run, attached="")
+    upstream = [world.slots[each] for each in executor.upstream(number)]
     tries = slot.tries if is_resumed else slot.tries + 1
     context = Context(
         slot=number,
@@ -52,11 +53,11 @@ def start(world: World, number: int, kind: str, *, is_resumed: bool = False) -> 
         key=slot.key,
         is_resumed=is_resumed,
         has_other_tasks=run.has_other_tasks,
-        published=run.published if number else None,
-        attached=run.attached if number else "",
+        published=upstream[0].published if upstream else None,
+        attached=upstream[-1].attached if upstream else "",
     )
-    process = intern(Process(intern(context), BEGINS[kind]))
-    running = change(slot, tries=tries, state="running", last_key=slot.key)
+    process = intern(Process(intern(context), BEGINS[executor.kind(number)], is_again=is_resumed))
+    running = change(slot, tries=tries, state="running", last_key=slot.key, published=None, attached="")
     granted = dict(world.granted)
     earlier = {slot.cleared_key, slot.sent_key} - {None}
     if slot.cleared_key is not None and earlier != {slot.key}:
@@ -67,7 +68,6 @@ def start(world: World, number: int, kind: str, *, is_resumed: bool = False) -> 
         Event((number, tries), "goes on after its deferral" if is_resumed else "starts", detail),
         world._replace(
             slots=replaced(world.slots, number, running),
-            run=run,
             granted=tuple(sorted(granted.items())),
             processes=tuple(sorted((*world.processes, process), key=lambda each: each.context[:2])),
         ),
@@ -78,7 +78,7 @@ def resumes(executor: Executor, world: World) -> Steps:
     """Let deferred tries go on, each in a process of its own."""
     for number, slot in enumerate(world.slots):
         if slot.state == "deferred":
-            yield start(world, number, executor.kind(number), is_resumed=True)
+            yield start(executor, world, number, is_resumed=True)
 
 
 def clear(world: World, numbers: tuple[int, ...], *, is_resend: bool, is_shown: bool = True) -> World:
@@ -111,14 +111,19 @@ def clearable(world: World) -> tuple[int, ...]:
     return tuple(number for number, slot in enumerate(world.slots) if slot.state in idle and slot.tries)
 
 
-def _clears(*, is_resend: bool, is_one: bool, is_shown: bool = True) -> Trouble:
+def _clears(*, is_resend: bool, which: str = "all", is_shown: bool = True) -> Trouble:
     def clears(executor: Executor, world: World) -> Steps:
         cleared = clearable(world)
-        for numbers in [(number,) for number in cleared] if is_one else [cleared] if cleared else []:
-            which = " and ".join(f"task {number}" for number in numbers)
+        choices = {
+            "all": [cleared] if cleared else [],
+            "one": [(number,) for number in cleared],
+            "index": [tuple(each for each in cleared if each in (at, at + 1)) for at in cleared if at % 2 == 0],
+        }
+        for numbers in choices[which]:
+            names = " and ".join(f"task {number}" for number in numbers)
             how = (" with resend=True" if is_resend else "") + ("" if is_shown else ", its retries lowered")
             yield (
-                Event(None, f"a user clears {which}{how}"),
+                Event(None, f"a user clears {names}{how}"),
                 clear(world, numbers, is_resend=is_resend, is_shown=is_shown),
             )
 
@@ -187,10 +192,12 @@ def give_up(executor: Executor, world: World) -> Steps:
 
 
 def wait(executor: Executor, world: World) -> Steps:
-    """Refuse a send for now: the account is full, the key has used its calls up, or the service fails."""
+    """Refuse a send, or a check before it, for now: the account is full, the key has used its calls up, …"""
     for index, process in enumerate(world.processes):
         if process.next == "SEND" and executor.is_unsent(world, process):
             yield executor.waits(world, index)
+        elif process.step == "SEND" and process.next in _CHECKS:
+            yield executor.waits_in_checks(world, index)
 
 
 def lose_response(executor: Executor, world: World) -> Steps:
@@ -230,12 +237,21 @@ def fail_for_good(executor: Executor, world: World) -> Steps:
             )
 
 
-def _loses(what: str) -> Trouble:
+def _loses(what: str, *, is_sending: bool) -> Trouble:
     def lose(executor: Executor, world: World) -> Steps:
-        """Lose the newest memory that a task has stored, or that of a delivery key."""
+        """Lose the newest memory of a task or of a delivery key; or only while a send of an earlier try is under way.
+
+        Not while a try that Airflow runs is about to send: it is the same once the try has ended.
+        """
+        live = {world.processes[index].context.slot for index in _live(world) if world.processes[index].step == "SEND"}
+        sending = {each.context.slot for each in world.processes if each.step == "SEND"} - live
+        sending |= {world.transfers[number].maker for call, number, _ in world.messages if call == "send"}
         for number, store in enumerate(world.stores):
             is_keyed = number >= len(world.slots)
-            if store.records and is_keyed == (what == "a delivery key"):
+            tasks = set(range(len(world.slots))) if is_keyed else {number}
+            if not store.records or is_keyed != (what == "a delivery key") or tasks & live:
+                continue
+            if bool(tasks & sending) == is_sending:
                 lost = change(store, records=store.records[:-1], is_sent=False)
                 yield (
                     Event(None, f"the newest memory of {what if is_keyed else f'task {number}'} is lost"),
@@ -261,11 +277,17 @@ def delete_task(executor: Executor, world: World) -> Steps:
             )
 
 
-def reorder(executor: Executor, world: World) -> Steps:
-    """Let the list of a mapped task change its order."""
-    items = [slot.item for slot in world.slots]
-    slots = tuple(change(slot, item=item) for slot, item in zip(world.slots, reversed(items), strict=True))
-    yield Event(None, f"the list changes its order to {', '.join(reversed(items))}"), world._replace(slots=slots)
+def _reorders(*, is_early: bool) -> Trouble:
+    def reorder(executor: Executor, world: World) -> Steps:
+        """Let the list of a mapped task change its order; early, if an index has not ended its first attempt."""
+        first = [each for each in world.processes if each.context.number == 1 and not each.is_again]
+        if is_early != (bool(first) or not all(slot.tries for slot in world.slots)):
+            return
+        items = [slot.item for slot in world.slots]
+        slots = tuple(change(slot, item=item) for slot, item in zip(world.slots, reversed(items), strict=True))
+        yield Event(None, f"the list changes its order to {', '.join(reversed(items))}"), world._replace(slots=slots)
+
+    return reorder
 
 
 def _changes(number: int, **changes: str) -> Trouble:
@@ -297,7 +319,7 @@ def _moves(connection: str) -> Trouble:
 
 def send_twin(executor: Executor, world: World) -> Steps:
     """Let another run send an equal transfer, and nothing tell that it is another's."""
-    twin = intern(Transfer("X", "first", "sent", -1, content="whole"))
+    twin = intern(Transfer("X", "first", "sent", -1, content="whole", is_heard=True))
     if twin not in world.transfers:
         yield (
             Event(None, "another run sends a transfer that equals X"),
@@ -305,14 +327,17 @@ def send_twin(executor: Executor, world: World) -> Steps:
         )
 
 
-def hide(executor: Executor, world: World) -> Steps:
-    """Delete a sent transfer in the service's web application."""
-    for number, transfer in enumerate(world.transfers):
-        if transfer.status == "sent":
-            yield (
-                Event(None, f"transfer {number} is deleted in the web application"),
-                world._replace(transfers=replaced(world.transfers, number, change(transfer, status="hidden"))),
-            )
+def _deletes(*, is_heard: bool) -> Trouble:
+    def delete(executor: Executor, world: World) -> Steps:
+        """Delete a sent transfer in the service's web application."""
+        for number, transfer in enumerate(world.transfers):
+            if transfer.status == "sent" and transfer.is_heard == is_heard:
+                yield (
+                    Event(None, f"transfer {number} is deleted in the web application"),
+                    world._replace(transfers=replaced(world.transfers, number, change(transfer, status="hidden"))),
+                )
+
+    return delete
 
 
 def rename(executor: Executor, world: World) -> Steps:
@@ -326,16 +351,20 @@ def rename(executor: Executor, world: World) -> Steps:
         )
 
 
-def pick_up(executor: Executor, world: World) -> Steps:
-    """Let the recipient pick up the first transfer: what is about to be redelivered is not wanted any more."""
-    if not world.run.has_picked_up:
-        transfers = tuple(
-            change(each, is_outdated=True) if each.status == "draft" else each for each in world.transfers
-        )
-        yield (
-            Event(None, "the recipient picks up the first transfer"),
-            world._replace(transfers=transfers, run=change(world.run, has_picked_up=True)),
-        )
+def _picks_up(*, is_checked: bool) -> Trouble:
+    def pick_up(executor: Executor, world: World) -> Steps:
+        """Let the recipient pick up the first transfer: what is about to be redelivered is not wanted any more."""
+        has_checked = any(each.step == "SEND" and executor.is_checked(each) for each in world.processes)
+        if not world.run.has_picked_up and is_checked == has_checked:
+            transfers = tuple(
+                change(each, is_outdated=True) if each.status == "draft" else each for each in world.transfers
+            )
+            yield (
+                Event(None, "the recipient picks up the first transfer"),
+                world._replace(transfers=transfers, run=change(world.run, has_picked_up=True)),
+            )
+
+    return pick_up
 
 
 def restore(executor: Executor, world: World) -> Steps:
@@ -366,11 +395,12 @@ def arrivals(executor: Executor, world: World) -> Steps:
 #: What a scenario may allow, by its name.
 TROUBLES: Final[dict[str, Trouble]] = {
     "try": starts,
-    "clear": _clears(is_resend=False, is_one=False),
-    "clear one": _clears(is_resend=False, is_one=True),
-    "resend": _clears(is_resend=True, is_one=False),
-    "resend one": _clears(is_resend=True, is_one=True),
-    "resend with lowered retries": _clears(is_resend=True, is_one=True, is_shown=False),
+    "clear": _clears(is_resend=False),
+    "clear one": _clears(is_resend=False, which="one"),
+    "clear an index": _clears(is_resend=False, which="index"),
+    "resend": _clears(is_resend=True),
+    "resend one": _clears(is_resend=True, which="one"),
+    "resend with lowered retries": _clears(is_resend=True, which="one", is_shown=False),
     "resend for another": clear_another,
     "crash": crash,
     "crash in a call": crash_in_call,
@@ -380,10 +410,13 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "failure": fail,
     "deferral": defer,
     "failure for good": fail_for_good,
-    "lost memory": _loses("a task"),
-    "lost memory of a key": _loses("a delivery key"),
+    "lost memory": _loses("a task", is_sending=False),
+    "memory lost during a send": _loses("a task", is_sending=True),
+    "lost memory of a key": _loses("a delivery key", is_sending=False),
+    "memory of a key lost during a send": _loses("a delivery key", is_sending=True),
     "deleted task": delete_task,
-    "order": reorder,
+    "order": _reorders(is_early=False),
+    "early order": _reorders(is_early=True),
     "other input": _changes(0, item="Y"),
     "other file": _changes(0, item="x"),
     "first input": _changes(0, item="X"),
@@ -396,8 +429,10 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "other account": _moves("other account"),
     "first scope": _moves("first"),
     "twin": send_twin,
-    "deleted transfer": hide,
+    "deleted transfer": _deletes(is_heard=True),
+    "deleted before it was heard of": _deletes(is_heard=False),
     "new name": rename,
-    "pickup": pick_up,
+    "pickup": _picks_up(is_checked=False),
+    "pickup after the check": _picks_up(is_checked=True),
     "restored service": restore,
 }

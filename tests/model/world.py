@@ -143,6 +143,9 @@ class Slot(NamedTuple):
     :ivar sent_key: that under which it has sent; None if it has not.
     :ivar cleared_key: that of its newest try when it was cleared; None if it was not.
     :ivar is_resend_due: it was cleared in order to send again, and has not sent since.
+    :ivar published: what a task that creates the draft has returned: transfer, item, how alike a sent transfer must
+        be to stop the send, and what was sent before a resend.
+    :ivar attached: the file that a task which attaches it has returned.
     """
 
     item: str
@@ -156,6 +159,8 @@ class Slot(NamedTuple):
     sent_key: str | None = None
     cleared_key: str | None = None
     is_resend_due: bool = False
+    published: tuple[int, str, str, tuple[int, ...]] | None = None
+    attached: str = ""
 
 
 @_by_identity
@@ -167,9 +172,6 @@ class Run(NamedTuple):
     :ivar connection: where the connection leads.
     :ivar has_other_tasks: whether the run has tasks that its DAG no longer has.
     :ivar has_picked_up: whether the recipient of a redelivery has picked up the first transfer.
-    :ivar published: what the task that creates the draft has returned: transfer, item, how alike a sent transfer must
-        be to stop the send, and what was sent before a resend.
-    :ivar attached: the files that the task which attaches them has returned.
     """
 
     clear_number: int = 0
@@ -177,8 +179,6 @@ class Run(NamedTuple):
     connection: str = "first"
     has_other_tasks: bool = False
     has_picked_up: bool = False
-    published: tuple[int, str, str, tuple[int, ...]] | None = None
-    attached: str = ""
 
 
 @_by_identity
@@ -216,6 +216,7 @@ class Process(NamedTuple):
     :ivar found: the transfer that a search has found.
     :ivar is_writer: whether it has created the draft, or has taken it over.
     :ivar is_again: whether it has waited since its first attempt at the send, or was deferred.
+    :ivar is_late: whether it has waited since it has asked what must hold for the send.
     :ivar in_doubt: whether an attempt at the send may still be applied.
     :ivar then: what follows once its draft is discarded.
     :ivar question: the question that it has left open under another delivery key.
@@ -238,6 +239,7 @@ class Process(NamedTuple):
     found: int = -1
     is_writer: bool = False
     is_again: bool = False
+    is_late: bool = False
     in_doubt: bool = False
     then: str = ""
     question: str = ""
@@ -257,6 +259,7 @@ class Transfer(NamedTuple):
     :ivar meant: of a draft that tasks share, what the task that attaches the file has returned.
     :ivar key: the delivery key that it was made under.
     :ivar is_outdated: made before somebody picked up the first transfer, for a redelivery.
+    :ivar is_heard: whether a try has heard that it was sent, and has stored that if it does.
     """
 
     item: str
@@ -268,6 +271,7 @@ class Transfer(NamedTuple):
     meant: str = ""
     key: str = ""
     is_outdated: bool = False
+    is_heard: bool = False
 
 
 #: What is left of a draft that was removed.
