@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from model.shared import BEGINS
-from model.tries import Executor, Steps
+from model.tries import Executor, Steps, gone
 from model.world import (
     Context,
     Event,
@@ -90,6 +90,7 @@ def clear(world: World, numbers: tuple[int, ...], *, is_resend: bool, is_shown: 
     for number in numbers:
         slot = slots[number]
         cleared = slot.cleared + is_shown
+        is_withdrawn = slot.is_resend_due and not (world.processes or world.messages)
         slots[number] = change(
             slot,
             state="queued",
@@ -99,8 +100,8 @@ def clear(world: World, numbers: tuple[int, ...], *, is_resend: bool, is_shown: 
             is_resend_due=is_resend,
             result=-1,
         )
-        if is_resend:
-            granted[number] = granted.get(number, 0) + 1
+        granted[number] = granted.get(number, 0) + is_resend - is_withdrawn
+    granted = {number: count for number, count in granted.items() if count}
     run = change(world.run, clear_number=world.run.clear_number + 1, is_resend=is_resend)
     return world._replace(slots=tuple(slots), run=run, granted=tuple(sorted(granted.items())))
 
@@ -367,6 +368,17 @@ def _picks_up(*, is_checked: bool) -> Trouble:
     return pick_up
 
 
+def remove_draft(executor: Executor, world: World) -> Steps:
+    """Let another task of the run remove a draft that tasks share."""
+    for number, transfer in enumerate(world.transfers):
+        if transfer.status == "draft" and transfer.maker >= 0:
+            removed = intern(Transfer("", transfer.connection, "discarded", -1))
+            yield (
+                Event(None, f"a task removes draft {number}"),
+                gone(world, number)._replace(transfers=replaced(world.transfers, number, removed)),
+            )
+
+
 def restore(executor: Executor, world: World) -> Steps:
     """Restore the service from a backup: the id of a draft becomes that of a stranger's draft."""
     if world.processes:
@@ -435,4 +447,5 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "pickup": _picks_up(is_checked=False),
     "pickup after the check": _picks_up(is_checked=True),
     "restored service": restore,
+    "removed by a task": remove_draft,
 }
