@@ -96,7 +96,8 @@ MAX_WORLDS: Final = 12_000
 #: Small scenarios that show most changes: with few troubles, the worlds are few that need the rule.
 SMALL: Final = (
     scenario("a resend that fails", "clear, resend one, crash, failure", at_most=1, twice=False),
-    scenario("a clear of another", "clear one, resend one, resend for another, failure", at_most=1, twice=False),
+    scenario("a clear of another", "clear one, resend one, resend for another, crash", twice=False),
+    scenario("a suspicion and a deletion", "clear, lost memory, deleted once it is suspected", tries=4),
     scenario("a deletion and a resend", "clear, resend one, crash, deleted transfer", twice=False),
     scenario("a move", "clear, resend one, failure, other account", twice=False),
     scenario("other input at once", "clear, resend one, failure, other input", twice=False),

@@ -44,7 +44,7 @@ def scenario(
 _PROCESS: Final = "crash, crash in a call, zombie, wait, lost response, failure, deferral, failure for good"
 _LOST: Final = (
     "clear, resend one, crash, crash in a call, zombie, failure, lost memory, memory lost during a send, other input, "
-    "other user, twin, deleted transfer, deleted before it was heard of"
+    "other user, twin, deleted transfer, deleted before it was heard of, deleted once it is suspected"
 )
 
 ONE_TASK: Final = scenario("one task", f"clear, {_PROCESS}", at_most=3)

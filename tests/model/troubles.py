@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 from model.shared import BEGINS
 from model.tries import Executor, Steps, gone
 from model.world import (
+    MEMORIES,
     Context,
     Event,
     Process,
@@ -19,6 +20,7 @@ from model.world import (
     replaced,
     without,
 )
+from outbound_transfer.delivery.decision import Phase
 
 Trouble: TypeAlias = Callable[[Executor, World], Steps]
 
@@ -328,11 +330,14 @@ def send_twin(executor: Executor, world: World) -> Steps:
         )
 
 
-def _deletes(*, is_heard: bool) -> Trouble:
+def _deletes(when: str) -> Trouble:
     def delete(executor: Executor, world: World) -> Steps:
         """Delete a sent transfer in the service's web application."""
+        newest = [MEMORIES[store.records[-1][1]] for store in world.stores if store.records]
+        suspected = {int(memory.draft_id) for memory in newest if memory.phase is Phase.SUSPECTED}
         for number, transfer in enumerate(world.transfers):
-            if transfer.status == "sent" and transfer.is_heard == is_heard:
+            known = "suspected" if number in suspected else "heard" if transfer.is_heard else "unheard"
+            if transfer.status == "sent" and known == when:
                 yield (
                     Event(None, f"transfer {number} is deleted in the web application"),
                     world._replace(transfers=replaced(world.transfers, number, change(transfer, status="hidden"))),
@@ -441,8 +446,9 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "other account": _moves("other account"),
     "first scope": _moves("first"),
     "twin": send_twin,
-    "deleted transfer": _deletes(is_heard=True),
-    "deleted before it was heard of": _deletes(is_heard=False),
+    "deleted transfer": _deletes("heard"),
+    "deleted before it was heard of": _deletes("unheard"),
+    "deleted once it is suspected": _deletes("suspected"),
     "new name": rename,
     "pickup": _picks_up(is_checked=False),
     "pickup after the check": _picks_up(is_checked=True),
