@@ -1,9 +1,11 @@
 """What is promised in every world, and of what follows from it.
 
-1. Each delivery is sent at most once, and once more for each clear that asks for it. What is sent was written by one
-   writer, in a try that Airflow still runs. A task that succeeds returns its delivery, sent.
+1. Each delivery is sent at most once, and once more for each clear that asks for it, unless a later one takes it back.
+   What is sent was written by one writer, in a try that Airflow still runs. A task that succeeds returns its delivery,
+   sent. What a refusal says is so.
 2. From a world in which nothing runs any more, a clear of all tasks ends with every delivery sent, once.
-3. There, a clear of all tasks with ``resend=True`` sends each once more; if it is refused, another such clear does.
+3. There, a clear of all tasks with ``resend=True`` sends each once more. If a task cannot know what was cleared, or is
+   one of three, another such clear does.
 4. A clear makes no draft in vain, continues with one that was handed on, and leaves none behind that is known not to be
    sent. This one is about cost, not safety.
 """
@@ -71,7 +73,9 @@ class Promises:
         makers = explorer.executor.makers(clearable(world))
         before = _count_sent(world)
         why, after = self._cleared(explorer, world, is_resend=True)
-        if why:  # another clear of the tasks that were refused, with those that have made their draft
+        is_seen = all(_sees_its_clear(world, number) for number in range(len(world.slots)))
+        if why and (not is_seen or "WHICH_CLEARED" in why or "create" in explorer.scenario.rules.kinds):
+            # Another clear of the tasks that were refused, with those that have made their draft.
             refused = [number for number, slot in enumerate(after.slots) if slot.state in ("failed", "refused")]
             again = {each for number in refused for each in (*explorer.executor.upstream(number), number)}
             why, after = _clear(explorer, after, tuple(sorted(again)), is_resend=True)
@@ -101,6 +105,12 @@ def _clear(explorer: Explorer, world: World, numbers: tuple[int, ...], *, is_res
             unsent = "" if any(_count_sent(after).values()) else ", though nothing was sent"
             why = why or f"task {number}, {after.slots[number].item}: {event.detail.rpartition('; ')[-1]}{unsent}"
     return why or broken_promise(after), after
+
+
+def _sees_its_clear(world: World, number: int) -> bool:
+    """Return whether a task remembers its newest try, so that it sees that it is cleared after it."""
+    records = world.stores[number].records
+    return bool(records) and records[-1][0] == world.slots[number].tries
 
 
 def _find_waste(before: World, after: World) -> str:

@@ -44,7 +44,7 @@ def scenario(
 _PROCESS: Final = "crash, crash in a call, zombie, wait, lost response, failure, deferral, failure for good"
 _LOST: Final = (
     "clear, resend one, crash, crash in a call, zombie, failure, lost memory, memory lost during a send, other input, "
-    "other user, twin, deleted transfer, deleted before it was heard of"
+    "other user, twin, deleted transfer, deleted before it was heard of, deleted once it is suspected"
 )
 
 ONE_TASK: Final = scenario("one task", f"clear, {_PROCESS}", at_most=3)
@@ -103,6 +103,13 @@ MAPPED_IN_BOTH: Final = scenario(
     twice=False,
     at_most=3,
 )
+MAPPED_ALONE: Final = scenario(
+    "a mapped task of one item",
+    "clear, resend one, crash, wait, failure, twin",
+    Rules(is_mapped=True),
+    twice=False,
+    at_most=3,
+)
 MAPPED_FULL: Final = scenario(
     "a mapped task while the account is full",
     "clear one, wait, failure, order",
@@ -134,7 +141,7 @@ REDELIVERY_AT_ONCE: Final = scenario(
 THREE_TASKS: Final = scenario(
     "three tasks",
     "clear, clear one, crash, crash in a call, zombie, wait, failure, lost memory, restored service, "
-    "other file of task 1",
+    "other file of task 1, removed by a task",
     THREE,
     ("X", "v1", "X"),
     tries=5,
@@ -142,7 +149,7 @@ THREE_TASKS: Final = scenario(
 )
 THREE_RESEND: Final = scenario(
     "three tasks, and a resend",
-    "clear, resend, crash, failure, lost memory",
+    "clear, resend, crash, failure, lost memory, removed by a task",
     THREE,
     ("X", "v1", "X"),
     tries=6,

@@ -301,6 +301,7 @@ class Executor:
         if process.next == "RETURN":
             return self._end(event, world, index, "success", self.draft(process), **changes)
         if process.next == "REFUSE":
+            changes = {"broken": world.broken or self._untrue(world, process), **changes}
             detail = f"{event.detail}; it refuses: {process.then}".removeprefix("; ")
             return self._end(event._replace(detail=detail), world, index, "refused", **changes)
         return event, world._replace(processes=replaced(world.processes, index, process), **changes)
@@ -333,9 +334,30 @@ class Executor:
         item = context.published[1] if context.published else context.item
         if transfer.status not in ("sent", "hidden") or transfer.item != item:
             return "a task succeeds, and what it returns is not its delivery, sent"
+        is_of_key = bool(transfer.key) and transfer.key == context.key
+        if transfer.maker not in (context.slot, *self.upstream(context.slot)) and not is_of_key:
+            return "a task succeeds, and returns what another has sent"
         if slot.is_resend_due and context.is_resend and not context.key and self.kind(context.slot) == "deliver":
             return "a task was cleared to send again, and succeeds without"
         return ""
+
+    def _untrue(self, world: World, process: Process) -> str:
+        """Return what is wrong about what a refusal says; "" if it is so."""
+        memory, context = MEMORIES[process.memory], process.context
+        here, then = scope(context.connection), memory.scope
+        has_moved = (here.account, here.key_check) != (then.account, then.key_check)
+        transfer = world.transfers[int(memory.draft_id)] if memory.draft_id else GONE
+        was_sent, is_settling = transfer.status in ("sent", "hidden"), process.mode == "settle"
+        is_other, is_shown = transfer.item != context.item, is_visible(transfer, context.connection)
+        is_so = {
+            "OTHER_INPUT": was_sent and (is_other or is_settling),
+            "MADE_ELSEWHERE": has_moved and memory.phase in (Phase.DRAFT, Phase.SENDING),
+            "IN_DOUBT": memory.phase is Phase.SENDING and not (is_shown and transfer.item == memory.identity),
+            "CANNOT_SEARCH": has_moved,
+            "MAY_BE_SENT": was_sent and PEOPLE[transfer.item] == PEOPLE[context.item],
+            "WHICH_CLEARED": was_sent and (context.is_resend or is_settling),
+        }
+        return "" if is_so.get(process.then, True) else f"it refuses, and what it says is not so: {process.then}"
 
     def _event(self, process: Process, what: str, detail: str = "") -> Event:
         return Event((process.context.slot, process.context.number), what, detail)
@@ -561,6 +583,8 @@ class Executor:
         if here.account != then.account:
             return "HIDDEN"
         transfer = world.transfers[int(memory.draft_id)]
+        if transfer.status == "discarded":
+            return "DISCARDED"
         if not is_visible(transfer, context.connection):
             return "GONE" if here.key_check == then.key_check else "HIDDEN"
         if transfer.item != memory.identity and not self.rules.ignores_identity:
@@ -675,6 +699,8 @@ class Executor:
         return self._store(world, index, process, Action.FORGET)
 
     def _supersede(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        if process.by_id in ("DRAFT", "DISCARDED"):
+            world = world._replace(broken=world.broken or "a draft that is known to be unsent is superseded")
         item = "" if process.mode == "settle" else process.context.item
         granted = licence(self.writer(process), item)
         return self._store(world, index, process, Action.SUPERSEDE, licence=granted)

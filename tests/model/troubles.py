@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from model.shared import BEGINS
-from model.tries import Executor, Steps
+from model.tries import Executor, Steps, gone
 from model.world import (
+    MEMORIES,
     Context,
     Event,
     Process,
@@ -19,6 +20,7 @@ from model.world import (
     replaced,
     without,
 )
+from outbound_transfer.delivery.decision import Phase
 
 Trouble: TypeAlias = Callable[[Executor, World], Steps]
 
@@ -90,6 +92,7 @@ def clear(world: World, numbers: tuple[int, ...], *, is_resend: bool, is_shown: 
     for number in numbers:
         slot = slots[number]
         cleared = slot.cleared + is_shown
+        is_withdrawn = slot.is_resend_due and not (world.processes or world.messages)
         slots[number] = change(
             slot,
             state="queued",
@@ -99,8 +102,8 @@ def clear(world: World, numbers: tuple[int, ...], *, is_resend: bool, is_shown: 
             is_resend_due=is_resend,
             result=-1,
         )
-        if is_resend:
-            granted[number] = granted.get(number, 0) + 1
+        granted[number] = granted.get(number, 0) + is_resend - is_withdrawn
+    granted = {number: count for number, count in granted.items() if count}
     run = change(world.run, clear_number=world.run.clear_number + 1, is_resend=is_resend)
     return world._replace(slots=tuple(slots), run=run, granted=tuple(sorted(granted.items())))
 
@@ -327,11 +330,14 @@ def send_twin(executor: Executor, world: World) -> Steps:
         )
 
 
-def _deletes(*, is_heard: bool) -> Trouble:
+def _deletes(when: str) -> Trouble:
     def delete(executor: Executor, world: World) -> Steps:
         """Delete a sent transfer in the service's web application."""
+        newest = [MEMORIES[store.records[-1][1]] for store in world.stores if store.records]
+        suspected = {int(memory.draft_id) for memory in newest if memory.phase is Phase.SUSPECTED}
         for number, transfer in enumerate(world.transfers):
-            if transfer.status == "sent" and transfer.is_heard == is_heard:
+            known = "suspected" if number in suspected else "heard" if transfer.is_heard else "unheard"
+            if transfer.status == "sent" and known == when:
                 yield (
                     Event(None, f"transfer {number} is deleted in the web application"),
                     world._replace(transfers=replaced(world.transfers, number, change(transfer, status="hidden"))),
@@ -365,6 +371,17 @@ def _picks_up(*, is_checked: bool) -> Trouble:
             )
 
     return pick_up
+
+
+def remove_draft(executor: Executor, world: World) -> Steps:
+    """Let another task of the run remove a draft that tasks share."""
+    for number, transfer in enumerate(world.transfers):
+        if transfer.status == "draft" and transfer.maker >= 0:
+            removed = intern(Transfer("", transfer.connection, "discarded", -1))
+            yield (
+                Event(None, f"a task removes draft {number}"),
+                gone(world, number)._replace(transfers=replaced(world.transfers, number, removed)),
+            )
 
 
 def restore(executor: Executor, world: World) -> Steps:
@@ -429,10 +446,12 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "other account": _moves("other account"),
     "first scope": _moves("first"),
     "twin": send_twin,
-    "deleted transfer": _deletes(is_heard=True),
-    "deleted before it was heard of": _deletes(is_heard=False),
+    "deleted transfer": _deletes("heard"),
+    "deleted before it was heard of": _deletes("unheard"),
+    "deleted once it is suspected": _deletes("suspected"),
     "new name": rename,
     "pickup": _picks_up(is_checked=False),
     "pickup after the check": _picks_up(is_checked=True),
     "restored service": restore,
+    "removed by a task": remove_draft,
 }

@@ -252,7 +252,8 @@ class Process(NamedTuple):
 class Transfer(NamedTuple):
     """A transfer at the service.
 
-    :ivar status: draft, sent, hidden (sent, and deleted in the web application) or gone (it was never sent).
+    :ivar status: draft, sent, hidden (sent, and deleted in the web application), gone (it was never
+        sent), or discarded (the same, and the task that has removed it says so).
     :ivar maker: the slot that has made it; -1 if another run has, -2 if a stranger.
     :ivar writer: the try that may write to it: its maker, or one that has taken it over.
     :ivar content: "" (nothing), whole, or mixed: somebody else than its writer has changed it.

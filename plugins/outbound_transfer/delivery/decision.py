@@ -191,7 +191,7 @@ _SENDABLE: Final = (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING)
 
 #: A transfer that a search took for this delivery.
 _SUSPECTED: Final = (
-    _rule("the user has seen it, and wants another", Action.SUPERSEDE, phase=Phase.SUSPECTED, intent=Intent.RESEND),
+    _rule("the user has seen it, and it is another's", Action.FORGET, phase=Phase.SUSPECTED, intent=Intent.RESEND),
     _rule("it was found for other input", Action.FORGET, phase=Phase.SUSPECTED, input=Input.OTHER),
     _rule("nothing has changed since it was found", Reason.MAY_BE_SENT, phase=Phase.SUSPECTED),
 )
@@ -223,17 +223,8 @@ _NOTHING_SENDABLE: Final = (
 )
 
 #: Whether somebody else has sent it: asked before there is a draft, to save an upload, and before each attempt.
-_SENT_BY_OTHERS: Final = (
-    _rule(
-        "others may have sent it",
-        Action.SEARCH,
-        question=True,
-        intent=SEARCHING,
-        search=Search.NOT_SEARCHED,
-    ),
-    _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, intent=SEARCHING, search=Search.IMPOSSIBLE),
-    _rule("its like was sent", Reason.MAY_BE_SENT, question=True, intent=SEARCHING, search=Search.FOUND),
-)
+_OTHERS: Final = {"question": True, "intent": SEARCHING}
+_SEARCH: Final = _rule("others may have sent it", Action.SEARCH, **_OTHERS, search=Search.NOT_SEARCHED)
 
 #: The first row that applies decides.
 TABLE: Final = {
@@ -241,11 +232,14 @@ TABLE: Final = {
         *_SUSPECTED,
         *_BY_ID,
         *_NOTHING_SENDABLE,
-        *_SENT_BY_OTHERS,
+        _SEARCH,
+        _rule("nobody can be asked", Reason.CANNOT_SEARCH, **_OTHERS, search=Search.IMPOSSIBLE),
+        _rule("its like was sent", Reason.MAY_BE_SENT, **_OTHERS, search=Search.FOUND),
         _rule("nobody has sent it, and nobody can", Action.CREATE),
     ),
     Step.SEND: (
-        *_SENT_BY_OTHERS,
+        _SEARCH,
+        _rule("its like was sent", Reason.MAY_BE_SENT, **_OTHERS, search=(Search.FOUND, Search.IMPOSSIBLE)),
         _rule("what it was made from may have changed", Action.CHECK, is_outdated=Check.OPEN),
         _rule("it is not to be sent to these people any more", Action.DISCARD, is_outdated=Check.YES),
         _rule("a process can outlive its try", Action.CONFIRM, is_wanted=Check.OPEN),
