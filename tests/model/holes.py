@@ -10,7 +10,6 @@ from model.explore import Explored, Scenario, explore
 from model.mutants import Mutant
 from model.promises import Promises
 from model.scenarios import INDEXES, KEYS, THREE, once_all_have_begun, scenario
-from model.world import World
 from outbound_transfer.delivery.decision import TABLE, Action, Step
 
 _FILES: Final = ("X", "v1", "X")
@@ -44,16 +43,6 @@ def _resumes_any_draft() -> Mutant:
     rules = TABLE[Step.PREPARE]
     index = next(at for at, rule in enumerate(rules) if rule.why == "its writer may still work on it")
     return Mutant(Step.PREPARE, index, Action.RESUME)
-
-
-def _once_both_sends_have_failed(world: World, trouble: str) -> bool:
-    """Let the order change between the failures of both sends and a clear, so that there are few worlds."""
-    if trouble == "clear an index":
-        return world.slots[0].item == "Y"
-    creates, sends = world.slots[::2], world.slots[1::2]
-    if trouble == "failure":
-        return all(slot.state == "success" for slot in creates) and all(slot.tries < 2 for slot in sends)
-    return trouble != "order" or all(slot.state == "failed" for slot in sends)
 
 
 def _hole(name: str, what: str, troubles: str, *out: str, **options: Any) -> Hole:

@@ -126,19 +126,13 @@ OF_A_CLEAR: Final = (
     Limit(
         "Its like was sent, and nothing says by whom",
         "if it is another delivery, set `resend=True`",
-        (
-            *("lost memory", "lost memory of a key", "memory lost during a send", "memory of a key lost during a send"),
-            *("twin", "new name", "order", "early order", "crash + key given", "zombie + key given"),
-        ),
+        ("lost memory", "lost memory of a key", "twin", "new name", "order", "crash + key given", "zombie + key given"),
         "MAY_BE_SENT",
     ),
     Limit(
         "It was sent, or may have been, and the service does not show it",
         "look in the service's web application; if it was not sent, set `resend=True`",
-        (
-            *("deleted transfer", "deleted before it was heard of", "lost memory", "memory lost during a send"),
-            *("restored service", "crash + pickup", "zombie + pickup", "crash + twin"),
-        ),
+        ("deleted transfer", "lost memory", "restored service", "crash + pickup", "zombie + pickup", "crash + twin"),
         "IN_DOUBT",
     ),
     Limit(
