@@ -48,9 +48,9 @@ class Checks(threading.local):
         :raises ChecksOutdated: they never are.
         """
         for _ in range(MAX_REPEATS):
-            self._calls = 0
+            self._calls, self._fresh_until = 0, self._clock() + MAX_AGE
             check()
-            if not self._calls or self._clock() <= self._fresh_until:
+            if self._clock() <= self._fresh_until:
                 return
             reserve(self._calls)
         raise ChecksOutdated(

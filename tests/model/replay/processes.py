@@ -147,13 +147,14 @@ class Process:
         self._fault, self._ends = fault or {}, ends
         self._go(fate)
 
-    def skip_to(self, gate: Gate | None) -> bool:
+    def skip_to(self, gate: Gate | None, *, may_be_old: bool = False) -> bool:
         """Let it do what is no step of the model; return whether it stops where the model's does, then.
 
         :param gate: where that is; None if the model's process has ended.
+        :param may_be_old: whether what it stores there may be no news.
         """
         while self.gate in (*PASSING, *_passing_before(gate, is_redelivery=bool(self._first_id))):
-            if (self.gate, gate) == (Gate.REWRITE, Gate.WRITE):
+            if may_be_old and self.gate is Gate.REWRITE:
                 return True
             self.go()
         return self.is_alive and self.gate is gate
@@ -242,7 +243,8 @@ class Process:
         if self._is_verifying:
             return
         is_news = self._is_news(store, memory)
-        self._is_sending = memory.phase is Phase.SENDING and self.kind == "deliver"
+        if is_news:
+            self._is_sending = memory.phase is Phase.SENDING and self.kind == "deliver"
         is_of_create = bool(self.passed) and self.passed[-1] is Gate.CREATE
         is_last = self._ends == "soon" or (memory.phase is Phase.HANDED_ON and self.kind != "attach")
         if not (is_last or is_of_create):
@@ -268,7 +270,7 @@ class Process:
 
 
 def _is_of_key(store: Any) -> bool:
-    return isinstance(store, RowMemoryStore) and store._row._key.delivery_key is not None
+    return isinstance(store, RowMemoryStore) and store.row._key.delivery_key is not None
 
 
 def _kept(settings: Any, call: Call[Any]) -> LateCall:

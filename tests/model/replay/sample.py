@@ -25,6 +25,9 @@ NOT_REPLAYED: Final = {
     "a claim of a key whose owner was cleared, and has not started": (
         "the real claim waits for that owner; the model's takes over"
     ),
+    "a wait among the checks before the send": (
+        "the real task ends its checks before it begins them again; tests/integration/test_late_changes.py plays it"
+    ),
     "the send of a key whose memory was lost since it was announced": (
         "the real row says that it was sent, and not what"
     ),
@@ -129,6 +132,8 @@ def _is_replayed(explorer: Explorer, step: Step) -> bool:
         return False
     if process is None:
         return True
+    if step.trouble == "wait" and process.next != "SEND":
+        return False
     if process.next in ("CLAIM_KEY", "SETTLED") and process.context.key and _is_owner_queued(explorer, step, process):
         return False
     if step.trouble not in ("failure", "deferral"):

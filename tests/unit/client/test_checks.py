@@ -28,7 +28,8 @@ class Clock:
 @pytest.mark.parametrize(
     ("calls", "then", "is_fresh"),
     [
-        ([], 1_000.0, True),
+        ([], MAX_AGE, True),
+        ([], MAX_AGE + 1, False),
         ([(1.0, 1_000.0)], 0.0, True),
         ([(1_000.0, 0.0)], 0.0, True),
         ([(1.0, 0.0)] * 50, 0.0, True),
@@ -39,6 +40,7 @@ class Clock:
     ],
     ids=[
         "no call",
+        "a wait, and no call",
         "a wait before the first response",
         "one slow response",
         "many responses",
