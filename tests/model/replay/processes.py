@@ -63,14 +63,15 @@ _GATES: Final = {
 }
 
 
-def _passing_before(gate: Gate | None, *, is_redelivery: bool) -> tuple[Gate, ...]:
+def _passing_before(gate: Gate | None, *, may_ask: bool) -> tuple[Gate, ...]:
     """Return what the model has in the step that begins with ``gate``; None if it is the end."""
     if gate is None:
         return (Gate.READ,)  # of a draft that is to be removed, and is not there
     if gate is Gate.CLAIM:
         return (Gate.WRITE,)  # the task's own memory
-    # Once somebody has picked up, the recipients are other input: the real task asks whether that was sent.
-    return (Gate.LIST,) if is_redelivery and gate is not Gate.LIST else ()
+    # The real task asks in more cases whether others have sent it: once somebody has picked up, as the recipients are
+    # other input; and under a key, if the memory of an earlier try of the task itself is lost.
+    return (Gate.LIST,) if may_ask and gate is not Gate.LIST else ()
 
 
 class Fate(Enum):
@@ -117,6 +118,7 @@ class Process:
         self.late: list[LateCall] = []
         self.passed: list[Gate] = []
         self._fault: dict[str, Any] = {}
+        self._is_keyed = False
         self._is_dead = self._has_waited = self._is_sending = self._is_verifying = False
         self._ends = ""
         self._stored: dict[int, tuple[Any, ...]] = {}
@@ -153,7 +155,7 @@ class Process:
         :param gate: where that is; None if the model's process has ended.
         :param may_be_old: whether what it stores there may be no news.
         """
-        while self.gate in (*PASSING, *_passing_before(gate, is_redelivery=bool(self._first_id))):
+        while self.gate in (*PASSING, *_passing_before(gate, may_ask=bool(self._first_id) or self._is_keyed)):
             if may_be_old and self.gate is Gate.REWRITE:
                 return True
             self.go()
@@ -182,6 +184,7 @@ class Process:
         return fate
 
     def _die(self) -> None:
+        self._is_keyed = False
         self._is_dead = True
         raise ProcessCrashed
 
@@ -235,6 +238,12 @@ class Process:
         if last is Gate.SEND:
             return Gate.READ_AGAIN if self._has_waited else None
         return None if last is Gate.READ_AGAIN else Gate.READ
+
+    def claim(self, row: MemoryRow) -> None:
+        """Stop before a claim of a row: of the task's own memory, or of a key's."""
+        is_keyed = row._key.delivery_key is not None
+        self._is_keyed |= is_keyed
+        self.stop(Gate.CLAIM if is_keyed else Gate.BEGIN)
 
     def save(self, store: Any, memory: Memory) -> None:
         """Stop before a write of its memory."""
@@ -318,7 +327,7 @@ def _begin(process: Process, store: Any) -> None:
 
 
 def _claim(process: Process, row: MemoryRow, *_: Any) -> None:
-    process.stop(Gate.BEGIN if row._key.delivery_key is None else Gate.CLAIM)
+    process.claim(row)
 
 
 def _ask(process: Process, facts: TaskFacts) -> None:

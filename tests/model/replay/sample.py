@@ -36,6 +36,9 @@ NOT_REPLAYED: Final = {
 #: How often a schedule goes on with what is no trouble, if there is both.
 _USUAL_SHARE: Final = 0.8
 
+#: How often a favored trouble comes at each step where it can. Each schedule favors another one.
+_FAVORED_SHARE: Final = 0.5
+
 #: How often a schedule ends where it can: where a task is to be retried, and where all have ended.
 _END_SHARE: Final = {False: 0.05, True: 0.3}
 
@@ -77,18 +80,19 @@ def schedule(scenario: Scenario, seed: int, number: int) -> Schedule:
     """Return one schedule: the same for the same seed and number."""
     for attempt in count():
         random = Random(f"{seed} {number} {attempt} {scenario.name}")
-        if steps := _walk(Explorer(scenario), random):
+        troubles = [each for each in scenario.limits if each not in USUAL or each.startswith("resend ")]
+        if steps := _walk(Explorer(scenario), random, troubles[number % len(troubles)]):
             return Schedule(scenario, number, steps)
     raise AssertionError
 
 
-def _walk(explorer: Explorer, random: Random) -> list[Step]:
+def _walk(explorer: Explorer, random: Random, favored: str) -> list[Step]:
     """Return a walk to a world in which no process is alive; nothing if an event of it is not replayed."""
     world, steps = explorer.scenario.first(), list[Step]()
     while options := _options(explorer, world):
         if _is_over(world) and random.random() < _END_SHARE[_is_done(world)]:
             break
-        world = (chosen := _choose(options, random)).after
+        world = (chosen := _choose(options, random, favored)).after
         steps.append(chosen)
         if not _is_replayed(explorer, chosen):
             return []
@@ -104,7 +108,10 @@ def _options(explorer: Explorer, world: World) -> list[Step]:
     return steps
 
 
-def _choose(options: list[Step], random: Random) -> Step:
+def _choose(options: list[Step], random: Random, favored: str) -> Step:
+    """Choose what happens; a trouble that is favored comes as soon as it can, in most schedules."""
+    if (favorites := [each for each in options if each.trouble == favored]) and random.random() < _FAVORED_SHARE:
+        return random.choice(favorites)
     usual = [each for each in options if each.trouble in USUAL or not each.trouble]
     troubles = [each for each in options if each not in usual]
     is_usual = usual and (not troubles or random.random() < _USUAL_SHARE)
