@@ -57,7 +57,7 @@ def _differing_transfers(service: Service, schedule: Schedule, seen: Seen) -> It
         if billed != (transfer.status in ("sent", "hidden")):
             yield f"transfer {number} ({transfer_id}) is {transfer.status}, and was billed {billed} times"
         status = service.account(connection).status(transfer_id)
-        if status != transfer.status.replace("hidden", "gone"):
+        if status != transfer.status.replace("hidden", "gone").replace("discarded", "gone"):
             yield f"transfer {number} ({transfer_id}) is {transfer.status}, and really {status}"
     for transfer_id in seen.unknown:
         if transfer_id in sent:

@@ -26,6 +26,7 @@ from model.world import Process as ModelProcess
 from outbound_transfer.airflow_compat.names import AirflowFailException, TaskDeferred, timezone
 from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.delivery.memory_store import StateLost
+from outbound_transfer.delivery.task_facts import DISCARDED_KEY
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import DraftChanged
 from outbound_transfer.protocol.messages import Upload
@@ -84,6 +85,8 @@ class Replay:
             )
             for number, (kind, slot) in enumerate(zip(rules.kinds, scenario.first().slots, strict=True))
         ]
+        #: The task of the run that removes drafts; one that creates a draft asks for what it has removed.
+        self._removing = Instance("remove", "discard")
         self._tasks = Tasks(name, first_id, is_deferrable="deferral" in scenario.limits)
         self._began = timezone.utcnow() - timedelta(minutes=1)
         self._clear_number = 0
@@ -183,7 +186,7 @@ class Replay:
             task_id=instance.task_id,
             other_tasks=int(context.has_other_tasks),
             other_indexes=len(others),
-            upstream={each.task_id: each for each in others[:number]} if "create" in self._rules.kinds else {},
+            upstream=self._upstream(number),
             instance=instance,
             of_run=self.instances,
             is_resumed=is_resumed,
@@ -200,6 +203,12 @@ class Replay:
         self.processes[step.event.who] = process
         process.start()
         self._note(step, process)
+
+    def _upstream(self, number: int) -> dict[str, Any]:
+        """Return the tasks that a task asks for XComs."""
+        kind = self.instances[number].kind
+        before = self.instances[:number] if kind in ("attach", "send") else [self._removing] if kind == "create" else []
+        return {each.task_id: each for each in before}
 
     @staticmethod
     def _execute(ti: ProcessTaskInstance, deferred: TaskDeferred | None) -> Any:
@@ -374,6 +383,12 @@ class Replay:
     def pick_up(self, step: Step) -> None:
         self.service.account("first").sandbox.pickup(self._first_id, "eve@example.com")
 
+    def remove_draft(self, step: Step) -> None:
+        draft_id, connection = self.ids[int(step.event.what.split()[-1])]
+        with self.service.client(connection) as client:
+            client.run(flows.discard_draft(draft_id))
+            self._removing.xcoms[DISCARDED_KEY] = {"transfer_id": draft_id, "account": client.settings.account}
+
     def restore(self, step: Step) -> None:
         number = int(re.findall(r"restored: (\d+)", step.event.what)[0])
         ours, connection = self.ids[number]
@@ -448,7 +463,8 @@ class _Clock(SimulatedClock):
 
 #: What lets each trouble happen.
 HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
-    **dict.fromkeys(("clear", "clear one", "resend", "resend one", "resend with lowered retries"), Replay.clear),
+    **dict.fromkeys(("clear", "clear one", "clear an index"), Replay.clear),
+    **dict.fromkeys(("resend", "resend one", "resend with lowered retries"), Replay.clear),
     "resend for another": Replay.clear_another,
     "crash": Replay.crash,
     "crash in a call": Replay.crash_in_call,
@@ -458,14 +474,18 @@ HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     "failure": Replay.fail,
     "deferral": Replay.defer,
     "failure for good": Replay.fail_for_good,
-    **dict.fromkeys(("lost memory", "lost memory of a key"), Replay.lose_memory),
+    **dict.fromkeys(("lost memory", "memory lost during a send"), Replay.lose_memory),
+    **dict.fromkeys(("lost memory of a key", "memory of a key lost during a send"), Replay.lose_memory),
     "deleted task": Replay.delete_task,
-    **dict.fromkeys(("order", "other input", "other file", "first input", "other file of task 1"), Replay.keep),
+    **dict.fromkeys(("order", "early order"), Replay.keep),
+    **dict.fromkeys(("other input", "other file", "first input", "other file of task 1"), Replay.keep),
     **dict.fromkeys(("key given", "key change", "key removed"), Replay.keep),
     **dict.fromkeys(("new key", "other user", "other account", "first scope"), Replay.keep),
     "twin": Replay.send_twin,
-    "deleted transfer": Replay.hide,
+    **dict.fromkeys(("deleted transfer", "deleted before it was heard of"), Replay.hide),
+    "deleted once it is suspected": Replay.hide,
     "new name": Replay.rename,
-    "pickup": Replay.pick_up,
+    **dict.fromkeys(("pickup", "pickup after the check"), Replay.pick_up),
     "restored service": Replay.restore,
+    "removed by a task": Replay.remove_draft,
 }
