@@ -94,7 +94,8 @@ def begin_delivery(
         left_open = _withdraw_key(client, context, log, before, scope, facts, resend=resend)
         question = left_open.or_wider(question) if left_open else question
     if not key:
-        own.keep(question=question)
+        if question is not own.memory.question:
+            own.keep(question=question)
         return own
     if not before.delivery_key:
         own.withdraw(resend=True)

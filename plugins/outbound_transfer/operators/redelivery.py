@@ -184,17 +184,20 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         selection = msgspec.convert(delivery.store.values.get(_STATE_KEY), _Selection | None)
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
+        self._picked_up |= _normalized(first.picked_up)
         if delivery.may_be_sent(resend=to_flag(self.resend, "resend")):
-            if selection:
-                return [addresses[position] for position in selection.positions]
+            selected = [addresses[position] for position in selection.positions] if selection else []
+            # Otherwise the search for what an earlier try may have sent is for any of the first transfer's recipients.
+            if selected and (delivery.possibly_sent_id or self._picked_up.isdisjoint(selected)):
+                return selected
             if sent_id := delivery.possibly_sent_id:
                 raise AlreadyDelivered(
                     f"Transfer {sent_id} was sent, or may have been, and is not the second delivery of transfer "
                     f"{first.id}, or not known to be. Nothing is sent. {_how_to_deliver(delivery)}"
                 )
-            _fail_if_picked_up_since(delivery.facts.earliest_send(Likeness.SHARED_PEOPLE), first)
+            if not selected:
+                _fail_if_picked_up_since(delivery.facts.earliest_send(Likeness.SHARED_PEOPLE), first)
         _check_deliverable(first)
-        self._picked_up |= _normalized(first.picked_up)
         outstanding = _normalized(first.not_picked_up) - self._picked_up
         if not outstanding:
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")

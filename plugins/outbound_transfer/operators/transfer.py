@@ -20,7 +20,7 @@ from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator
 from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
@@ -377,7 +377,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
         if isinstance(error, RehearsalFinished):
             return True
-        if self.keep_draft or isinstance(error, DeferRequested | AirflowRescheduleException):
+        # Another try may have begun: whoever is next discards the draft of one that was given up.
+        if self.keep_draft or isinstance(error, DeferRequested | AirflowRescheduleException | TaskNotRunning):
             return False
         if isinstance(error, AirflowSkipException):
             return True

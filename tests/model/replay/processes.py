@@ -118,7 +118,7 @@ class Process:
         self.late: list[LateCall] = []
         self.passed: list[Gate] = []
         self._fault: dict[str, Any] = {}
-        self._is_keyed = False
+        self._is_keyed = self.has_lost_response = False
         self._is_dead = self._has_waited = self._is_sending = self._is_verifying = False
         self._ends = ""
         self._stored: dict[int, tuple[Any, ...]] = {}
@@ -184,7 +184,7 @@ class Process:
         return fate
 
     def _die(self) -> None:
-        self._is_keyed = False
+        self._is_keyed = self.has_lost_response = False
         self._is_dead = True
         raise ProcessCrashed
 
@@ -211,6 +211,7 @@ class Process:
                 sandbox.patch_account(outstanding_transfer_limit=10**6)
                 return response
             case Fate.LOSE:
+                self.has_lost_response = True
                 self.late.append(_kept(settings, call))
                 sandbox.plan_faults({"kind": "reset", "effect": "before"})
                 return go_on()

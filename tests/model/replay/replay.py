@@ -421,10 +421,13 @@ def _where(process: Process) -> str:
 
 
 def _is_behind(process: Process, model: ModelProcess) -> bool:
-    """Return whether the real process was told at a write that a later try has begun; the model's only reads till then.
+    """Return whether the real process has ended rightly, and the model's has steps left that change nothing.
 
-    The real one also stores what is no news.
+    The real one also stores what is no news, and is told there that a later try has begun. After a lost response, it
+    reads whether it has sent before it checks anything else.
     """
+    if process.has_lost_response and not process.is_alive and process.error is None:
+        return True
     is_told = not process.is_alive and isinstance(process.error, StateLost | StaleTry)
     return is_told and _gate(model) not in CALLS
 
