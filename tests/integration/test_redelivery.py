@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -207,6 +207,30 @@ def test_a_task_that_has_lost_its_memory_delivers_to_nobody_twice(redeliver, san
     assert sandbox.sent() == [first["id"], second]
     third = again(task, resend=True)["id"]
     assert received(sandbox, third) == ([BOB, EVE] if has_picked_up else [ANN, BOB, EVE])
+
+
+@pytest.mark.parametrize("change", ["one picks up", "all pick up", "it is canceled"])
+def test_a_task_that_remembers_only_to_whom_it_delivers_ends_after_a_pickup(redeliver, sandbox, first, change) -> None:
+    """Whom it had chosen are not all to be delivered to any more, so it chooses anew, and once."""
+    task = redeliver(keep_draft=True)
+    with without_credit(sandbox):
+        task.run()
+    for key in [each for each in task.store.values if "_try_" in each]:
+        del task.store.values[key]
+    for recipient in {"one picks up": [ANN], "all pick up": [ANN, BOB, EVE], "it is canceled": []}[change]:
+        sandbox.pickup(first["id"], recipient)
+    if change == "it is canceled":
+        sandbox.cancel(first["id"])
+    drafts = len([call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")])
+
+    expected = {
+        "all pick up": pytest.raises(AirflowFailException, match="cannot be skipped"),
+        "it is canceled": pytest.raises(AirflowFailException, match="canceled"),
+    }
+    with expected.get(change, nullcontext()):
+        assert received(sandbox, again(task)["id"]) == [BOB, EVE]
+    made = [call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")]
+    assert len(made) - drafts == (change == "one picks up")
 
 
 def test_a_clear_with_resend_delivers_to_those_who_are_left(redeliver, sandbox, first) -> None:

@@ -784,9 +784,6 @@ class Executor:
         event = self._event(process, "asks Airflow", "it is still wanted" if is_wanted else "it is not wanted any more")
         decided = self.decide(change(process, wanted="YES" if is_wanted else "NO"))
         if decided.next == "STOP":
-            if slot.state != "running" and self._is_own(world, process) and not process.in_doubt:
-                next_ = self.discarding(process, is_unsent=True)
-                return self._go(event, world, index, change(process, next=next_, step="PREPARE", then="an error"))
             return self._close(event, world, index, decided, "failed")
         return self._go(event, world, index, decided)
 

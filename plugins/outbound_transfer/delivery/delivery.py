@@ -110,8 +110,8 @@ class Delivery:
         """
         if (memory := self.store.read()) is None:
             raise StateLost(
-                f"Delivery key {self.facts.delivery_key!r} was sent, and what its row remembered of that is lost. Nothing "
-                "is sent again. Restore the database of the keys, or give another delivery another key"
+                f"Delivery key {self.facts.delivery_key!r} was sent, and what its row remembered of that is lost. "
+                "Nothing is sent again. Restore the database of the keys, or give another delivery another key"
             )
         self.draft.memory = memory
 

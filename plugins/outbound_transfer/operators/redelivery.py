@@ -188,7 +188,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         if delivery.may_be_sent(resend=to_flag(self.resend, "resend")):
             selected = [addresses[position] for position in selection.positions] if selection else []
             # Otherwise the search for what an earlier try may have sent is for any of the first transfer's recipients.
-            if selected and (delivery.possibly_sent_id or self._picked_up.isdisjoint(selected)):
+            is_current = first.status != CANCELED and self._picked_up.isdisjoint(selected)
+            if selected and (delivery.possibly_sent_id or is_current):
                 return selected
             if sent_id := delivery.possibly_sent_id:
                 raise AlreadyDelivered(
