@@ -286,7 +286,7 @@ def test_a_dag_whose_account_is_out_of_credit_leaves_no_draft(run_dag, connectio
 
 
 def test_a_dag_that_created_no_draft_discards_none(run_dag, connection, sandbox, report) -> None:
-    run = run_dag(DISCARDING.replace("ann@example.com", "ann").format(report=report))
+    run = run_dag(DISCARDING.replace("ann@example.com", "{{{{ 'ann' }}}}").format(report=report))
 
     assert run.states()["discard"] == "success"
     assert len(sandbox.sent()) == 1, "that of the other recipient"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.files.content import wrap_contents
 from outbound_transfer.files.progress import log_archive, log_sources
 from outbound_transfer.operators.new_transfer import replace_none_texts
 from outbound_transfer.operators.transfer_task import TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.tasks.arguments import to_repeatable, to_whole_number
+from outbound_transfer.tasks.arguments import is_fixed, to_repeatable, to_whole_number
 
 if TYPE_CHECKING:
     from outbound_transfer.files.content import Spool
@@ -31,16 +32,30 @@ class FilesOperator(TransferTaskOperator):
         self, *, files: Any, archive: str | None = None, max_parallel_uploads: int | str = 4, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.files = wrap_contents(to_repeatable(files), rendered=False)
+        self.files = wrap_contents(given := to_repeatable(files), rendered=False)
         self._given_files = id(files)
         self.archive = archive
         self.max_parallel_uploads = max_parallel_uploads
+        self._check_known_files(given)
+        if self.is_known("max_parallel_uploads"):
+            to_whole_number(max_parallel_uploads, "max_parallel_uploads")
+
+    def _check_known_files(self, given: Any) -> None:
+        """:raises InvalidDelivery, NameRefused: there is no file, or something that cannot be one."""
+        listed = given if isinstance(given, list | tuple) else [given]
+        known = [] if is_unmapped(self) else [each for each in listed if isinstance(each, Mapping) and is_fixed(each)]
+        if known:
+            from outbound_transfer.files.sources import parse_files
+
+            parse_files(known)
         if self.needs_files and self.is_known("files") and not self.files:
             from outbound_transfer.files.sources import NO_FILES
 
             raise InvalidDelivery(NO_FILES)
-        if self.is_known("max_parallel_uploads"):
-            to_whole_number(max_parallel_uploads, "max_parallel_uploads")
+        if self.archive and self.is_known("archive"):
+            from outbound_transfer.files.archive import check_archive_name
+
+            check_archive_name(self.archive)
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Any, context: Any, jinja_env: Any, seen_oids: set[int]

@@ -73,6 +73,9 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     template_fields: Sequence[str] = (*DeliverFilesOperator.template_fields, "transfer_id")
 
+    found_later = frozenset({"subject", "recipients"})
+    needs_transfer_id = True
+
     _first: Transfer | None = None
 
     #: Normalized addresses: to whom this try delivers, and who it has seen to have picked up.
@@ -91,6 +94,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     ) -> None:
         super().__init__(subject=subject, message=message, recipients=recipients, security=security, **kwargs)
         self.transfer_id = transfer_id
+        if self.needs_transfer_id:
+            self.check_known_transfer_id()
         if isinstance(transfer_id, XComArg):
             self._check_trigger_rule("transfer_id is the output of a task, which is directly upstream by that")
 
@@ -212,6 +217,7 @@ class _Reminder(RedeliverFilesOperator):
     """Delivers again what a task of its run has delivered; see :func:`remind_recipients`."""
 
     custom_operator_name = "remind_recipients"
+    needs_transfer_id = False
 
     #: The task that has delivered.
     delivering_task_id: str

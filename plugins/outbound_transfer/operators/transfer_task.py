@@ -19,6 +19,7 @@ from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.protocol.errors import Rehearsed
+from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import to_result
 from outbound_transfer.protocol.outcomes import REHEARSED, TransferOutcome
 from outbound_transfer.protocol.wording import pluralize
@@ -44,6 +45,9 @@ class TransferTaskOperator(OutboundTransferOperator):
 
     operator_extra_links = (TransferLink(),) if HAS_TABS else (TransferLink(), DeliveriesLink())
 
+    #: Of the operators that have this argument.
+    transfer_id: Any
+
     _delivery: Delivery | None = None
 
     def facts(self, context: Context) -> TaskFacts:
@@ -51,6 +55,11 @@ class TransferTaskOperator(OutboundTransferOperator):
         from outbound_transfer.delivery.task_facts import TaskFacts
 
         return TaskFacts(context, is_resumed=self._was_deferred)
+
+    def check_known_transfer_id(self) -> None:
+        """:raises InvalidDelivery: ``transfer_id`` is known when the DAG is parsed, and cannot be an id."""
+        if self.is_known("transfer_id"):
+            resolve_transfer_id(self.transfer_id)
 
     def shared_draft(self, client: Client, context: Context, transfer_id: str) -> SharedDraft:
         """Return a draft that another task made.

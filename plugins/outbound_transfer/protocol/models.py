@@ -242,12 +242,8 @@ def build_new_transfer(
     # The other checks need valid types.
     problems = list(_type_problems(new)) or list(_problems(new))
     if problems := [*_number_problems(len(parsed)), *(each for each in parsed if isinstance(each, str)), *problems]:
-        raise _invalid(problems)
+        raise InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(problems))
     return new
-
-
-def _invalid(problems: Iterable[str]) -> InvalidDelivery:
-    return InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(problems))
 
 
 def as_recipient_list(
@@ -336,12 +332,6 @@ def _address_problems(address: str) -> Iterator[str]:
         else:
             hint = " Give several addresses as a list." if address.count("@") > 1 else ""
             yield f"recipient {mask_digits(address)!r} is not an address: {error}{hint}"
-
-
-def check_security_option(security: Any) -> None:
-    """:raises InvalidDelivery: it is none of the options, and not None, which is the account's default."""
-    if problem := _describe_wrong_option(security):
-        raise _invalid([problem])
 
 
 def _describe_wrong_option(security: Any) -> str:

@@ -60,6 +60,10 @@ class EventFeedOperator(OutboundTransferOperator):
         self.account = account
         self.max_pages = max_pages
         self.max_rejected = max_rejected
+        if self.is_known("max_pages"):
+            _limit("max_pages", max_pages, 1)
+        if self.is_known("max_rejected"):
+            _limit("max_rejected", max_rejected, 0)
 
     @abstractmethod
     def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:

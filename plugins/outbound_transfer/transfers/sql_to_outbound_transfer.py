@@ -104,11 +104,15 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
 
     def _check_known_queries(self) -> None:
         """:raises InvalidDelivery: the task could only fail."""
-        from outbound_transfer.queries.spec import parse_queries
+        from outbound_transfer.queries.spec import parse_queries, parse_zone
 
         for name, allowed in _CHOICES.items():
             if self.is_known(name):
                 _check_choice(name, getattr(self, name), allowed)
+        if self.is_known("timezone"):
+            parse_zone(self.timezone)
+        if self.max_rows is not None and self.is_known("max_rows"):
+            to_whole_number(self.max_rows, "max_rows")
         queries = self._listed_queries() if self.is_known() else ()
         for query in queries if isinstance(queries, list | tuple) else ():
             if isinstance(query, Mapping) and is_fixed(

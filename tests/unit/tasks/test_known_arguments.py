@@ -10,6 +10,7 @@ from airflow.sdk import DAG
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
+from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -18,6 +19,8 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.sensors.transfer import TransferSensor
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 
 NEW = {"subject": "S", "recipients": "a@example.com"}
@@ -29,6 +32,8 @@ GIVEN: dict[type, dict[str, Any]] = {
     RedeliverFilesOperator: {"transfer_id": "t", "files": "f", "security": None},
     SqlToOutboundTransferOperator: {**NEW, "sql_conn_id": "c", "sql": "SELECT 1", "file_name": "a.csv"},
     _DeliverFilesDecoratedOperator: {**NEW, "python_callable": list},
+    TransferSensor: {"transfer_id": "t"},
+    EventFeedToSqlOperator: {"sql_conn_id": "c"},
 }
 ERRORS = (AirflowFailException, InvalidDelivery)
 
@@ -63,6 +68,30 @@ WRONG = [
     ),
     (SqlToOutboundTransferOperator, {"on_empty": "ignore"}, "on_empty is one of fail, skip, send"),
     (SqlToOutboundTransferOperator, {"csv_formulas": "drop"}, "csv_formulas is one of escape, keep"),
+    (SqlToOutboundTransferOperator, {"timezone": "Mars"}, "timezone 'Mars' is not a time zone"),
+    (SqlToOutboundTransferOperator, {"max_rows": 0}, "max_rows must be a whole number from 1 on"),
+    (CreateTransferOperator, {"subject": ""}, "subject must not be empty"),
+    (DeliverFilesOperator, {"subject": None}, "subject must not be empty"),
+    (DeliverFilesOperator, {"recipients": []}, "recipients must be 1 to 250, not 0"),
+    (DeliverFilesOperator, {"recipients": None}, "recipient 1: must be an address or a mapping, not NoneType"),
+    (CreateTransferOperator, {"recipients": [{"mail": "a@example.com"}]}, "did you mean 'email'"),
+    (SqlToOutboundTransferOperator, {"recipients": ["nobody"]}, "recipient 'nobody' is not an address"),
+    (DeliverFilesOperator, {"message": "x" * 2_001}, "message has 2,001 characters"),
+    (RedeliverFilesOperator, {"message": "x" * 2_001}, "message has 2,001 characters"),
+    (DeliverFilesOperator, {"security": "question"}, "needs security_question\n- security 'question' needs security_a"),
+    (DeliverFilesOperator, {"security": "question", "security_answer": "{{ a }}"}, "needs security_question$"),
+    (DeliverFilesOperator, {"security": "email", "security_answer": "a"}, "security_answer is not used"),
+    (DeliverFilesOperator, {"security": "sms"}, "security 'sms' needs the phone of a@example.com"),
+    (DeliverFilesOperator, {"archive": "a.tar"}, "archive is the name of a ZIP file"),
+    (AttachFilesOperator, {"archive": "a.tar"}, "archive is the name of a ZIP file"),
+    (DeliverFilesOperator, {"files": ["{{ f }}", {"path": "a", "nam": "b"}]}, "needs \"path\".*; not 'nam'"),
+    (DeliverFilesOperator, {"files": {"name": "b", "contnet": "x"}}, "needs \"path\".*; not 'contnet'"),
+    (RedeliverFilesOperator, {"transfer_id": ""}, "transfer_id must be the id of a transfer"),
+    (RedeliverFilesOperator, {"transfer_id": None}, "transfer_id must be the id of a transfer"),
+    (TransferSensor, {"transfer_id": None}, "transfer_id must be the id of a transfer"),
+    (EventFeedToSqlOperator, {"max_pages": 0}, "max_pages must be a whole number from 1 on, or None"),
+    (EventFeedToSqlOperator, {"max_pages": "many"}, "max_pages must be a whole number from 1 on, or None"),
+    (EventFeedToSqlOperator, {"max_rejected": -1}, "max_rejected must be a whole number from 0 on, or None"),
 ]
 
 
@@ -91,6 +120,20 @@ RIGHT = [
     (SqlToOutboundTransferOperator, {"sql": None, "file_name": None, "queries": "{{ params.queries }}"}),
     (SqlToOutboundTransferOperator, {"files": []}),
     (_DeliverFilesDecoratedOperator, {"files": None}),
+    (_DeliverFilesDecoratedOperator, {"subject": None, "recipients": None, "security": "question"}),
+    (RedeliverFilesOperator, {"subject": None, "recipients": None, "security": "sms"}),
+    (DeliverFilesOperator, {"subject": "{{ s }}", "recipients": ["a@example.com", "{{ b }}"]}),
+    (DeliverFilesOperator, {"recipients": "{{ people }}", "security": "sms"}),
+    (DeliverFilesOperator, {"recipients": RecipientsFromSql(sql="SELECT 1", conn_id="c"), "security": "sms"}),
+    (DeliverFilesOperator, {"security": "question", "security_question": "{{ q }}", "security_answer": "{{ a }}"}),
+    (DeliverFilesOperator, {"security": "email", "security_answer": "{{ a }}"}),  # which may render to None
+    (DeliverFilesOperator, {"security": "{{ s }}", "security_answer": "a"}),
+    (DeliverFilesOperator, {"archive": "{{ a }}"}),
+    (DeliverFilesOperator, {"files": {"path": "a", "name": "{{ n }}"}}),
+    (DeliverFilesOperator, {"files": {"name": "a", "content": b""}}),
+    (TransferSensor, {"transfer_id": "{{ id }}"}),
+    (TransferSensor, {"transfer_id": {"id": "t"}}),
+    (EventFeedToSqlOperator, {"max_pages": "{{ n }}", "max_rejected": None}),
 ]
 
 
@@ -103,5 +146,5 @@ def test_the_result_of_a_task_is_left_to_the_task() -> None:
     with DAG("dag", schedule=None):
         create = CreateTransferOperator(task_id="create", **NEW)
         DeliverFilesOperator(
-            task_id="deliver", files=create.output, security=create.output, subject="S", recipients="a"
+            task_id="deliver", files=create.output, security=create.output, subject="S", recipients=create.output
         )
