@@ -16,11 +16,11 @@ import pytest
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.client import client
-from outbound_transfer.delivery.delivery_key import check_delivery_key
 from outbound_transfer.delivery.memory import Memory, Scope, Writer
 from outbound_transfer.delivery.memory_store import RowMemoryStore, StateLost
 from outbound_transfer.operators.transfer import CreateTransferOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
+from outbound_transfer.protocol.ids import check_delivery_key
 from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.models import to_builtins
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse, MemoryUnavailable

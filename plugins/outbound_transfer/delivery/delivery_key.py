@@ -21,7 +21,7 @@ from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, scope_of, was_cleared_since
 from outbound_transfer.delivery.memory_store import MemoryStore, RowMemoryStore, task_memory
 from outbound_transfer.delivery.task_facts import TaskFacts
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.ids import check_delivery_key
 from outbound_transfer.warehouse.config import require_memory_place
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse
 
@@ -34,20 +34,6 @@ if TYPE_CHECKING:
 
 #: States of a task that does not run, and is not going to unless somebody clears it; None if Airflow has none.
 _FINISHED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", None})
-
-
-def check_delivery_key(delivery_key: Any) -> str:
-    """Return the key if it can be one.
-
-    :raises InvalidDelivery: a template without a value has made it, or a database cannot show it.
-    """
-    key = delivery_key if isinstance(delivery_key, str) else ""
-    if key in ("", "None") or key != key.strip() or not key.isprintable():
-        raise InvalidDelivery(
-            "delivery_key must be a text of printable characters without spaces around them, and not 'None', which a "
-            f"template without a value gives: {delivery_key!r:.300}"
-        )
-    return key
 
 
 def open_task_memory(context: Context, facts: TaskFacts) -> MemoryStore:

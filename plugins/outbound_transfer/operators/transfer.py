@@ -23,7 +23,7 @@ from outbound_transfer.operators.transfer_task import RehearsalFinished, Sending
 from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.ids import resolve_transfer_id
+from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.tasks.arguments import to_flag, to_whole_number
@@ -114,6 +114,7 @@ class AttachFilesOperator(FilesOperator):
     def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
+        self.check_known_transfer_id()
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> list[dict[str, Any]]:
         from outbound_transfer.delivery.attach import FilesTask
@@ -151,6 +152,7 @@ class SendTransferOperator(SendingOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
+        self.check_known_transfer_id()
         self.slot_timeout = slot_timeout
         if self.is_known("slot_timeout"):
             to_seconds(slot_timeout, "slot_timeout")
@@ -280,6 +282,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         for name in ("slot_timeout", "poke_interval", "timeout"):
             if self.is_known(name) and getattr(self, name) is not None:
                 to_seconds(getattr(self, name), name)
+        if self.delivery_key is not None and self.is_known("delivery_key"):
+            check_delivery_key(self.delivery_key)
         if self.is_known("resend", "delivery_key"):
             self._check_key_is_not_resent(resend=to_flag(self.resend, "resend"))
         for name, default in _OF_THE_WAIT.items():

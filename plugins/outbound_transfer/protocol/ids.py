@@ -1,4 +1,4 @@
-"""Resolves the argument ``transfer_id`` of operators, sensors and triggers."""
+"""What identifies a transfer, or a delivery, in the arguments of operators, sensors and triggers."""
 
 from __future__ import annotations
 
@@ -29,3 +29,17 @@ def _describe(given: Any) -> str:
     if isinstance(given, Mapping):
         return f"a mapping whose id is {given.get('id')!r:.100}"
     return f"{given!r:.100}" if given is None else f"{given!r:.100} ({type(given).__name__})"
+
+
+def check_delivery_key(delivery_key: Any) -> str:
+    """Return the key if it can be one.
+
+    :raises InvalidDelivery: a template without a value has made it, or a database cannot show it.
+    """
+    key = delivery_key if isinstance(delivery_key, str) else ""
+    if key in ("", "None") or key != key.strip() or not key.isprintable():
+        raise InvalidDelivery(
+            "delivery_key must be a text of printable characters without spaces around them, and not 'None', which a "
+            f"template without a value gives: {delivery_key!r:.300}"
+        )
+    return key
