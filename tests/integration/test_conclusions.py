@@ -936,7 +936,7 @@ def test_a_wrong_transfer_is_not_a_success_after_a_clear(deliver, sandbox, hook)
 def test_a_send_of_no_id_is_refused_and_forgotten(task, sandbox, files, wrong) -> None:
     draft = task(CreateTransferOperator, **DELIVERY).run()
     task(AttachFilesOperator, transfer_id=draft, files=files).run()
-    send = task(SendTransferOperator, transfer_id=wrong)
+    send = task(SendTransferOperator, transfer_id=wrong, _airflow_from_mapped=True)
     with pytest.raises(AirflowFailException, match=r"must be the id of a transfer|not an id of the service"):
         send.run()
 

@@ -125,13 +125,20 @@ def test_a_discard_that_fails_does_not_hide_the_error(deliver, sandbox, hook) ->
 
 
 @pytest.mark.parametrize("state", ["failed", "queued", None])
-def test_a_superseded_task_process_sends_nothing_and_leaves_no_draft(deliver, sandbox, hook, state) -> None:
+def test_a_superseded_task_process_sends_nothing_and_leaves_its_draft_to_the_next_try(
+    deliver, sandbox, hook, state
+) -> None:
     ti = deliver()
     ti.state = state
     with pytest.raises(AirflowFailException, match="given this try up"):
         ti.run()
-    assert not exists(hook, ti.xcoms["transfer_id"])
+    draft = ti.xcoms["transfer_id"]
+    assert exists(hook, draft)
     sandbox.assert_nothing_sent()
+
+    ti.state = "running"
+    ti.clear()
+    assert ti.run()["id"] == draft, "no call of it is in doubt"
 
 
 def test_a_draft_that_holds_the_file_of_another_is_not_continued(deliver, task, sandbox, hook, tmp_path) -> None:

@@ -9,8 +9,8 @@ Two rules follow, and the table is made of them:
   more; 409, and it was sent.
 
 :func:`decide` is called again after each action, with what that action has shown and what is remembered then
-(:meth:`.Memory.after`: DISCARD, FORGET and SUPERSEDE leave EMPTY, REVERT leaves SENDING), until it says ``SEND`` or
-gives an answer. Everything here is pure; :mod:`.delivery` gathers the evidence and acts.
+(:meth:`.Memory.after`: DISCARD, FORGET and SUPERSEDE leave EMPTY, REVERT leaves SENDING; SUPERSEDE makes RESEND
+LICENSED; after each of them, the service is asked anew), until it says ``SEND`` or gives an answer. Everything here is pure; :mod:`.delivery` gathers the evidence and acts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Phase(Enum):
 
     EMPTY = "empty"  # nothing that anybody can send is remembered; also if the memory is lost
     DRAFT = "draft"  # its writer may still work on it
-    HANDED_ON = "handed_on"  # its writer has stopped, with no call in doubt
-    SENDING = "sending"  # a send may be applied, or was: the service is asked which
+    HANDED_ON = "handed_on"  # its writer has stopped, with no call in doubt, such as a send answered with 503
+    SENDING = "sending"  # announced before the first attempt: it may be applied, or was; the service is asked which
     SUSPECTED = "suspected"  # a search found a sent transfer that may be this delivery
 
 
@@ -33,11 +33,15 @@ class Step(Enum):
     """When the table is read."""
 
     PREPARE = "before there is a draft to fill"
-    SEND = "before each attempt at the send, after any wait"
+    SEND = "before each attempt at the send, after any wait"  # a refusal discards the draft; 409, and it was sent
 
 
 class Input(Enum):
-    """What the task is asked to deliver, beside what the memory is about."""
+    """What the task is asked to deliver, beside what the memory is about.
+
+    Files are compared with those of a draft that was handed on, once it is retrieved, and with those of a sent transfer
+    before it is returned.
+    """
 
     SAME = "same"
     OTHER = "other"
@@ -98,7 +102,7 @@ class Action(Enum):
     REVERT = "return to what was sent before a resend that is not wanted any more"
     CHECK = "check what must hold for the send"
     CONFIRM = "ask Airflow whether this try is still wanted"
-    RETURN = "return the sent transfer"
+    RETURN = "return the sent transfer"  # after a clear, only with the same files: otherwise other input is refused
     REFUSE = "refuse"
     STOP = "stop: another try has taken over"
     SEND = "send"
@@ -137,10 +141,12 @@ class Evidence(NamedTuple):
     """What a try knows when it decides.
 
     :ivar question: whether another index or task of the run, or a try whose memory is lost, may have sent this very
-        delivery. Of a mapped task it is open in every try but the first one of a run that was never cleared, also where
-        the index has its memory, as items may have changed places. Once open, it stays open for later tries.
+        delivery. In every try but the first one of a run that was never cleared, it is open for a mapped task, also where
+        the index has its memory, as items may have changed places, and for input other than what is remembered. Once
+        open, it stays open for later tries.
     :ivar has_superseded: whether the memory says that something was sent before a resend.
-    :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again.
+    :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again: OPEN before
+        each attempt of a redelivery, NO for other deliveries.
     :ivar is_wanted: whether Airflow still runs this try, and the memory is still its own.
     """
 
@@ -222,7 +228,8 @@ _NOTHING_SENDABLE: Final = (
     _rule("the user wants another, whatever was sent", Action.SUPERSEDE, intent=Intent.RESEND),
 )
 
-#: Whether somebody else has sent it: asked before there is a draft, to save an upload, and before each attempt.
+#: Whether it was sent by somebody else, or by a try that nothing is remembered of: asked before a draft is created, to
+#: save an upload, and before each attempt.
 _OTHERS: Final = {"question": True, "intent": SEARCHING}
 _SEARCH: Final = _rule("others may have sent it", Action.SEARCH, **_OTHERS, search=Search.NOT_SEARCHED)
 

@@ -85,10 +85,11 @@ def test_a_hook_that_is_deferred_carries_what_its_call_has_waited(script) -> Non
 
 
 def test_the_time_that_a_hook_takes_before_the_first_attempt_is_none_of_its_call() -> None:
+    seconds = iter([600])
     with ScriptedClient(FULL, PENDING, policy=RetryPolicy(slot_timeout=180)) as client:
 
         def hook() -> None:
-            client.now += 0 if client.log else 600
+            client.now += next(seconds, 0)
 
         assert client.perform(SEND, before_attempt=hook).status == "pending"
 
