@@ -23,6 +23,7 @@ from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.ids import check_delivery_key
 from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.models import to_builtins
+from outbound_transfer.warehouse import config
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse, MemoryUnavailable
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
@@ -509,3 +510,13 @@ def test_an_older_row_of_a_backup_is_a_gap_in_the_tries(by, expected, is_complet
     memory = Memory(Writer(2, (3, 0), by), Scope("acme.example.com", "key", "statements"))
     store = RowMemoryStore(OldRow(memory), expected=expected, task="own")
     assert store.begin() == (memory, is_complete)
+
+
+def test_a_key_that_was_sent_and_has_lost_its_memory_leaves_no_draft(deliver: Deliver, sandbox: Sandbox) -> None:
+    deliver("one").run()
+    with config.require_memory_place("a test").open().warehouse.transaction() as tx:
+        tx.execute("UPDATE outbound_transfer_memory SET memory = '{}' WHERE delivery_key IS NOT NULL")
+    calls = len(sandbox.requests())
+    with pytest.raises(StateLost, match="was sent, and what its row remembered of that is lost"):
+        deliver("two").run()
+    assert len(sandbox.requests()) == calls

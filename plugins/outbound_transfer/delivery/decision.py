@@ -10,7 +10,8 @@ Two rules follow, and the table is made of them:
 
 :func:`decide` is called again after each action, with what that action has shown and what is remembered then
 (:meth:`.Memory.after`: DISCARD, FORGET and SUPERSEDE leave EMPTY, REVERT leaves SENDING; SUPERSEDE makes RESEND
-LICENSED; after each of them, the service is asked anew), until it says ``SEND`` or gives an answer. Everything here is pure; :mod:`.delivery` gathers the evidence and acts.
+LICENSED; after each of them, the service is asked anew), until it says ``SEND`` or gives an answer. Everything here is
+pure; :mod:`.delivery` gathers the evidence and acts.
 """
 
 from __future__ import annotations
@@ -141,9 +142,9 @@ class Evidence(NamedTuple):
     """What a try knows when it decides.
 
     :ivar question: whether another index or task of the run, or a try whose memory is lost, may have sent this very
-        delivery. In every try but the first one of a run that was never cleared, it is open for a mapped task, also where
-        the index has its memory, as items may have changed places, and for input other than what is remembered. Once
-        open, it stays open for later tries.
+        delivery. In every try but the first one of a run that was never cleared, it is open for a mapped task, also
+        where the index has its memory, as items may have changed places, and for input other than what is remembered.
+        Once open, it stays open for later tries.
     :ivar has_superseded: whether the memory says that something was sent before a resend.
     :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again: OPEN before
         each attempt of a redelivery, NO for other deliveries.

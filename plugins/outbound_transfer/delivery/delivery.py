@@ -22,7 +22,6 @@ from outbound_transfer.delivery.decision import Action, ById, Check, Decision, I
 from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, digest, licence_of, was_cleared_since
-from outbound_transfer.delivery.memory_store import StateLost
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.delivery.refusal import refusal
 from outbound_transfer.files.attached import holds_exactly
@@ -102,18 +101,6 @@ class Delivery:
     def keep(self, **known: Any) -> None:
         """Store what is known beside what is remembered."""
         self.draft.keep(replace(self.memory, **known))
-
-    def load(self) -> None:
-        """Load what was delivered under a key; nothing is stored, as it was sent and never changes again.
-
-        :raises StateLost: it is not there.
-        """
-        if (memory := self.store.read()) is None:
-            raise StateLost(
-                f"Delivery key {self.facts.delivery_key!r} was sent, and what its row remembered of that is lost. "
-                "Nothing is sent again. Restore the database of the keys, or give another delivery another key"
-            )
-        self.draft.memory = memory
 
     def may_be_sent(self, *, resend: bool) -> bool:
         """Return whether an earlier try may have sent something, so that this one must be asked for the very same.

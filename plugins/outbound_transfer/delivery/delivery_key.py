@@ -89,9 +89,10 @@ def begin_delivery(
     row = _open_key(context, scope)
     row.claim(lambda owner: find_state(context, *owner.task) not in _FINISHED)
     keyed_facts = TaskFacts(context, is_resumed=row.is_resumed, delivery_key=key)
+    store = RowMemoryStore(row, expected=facts.newest_before if was_here else 0, task=keyed_facts.writer.task)
     keyed = Delivery(
         client,
-        RowMemoryStore(row, expected=facts.newest_before if was_here else 0, task=keyed_facts.writer.task),
+        store,
         log,
         facts=keyed_facts,
         scope=scope,
@@ -99,7 +100,7 @@ def begin_delivery(
         **options,
     )
     if row.is_sent:
-        keyed.load()
+        keyed.draft.memory = store.read_sent()
     else:
         keyed.begin(question)
     return keyed
@@ -120,9 +121,10 @@ def _withdraw_key(
     except DeliveryKeyInUse:  # another task goes on with it
         return None
     keyed_facts = TaskFacts(context, is_resumed=facts.is_resumed, delivery_key=then.delivery_key)
-    old = Delivery(client, RowMemoryStore(row, expected=1), log, facts=keyed_facts, scope=now)
+    store = RowMemoryStore(row, expected=1)
+    old = Delivery(client, store, log, facts=keyed_facts, scope=now)
     if row.is_sent:
-        old.load()
+        old.draft.memory = store.read_sent()
         is_other = old.memory.writer.task != keyed_facts.writer.task
         if is_other or (resend and was_cleared_since(old.memory, keyed_facts.writer)):
             return None

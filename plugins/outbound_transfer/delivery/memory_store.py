@@ -178,6 +178,18 @@ class RowMemoryStore(MemoryStore):
     def read(self) -> Memory | None:
         return _decode(self.row.get(_KEY))
 
+    def read_sent(self) -> Memory:
+        """Return what was delivered under a key: it never changes again.
+
+        :raises StateLost: it is not there.
+        """
+        if (memory := self.read()) is None:
+            raise StateLost(
+                "The delivery key was sent, and what its row remembered of that is lost. Nothing is sent again. "
+                "Restore the database of the keys, or give another delivery another key"
+            )
+        return memory
+
     def save(self, memory: Memory) -> None:
         self.row.set(_KEY, to_builtins(memory))
 
