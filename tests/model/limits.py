@@ -16,6 +16,7 @@ class Limit(NamedTuple):
 
     :ivar sets: the minimal sets of troubles that lead there, each as text.
     :ivar what: what such a failure says; "" if it says what was sent wrongly.
+    :ivar short: how the page of guarantees names it, if it is one of the send.
     :ivar scenarios: where it is stated, if it is one of the send: the same names elsewhere may be a fault. The first
         set is shown in the first one.
     """
@@ -24,6 +25,7 @@ class Limit(NamedTuple):
     remedy: str
     sets: tuple[str, ...]
     what: str = ""
+    short: str = ""
     scenarios: tuple[Scenario, ...] = (scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE)
 
     def covers(self, failure: Failure, scenario: Scenario) -> str | None:
@@ -52,22 +54,26 @@ OF_THE_SEND: Final = (
         "use a `delivery_key`",
         ("deleted task",),
         scenarios=(scenarios.DELETED,),
+        short="the task instance and its memory are deleted",
     ),
     Limit(
         "The memory of a delivery key is lost, and another task delivers under the key",
         "back up the database of the keys",
         ("lost memory of a key",),
         scenarios=(scenarios.KEY_SHARED,),
+        short="the row of a delivery key is lost, or an older one restored",
     ),
     Limit(
         "Memory is lost, and what was sent cannot be seen: it was deleted, or is in another account or another user's",
         "look in the service's web application before you clear the task",
         ("lost memory + deleted transfer", "lost memory + other user", "lost memory + other account"),
+        short="memory is lost, and the transfer cannot be seen",
     ),
     Limit(
         "Memory is lost, and subject, people or files are others now",
         "look in the service's web application before you clear the task",
         ("lost memory + other input",),
+        short="memory is lost, and the input is another",
     ),
     Limit(
         "Memory is lost while a send is still under way",
@@ -78,36 +84,49 @@ OF_THE_SEND: Final = (
             "zombie + memory lost during a send",
         ),
         scenarios=(scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE, scenarios.KEY),
+        short="memory is lost while a send is under way",
     ),
     Limit(
         "A late send is applied, and its transfer deleted, between a read and the discard that follows it",
         "cancel a transfer, and delete it once its task has finished",
         ("crash in a call + deleted before it was heard of", "zombie + deleted before it was heard of"),
+        short="a transfer is deleted before its send is heard of",
     ),
     Limit(
         "The list of a mapped task changes its order while an index is in its first try",
         "use a `delivery_key` for each item",
         ("early order",),
         scenarios=(scenarios.MAPPED_AT_FIRST, scenarios.THREE_MAPPED),
+        short="a mapped task's items change their order, without a clear, before each index ends its first try",
     ),
     Limit(
         "An item goes to another task or index, and its connection to another account",
         "use a `delivery_key`, or trigger a new run",
         ("new name + other account", "failure + order + other account"),
         scenarios=(scenarios.RENAMED, scenarios.MAPPED_MOVED, scenarios.MAPPED_IN_BOTH),
+        short="an item gets another task or index, and account",
     ),
     Limit(
         "The recipient picks up the first transfer between the last check and the send of a redelivery",
         "nothing: the service has no send under a condition",
         ("pickup after the check",),
         scenarios=(scenarios.REDELIVERY_AT_ONCE,),
+        short="the recipient picks up between the last check and a redelivery",
     ),
     Limit(
         "Three tasks: the task that attaches is cleared while a send is under way",
         "clear it once the task that sends has finished, or deliver in one task",
         ("crash in a call + other file of task 1",),
         scenarios=(scenarios.THREE_AT_ONCE,),
+        short="three tasks: files are attached during a send",
     ),
+)
+
+#: What the page of guarantees states beside them: of this, the model knows nothing.
+BESIDE_THE_MODEL: Final = (
+    "somebody changes a draft that waits for a slot",
+    "the service is restored from a backup",
+    "two indexes or tasks send the same within milliseconds of the last search",
 )
 
 #: Where a clear without ``resend`` is refused, though it may be that nothing was sent; with ``resend``, it sends.

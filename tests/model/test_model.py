@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from enum import Enum
+from itertools import product
+from typing import Any, get_type_hints
+
 import pytest
 
 from model import documents, limits
@@ -10,7 +14,8 @@ from model.holes import HOLES, Hole
 from model.mutants import Mutant, find, mutants
 from model.promises import Promises
 from model.scenarios import ALL
-from outbound_transfer.delivery.decision import Action
+from outbound_transfer.delivery.decision import TABLE, Action, Evidence, Step
+from support.repository import REPOSITORY
 
 MAX_WORLDS = 1_500
 
@@ -50,3 +55,26 @@ def test_the_page_of_limits_is_of_this_table() -> None:
 
 def test_there_are_at_most_ten_limits_of_the_send() -> None:
     assert len(limits.OF_THE_SEND) <= 10
+
+
+def test_the_page_of_guarantees_names_each_limit_of_the_send() -> None:
+    page = (REPOSITORY / "docs/guarantees.md").read_text()
+    rows = page.partition("### Limits")[2].partition("\n\n|")[2].partition("\n\n")[0].splitlines()[2:]
+    named = [each.strip().lower() for row in rows for each in row.split("|")[1].split(";")]
+    assert sorted(named) == sorted([*(limit.short for limit in limits.OF_THE_SEND), *limits.BESIDE_THE_MODEL])
+
+
+def _values(field: str) -> list[Any]:
+    kind = get_type_hints(Evidence)[field]
+    return list(kind) if issubclass(kind, Enum) else [False, True]
+
+
+@pytest.mark.parametrize("step", Step)
+def test_each_evidence_has_a_decision_and_each_rule_decides(step: Step) -> None:
+    rules = TABLE[step]
+    fields = sorted({field for rule in rules for field in rule.conditions})
+    deciding = set()
+    for values in product(*map(_values, fields)):
+        evidence = Evidence(**dict(zip(fields, values, strict=True)))
+        deciding.add(next(index for index, rule in enumerate(rules) if rule.applies(evidence)))
+    assert deciding == set(range(len(rules)))
