@@ -97,7 +97,7 @@ def _limits() -> Iterator[str]:
     for number, limit in enumerate(limits.OF_THE_SEND, start=1):
         pair = pair_of(limit.scenarios[0], limit.sets[0])
         yield f"\n## {number}. {limit.title}\n"
-        yield f"Troubles: {'; '.join(limit.sets)}. What to do: {limit.remedy}.\n"
+        yield f"{described(limit)}\n"
         yield from _block(pair.broken)
         yield "\nThe same to the task:\n"
         yield from _block(pair.same)
@@ -106,7 +106,15 @@ def _limits() -> Iterator[str]:
     yield "\n| | troubles | what to do |"
     yield "|---|---|---|"
     for limit in limits.OF_A_CLEAR:
-        yield f"| {limit.title} | {'; '.join(each or 'none' for each in limit.sets)} | {limit.remedy} |"
+        yield row_of(limit)
+
+
+def described(limit: limits.Limit) -> str:
+    return f"Troubles: {'; '.join(limit.sets)}. What to do: {limit.remedy}."
+
+
+def row_of(limit: limits.Limit) -> str:
+    return f"| {limit.title} | {'; '.join(each or 'none' for each in limit.sets)} | {limit.remedy} |"
 
 
 def _block(events: list[Event]) -> Iterator[str]:

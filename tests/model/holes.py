@@ -66,7 +66,7 @@ HOLES: Final = (
     _hole(
         "B1",
         "one item is sent by two indexes that wait for a slot",
-        "clear one, wait, failure, order",
+        "wait, failure, order",
         "checks_once",
         rules=INDEXES,
         items=("X", "Y"),

@@ -102,7 +102,7 @@ OF_THE_SEND: Final = (
     Limit(
         "An item goes to another task or index, and its connection to another account",
         "use a `delivery_key`, or trigger a new run",
-        ("new name + other account", "failure + order + other account"),
+        ("new name + other account", "failure + order + early other account"),
         scenarios=(scenarios.RENAMED, scenarios.MAPPED_MOVED, scenarios.MAPPED_IN_BOTH),
         short="an item gets another task or index, and account",
     ),
@@ -142,13 +142,13 @@ OF_A_CLEAR: Final = (
     Limit(
         "The connection leads to another account, or has another user's key",
         "correct the connection, or look there and set `resend=True`",
-        ("other user", "other account"),
+        ("other user", "other account", "early other account", "late other account"),
         "MADE_ELSEWHERE",
     ),
     Limit(
         "Another index may have sent it where the connection does not lead any more",
         "correct the connection, or look there and set `resend=True`",
-        ("failure + new key", "failure + other account"),
+        ("failure + new key", "failure + other account", "failure + late other account", "order + early other account"),
         "CANNOT_SEARCH",
     ),
     Limit(
@@ -190,7 +190,7 @@ OF_A_CLEAR: Final = (
     Limit(
         "A draft that cannot be reached stays, unsent and not billed",
         "nothing: the service removes it after 30 days",
-        ("other user", "other account", "new name", "lost memory"),
+        ("other user", "other account", "early other account", "late other account", "new name", "lost memory"),
         "a draft is left behind",
     ),
 )

@@ -22,6 +22,8 @@ from model.troubles import clear, clearable, start
 from model.world import MEMORIES, Transfer, World
 from outbound_transfer.delivery.decision import Phase
 
+LEFT_BEHIND: Final = "a draft is left behind"
+
 #: More than any try of the model takes.
 MAX_STEPS: Final = 50
 
@@ -68,6 +70,9 @@ class Promises:
             has_keys = bool(explorer.scenario.rules.keys)  # of a key, there is no resend: another key is the way out
             if not has_keys and (why := self._find_way_out(explorer, world)):
                 yield 3, why
+            why, after = self._cleared(explorer, world, is_resend=True)
+            if not (why or waste) and _find_waste(world, after) == LEFT_BEHIND:
+                yield 4, LEFT_BEHIND
 
     def _find_way_out(self, explorer: Explorer, world: World) -> str:
         makers = explorer.executor.makers(clearable(world))
@@ -127,7 +132,7 @@ def _find_waste(before: World, after: World) -> str:
             continue  # nobody may know the draft
         draft_id = int(memory.draft_id)
         if after.transfers[draft_id].status == "draft" and after.transfers[draft_id].maker >= 0:
-            return "a draft is left behind"
+            return LEFT_BEHIND
         is_continuable = memory.phase is Phase.HANDED_ON and _may_continue(before, number, draft_id)
         if is_continuable and any(each.maker == number for each in made):
             return "a draft that was handed on is not continued"

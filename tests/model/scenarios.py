@@ -96,7 +96,7 @@ MAPPED_MOVED: Final = scenario(
 )
 MAPPED_IN_BOTH: Final = scenario(
     "a mapped task that another account may have sent",
-    "clear one, failure, order, other account",
+    "clear one, failure, order, early other account, late other account",
     INDEXES,
     ("X", "Y"),
     tries=4,

@@ -37,7 +37,7 @@ def test_a_hole_is_found_again_without_its_mend(hole: Hole) -> None:
 
 
 #: Some that are found soon; `make test-model` changes every rule.
-SAMPLE = [each for each in mutants() if each.then is Action.RETURN and each.index + 1 in (5, 6, 7, 11, 15, 17, 18)]
+SAMPLE = [each for each in mutants() if each.then is Action.RETURN and each.index + 1 in (5, 6, 15, 17, 18)]
 
 
 @pytest.mark.parametrize("mutant", SAMPLE, ids=str)
@@ -49,8 +49,16 @@ def test_the_page_of_decisions_is_of_this_table() -> None:
     assert documents.DECISIONS.read_text() == documents.decisions_page(), "run python -m model --write-docs"
 
 
-def test_the_page_of_limits_is_of_this_table() -> None:
-    assert documents.LIMITS.read_text() == documents.limits_page(), "run python -m model --write-docs"
+def test_the_page_of_limits_is_of_these_limits() -> None:
+    page = documents.LIMITS.read_text()  # `make test-model` compares the schedules, too
+    stated = [
+        f"## {number}. {each.title}\n\n{documents.described(each)}\n"
+        for number, each in enumerate(limits.OF_THE_SEND, start=1)
+    ]
+    rows = list(map(documents.row_of, limits.OF_A_CLEAR))
+    missing = [text for text in [*stated, *rows] if text not in page]
+    assert not missing, "run python -m model --write-docs"
+    assert page.count("\n## ") == len(limits.OF_THE_SEND) + 1
 
 
 def test_there_are_at_most_ten_limits_of_the_send() -> None:

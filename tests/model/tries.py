@@ -530,7 +530,8 @@ class Executor:
         here = scope(context.connection, context.key)
         before = MEMORIES[process.own].scope
         was_here = (before.account, before.delivery_key) == (here.account, here.delivery_key)
-        question = Likeness[process.question] if process.question else None
+        left_open, question = process.question, MEMORIES[process.own].question
+        question = Likeness[left_open].or_wider(question) if left_open else question
         world, process = self._save(world, process, Memory(writer_of(context), here, question=question))
         number = self._rule(context.key)
         row = world.stores[number]

@@ -309,9 +309,15 @@ def _changes(number: int, **changes: str) -> Trouble:
     return change_arguments
 
 
-def _moves(connection: str) -> Trouble:
+def _moves(connection: str, *, is_early: bool | None = None) -> Trouble:
+    """Return the trouble that the connection leads elsewhere.
+
+    :param is_early: whether it comes before each index has begun, or once each has; None if that is the same.
+    """
+
     def move(executor: Executor, world: World) -> Steps:
-        if world.run.connection != connection:
+        is_of_then = is_early in (None, not all(slot.tries for slot in world.slots))
+        if world.run.connection != connection and is_of_then:
             yield (
                 Event(None, f"the connection leads to another scope: {connection}"),
                 world._replace(run=change(world.run, connection=connection)),
@@ -444,6 +450,8 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "new key": _moves("new key"),
     "other user": _moves("other user"),
     "other account": _moves("other account"),
+    "early other account": _moves("other account", is_early=True),
+    "late other account": _moves("other account", is_early=False),
     "first scope": _moves("first"),
     "twin": send_twin,
     "deleted transfer": _deletes("heard"),

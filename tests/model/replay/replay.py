@@ -484,6 +484,7 @@ HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     **dict.fromkeys(("other input", "other file", "first input", "other file of task 1"), Replay.keep),
     **dict.fromkeys(("key given", "key change", "key removed"), Replay.keep),
     **dict.fromkeys(("new key", "other user", "other account", "first scope"), Replay.keep),
+    **dict.fromkeys(("early other account", "late other account"), Replay.keep),
     "twin": Replay.send_twin,
     **dict.fromkeys(("deleted transfer", "deleted before it was heard of"), Replay.hide),
     "deleted once it is suspected": Replay.hide,
