@@ -165,7 +165,7 @@ OF_A_CLEAR: Final = (
         "look in the service's web application; if it was not sent, set `resend=True`",
         (
             *("deleted transfer", "deleted before it was heard of", "lost memory", "memory lost during a send"),
-            *("restored service", "crash + pickup", "zombie + pickup", "crash + twin"),
+            "restored service",
         ),
         "IN_DOUBT",
     ),
