@@ -113,6 +113,7 @@ def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, 
                 "delivery_key": "",
                 "is_rehearsal": False,
                 "made_by": "task",
+                "is_resend": False,
             }
         ],
     }

@@ -180,3 +180,23 @@ def test_an_execution_timeout_while_it_waits_for_a_slot_leaves_nothing_in_doubt(
     assert ti.xcoms["transfer_id"] not in str(failed.value)
     with pytest.raises(NotFound):
         hook.get_transfer(ti.xcoms["transfer_id"])
+
+
+def test_what_a_read_finds_sent_stays_sent_once_it_is_deleted(deliver, sandbox, hook) -> None:
+    """The send of a killed try arrives once the next one is killed, too, which was about to remove the draft."""
+    ti = deliver(retries=2)
+    sandbox.plan_faults({"kind": "error", "method": "POST", "path": "*/send", "status": 502})
+
+    def die() -> None:
+        raise ProcessCrashed
+
+    tries = iter([lambda: None, lambda: hook.send_transfer(ti.xcoms["transfer_id"])])
+    ti.before_retry = lambda: next(tries)()
+    with dying_after(Operation.SEND), before(Operation.DISCARD, die):
+        sent = ti.run()["id"]
+    sandbox.plan_faults({"kind": "error", "method": "GET", "path": f"*/{sent}", "status": 404})  # it is deleted
+
+    with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try, or may have been"):
+        again(ti)
+
+    assert billed(sandbox) == [sent]

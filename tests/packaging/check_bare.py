@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Final
 
 BIN = Path(sys.prefix) / "bin"
 DAG = """
@@ -52,8 +53,13 @@ def set_up(folder: Path) -> None:
     }
 
 
+#: What some modules are built on. They are imported only where that is installed: OpenLineage's provider asks for its
+#: own, and the operator for Iceberg says which extra is missing.
+_OF_EXTRAS: Final = ("airflow.providers.openlineage", "openlineage", "pyarrow", "pyiceberg")
+
+
 def import_everything() -> None:
-    """A module that needs an extra to be imported would fail here. pytest's plugin is pytest's."""
+    """A module that needs another extra to be imported would fail here. pytest's plugin is pytest's."""
     for name in ("outbound_transfer", "outbound_transfer_sandbox"):
         package = importlib.import_module(name)
         assert str(package.__file__).startswith(sys.prefix), package.__file__
@@ -66,8 +72,7 @@ def import_one(name: str) -> None:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # OpenLineage's provider asks for what is built on it, so such a module is imported only where that one is.
-        if not str(error.name).startswith(("airflow.providers.openlineage", "openlineage")):
+        if not str(error.name).startswith(_OF_EXTRAS):
             raise
 
 

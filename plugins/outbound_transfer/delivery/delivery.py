@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from outbound_transfer.delivery.check import check_sent, describe_changes
-from outbound_transfer.delivery.decision import Action, ById, Check, Decision, Intent, Phase, Reason, Step, decide
+from outbound_transfer.delivery.decision import (
+    SEARCHING,
+    Action,
+    ById,
+    Check,
+    Decision,
+    Intent,
+    Phase,
+    Reason,
+    Step,
+    decide,
+)
 from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, digest, licence_of, was_cleared_since
@@ -163,9 +174,9 @@ class Delivery:
                 case _:
                     self._act(decision, order)
 
-    def open_question(self, order: Order) -> Likeness | None:
-        """Return how alike a sent transfer must be to stop the send of what was prepared; None if nobody is asked."""
-        return self.evidence.open_question(self.memory, order)
+    def is_resend(self, order: Order) -> bool:
+        """Return whether what was prepared is sent whatever was sent before: the user has decided so."""
+        return self.evidence.gather(self.memory, order, resend=order.resend).intent not in SEARCHING
 
     def _decide(self, step: Step, order: Order | None) -> Decision:
         resend = order.resend if order else self._may_resend
@@ -176,6 +187,9 @@ class Delivery:
         match decision.action:
             case Action.RETRIEVE:
                 self.evidence.retrieve(self.memory)
+                if self.evidence.seen_of(self.memory).by_id is ById.SENT and self.memory.phase is not Phase.SENDING:
+                    self.draft.keep(replace(self.memory, phase=Phase.SENDING))  # a late send of an earlier try
+                    self.evidence.note(self.memory, by_id=ById.SENT)
             case Action.SEARCH:
                 assert order is not None, "only what is to be delivered is searched for"
                 self.log.info("Checking with the service whether this was sent before")

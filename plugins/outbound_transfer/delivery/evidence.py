@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from outbound_transfer.delivery.check import require_file_list
-from outbound_transfer.delivery.decision import SEARCHING, ById, Check, Evidence, Input, Intent, Phase, Search
+from outbound_transfer.delivery.decision import ById, Check, Evidence, Input, Intent, Phase, Search
 from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, intent_of, matches
 from outbound_transfer.delivery.search import SearchTarget, find_like
 from outbound_transfer.files.attached import holds_only
@@ -119,10 +119,6 @@ class EvidenceCollector:
         return intent_of(
             memory, self._facts.writer, arguments, resend=resend, is_first_after_clear=is_first_after_clear
         )
-
-    def open_question(self, memory: Memory, order: Order) -> Likeness | None:
-        """Return how alike a sent transfer must be to stop the send of what was prepared; None if nobody is asked."""
-        return memory.question if self.gather(memory, order, resend=order.resend).intent in SEARCHING else None
 
     def retrieve(self, memory: Memory) -> None:
         """Ask the service what became of the remembered draft."""

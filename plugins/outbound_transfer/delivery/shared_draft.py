@@ -41,6 +41,7 @@ class Made(msgspec.Struct, frozen=True):
 
     :ivar identity: digest of the subject and the recipients; "" if it is not known.
     :ivar question: how alike a sent transfer must be to stop the send; None if nobody else can have sent it.
+    :ivar is_resend: whether nobody is asked, as the user wants it sent whatever was sent before.
     :ivar superseded: ids of what was sent before a resend.
     :ivar delivery_key: under which other runs may have made it.
     :ivar made_by: the task instance that has made it.
@@ -55,12 +56,20 @@ class Made(msgspec.Struct, frozen=True):
     delivery_key: str = ""
     is_rehearsal: bool = False
     made_by: str = ""
+    is_resend: bool = False
 
     @classmethod
-    def of(cls, memory: Memory, question: Likeness | None = None, *, is_rehearsal: bool = False) -> Made:
-        scope, superseded = memory.scope, tuple(one.draft_id for one in memory.superseded)
-        key = scope.delivery_key
-        return cls(memory.draft_id, scope.account, memory.identity, question, superseded, key, is_rehearsal)
+    def of(cls, memory: Memory, *, is_resend: bool = False, is_rehearsal: bool = False) -> Made:
+        return cls(
+            memory.draft_id,
+            memory.scope.account,
+            memory.identity,
+            None if is_resend else memory.question,
+            tuple(one.draft_id for one in memory.superseded),
+            memory.scope.delivery_key,
+            is_rehearsal=is_rehearsal,
+            is_resend=is_resend,
+        )
 
     def publish(self, context: Context) -> None:
         """Store it as an XCom. Airflow removes those of a task when it starts anew, so what was superseded is there."""
@@ -96,7 +105,8 @@ class SharedDraft:
         made = [msgspec.convert(one, Made) for one in self._pull(MADE_KEY)]
         self.made = next((one for one in made if one.identity), made[0] if made else Made(transfer_id, self.account))
         #: Whether another index may have sent this one's item since its draft was made.
-        self._may_have_moved = facts.is_mapped and (facts.is_resumed or not facts.is_first_of_all)
+        self._can_move = facts.is_mapped and not self.made.is_resend
+        self._may_have_moved = self._can_move and (facts.is_resumed or not facts.is_first_of_all)
         self.may_be_sent, self.has_sent = facts.writer.try_number > 1 or facts.is_resumed, False
         self.check_account(self.made.account)
 
@@ -179,7 +189,7 @@ class SharedDraft:
         question = self.made.question
         if self._may_have_moved:
             question = Likeness.EXACT.or_wider(question)
-        self._may_have_moved = self.facts.is_mapped  # the next attempt has waited
+        self._may_have_moved = self._can_move  # the next attempt has waited
         if question:
             self._fail_if_like_was_sent(transfer, question)
         self.facts.check_still_running()

@@ -84,8 +84,8 @@ class CreateTransferOperator(NewTransferOperator):
         self.load_recipients(delivery)
         order = Order(self.new_transfer(), resend=to_flag(self.resend, "resend"))
         transfer = delivery.prepare(order, is_shared=True)
-        question = delivery.open_question(order)
-        Made.of(delivery.memory, question, is_rehearsal=client.settings.rehearses).publish(context)
+        is_resend, is_rehearsal = delivery.is_resend(order), client.settings.rehearses
+        Made.of(delivery.memory, is_resend=is_resend, is_rehearsal=is_rehearsal).publish(context)
         push_link(context, client.settings, transfer.id)
         return transfer.id
 
