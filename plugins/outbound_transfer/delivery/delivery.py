@@ -18,18 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from outbound_transfer.delivery.check import check_sent, describe_changes
-from outbound_transfer.delivery.decision import (
-    SEARCHING,
-    Action,
-    ById,
-    Check,
-    Decision,
-    Intent,
-    Phase,
-    Reason,
-    Step,
-    decide,
-)
+from outbound_transfer.delivery.decision import Action, ById, Check, Decision, Intent, Phase, Reason, Step, decide
 from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, digest, licence_of, was_cleared_since
@@ -176,7 +165,7 @@ class Delivery:
 
     def is_resend(self, order: Order) -> bool:
         """Return whether what was prepared is sent whatever was sent before: the user has decided so."""
-        return self.evidence.gather(self.memory, order, resend=order.resend).intent not in SEARCHING
+        return self.evidence.is_resend(self.memory, order)
 
     def _decide(self, step: Step, order: Order | None) -> Decision:
         resend = order.resend if order else self._may_resend

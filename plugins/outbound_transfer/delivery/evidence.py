@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from outbound_transfer.delivery.check import require_file_list
-from outbound_transfer.delivery.decision import ById, Check, Evidence, Input, Intent, Phase, Search
+from outbound_transfer.delivery.decision import SEARCHING, ById, Check, Evidence, Input, Intent, Phase, Search
 from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, intent_of, matches
 from outbound_transfer.delivery.search import SearchTarget, find_like
 from outbound_transfer.files.attached import holds_only
@@ -119,6 +119,10 @@ class EvidenceCollector:
         return intent_of(
             memory, self._facts.writer, arguments, resend=resend, is_first_after_clear=is_first_after_clear
         )
+
+    def is_resend(self, memory: Memory, order: Order) -> bool:
+        """Return whether what was prepared is sent whatever was sent before: the user has decided so."""
+        return self.gather(memory, order, resend=order.resend).intent not in SEARCHING
 
     def retrieve(self, memory: Memory) -> None:
         """Ask the service what became of the remembered draft."""
