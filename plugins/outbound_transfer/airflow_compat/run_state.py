@@ -64,14 +64,14 @@ def count_instances(ti: Any, task_ids: list[str] | None = None) -> int:
     return int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], **only))
 
 
-def find_neighboring_runs(ti: Any, before: Iterable[datetime], map_index: int) -> Iterator[str]:
-    """Yield the ids of other runs of the task that were due last before each of these times, and of those to come.
+def find_neighboring_runs(ti: Any, before: datetime, map_index: int) -> Iterator[str]:
+    """Yield the ids of other runs of the task that were due last before a time, and of the last of all.
 
     None before Airflow 3.2, and none without a logical date.
     """
     if not hasattr(ti, "get_previous_ti"):
         return
-    for due in (*before, datetime.now(timezone.utc) + _FUTURE):
+    for due in (before, datetime.now(timezone.utc) + _FUTURE):
         for _ in range(_MAX_NEIGHBORS):
             found = ti.get_previous_ti(logical_date=due, map_index=map_index)
             if found is None or found.logical_date is None:

@@ -104,8 +104,8 @@ class SharedDraft:
         self._ti, self._upstream = context["ti"], sorted(upstream)
         made = [msgspec.convert(one, Made) for one in self._pull(MADE_KEY)]
         self.made = next((one for one in made if one.identity), made[0] if made else Made(transfer_id, self.account))
-        #: Whether another index may have sent this one's item since its draft was made.
         self._can_move = facts.is_mapped and not self.made.is_resend
+        #: Whether another index may have sent this one's item since its draft was made.
         self._may_have_moved = self._can_move and (facts.is_resumed or not facts.is_first_of_all)
         self.may_be_sent, self.has_sent = facts.writer.try_number > 1 or facts.is_resumed, False
         self.check_account(self.made.account)

@@ -123,7 +123,7 @@ class TaskFacts:
         then = datetime.fromtimestamp(at + CLOCK_MARGIN, timezone.utc)
         return any(
             (account, transfer_id) in _read_made(ti.xcom_pull(task_ids=ti.task_id, run_id=run_id, key=MADE_KEY))
-            for run_id in find_neighboring_runs(ti, [then], 0 if self.is_mapped else -1)
+            for run_id in find_neighboring_runs(ti, then, 0 if self.is_mapped else -1)
         )
 
     def was_made_by_another_task(self, account: str, transfer_id: str) -> bool:

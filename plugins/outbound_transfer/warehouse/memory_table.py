@@ -297,21 +297,6 @@ class MemoryRow:
         with self._table.naming(f"The task does not go on, as {self._key} cannot be read"):
             self._check_still_owner(self._read())
 
-    def in_other_accounts(self) -> list[MemoryRow]:
-        """Return the rows of this key in other accounts, in so far as this task is their owner, to read them.
-
-        It is for before the claim.
-        """
-        with self._table.naming(f"Nothing was sent, as {self._key} cannot be claimed"):
-            rows = self._find("[run_id] = ?", self._try.run_id)
-        return [
-            self._of(row)
-            for row in rows
-            if row.owner.task == self._try.task
-            and row.delivery_key is not None
-            and (row.delivery_key == self._key.delivery_key and row.account != self._key.account)
-        ]
-
     def of_other_keys(self, transfer_id: str) -> list[MemoryRow]:
         """Return the rows of other keys of the account under which this transfer was made, to read them."""
         with self._table.naming(f"The task stops, as {self._key} cannot be read"):

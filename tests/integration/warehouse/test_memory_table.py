@@ -289,15 +289,6 @@ def test_the_keys_under_which_a_transfer_was_made(rows: Rows) -> None:
     assert [row.get("a") for row in other.of_other_keys("t1")] == [{"draft_id": "t1"}]
 
 
-def test_a_key_in_other_accounts_as_far_as_this_task_owns_it(rows: Rows) -> None:
-    for account, run_id in (("https://a.example.com", "one"), ("https://b.example.com", "two"), (ACCOUNT, "one")):
-        row = rows.of_key(run_id, account=account)
-        row.claim(is_dead)
-        row.set("a", account)
-    assert [row.get("a") for row in rows.of_key("one").in_other_accounts()] == ["https://a.example.com"]
-    assert rows.of_key("one", key="K").in_other_accounts() == []
-
-
 def test_only_the_newest_try_of_a_task_claims_and_only_the_same_is_resumed(rows: Rows) -> None:
     rows.of_key(number=2).claim(is_alive)
     with pytest.raises(StaleTry, match="Try 2 of this task has begun"):
