@@ -47,7 +47,7 @@ test-e2e: setup .chromium .mariadb ## Run the tests that start a whole Airflow o
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "(e2e or slow) and not nightly" $(ARGS)
 
 test-long: setup .chromium .mariadb ## Run the tests that only `make nightly` runs: kills, fuzzers, second drivers, dbt, …
-	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "nightly" $(ARGS)
+	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile --timeout 3600 -m "nightly" $(ARGS)
 
 nightly: setup ## Run everything for hours, with the day's SEED; failures are named at the end (NIGHTLY="test-faults" for a part)
 	@seed=$(or $(SEED),$$(date -u +%Y%m%d)); failed=; \

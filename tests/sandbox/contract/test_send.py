@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+
+from support.timeouts import eventually
 
 pytestmark = pytest.mark.rule("R36")
 
@@ -148,17 +149,11 @@ def test_overlapping_sends_both_succeed_and_count_once(
 ) -> None:
     control.patch_account(billing="per_transfer", credits=5)
     connections = [wire() for _ in range(4)]
-    barrier = threading.Barrier(len(connections))
-
-    def send(connection: Any) -> None:
-        barrier.wait()
+    control.plan_faults(*[{"kind": "hold", "path": "*/send"}] * len(connections))
+    for connection in connections:
         connection.request("POST", f"/v1/transfers/{ready}/send", "Content-Length: 0")
-
-    threads = [threading.Thread(target=send, args=(connection,)) for connection in connections]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    eventually(lambda: {fault["state"] for fault in control.faults()} == {"held"})
+    control.release_held_calls()
     answers = [connection.answer() for connection in connections]
     assert [answer.status_code for answer in answers] == [200] * 4
     assert len({answer.content for answer in answers}) == 1
