@@ -50,29 +50,36 @@ def limit_of(failure: Failure, scenario: Scenario) -> tuple[Limit, str] | None:
 #: Where a delivery may be sent twice, or not as it was meant.
 OF_THE_SEND: Final = (
     Limit(
-        "The task instance and its memory are deleted",
+        "The task instance and its memory are deleted, or an older memory is restored",
         "use a `delivery_key`",
-        ("deleted task",),
+        ("deleted task", "older memory"),
         scenarios=(scenarios.DELETED,),
-        short="the task instance and its memory are deleted",
+        short="the task instance and its memory are deleted, or an older memory restored",
     ),
     Limit(
-        "The memory of a delivery key is lost, and another task delivers under the key",
+        "The memory of a delivery key is lost, and another task delivers under the key; or an older one is restored",
         "back up the database of the keys",
-        ("lost memory of a key",),
-        scenarios=(scenarios.KEY_SHARED,),
+        ("lost memory of a key", "older memory of a key"),
+        scenarios=(scenarios.KEY_SHARED, scenarios.KEY),
         short="the row of a delivery key is lost, or an older one restored",
     ),
     Limit(
-        "Memory is lost, and what was sent cannot be seen: it was deleted, or is in another account or another user's",
+        "Memory is lost, or items change places, and what was sent cannot be seen: it was deleted, or is another "
+        "account's or user's, or the service's clock is an hour behind Airflow's",
         "look in the service's web application before you clear the task",
-        ("lost memory + deleted transfer", "lost memory + other user", "lost memory + other account"),
-        short="memory is lost, and the transfer cannot be seen",
+        (
+            *("lost memory + deleted transfer", "lost memory + other user", "lost memory + other account"),
+            *("lost memory + clock behind", "failure + order + clock behind"),
+        ),
+        scenarios=(scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE, scenarios.CLOCKS),
+        short="memory is lost, or items change places, and the transfer cannot be seen: it was deleted, is elsewhere, "
+        "or the service's clock is an hour behind airflow's",
     ),
     Limit(
         "Memory is lost, and subject, people or files are others now",
         "look in the service's web application before you clear the task",
-        ("lost memory + other input",),
+        ("lost memory + other input", "failure + order + lost memory"),
+        scenarios=(scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE, scenarios.CLOCKS),
         short="memory is lost, and the input is another",
     ),
     Limit(
@@ -127,8 +134,6 @@ BESIDE_THE_MODEL: Final = (
     "somebody changes a draft that waits for a slot",
     "the service is restored from a backup",
     "two indexes or tasks send the same in the seconds after the last search",
-    "an older memory is restored",
-    "the service's clock is an hour behind airflow's",
 )
 
 #: Where a clear without ``resend`` is refused, though it may be that nothing was sent; with ``resend``, it sends.

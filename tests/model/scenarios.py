@@ -72,7 +72,9 @@ SUSPECTED: Final = scenario(
     twice=False,
     at_most=4,
 )
-DELETED: Final = scenario("a deleted task", "clear, crash, crash in a call, zombie, failure, deleted task")
+DELETED: Final = scenario(
+    "a deleted task", "clear, crash, crash in a call, zombie, failure, deleted task, older memory"
+)
 AT_ONCE: Final = scenario(
     "between the last check and the send",
     "clear, crash, crash in a call, zombie, wait, failure, lost memory, memory lost during a send, deleted transfer, "
@@ -97,6 +99,15 @@ MAPPED_MOVED: Final = scenario(
 MAPPED_IN_BOTH: Final = scenario(
     "a mapped task that another account may have sent",
     "clear one, failure, order, early other account, late other account",
+    INDEXES,
+    ("X", "Y"),
+    tries=4,
+    twice=False,
+    at_most=3,
+)
+CLOCKS: Final = scenario(
+    "a mapped task whose memory is lost, and clocks that differ",
+    "clear one, failure, order, lost memory, clock behind",
     INDEXES,
     ("X", "Y"),
     tries=4,
@@ -175,7 +186,7 @@ THREE_MAPPED: Final = scenario(
 KEY: Final = scenario(
     "a delivery key",
     "clear, crash, crash in a call, zombie, wait, failure, deferral, key change, key removed, "
-    "lost memory of a key, memory of a key lost during a send",
+    "lost memory of a key, memory of a key lost during a send, older memory of a key",
     KEYS,
 )
 KEY_GIVEN: Final = scenario(

@@ -207,7 +207,7 @@ class SharedExecutor(Executor):
         context = process.context
         _, item, _, superseded = _published(context)
         known, is_exact = {self.draft(process), *superseded}, self._question(process) is Likeness.EXACT
-        found = any(
+        found = not world.run.is_clock_behind and any(
             each.status == "sent" and is_visible(each, context.connection) and number not in known
             for number, each in enumerate(world.transfers)
             if each.item == item or (not is_exact and each.item and PEOPLE[each.item] == PEOPLE[item])

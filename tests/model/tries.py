@@ -609,6 +609,8 @@ class Executor:
 
     def _find(self, world: World, process: Process) -> int:
         """Return a sent transfer that may be this delivery; -1 if there is none."""
+        if world.run.is_clock_behind:
+            return -1
         memory, context = MEMORIES[process.memory], process.context
         known = {int(each.draft_id) for each in memory.superseded} | {int(memory.draft_id or -1)}
         for number, transfer in enumerate(world.transfers):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from model.shared import BEGINS
 from model.tries import Executor, Steps, gone
 from model.world import (
@@ -17,6 +19,7 @@ from model.world import (
     World,
     change,
     intern,
+    remember,
     replaced,
     without,
 )
@@ -264,6 +267,30 @@ def _loses(what: str, *, is_sending: bool) -> Trouble:
     return lose
 
 
+def _restores(*, is_keyed: bool) -> Trouble:
+    def restore_memory(executor: Executor, world: World) -> Steps:
+        """Restore a backup of the memory: as the newest try of a task, or the last claim of a key, began with it."""
+        stores = world.stores[len(world.slots) :] if is_keyed else world.stores[: len(world.slots)]
+        for number, store in enumerate(stores, start=len(world.slots) if is_keyed else 0):
+            if not store.records or world.processes:
+                continue
+            at, newest = store.records[-1]
+            older = remember(replace(MEMORIES[newest], phase=Phase.EMPTY, draft_id="", identity="", files={}))
+            restored = change(store, records=(*store.records[:-1], (at, older)), is_sent=False)
+            yield (
+                Event(None, f"an older memory of {'a delivery key' if is_keyed else f'task {number}'} is restored"),
+                world._replace(stores=replaced(world.stores, number, restored)),
+            )
+
+    return restore_memory
+
+
+def set_clock_back(executor: Executor, world: World) -> Steps:
+    """Let the service's clock be so far behind Airflow's that what was sent seems to be of before the run."""
+    if not (world.run.is_clock_behind or world.processes):
+        yield Event(None, "the service's clock is behind"), world._replace(run=change(world.run, is_clock_behind=True))
+
+
 def delete_task(executor: Executor, world: World) -> Steps:
     """Delete a task instance and its memory; Airflow makes it anew."""
     alive = {process.context.slot for process in world.processes}
@@ -438,6 +465,9 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "lost memory of a key": _loses("a delivery key", is_sending=False),
     "memory of a key lost during a send": _loses("a delivery key", is_sending=True),
     "deleted task": delete_task,
+    "older memory": _restores(is_keyed=False),
+    "older memory of a key": _restores(is_keyed=True),
+    "clock behind": set_clock_back,
     "order": _reorders(is_early=False),
     "early order": _reorders(is_early=True),
     "other input": _changes(0, item="Y"),

@@ -172,6 +172,7 @@ class Run(NamedTuple):
     :ivar connection: where the connection leads.
     :ivar has_other_tasks: whether the run has tasks that its DAG no longer has.
     :ivar has_picked_up: whether the recipient of a redelivery has picked up the first transfer.
+    :ivar is_clock_behind: whether the service's clock shows times before the run, so that searches end too soon.
     """
 
     clear_number: int = 0
@@ -179,6 +180,7 @@ class Run(NamedTuple):
     connection: str = "first"
     has_other_tasks: bool = False
     has_picked_up: bool = False
+    is_clock_behind: bool = False
 
 
 @_by_identity

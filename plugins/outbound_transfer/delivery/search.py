@@ -62,7 +62,7 @@ def find_like(
         flows.find_sent(
             wanted.identity,
             wanted.files,
-            facts.earliest_send(likeness),
+            facts.earliest_send(),
             sizes=wanted.files if is_exact else None,
             is_like=_likeness(wanted, likeness),
             is_other=is_other,

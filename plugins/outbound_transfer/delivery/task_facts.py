@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 #: Seconds by which the clocks of the service and of Airflow may differ.
 CLOCK_MARGIN: Final = 3_600.0
 
-#: The same where only exactly the same transfer counts: frequent runs may send such on purpose.
-EXACT_CLOCK_MARGIN: Final = 60.0
-
 #: The XCom of a task with the transfers that it made in its run: each with its account and identity.
 MADE_KEY: Final = "outbound_transfer_made"
 
@@ -105,13 +102,12 @@ class TaskFacts:
         ti = self._context["ti"]
         return self.is_mapped and count_instances(ti, [ti.task_id]) > 1
 
-    def earliest_send(self, likeness: Likeness) -> float:
+    def earliest_send(self) -> float:
         """Return a time before which the delivery was not sent, in seconds since the epoch by the service's clock."""
         if self.delivery_key:  # a key is older than its run
             return 0.0
         # Not the start of the run: a clear of a finished run sets that anew, and so does a user who queues it again.
-        margin = EXACT_CLOCK_MARGIN if likeness is Likeness.EXACT else CLOCK_MARGIN
-        return float(self._context["dag_run"].run_after.timestamp()) - margin
+        return float(self._context["dag_run"].run_after.timestamp()) - CLOCK_MARGIN
 
     def was_made_by_another_run(self, account: str, transfer_id: str, sent_at: float | None) -> bool:
         """Return whether this task made a transfer in a neighboring run, as its XComs say.

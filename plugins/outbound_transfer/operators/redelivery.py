@@ -183,7 +183,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
         """Return to whom to deliver, normalized: whom an earlier try may have sent to, otherwise who is left."""
-        from outbound_transfer.delivery.memory import Likeness, digest, matches
+        from outbound_transfer.delivery.memory import digest, matches
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
         selection = msgspec.convert(delivery.store.values.get(_STATE_KEY), _Selection | None)
@@ -202,7 +202,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
                     f"{first.id}, or not known to be. Nothing is sent. {_how_to_deliver(delivery)}"
                 )
             if not selected:
-                _fail_if_picked_up_since(delivery.facts.earliest_send(Likeness.SHARED_PEOPLE), first)
+                _fail_if_picked_up_since(delivery.facts.earliest_send(), first)
         _check_deliverable(first)
         outstanding = _normalized(first.not_picked_up) - self._picked_up
         if not outstanding:

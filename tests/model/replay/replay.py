@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -347,24 +348,40 @@ class Replay:
         self._meet(step, Fate.FAULT, fault=refusals[model.next], ends="for good")
 
     def lose_memory(self, step: Step) -> None:
+        self._change_memory(step, lambda stored: None)
+
+    def restore_memory(self, step: Step) -> None:
+        self._change_memory(
+            step, lambda stored: {**stored, "phase": "empty", "draft_id": "", "identity": "", "files": {}}
+        )
+
+    def _change_memory(self, step: Step, changed: Callable[[Any], Any]) -> None:
+        """Change what the newest try has stored; None deletes it."""
         at = next(compress(count(), map(is_not, step.before.stores, step.after.stores)))
         if at < len(self.instances) and not self._rules.is_row:
             values = self.instances[at].store.values
             newest = max((key for key in values if "_try_" in key), key=lambda key: int(key.rpartition("_")[2]))
-            del values[newest]
-            return
-        with config.require_memory_place("a test").open().warehouse.transaction() as tx:
-            if at < len(self.instances):
-                tx.execute("UPDATE outbound_transfer_memory SET memory = '{}' WHERE delivery_key IS NULL")
+            if memory := changed(json.loads(values[newest])):
+                values[newest] = json.dumps(memory)
             else:
-                key = self._tasks.delivery_key(self._rules.keys[at - len(self.instances)])
-                tx.execute(
-                    "UPDATE outbound_transfer_memory SET memory = '{}', sent_at = NULL WHERE delivery_key = ?", (key,)
-                )
+                del values[newest]
+            return
+        is_task = at < len(self.instances)
+        key = None if is_task else self._tasks.delivery_key(self._rules.keys[at - len(self.instances)])
+        with config.require_memory_place("a test").open().warehouse.transaction() as tx:
+            tx.execute("SELECT memory FROM outbound_transfer_memory WHERE delivery_key IS ?", (key,))
+            memory = {name: changed(value) for name, value in json.loads(tx.fetchone()[0]).items() if changed(value)}
+            tx.execute(
+                "UPDATE outbound_transfer_memory SET memory = ?, sent_at = NULL WHERE delivery_key IS ?",
+                (json.dumps(memory), key),
+            )
 
     def delete_task(self, step: Step) -> None:
         (number,) = map(int, re.findall(r"task (\d+)", step.event.what))
         self.instances[number].delete()
+
+    def set_clock_back(self, step: Step) -> None:
+        self._began += timedelta(hours=2)  # what was sent by the service's clock is before the run
 
     def keep(self, step: Step) -> None:
         """The next start sees it."""
@@ -479,6 +496,8 @@ HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     "failure for good": Replay.fail_for_good,
     **dict.fromkeys(("lost memory", "memory lost during a send"), Replay.lose_memory),
     **dict.fromkeys(("lost memory of a key", "memory of a key lost during a send"), Replay.lose_memory),
+    **dict.fromkeys(("older memory", "older memory of a key"), Replay.restore_memory),
+    "clock behind": Replay.set_clock_back,
     "deleted task": Replay.delete_task,
     **dict.fromkeys(("order", "early order"), Replay.keep),
     **dict.fromkeys(("other input", "other file", "first input", "other file of task 1"), Replay.keep),
