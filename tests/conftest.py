@@ -19,6 +19,9 @@ from support import airflow_home  # noqa: F401  # before anything imports Airflo
 #: Second drivers of a database. Their tests are those of the first, and run by night.
 SECOND_DRIVERS = {"psycopg2", "psycopg2-dictionaries"}
 
+#: Databases besides SQLite, which runs what does not depend on the dialect. The others run it by night.
+OTHER_DATABASES = {"postgres", "psycopg", "duckdb", "mysqlclient"}
+
 #: Folders of long searches, and of tests of what seldom changes.
 NIGHTLY_FOLDERS = tuple(
     f"tests/{folder}/"
@@ -50,10 +53,12 @@ def _let_go_of_duckdb() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs a DAG, what repeats a test with another driver, and what is in a folder of the night."""
+    """Mark what runs a DAG, what repeats a test with another driver or database, and a folder of the night."""
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if any(isinstance(value, str) and value in SECOND_DRIVERS for value in parameters.values()):
+            item.add_marker(pytest.mark.nightly)
+        if item.get_closest_marker("any_dialect") and not OTHER_DATABASES.isdisjoint(map(str, parameters.values())):
             item.add_marker(pytest.mark.nightly)
         if item.nodeid.startswith(NIGHTLY_FOLDERS):
             item.add_marker(pytest.mark.nightly)

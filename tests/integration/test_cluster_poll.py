@@ -125,6 +125,7 @@ def outcomes(waiters: list[Waiter]) -> set[tuple[str, str]]:
     return {(waiter.result["status"], waiter.result["transfer"]["status"]) for waiter in waiters if waiter.result}
 
 
+@pytest.mark.any_dialect
 def test_one_polls_and_all_finish(sandbox: Sandbox, shared_hook: Hook) -> None:
     sent = send(sandbox, 60)
 
@@ -281,6 +282,7 @@ def test_a_slow_database_is_not_waited_for(sandbox: Sandbox, sqlite: Hook, monke
     play(sandbox, sqlite, story)
 
 
+@pytest.mark.any_dialect
 def test_what_an_event_names_is_read_first(sandbox: Sandbox, shared_hook: Hook) -> None:
     sent = send(sandbox, 30)
 
