@@ -7,6 +7,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -43,6 +44,7 @@ from outbound_transfer.warehouse.errors import NoMemoryTable
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
 from support.tasks import InMemoryStateStore
+from support.timeouts import eventually
 
 ANN, BOB = "ann@example.com", "bob@example.com"
 WAYS = ["poke", "reschedule", "deferred", "deliver", "deliver deferred"]
@@ -206,8 +208,8 @@ def test_who_has_picked_up_is_unknown_if_the_service_refuses(wait, sandbox) -> N
 def test_it_is_given_up_at_the_deadline(wait) -> None:
     began = timezone.utcnow()
     with pytest.raises(AirflowSensorTimeout):
-        wait(timeout=2.0)
-    assert timezone.utcnow() - began >= timedelta(seconds=2)
+        wait(timeout=1.0)
+    assert timezone.utcnow() - began >= timedelta(seconds=1)
 
 
 def test_without_a_timeout_it_lasts_until_the_expiry(wait, sandbox, monkeypatch) -> None:
@@ -216,11 +218,17 @@ def test_without_a_timeout_it_lasts_until_the_expiry(wait, sandbox, monkeypatch)
     with monkeypatch.context() as then:
         then.setattr(waiting.timezone, "utcnow", lambda: start)
         wait.make(timeout=None).get_or_create_deadline(context_of(wait.store))
-    expiry = threading.Timer(3, sandbox.advance_clock, [40 * 86_400])
-    expiry.start()
-    with pytest.raises(AirflowFailException, match="is expired"):
-        wait(timeout=None)
-    expiry.join()
+    calls = len(sandbox.requests())
+
+    def expire_once_it_waits() -> None:
+        eventually(lambda: len(sandbox.requests()) > calls)
+        sandbox.advance_clock(40 * 86_400)
+
+    with ThreadPoolExecutor(1) as pool:
+        expiry = pool.submit(expire_once_it_waits)
+        with pytest.raises(AirflowFailException, match="is expired"):
+            wait(timeout=None)
+        expiry.result()
 
 
 def test_a_refused_key_fails_immediately(wait, sandbox) -> None:
@@ -394,7 +402,7 @@ def test_a_clear_with_fewer_retries_than_before_begins_anew_too() -> None:
 
 def test_poking_counts_from_the_first_try_too(sent) -> None:
     store = InMemoryStateStore()
-    trigger_of(sensor(timeout=3.0), context_of(store))
+    trigger_of(sensor(timeout=1.0), context_of(store))
     began = timezone.utcnow()
     with pytest.raises(AirflowSensorTimeout):
         sensor(deferrable=False, transfer_id=sent, timeout=1_000.0, poke_interval=1.0).execute(context_of(store))
