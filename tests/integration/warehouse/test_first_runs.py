@@ -160,7 +160,7 @@ def test_a_file_that_changed_while_it_was_opened_is_opened_again(
     assert len({*headers[1:]}) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_committed_is_not_lost(memory: Path) -> None:
     """Without a look at the header, about one of a thousand transactions is."""
     place = RunLocation("duckdb", memory / "warehouse")
