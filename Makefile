@@ -40,7 +40,7 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(RUN) scripts/demo.py --stop
 
-test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 4 minutes on two idle cores)
+test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 6 minutes on two cores)
 	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(ARGS)
 
 test-e2e: setup .chromium .mariadb ## Run shipped DAGs, the page in a browser, the search for secrets, single faults
