@@ -43,16 +43,16 @@ demo-stop: setup ## Stop what `make demo KEEP=1` left running
 test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 6 minutes on two cores)
 	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(ARGS)
 
-test-e2e: setup .chromium .mariadb ## Run the tests that start a whole Airflow or a browser, and short forms of long searches
+test-e2e: setup .chromium .mariadb ## Run shipped DAGs, the page in a browser, the search for secrets, single faults
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "(e2e or slow) and not nightly" $(ARGS)
 
-test-long: setup .chromium .mariadb ## Run the tests that only `make nightly` runs: kills, fuzzers, second drivers, dbt, …
+test-long: setup .chromium .mariadb ## Run the tests that only `make nightly` runs: kills, fuzzers, other DAG runs, second drivers, dbt, …
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile --timeout 3600 -m "nightly" $(ARGS)
 
 nightly: setup ## Run everything for hours, with the day's SEED; failures are named at the end (NIGHTLY="test-faults" for a part)
 	@seed=$(or $(SEED),$$(date -u +%Y%m%d)); failed=; \
 	for target in $(NIGHTLY); do \
-		echo "== make $$target SEED=$$seed"; $(MAKE) $$target SEED=$$seed || failed="$$failed $$target"; \
+		echo "== make $$target SEED=$$seed"; $(MAKE) $$target SEED=$$seed COVERAGE=1 || failed="$$failed $$target"; \
 	done; \
 	test -z "$$failed" || { echo "Failed with SEED=$$seed:$$failed" >&2; exit 1; }
 
@@ -108,8 +108,9 @@ test-fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (6
 test-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
 	FUZZ_SECONDS=$(or $(SECONDS),300) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
 
-check: lint ## Check style and types, run the unit tests and the model's short form: the loop of a change
-	$(PYTEST) -q -n $(or $(WORKERS),2) tests/unit tests/model --ignore tests/model/replay $(ARGS)
+check: lint ## Check style and types, run the unit tests and the model's short form: the loop of a change (COVERAGE=1)
+	$(PYTEST) -q -n $(or $(WORKERS),2) tests/unit tests/model --ignore tests/model/replay \
+		$(if $(COVERAGE),--cov --cov-report=term) $(ARGS)
 
 format: setup ## Put the code into its form
 	$(BIN)/ruff check --fix .

@@ -19,14 +19,24 @@ from support import airflow_home  # noqa: F401  # before anything imports Airflo
 #: Second drivers of a database. Their tests are those of the first, and run by night.
 SECOND_DRIVERS = {"psycopg2", "psycopg2-dictionaries"}
 
-#: Folders of long searches, and of tests of what seldom changes.
-NIGHTLY_FOLDERS = tuple(
-    f"tests/{folder}/"
-    for folder in (
-        *("resilience/crash", "resilience/crash_ingest", "resilience/fuzz"),
-        *("benchmarks", "e2e/airflow", "e2e/dbt", "e2e/readme", "e2e/triggerers", "e2e/warehouses"),
+#: Databases besides SQLite, which runs what does not depend on the dialect. The others run it by night.
+OTHER_DATABASES = {"postgres", "psycopg", "duckdb", "mysqlclient"}
+
+#: Folders and files of long searches, of what other targets run in full, and of tests of what seldom changes.
+NIGHTLY_PATHS = tuple(
+    f"tests/{path}"
+    for path in (
+        *("resilience/crash/", "resilience/crash_ingest/", "resilience/fuzz/", "resilience/stateful/"),
+        *("resilience/delivery_keys/", "resilience/fault_matrix/test_failing_database.py"),
+        *(f"resilience/fault_matrix/test_{subject}.py" for subject in ("listings", "stores", "uploads")),
+        *(f"sandbox/contract/test_{subject}.py" for subject in ("fuzz", "space", "state_machine")),
+        *("benchmarks/", "e2e/airflow/", "e2e/dbt/", "e2e/readme/", "e2e/triggerers/", "e2e/warehouses/"),
+        *("e2e/browser/test_sandbox_ui.py", "e2e/demo/test_quickstart.py"),
     )
 )
+
+#: DAG runs of a change: of the DAGs that are shipped, and of each version of Airflow. Others run by night.
+DAG_RUNS = ("tests/integration/test_dags.py", "tests/versions/")
 
 pytest_plugins = ["support.databases", "support.query_databases", "support.dag_runs"]
 
@@ -50,15 +60,19 @@ def _let_go_of_duckdb() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs a DAG, what repeats a test with another driver, and what is in a folder of the night."""
+    """Mark what runs a DAG, what repeats a test with another driver or database, and what the night is for."""
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if any(isinstance(value, str) and value in SECOND_DRIVERS for value in parameters.values()):
             item.add_marker(pytest.mark.nightly)
-        if item.nodeid.startswith(NIGHTLY_FOLDERS):
+        if item.get_closest_marker("any_dialect") and not OTHER_DATABASES.isdisjoint(map(str, parameters.values())):
+            item.add_marker(pytest.mark.nightly)
+        if item.nodeid.startswith(NIGHTLY_PATHS):
             item.add_marker(pytest.mark.nightly)
         if "run_dag" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.e2e)
+            if not item.nodeid.startswith(DAG_RUNS):
+                item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, RENEWAL_INTERVA
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.waiters import RECIPIENT, send
 from support.feed_pages import event, page, tables
+from support.timeouts import TEST_TIMEOUT
 from support.virtual_cluster import KEY, SharedTables, VirtualProcess, VirtualTime
 from support.warehouses import Hook
 
@@ -113,7 +114,7 @@ def play(sandbox: Sandbox, hook: Hook, story: Any) -> None:
     async def run() -> None:
         cluster = Cluster(sandbox, hook)
         try:
-            await asyncio.wait_for(story(cluster), 120)
+            await asyncio.wait_for(story(cluster), 5 * TEST_TIMEOUT)
         finally:
             for process in cluster.processes:
                 await process.stop()
@@ -125,6 +126,7 @@ def outcomes(waiters: list[Waiter]) -> set[tuple[str, str]]:
     return {(waiter.result["status"], waiter.result["transfer"]["status"]) for waiter in waiters if waiter.result}
 
 
+@pytest.mark.any_dialect
 def test_one_polls_and_all_finish(sandbox: Sandbox, shared_hook: Hook) -> None:
     sent = send(sandbox, 60)
 
@@ -281,6 +283,7 @@ def test_a_slow_database_is_not_waited_for(sandbox: Sandbox, sqlite: Hook, monke
     play(sandbox, sqlite, story)
 
 
+@pytest.mark.any_dialect
 def test_what_an_event_names_is_read_first(sandbox: Sandbox, shared_hook: Hook) -> None:
     sent = send(sandbox, 30)
 

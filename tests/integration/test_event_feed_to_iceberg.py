@@ -222,6 +222,7 @@ def test_an_error_is_raised_without_the_secret_of_its_cause_and_in_any_encoding(
         raise OSError("refused: " + base64.b64encode(f"ann:{SECRET}".encode()).decode())
 
 
+@pytest.mark.slow
 def test_importing_the_operator_is_light() -> None:
     code = (
         "import sys, airflow.sdk; before = set(sys.modules);"

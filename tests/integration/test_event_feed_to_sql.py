@@ -116,6 +116,7 @@ def test_a_feed_of_three_pages_is_drained_without_a_refusal_or_a_worker_slot(tas
     assert time.waits == pytest.approx([60, 60], abs=1)
 
 
+@pytest.mark.any_dialect
 def test_a_task_that_may_not_defer_sleeps_as_long(task, sandbox, warehouse, time) -> None:
     sandbox.add_events(1_500)
     ti = task(deferrable=False)
@@ -127,6 +128,7 @@ def test_a_task_that_may_not_defer_sleeps_as_long(task, sandbox, warehouse, time
     assert statuses(sandbox) == [200, 200, 429, 200]
 
 
+@pytest.mark.any_dialect
 def test_a_minute_that_is_spent_is_waited_out_deferred(task, sandbox, warehouse, time) -> None:
     sandbox.add_events(2)
     task().run()
@@ -155,6 +157,7 @@ def test_a_reset_reads_again_without_duplicates(task, sandbox, warehouse, time) 
     assert warehouse.ids() == before
 
 
+@pytest.mark.any_dialect
 @pytest.mark.parametrize("max_pages", [1, "1"])
 def test_pages_are_limited_and_the_next_run_goes_on(task, sandbox, warehouse, max_pages) -> None:
     sandbox.add_events(1_500)
@@ -163,6 +166,7 @@ def test_pages_are_limited_and_the_next_run_goes_on(task, sandbox, warehouse, ma
     assert task(max_pages="None").run()["events"] == 500
 
 
+@pytest.mark.any_dialect
 def test_the_limit_of_pages_counts_across_deferrals(task, sandbox, warehouse) -> None:
     sandbox.add_events(3_500)
     ti = task(max_pages=3)
@@ -170,6 +174,7 @@ def test_the_limit_of_pages_counts_across_deferrals(task, sandbox, warehouse) ->
     assert (result["pages"], result["cursor_to"], ti.deferrals) == (3, 3_000, 2)
 
 
+@pytest.mark.any_dialect
 @pytest.mark.parametrize(("name", "value"), [("max_pages", 0), ("max_pages", "many"), ("max_rejected", -1)])
 def test_invalid_limit_fails_before_the_feed_is_read(task, sandbox, name, value) -> None:
     with pytest.raises(AirflowFailException, match=name):
@@ -177,6 +182,7 @@ def test_invalid_limit_fails_before_the_feed_is_read(task, sandbox, name, value)
     assert statuses(sandbox) == []
 
 
+@pytest.mark.any_dialect
 def test_a_refused_key_fails_at_once_and_is_not_shown(task, sandbox, warehouse, connection) -> None:
     old = sandbox.event_api_key
     sandbox.new_event_key()
@@ -187,6 +193,7 @@ def test_a_refused_key_fails_at_once_and_is_not_shown(task, sandbox, warehouse, 
     assert warehouse.ids() == []
 
 
+@pytest.mark.any_dialect
 def test_a_missing_key_says_where_it_belongs(task, sandbox, monkeypatch) -> None:
     monkeypatch.setenv(
         "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT",
@@ -209,6 +216,7 @@ def test_where_to_go_on_is_asked_of_the_warehouse_after_a_wait(task, sandbox, wa
     assert len(warehouse.ids()) == 1_100
 
 
+@pytest.mark.any_dialect
 def test_what_a_wait_carries_survives_airflows_serialization(task, sandbox, warehouse, time) -> None:
     sandbox.add_events(1_001)
     operator = task().make()
@@ -219,6 +227,7 @@ def test_what_a_wait_carries_survives_airflows_serialization(task, sandbox, ware
     assert operator.resume({}, **deserialize(carried))["pages"] == 2
 
 
+@pytest.mark.any_dialect
 def test_what_comes_back_from_a_wait_is_checked(task, sandbox) -> None:
     operator = task().make()
     for progress in ([], {"pages": -1}, {"pages": 1, "cursor": 9}):
@@ -242,6 +251,7 @@ def test_prefix_and_schema(task, sandbox, warehouse) -> None:
     assert warehouse.fetch('SELECT count(*) FROM "my events"') == [(2,)]
 
 
+@pytest.mark.any_dialect
 def test_non_sql_connection_is_reported(task, sandbox, monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "outbound_transfer", "host": "localhost"}))
     with pytest.raises(AirflowFailException, match="is not a SQL connection"):
@@ -335,6 +345,7 @@ BAD = {
 }
 
 
+@pytest.mark.any_dialect
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_malformed_page_loads_nothing_and_is_left_to_the_tasks_retries(task, warehouse, script, bad, time) -> None:
     script.replies = [bad, Reply(lines(1, 2), cursor=2)]
@@ -346,6 +357,7 @@ def test_malformed_page_loads_nothing_and_is_left_to_the_tasks_retries(task, war
     assert ti.run()["events"] == 2
 
 
+@pytest.mark.any_dialect
 def test_a_connection_that_breaks_and_faults_of_the_server_are_repeated(task, warehouse, script, time) -> None:
     page = Reply(lines(1, 2), cursor=2)
     script.replies = [Reply(lines(1, 2), cursor=2, short=10), Reply(status=503), Reply(status=500), page]
@@ -354,6 +366,7 @@ def test_a_connection_that_breaks_and_faults_of_the_server_are_repeated(task, wa
     assert len(time.waits) == 3
 
 
+@pytest.mark.any_dialect
 @pytest.mark.parametrize(("reply", "error"), [(Reply(status=500), ServerFault), (Reply(b"x", short=1), ConnectionLost)])
 def test_a_service_in_trouble_fails_the_try_in_the_end(task, warehouse, script, time, reply, error) -> None:
     script.replies = [reply]
@@ -363,6 +376,7 @@ def test_a_service_in_trouble_fails_the_try_in_the_end(task, warehouse, script, 
     assert (len(script.asked), ti.deferrals) == (8, 0)
 
 
+@pytest.mark.any_dialect
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_service_that_says_wait_forever_is_given_up(task, warehouse, script, time, status) -> None:
     script.replies = [Reply(status=status, headers={"Retry-After": "600"})]
@@ -384,6 +398,7 @@ def test_a_reader_that_was_overtaken_stops_and_succeeds(task, warehouse, script,
     assert (warehouse.cursor(), warehouse.ids()) == (7, ["1", "2"])
 
 
+@pytest.mark.any_dialect
 def test_a_wild_cursor_is_asked_for_again_and_skips_nothing(task, warehouse, script, time) -> None:
     script.replies = [
         Reply(lines(1, 2, 3), cursor=10**15),
@@ -402,6 +417,7 @@ def test_a_wild_cursor_is_asked_for_again_and_skips_nothing(task, warehouse, scr
     ]
 
 
+@pytest.mark.any_dialect
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_a_cursor_that_two_answers_claim_is_believed(task, warehouse, script, time, deferrable: bool) -> None:
     # Also by dag.test(), which brings nothing back from a deferral: what was claimed is in the warehouse.
@@ -439,6 +455,7 @@ def test_no_text_or_number_of_an_event_stops_the_feed(task, warehouse, script, s
     assert len(warehouse.ids()) + len(warehouse.fetch("SELECT * FROM outbound_transfer_rejected_lines")) == 3
 
 
+@pytest.mark.any_dialect
 def test_what_is_no_http_leaves_a_bounded_printable_note(task, warehouse, script, time) -> None:
     script.replies = [Reply(status=500, body=b"\0\xff" + b"x" * 10_000)]
     with pytest.raises(ServerFault):
@@ -535,6 +552,7 @@ def test_the_dag_starts_at_once_and_never_piles_up(airflow_database) -> None:
         assert began.add(seconds=seconds - 10) <= info.run_after <= pendulum.now("UTC").add(seconds=seconds + 10)
 
 
+@pytest.mark.slow
 def test_importing_the_operator_is_light() -> None:
     code = (
         "import sys, airflow.sdk; before = set(sys.modules);"

@@ -24,6 +24,7 @@ from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.protocol.outcomes import OutcomeRules
 from outbound_transfer_sandbox.testing import Sandbox
+from support.timeouts import TEST_TIMEOUT
 
 ANN, BOB = "ann@example.com", "bob@example.com"
 DAY = 86_400.0
@@ -122,7 +123,7 @@ class Scene:
                         if done():
                             return
 
-        asyncio.run(asyncio.wait_for(follow(), 60))
+        asyncio.run(asyncio.wait_for(follow(), TEST_TIMEOUT))
 
     def calls(self) -> list[dict[str, Any]]:
         """What the service was asked since the last send."""

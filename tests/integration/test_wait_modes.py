@@ -7,6 +7,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -43,6 +44,7 @@ from outbound_transfer.warehouse.errors import NoMemoryTable
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
 from support.tasks import InMemoryStateStore
+from support.timeouts import TEST_TIMEOUT, eventually
 
 ANN, BOB = "ann@example.com", "bob@example.com"
 WAYS = ["poke", "reschedule", "deferred", "deliver", "deliver deferred"]
@@ -108,7 +110,12 @@ def wait(request, report) -> Callable[..., Any]:
     is_delivery, is_deferred = request.param.startswith("deliver"), request.param.endswith("deferred")
 
     def make(**arguments: Any) -> Any:
-        arguments = {"task_id": "wait", "deferrable": is_deferred, "poke_interval": 1.0, "timeout": 60.0} | arguments
+        arguments = {
+            "task_id": "wait",
+            "deferrable": is_deferred,
+            "poke_interval": 1.0,
+            "timeout": 5.0 * TEST_TIMEOUT,
+        } | arguments
         if is_delivery:  # what is kept of the earlier try makes it go on with the transfer that was sent
             return DeliverFilesOperator(subject="Report", recipients=[ANN, BOB], files=report, wait=True, **arguments)
         mode = "reschedule" if request.param == "reschedule" else "poke"
@@ -128,7 +135,7 @@ def to_the_end(make: Callable[[], Any], store: InMemoryStateStore) -> Any:
         try:
             return getattr(make(), method)(context=context, **kwargs)
         except TaskDeferred as deferred:
-            event = asyncio.run(asyncio.wait_for(first_event(deferred.trigger), 60))
+            event = asyncio.run(asyncio.wait_for(first_event(deferred.trigger), TEST_TIMEOUT))
             kwargs = {"next_method": deferred.method_name, "next_kwargs": {"event": event.payload}}
             method = "resume_execution"
         except AirflowRescheduleException as rescheduled:
@@ -181,7 +188,7 @@ def test_a_wait_without_success_says_who_has_not_picked_up(wait, sandbox, end) -
     elif end != "partial":
         sandbox.advance_clock(40 * 86_400)
     with pytest.raises(AirflowException) as raised:
-        wait(on_expired="skip" if end == "skipped" else "fail", timeout=2.0 if end == "partial" else 60.0)
+        wait(on_expired="skip" if end == "skipped" else "fail", timeout=2.0 if end == "partial" else 5.0 * TEST_TIMEOUT)
     error, outcome = raised.value, outcome_of(raised.value)
     assert (error.transfer_id, error.not_picked_up) == (wait.sent, [ANN])
     assert outcome == TransferOutcome(
@@ -206,8 +213,8 @@ def test_who_has_picked_up_is_unknown_if_the_service_refuses(wait, sandbox) -> N
 def test_it_is_given_up_at_the_deadline(wait) -> None:
     began = timezone.utcnow()
     with pytest.raises(AirflowSensorTimeout):
-        wait(timeout=2.0)
-    assert timezone.utcnow() - began >= timedelta(seconds=2)
+        wait(timeout=1.0)
+    assert timezone.utcnow() - began >= timedelta(seconds=1)
 
 
 def test_without_a_timeout_it_lasts_until_the_expiry(wait, sandbox, monkeypatch) -> None:
@@ -216,11 +223,17 @@ def test_without_a_timeout_it_lasts_until_the_expiry(wait, sandbox, monkeypatch)
     with monkeypatch.context() as then:
         then.setattr(waiting.timezone, "utcnow", lambda: start)
         wait.make(timeout=None).get_or_create_deadline(context_of(wait.store))
-    expiry = threading.Timer(3, sandbox.advance_clock, [40 * 86_400])
-    expiry.start()
-    with pytest.raises(AirflowFailException, match="is expired"):
-        wait(timeout=None)
-    expiry.join()
+    calls = len(sandbox.requests())
+
+    def expire_once_it_waits() -> None:
+        eventually(lambda: len(sandbox.requests()) > calls)
+        sandbox.advance_clock(40 * 86_400)
+
+    with ThreadPoolExecutor(1) as pool:
+        expiry = pool.submit(expire_once_it_waits)
+        with pytest.raises(AirflowFailException, match="is expired"):
+            wait(timeout=None)
+        expiry.result()
 
 
 def test_a_refused_key_fails_immediately(wait, sandbox) -> None:
@@ -264,7 +277,7 @@ def test_result_of_a_delivery_is_accepted_as_transfer_id(sandbox, report, mode) 
     for recipient in (ANN, BOB):
         sandbox.pickup(result["id"], recipient)
     final = to_the_end(
-        lambda: sensor(transfer_id=result, poke_interval=1.0, timeout=60.0, **mode), InMemoryStateStore()
+        lambda: sensor(transfer_id=result, poke_interval=1.0, timeout=5.0 * TEST_TIMEOUT, **mode), InMemoryStateStore()
     )
     assert (final["id"], final["status"]) == (result["id"], "complete")
 
@@ -300,7 +313,7 @@ def test_an_invalid_stored_trigger_fails_alone(wrong, sandbox, sent) -> None:
         pumping = asyncio.ensure_future(pump())
         triggers = [TransferTrigger(**{**good, **change}) for change in (wrong, {})]
         streams = [one.filter_shared_stream(stream(queue)) for one, queue in zip(triggers, queues, strict=True)]
-        events = await asyncio.wait_for(asyncio.gather(*(anext(one) for one in streams)), 60)
+        events = await asyncio.wait_for(asyncio.gather(*(anext(one) for one in streams)), TEST_TIMEOUT)
         pumping.cancel()
         await asyncio.gather(pumping, *(one.aclose() for one in streams), return_exceptions=True)
         return [event.payload for event in events]
@@ -333,7 +346,7 @@ def test_an_invalid_stored_interval_becomes_the_default(sent, sandbox, poke_inte
     for recipient in (ANN, BOB):
         sandbox.pickup(sent, recipient)
     trigger = TransferTrigger(sent, "outbound_transfer_default", poke_interval, "2100-01-01T00:00:00+00:00")
-    fired = asyncio.run(asyncio.wait_for(first_event(trigger), 60))
+    fired = asyncio.run(asyncio.wait_for(first_event(trigger), TEST_TIMEOUT))
     assert fired.payload["status"] == "finished"
 
 
@@ -394,7 +407,7 @@ def test_a_clear_with_fewer_retries_than_before_begins_anew_too() -> None:
 
 def test_poking_counts_from_the_first_try_too(sent) -> None:
     store = InMemoryStateStore()
-    trigger_of(sensor(timeout=3.0), context_of(store))
+    trigger_of(sensor(timeout=1.0), context_of(store))
     began = timezone.utcnow()
     with pytest.raises(AirflowSensorTimeout):
         sensor(deferrable=False, transfer_id=sent, timeout=1_000.0, poke_interval=1.0).execute(context_of(store))
@@ -483,7 +496,7 @@ def test_a_failure_takes_a_worker(sandbox, sent, monkeypatch, end, choices, even
     trigger = trigger_of(
         sensor(transfer_id=sent, finish_in_triggerer=True, poke_interval=1, **choices), context_of(InMemoryStateStore())
     )
-    fired = asyncio.run(asyncio.wait_for(shared(trigger), 60))
+    fired = asyncio.run(asyncio.wait_for(shared(trigger), TEST_TIMEOUT))
     assert type(fired).__name__ == (event.__name__ if event else "TriggerEvent")
     keys = {TaskSuccessEvent: ["return_value"], TaskSkippedEvent: ["outcome"], None: []}
     assert pushed == [(key, end) for key in keys[event]]
@@ -515,7 +528,7 @@ def event_after_pickup(sandbox: Sandbox, sent: str) -> Any:
     trigger = trigger_of(
         sensor(transfer_id=sent, finish_in_triggerer=True, poke_interval=1), context_of(InMemoryStateStore())
     )
-    return asyncio.run(asyncio.wait_for(shared(trigger), 60))
+    return asyncio.run(asyncio.wait_for(shared(trigger), TEST_TIMEOUT))
 
 
 async def shared(trigger: Any) -> Any:
@@ -592,7 +605,7 @@ def test_a_watcher_goes_on_where_it_was(sandbox, report) -> None:
         await until(lambda: bool(store.values))
         if ended == first:
             sandbox.cancel(ended)
-        return await asyncio.wait_for(telling, 60)
+        return await asyncio.wait_for(telling, TEST_TIMEOUT)
 
     assert asyncio.run(scene(first)) == [f"{first} canceled"]
     sandbox.cancel(second)  # while nobody watches
@@ -647,9 +660,9 @@ def test_a_watcher_before_airflow_3_3_goes_on_where_the_table_says(two_sent, bef
         await asyncio.gather(telling, return_exceptions=True)
         return reported
 
-    assert asyncio.run(asyncio.wait_for(scene(first, is_known=False), 60)) == [f"{first} canceled"]
+    assert asyncio.run(asyncio.wait_for(scene(first, is_known=False), TEST_TIMEOUT)) == [f"{first} canceled"]
     sandbox.cancel(second)  # while nobody watches
-    assert asyncio.run(asyncio.wait_for(scene(second, is_known=True), 60)) == [f"{second} canceled"]
+    assert asyncio.run(asyncio.wait_for(scene(second, is_known=True), TEST_TIMEOUT)) == [f"{second} canceled"]
     assert len(stored_watchers(before_3_3)) == 1
 
 
@@ -665,7 +678,7 @@ def test_a_watcher_before_airflow_3_3_stores_at_once_what_precedes_its_event_onl
         reporting = asyncio.ensure_future(anext(events))
         await until(lambda: bool(stored_watchers(before_3_3)))
         sandbox.cancel(ended)
-        event = await asyncio.wait_for(reporting, 60)
+        event = await asyncio.wait_for(reporting, TEST_TIMEOUT)
         await events.aclose()
         return [one["id"] for one in event.payload["transfers"]]
 
@@ -708,7 +721,7 @@ def test_a_watcher_reports_what_finishes_soon_after_an_event_in_one_event(
         await events.aclose()
         return [{one["id"] for one in event.payload["transfers"]} for event in reported]
 
-    assert asyncio.run(asyncio.wait_for(scene(), 60)) == [{first}, {second, sent}]
+    assert asyncio.run(asyncio.wait_for(scene(), TEST_TIMEOUT)) == [{first}, {second, sent}]
 
 
 def test_a_watcher_waits_for_the_database_of_its_state(before_3_3, monkeypatch, caplog) -> None:
@@ -718,7 +731,7 @@ def test_a_watcher_waits_for_the_database_of_its_state(before_3_3, monkeypatch, 
         loading = asyncio.ensure_future(TransferOutcomeTrigger()._load_state())
         await until(lambda: "Could not read a watcher's state from connection 'states'" in caplog.text)
         monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": str(before_3_3)}))
-        return (await asyncio.wait_for(loading, 60))[1]
+        return (await asyncio.wait_for(loading, TEST_TIMEOUT))[1]
 
     assert asyncio.run(scene()) is None
 
@@ -740,7 +753,7 @@ def test_on_one_machine_a_watcher_before_airflow_3_3_needs_no_setting(
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), TEST_TIMEOUT))
 
 
 def test_a_store_of_airflow_3_3_0_has_no_methods_for_event_loops() -> None:
@@ -770,7 +783,7 @@ def test_a_watcher_of_several_assets_watches_all_the_same(sandbox, sent) -> None
         listing = ("GET", "/v1/transfers")
         await until(lambda: sum((call["method"], call["path"]) == listing for call in sandbox.requests()) >= 4)
         sandbox.cancel(sent)
-        return await asyncio.wait_for(telling, 60)
+        return await asyncio.wait_for(telling, TEST_TIMEOUT)
 
     assert asyncio.run(scene()) == [f"{sent} canceled"]
 

@@ -160,6 +160,7 @@ assert not wrong and not errors, (wrong, errors)
 """
 
 
+@pytest.mark.slow
 def test_airflows_scan_of_the_plugins_folder_imports_no_module_of_the_package() -> None:
     folder = REPOSITORY / "plugins"
     env = os.environ | {"AIRFLOW__CORE__PLUGINS_FOLDER": str(folder)}

@@ -70,7 +70,7 @@ def _memory(field: str) -> int:
     return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) * 1024
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["sqlite", "duckdb", "psycopg", "mysqlclient"])
 def test_a_line_of_50_megabytes_lands_in_bounded_memory(hook_of: Callable[[str], Hook], name: str) -> None:
     hook, size = hook_of(name), 50 * 1024 * 1024

@@ -40,6 +40,12 @@ def processes() -> Iterator[Crowd]:
         yield some
 
 
+@pytest.fixture(params=[1, pytest.param(3, marks=pytest.mark.nightly)], ids="times={}".format)
+def times(request: pytest.FixtureRequest) -> int:
+    """How often processes meet in an empty database: the more, the more interleavings."""
+    return int(request.param)
+
+
 @pytest.fixture(params=DRIVERS)
 def place(request: pytest.FixtureRequest, memory: Path) -> RunLocation:
     """An empty database of each kind."""
@@ -62,21 +68,21 @@ def versions(place: RunLocation, prefix: str) -> dict[str, int]:
     return dict(place.hook().fetch(f"SELECT component, version FROM {prefix}schema_version"))
 
 
-def test_tables_are_created_once(processes: Crowd, place: RunLocation) -> None:
-    for number in range(3):
+def test_tables_are_created_once(processes: Crowd, place: RunLocation, times: int) -> None:
+    for number in range(times):
         play_first_runs(processes, place, f"first_{number}_")
 
 
-def test_different_tables_are_created_at_once(processes: Crowd, place: RunLocation) -> None:
+def test_different_tables_are_created_at_once(processes: Crowd, place: RunLocation, times: int) -> None:
     """As when the feed and the transfers are loaded side by side."""
-    for number in range(3):
+    for number in range(times):
         prefix = f"mixed_{number}_"
         assert processes.do(use_all_tables, place, prefix) == []
         assert versions(place, prefix) == {group.name: 1 for group in GROUPS}
 
 
-def test_steps_of_an_upgrade_run_once(processes: Crowd, place: RunLocation) -> None:
-    for number in range(2):
+def test_steps_of_an_upgrade_run_once(processes: Crowd, place: RunLocation, times: int) -> None:
+    for number in range(times):
         prefix = f"upgraded_{number}_"
         assert processes.do(load_feed, place, prefix) == []
         assert processes.do(use_all_tables, place, prefix) == []
@@ -88,14 +94,15 @@ def test_steps_of_an_upgrade_run_once(processes: Crowd, place: RunLocation) -> N
 
 
 @pytest.mark.parametrize("driver", ["sqlite", "duckdb"])
-def test_a_file_is_created_once(processes: Crowd, driver: str, memory: Path) -> None:
-    for number in range(40):
+@pytest.mark.parametrize("files", [8, pytest.param(40, marks=pytest.mark.nightly)])
+def test_a_file_is_created_once(processes: Crowd, driver: str, memory: Path, files: int) -> None:
+    for number in range(files):
         place = RunLocation(driver, memory / f"warehouse {number}")
         assert processes.do(create_table, place) == []
         found = {name for (name,) in place.hook().fetch("SELECT name FROM sqlite_master")}
         assert found == {f"own_{process}" for process in range(PROCESSES)}
     left = {path.name for path in memory.iterdir() if path.suffix not in (".wal", ".shm")}
-    assert left == {f"warehouse {number}" for number in range(40)}
+    assert left == {f"warehouse {number}" for number in range(files)}
 
 
 @pytest.mark.nightly
@@ -153,7 +160,7 @@ def test_a_file_that_changed_while_it_was_opened_is_opened_again(
     assert len({*headers[1:]}) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_committed_is_not_lost(memory: Path) -> None:
     """Without a look at the header, about one of a thousand transactions is."""
     place = RunLocation("duckdb", memory / "warehouse")

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from outbound_transfer_sandbox.__main__ import main
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.timeouts import TEST_TIMEOUT, eventually
 
@@ -207,6 +208,17 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT, check=False)
 
 
+def status_of(*arguments: str) -> int:
+    """Run the command in this process, where it is refused before it runs; return its exit code."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return main(arguments)
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -220,7 +232,6 @@ def test_a_port_that_is_taken() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--port", "99999"),
         ("--port", "-1"),
         ("--port", "x"),
         ("--host", "256.0.0.1"),
@@ -231,8 +242,13 @@ def test_a_port_that_is_taken() -> None:
         ("--nonsense",),
     ],
 )
-def test_wrong_arguments(arguments: tuple[str, ...]) -> None:
-    result = run("--port", "0", *arguments)
+def test_wrong_arguments(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of("--port", "0", *arguments) == 2
+    assert "outbound-transfer-sandbox: " in capsys.readouterr().err
+
+
+def test_a_port_that_there_cannot_be() -> None:
+    result = run("--port", "99999")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
 

@@ -48,26 +48,13 @@ def test_drafts_are_never_listed(api: Any) -> None:
 
 @pytest.mark.control  # sends more than anybody would want to pay for
 @pytest.mark.rule("R26: limit")
-@pytest.mark.parametrize(
-    ("limit", "shown"),
-    [
-        (None, 25),
-        ("26", 26),
-        ("1", 1),
-        ("0", 1),
-        ("-7", 1),
-        ("100", 100),
-        ("101", 100),
-        ("1000", 100),
-        ("9" * 400, 100),
-    ],
-)
-def test_limit_is_clamped(api: Any, limit: str | None, shown: int) -> None:
-    for _ in range(min(shown + 1, 101)):
+def test_limit_is_clamped(api: Any) -> None:
+    for _ in range(101):
         api.sent()
-    page = api.page(**({} if limit is None else {"limit": limit}))
-    assert len(page["data"]) == shown
-    assert page["next_cursor"] is not None
+    shown = {None: 25, "26": 26, "1": 1, "0": 1, "-7": 1, "100": 100, "101": 100, "1000": 100, "9" * 400: 100}
+    pages = {limit: api.page(**({} if limit is None else {"limit": limit})) for limit in shown}
+    assert {limit: len(page["data"]) for limit, page in pages.items()} == shown
+    assert all(page["next_cursor"] is not None for page in pages.values())
 
 
 @pytest.mark.rule("R26: limit")
