@@ -54,6 +54,8 @@ def main() -> int:
         print(f"{len(schedules)} schedules, enumerated in {time.monotonic() - started:.0f} s", flush=True)
         for outcome in workers.map(_run, schedules):
             table.add(outcome)
+            if outcome.violations and len(table.broken) <= SHOWN:
+                print(f"BROKEN {outcome.name}: {'; '.join(outcome.violations)}", flush=True)
             if table.schedules % 1000 == 0:
                 print(f"  {table.schedules} done, {len(table.broken)} broke a promise", flush=True)
     print(table.text())
@@ -193,8 +195,7 @@ class Table:
         if self.worst:
             lines.append(f"leaked drafts, worst case: {self.worst.leaked} ({self.worst.name})")
         lines.append(f"{self.schedules:,} schedules, {len(self.broken)} broke a promise")
-        broken = sorted(self.broken, key=lambda outcome: outcome.name)[:SHOWN]
-        return "\n".join([*lines, *(f"BROKEN {outcome.name}: {'; '.join(outcome.violations)}" for outcome in broken)])
+        return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -84,8 +84,9 @@ def _refusals() -> Iterator[FaultKind]:
         yield _error(f"{status}", status, passes=False)
     for code in ("invalid_state", "transfer_limit_reached", "recipient_limit_exceeded"):
         yield _error(f"409 {code}", 409, passes=False, code=code)
-    # As if the very call had been repeated on the way.
-    yield _error("409 invalid_state after", 409, passes=False, effect="after")
+    # As if the very call had been repeated on the way. A repeated removal finds nothing: 404.
+    repeated = {"kind": "error", "status": 409, "effect": "after", "method": "POST"}
+    yield FaultKind("409 invalid_state after", repeated, passes=False, needs="POST")
 
 
 def _passing_errors() -> Iterator[FaultKind]:
