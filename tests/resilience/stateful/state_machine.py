@@ -229,7 +229,7 @@ class DeliveryStateMachine(LateRequests):
         self.order_at_retry: list[int] | None = None
         self.lowers_retries = False
         #: What ``create`` gave, and what of it ``attach`` has attached.
-        self.draft = ""
+        self.draft, self.is_draft_of_resend = "", False
         self.drafts: set[str] = set()
         self.attached: dict[str, set[str]] | None = None
         #: By delivery: how often it may be billed, and what it has been billed for since that was last raised.
@@ -496,7 +496,8 @@ class DeliveryStateMachine(LateRequests):
         if resend and ti.try_number:
             self.allowed[name], self.sent[name], self.own[id(ti)] = self.granted(name), [], []
         else:
-            self.allowed[name] = int(not self.ever[name])
+            is_due = name == "send" and self.is_draft_of_resend and self.draft not in self.ever["send"]
+            self.allowed[name] = int(is_due or not self.ever[name])
 
     def granted(self, name: str) -> int:
         """How often a delivery may be sent that is to be sent again: what is on its way now was never sent."""
@@ -516,10 +517,14 @@ class DeliveryStateMachine(LateRequests):
 
     def where(self, *tis: FakeTaskInstance) -> str | None:
         """Where the connection leads now, if each task remembers where it led; if not, it was never moved: without any
-        state, another key is not known to be another. Nor is it for an item that comes back to its index, or for an
-        index that did not run where others have sent. None: the tasks cannot run, as one does not remember it.
+        state, another key is not known to be another. Nor is it for an item that comes back to its index, for an index
+        that did not run where others have sent, or for a task with two names. None: the tasks cannot run, as one does
+        not remember it.
         """
-        if all(ti.store.values and not self.comes_back(ti) and self.knows_each_place(ti) for ti in tis):
+        has_two_names = tis[0].map_index < 0 and self.other_name.try_number
+        if not has_two_names and all(
+            ti.store.values and not self.comes_back(ti) and self.knows_each_place(ti) for ti in tis
+        ):
             return self.at
         return HERE if self.places[tis[0].map_index >= 0] == {HERE} else None
 
@@ -677,7 +682,7 @@ class DeliveryStateMachine(LateRequests):
         self.clear("create")
         result, _ = self.go("create", self.tasks["create"])
         if result is not None and result != self.draft:
-            self.draft, self.attached = result, None
+            self.draft, self.attached, self.is_draft_of_resend = result, None, self.resend
             self.drafts.add(result)
         elif result is None and self.has_restored:
             self.draft = ""  # as the XComs that the others would get it from
