@@ -9,9 +9,10 @@ import importlib
 import importlib.util
 import inspect
 import io
+import pkgutil
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,39 +63,33 @@ def class_of(name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def arguments_of(kind: type) -> dict[str, tuple[str, str]]:
-    """Default and, for a template field, T, by argument; Airflow's own arguments are left out."""
-    found: dict[str, Any] = {}
+def arguments_of(kind: type) -> set[str]:
+    """Every argument, but those of Airflow."""
+    return {
+        name
+        for each in kind.__mro__
+        if each.__module__.startswith("outbound_transfer.") and "__init__" in vars(each)
+        for name, parameter in list(inspect.signature(each.__init__).parameters.items())[1:]
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+
+
+def described_in(kind: type, seen: frozenset[type] = frozenset()) -> set[str]:
+    """The arguments that the docstrings of a class, its bases and the classes that it refers to describe."""
+    described: set[str] = set()
     for each in kind.__mro__:
-        if each.__module__.startswith("outbound_transfer.") and "__init__" in vars(each):
-            for name, parameter in list(inspect.signature(each.__init__).parameters.items())[1:]:
-                if parameter.kind is not parameter.VAR_KEYWORD:
-                    found.setdefault(name, parameter.default)
-    fields = getattr(kind, "template_fields", ())
-    return {name: (shown(name, default), "T" if name in fields else "") for name, default in found.items()}
-
-
-def shown(name: str, default: Any) -> str:
-    if default is inspect.Parameter.empty:
-        return "required"
-    if name == "deferrable":
-        return "`[operators] default_deferrable`"
-    if isinstance(default, timedelta):
-        hours = int(default.total_seconds() // 3600)
-        return "1 hour" if hours == 1 else f"{hours // 24} days"
-    if isinstance(default, str):
-        return f'`"{default}"`'
-    return f"`{default!r}`".replace("'", '"')
+        if each.__module__.startswith("outbound_transfer.") and each not in seen:
+            text = vars(each).get("__doc__") or ""
+            described |= set(re.findall(r":param (?:\w+ )?(\w+):", text))
+            seen |= {each}
+            for name in re.findall(r"[Ss]ee :class:`\.?(\w+)`", text):
+                described |= described_in(class_of(name), seen)
+    return described
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_each_argument_stands_there_with_its_default(name: str) -> None:
-    table = {
-        cells[0].strip("`"): (cells[1], cells[2])
-        for cells in rows(OPERATORS[name])
-        if len(cells) == 4 and cells[0].startswith("`")
-    }
-    assert table == arguments_of(class_of(name))
+def test_the_reference_describes_each_argument(name: str) -> None:
+    assert arguments_of(class_of(name)) - described_in(class_of(name)) == set()
 
 
 def test_each_operator_stands_there() -> None:
@@ -110,16 +105,16 @@ def test_each_operator_stands_there() -> None:
     assert public | {"TransferOutcomeTrigger"} == OPERATORS.keys()
 
 
-def test_each_method_of_the_hook_stands_there() -> None:
-    kind = class_of("OutboundTransferHook")
-    plumbing = {"get_conn", "get_async_conn", "new_async_client", "get_async_settings", "perform", "run", "close"}
-    plumbing |= {"get_account", "get_async_account", "sleep"}
-    methods = {name for name, thing in vars(kind).items() if inspect.isfunction(thing) and not name.startswith("_")}
-    documented = re.findall(r"`(\w+)\(([^)]*)\)`", sections("operators.md")["OutboundTransferHook"])
-    assert {name for name, _ in documented} == methods - plumbing
-    for name, arguments in documented:
-        given = [argument.rstrip("=") for argument in arguments.split(", ") if argument]
-        assert set(given) == inspect.signature(getattr(kind, name)).parameters.keys() - {"self"}
+def test_the_reference_describes_each_method_of_the_hook() -> None:
+    methods = inspect.getmembers(class_of("OutboundTransferHook"), inspect.isfunction)
+    own = [thing for name, thing in methods if thing.__module__.startswith("outbound_transfer.") and name[0] != "_"]
+    assert [thing.__qualname__ for thing in own if not thing.__doc__] == []
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.name)
+def test_each_module_of_the_reference_exists(page: Path) -> None:
+    for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE):
+        assert pkgutil.resolve_name(name)
 
 
 # Errors
@@ -218,7 +213,10 @@ def test_each_link_leads_somewhere(page: str) -> None:
         path, _, anchor = link.partition("#")
         target = source.parent / path if path else source
         assert target.exists(), link
-        if anchor:
+        if anchor.startswith("outbound_transfer."):
+            assert anchor.startswith(tuple(re.findall(r"^::: (\S+)", target.read_text(), re.MULTILINE))), link
+            assert pkgutil.resolve_name(anchor)
+        elif anchor:
             headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
             assert anchor in [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings], link
 
