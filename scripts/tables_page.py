@@ -20,6 +20,8 @@ from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "tables.md"
 LAKE_PAGE: Final = DOCS / "lake.md"
+#: Tables that only the provider reads: the page has no columns of them.
+INTERNAL: Final = ("schema_version", "key_allowance", "poll_leases", "poll_waiters", "poll_readings")
 TYPES: Final = {
     tables.INTEGER: "integer",
     tables.BOOLEAN: "boolean",
@@ -32,7 +34,8 @@ TYPES: Final = {
 def updated(page: str) -> str:
     """Return ``page`` with a section for each table, in place of the sections that it has."""
     introduction = page.partition("\n## ")[0].rstrip()
-    return "\n\n".join([introduction, *map(_section, tables.TABLES)]) + "\n"
+    shown = [table for table in tables.TABLES if table.name not in INTERNAL]
+    return "\n\n".join([introduction, *map(_section, shown), _internal()]) + "\n"
 
 
 def updated_lake(page: str) -> str:
@@ -52,6 +55,16 @@ def _section(table: Table) -> str:
     rows = ["| column | type | | description |", "|---|---|---|---|", *map(_row, table.columns)]
     comment = textwrap.fill(_linked(table.comment or ""), 120, break_long_words=False, break_on_hyphens=False)
     return f"{heading}\n\n{comment}\n\n" + "\n".join(rows)
+
+
+def _internal() -> str:
+    rows = (
+        f"| `{DEFAULT_PREFIX}{table.name}` | {_linked(table.comment or '')} |"
+        for table in tables.TABLES
+        if table.name in INTERNAL
+    )
+    heading = "## Tables for the provider only\n\nTheir columns are described in the database's catalog.\n"
+    return "\n".join([heading, "| table | content |", "|---|---|", *rows])
 
 
 def _row(column: Column) -> str:
