@@ -20,8 +20,16 @@ from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "tables.md"
 LAKE_PAGE: Final = DOCS / "lake.md"
-#: Tables that only the provider reads: the page has no columns of them.
-INTERNAL: Final = ("schema_version", "key_allowance", "poll_leases", "poll_waiters", "poll_readings")
+#: Tables that the provider keeps for itself: the page has no columns of them.
+INTERNAL: Final = (
+    "transfer_sync",
+    "accounts",
+    "schema_version",
+    "key_allowance",
+    "poll_leases",
+    "poll_waiters",
+    "poll_readings",
+)
 TYPES: Final = {
     tables.INTEGER: "integer",
     tables.BOOLEAN: "boolean",
@@ -63,7 +71,7 @@ def _internal() -> str:
         for table in tables.TABLES
         if table.name in INTERNAL
     )
-    heading = "## Tables for the provider only\n\nTheir columns are described in the database's catalog.\n"
+    heading = "## Tables for the provider itself\n\nTheir columns are described in the database's catalog.\n"
     return "\n".join([heading, "| table | content |", "|---|---|", *rows])
 
 
