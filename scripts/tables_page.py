@@ -1,6 +1,6 @@
 """Bring docs/tables.md up to date: everything below its introduction comes from the table definitions.
 
-The columns in docs/lake.md come from the schema of the lake's rows.
+The columns in docs/warehouses.md come from the schema of the lake's rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "tables.md"
-LAKE_PAGE: Final = DOCS / "lake.md"
+LAKE_PAGE: Final = DOCS / "warehouses.md"
 #: Tables that the provider keeps for itself: the page has no columns of them.
 INTERNAL: Final = (
     "transfer_sync",

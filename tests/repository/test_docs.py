@@ -289,7 +289,7 @@ def test_the_page_of_tables_is_what_the_definitions_say() -> None:
     spec = importlib.util.spec_from_file_location("tables_page", REPOSITORY / "scripts/tables_page.py")
     tables_page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables_page)
-    page, lake = PAGES["tables.md"], PAGES["lake.md"]
+    page, lake = PAGES["tables.md"], PAGES["warehouses.md"]
 
     assert tables_page.updated(page) == page, "run: python scripts/tables_page.py"
     assert tables_page.updated_lake(lake) == lake, "run: python scripts/tables_page.py"
