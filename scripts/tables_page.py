@@ -1,6 +1,6 @@
 """Bring docs/tables.md up to date: everything below its introduction comes from the table definitions.
 
-The columns in docs/lake.md come from the schema of the lake's rows.
+The columns in docs/warehouses.md come from the schema of the lake's rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "tables.md"
-LAKE_PAGE: Final = DOCS / "lake.md"
+LAKE_PAGE: Final = DOCS / "warehouses.md"
+#: Tables that the provider keeps for itself: the page has no columns of them.
+INTERNAL: Final = (
+    "transfer_sync",
+    "accounts",
+    "schema_version",
+    "key_allowance",
+    "poll_leases",
+    "poll_waiters",
+    "poll_readings",
+)
 TYPES: Final = {
     tables.INTEGER: "integer",
     tables.BOOLEAN: "boolean",
@@ -32,7 +42,8 @@ TYPES: Final = {
 def updated(page: str) -> str:
     """Return ``page`` with a section for each table, in place of the sections that it has."""
     introduction = page.partition("\n## ")[0].rstrip()
-    return "\n\n".join([introduction, *map(_section, tables.TABLES)]) + "\n"
+    shown = [table for table in tables.TABLES if table.name not in INTERNAL]
+    return "\n\n".join([introduction, *map(_section, shown), _internal()]) + "\n"
 
 
 def updated_lake(page: str) -> str:
@@ -52,6 +63,16 @@ def _section(table: Table) -> str:
     rows = ["| column | type | | description |", "|---|---|---|---|", *map(_row, table.columns)]
     comment = textwrap.fill(_linked(table.comment or ""), 120, break_long_words=False, break_on_hyphens=False)
     return f"{heading}\n\n{comment}\n\n" + "\n".join(rows)
+
+
+def _internal() -> str:
+    rows = (
+        f"| `{DEFAULT_PREFIX}{table.name}` | {_linked(table.comment or '')} |"
+        for table in tables.TABLES
+        if table.name in INTERNAL
+    )
+    heading = "## Tables for the provider itself\n\nTheir columns are described in the database's catalog.\n"
+    return "\n".join([heading, "| table | content |", "|---|---|", *rows])
 
 
 def _row(column: Column) -> str:

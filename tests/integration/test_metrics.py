@@ -184,7 +184,7 @@ def test_tags_hold_nothing_that_would_be_read_as_another(statsd) -> None:
 
 
 def test_the_documentation_has_the_table() -> None:
-    assert metrics.markdown_table() in (REPOSITORY / "docs/metrics.md").read_text()
+    assert metrics.markdown_table() in (REPOSITORY / "docs/observability.md").read_text()
 
 
 def test_names_are_legal_everywhere() -> None:

@@ -9,13 +9,15 @@ import importlib
 import importlib.util
 import inspect
 import io
+import pkgutil
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outbound_transfer import exceptions
 from outbound_transfer.airflow_compat import task_loops, task_try
 from outbound_transfer.client import settings
 from outbound_transfer.delivery import memory_store
@@ -62,39 +64,33 @@ def class_of(name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def arguments_of(kind: type) -> dict[str, tuple[str, str]]:
-    """Default and, for a template field, T, by argument; Airflow's own arguments are left out."""
-    found: dict[str, Any] = {}
+def arguments_of(kind: type) -> set[str]:
+    """Every argument, but those of Airflow."""
+    return {
+        name
+        for each in kind.__mro__
+        if each.__module__.startswith("outbound_transfer.") and "__init__" in vars(each)
+        for name, parameter in list(inspect.signature(each.__init__).parameters.items())[1:]
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+
+
+def described_in(kind: type, seen: frozenset[type] = frozenset()) -> set[str]:
+    """The arguments that the docstrings of a class, its bases and the classes that it refers to describe."""
+    described: set[str] = set()
     for each in kind.__mro__:
-        if each.__module__.startswith("outbound_transfer.") and "__init__" in vars(each):
-            for name, parameter in list(inspect.signature(each.__init__).parameters.items())[1:]:
-                if parameter.kind is not parameter.VAR_KEYWORD:
-                    found.setdefault(name, parameter.default)
-    fields = getattr(kind, "template_fields", ())
-    return {name: (shown(name, default), "T" if name in fields else "") for name, default in found.items()}
-
-
-def shown(name: str, default: Any) -> str:
-    if default is inspect.Parameter.empty:
-        return "required"
-    if name == "deferrable":
-        return "`[operators] default_deferrable`"
-    if isinstance(default, timedelta):
-        hours = int(default.total_seconds() // 3600)
-        return "1 hour" if hours == 1 else f"{hours // 24} days"
-    if isinstance(default, str):
-        return f'`"{default}"`'
-    return f"`{default!r}`".replace("'", '"')
+        if each.__module__.startswith("outbound_transfer.") and each not in seen:
+            text = vars(each).get("__doc__") or ""
+            described |= set(re.findall(r":param (?:\w+ )?(\w+):", text))
+            seen |= {each}
+            for name in re.findall(r"[Ss]ee :class:`\.?(\w+)`", text):
+                described |= described_in(class_of(name), seen)
+    return described
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_each_argument_stands_there_with_its_default(name: str) -> None:
-    table = {
-        cells[0].strip("`"): (cells[1], cells[2])
-        for cells in rows(OPERATORS[name])
-        if len(cells) == 4 and cells[0].startswith("`")
-    }
-    assert table == arguments_of(class_of(name))
+def test_the_reference_describes_each_argument(name: str) -> None:
+    assert arguments_of(class_of(name)) - described_in(class_of(name)) == set()
 
 
 def test_each_operator_stands_there() -> None:
@@ -110,63 +106,74 @@ def test_each_operator_stands_there() -> None:
     assert public | {"TransferOutcomeTrigger"} == OPERATORS.keys()
 
 
-def test_each_method_of_the_hook_stands_there() -> None:
-    kind = class_of("OutboundTransferHook")
-    plumbing = {"get_conn", "get_async_conn", "new_async_client", "get_async_settings", "perform", "run", "close"}
-    plumbing |= {"get_account", "get_async_account", "sleep"}
-    methods = {name for name, thing in vars(kind).items() if inspect.isfunction(thing) and not name.startswith("_")}
-    documented = re.findall(r"`(\w+)\(([^)]*)\)`", sections("operators.md")["OutboundTransferHook"])
-    assert {name for name, _ in documented} == methods - plumbing
-    for name, arguments in documented:
-        given = [argument.rstrip("=") for argument in arguments.split(", ") if argument]
-        assert set(given) == inspect.signature(getattr(kind, name)).parameters.keys() - {"self"}
+def test_the_reference_describes_each_method_of_the_hook() -> None:
+    methods = inspect.getmembers(class_of("OutboundTransferHook"), inspect.isfunction)
+    own = [thing for name, thing in methods if thing.__module__.startswith("outbound_transfer.") and name[0] != "_"]
+    assert [thing.__qualname__ for thing in own if not thing.__doc__] == []
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.name)
+def test_each_module_of_the_reference_exists(page: Path) -> None:
+    for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE):
+        assert pkgutil.resolve_name(name)
 
 
 # Errors
 
 
 TROUBLE = sections("troubleshooting.md")
-SERVICE_ERRORS = [cells for cells in rows(TROUBLE["Errors of the service"]) if cells[1].startswith("`")]
+SERVICE_ERRORS = {
+    code: does
+    for cells in rows(TROUBLE["Errors of the service"])
+    for code, does in ((code, cells[1]) for code in re.findall(r"`([a-z_]+)`", cells[0]))
+}
 
 
 def test_each_code_stands_there() -> None:
-    assert [code.strip("`") for _, code, *_ in SERVICE_ERRORS] == list(ServiceError._by_code)
+    assert SERVICE_ERRORS.keys() == ServiceError._by_code.keys()
 
 
-@pytest.mark.parametrize("row", SERVICE_ERRORS, ids=lambda row: row[1])
-def test_a_code_is_treated_as_its_row_says(row: list[str]) -> None:
-    statuses, code, does, advice = row
-    for status in statuses.split(", "):
-        error = ServiceError.of(int(status), code.strip("`"), "")
-        assert code.strip("`") in error.codes, "the code does not go with this status"
-        assert advice == error.advice
+@pytest.mark.parametrize("code", SERVICE_ERRORS)
+def test_a_code_is_treated_as_its_row_says(code: str) -> None:
+    kind = ServiceError._by_code[code]
+    assert kind.advice != ServiceError.advice
+    for status in [status for status in range(400, 600) if kind.fits(status)]:
         expected = {
             RetryDecision.FAIL: ("ends the task", "reads the transfer"),
             RetryDecision.BACK_OFF: ("repeated",),
             RetryDecision.WAIT_RETRY_AFTER: ("repeated",),
             RetryDecision.WAIT_FOR_SLOT: ("waits for a slot",),
-        }[decide_retry(endpoints.send_transfer("t"), error)]
-        assert does.startswith(expected)
+        }[decide_retry(endpoints.send_transfer("t"), ServiceError.of(status, code, ""))]
+        assert SERVICE_ERRORS[code].startswith(expected)
 
 
-def own_errors() -> set[str]:
-    """Every error that leaves this package, is no answer of the service, and is not only a family of others."""
-    found = {settings.InvalidSettings, memory_store.StateLost}
-    found |= {task_try.StaleTry, task_loops.TaskInLoop}
+def own_errors() -> dict[str, type]:
+    """Every error that leaves this package, is no response of the service, and is not only a family of others."""
+    found = {thing for thing in vars(exceptions).values() if inspect.isclass(thing) and issubclass(thing, Exception)}
+    raised_as_they_are = {errors.InvalidDelivery, errors.SourceUnreadable, warehouse_errors.InvalidCursor}
+    leaves = {kind for kind in found if not kind.__subclasses__() and not issubclass(kind, ServiceError)}
+    return {kind.__name__: kind for kind in leaves | raised_as_they_are}
+
+
+@pytest.mark.parametrize("name", sorted(own_errors()))
+def test_the_reference_says_what_to_do(name: str) -> None:
+    assert "What to do: " in (own_errors()[name].__doc__ or "")
+
+
+def test_the_reference_has_each_error() -> None:
+    found = {settings.InvalidSettings, memory_store.StateLost, task_try.StaleTry, task_loops.TaskInLoop}
     for module in (errors, warehouse_errors, object_errors, query_errors):
         found |= {
             thing
             for thing in vars(module).values()
             if inspect.isclass(thing) and issubclass(thing, errors.OutboundTransferError)
         }
-    raised_as_they_are = {errors.InvalidDelivery, errors.SourceUnreadable, warehouse_errors.InvalidCursor}
-    leaves = {kind for kind in found if not kind.__subclasses__() and not issubclass(kind, ServiceError)}
-    return {kind.__name__ for kind in leaves | raised_as_they_are}
+    assert {kind.__name__ for kind in found} - set(exceptions.__all__) == set()
 
 
-def test_each_error_of_our_own_stands_there() -> None:
+def test_each_error_that_the_page_names_exists() -> None:
     named = {cells[0].strip("`") for text in TROUBLE.values() for cells in rows(text) if re.match(r"`[A-Z]", cells[0])}
-    assert named == own_errors()
+    assert named <= own_errors().keys()
 
 
 @functools.cache
@@ -186,7 +193,7 @@ MESSAGES = [
     cells[0] if name == "Waiting" else cells[1]
     for name, text in TROUBLE.items()
     # Those of the service, and of Airflow and libraries: tests/integration/test_mistakes.py has them said.
-    if name not in ("Errors of the service", "A newcomer's mistakes")
+    if name not in ("Errors of the service", "Common errors")
     for cells in rows(text)
 ]
 
@@ -218,7 +225,10 @@ def test_each_link_leads_somewhere(page: str) -> None:
         path, _, anchor = link.partition("#")
         target = source.parent / path if path else source
         assert target.exists(), link
-        if anchor:
+        if anchor.startswith("outbound_transfer."):
+            assert anchor.startswith(tuple(re.findall(r"^::: (\S+)", target.read_text(), re.MULTILINE))), link
+            assert pkgutil.resolve_name(anchor)
+        elif anchor:
             headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
             assert anchor in [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings], link
 
@@ -279,7 +289,7 @@ def test_the_page_of_tables_is_what_the_definitions_say() -> None:
     spec = importlib.util.spec_from_file_location("tables_page", REPOSITORY / "scripts/tables_page.py")
     tables_page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables_page)
-    page, lake = PAGES["tables.md"], PAGES["lake.md"]
+    page, lake = PAGES["tables.md"], PAGES["warehouses.md"]
 
     assert tables_page.updated(page) == page, "run: python scripts/tables_page.py"
     assert tables_page.updated_lake(lake) == lake, "run: python scripts/tables_page.py"

@@ -18,7 +18,6 @@ import pytest
 
 REPOSITORY: Final = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
 PENDING_FILE: Final = Path(__file__).with_name("vocabulary_pending.txt")
-GLOSSARY: Final = REPOSITORY / "docs/glossary.md"
 
 #: Folder by package. Of the tests, only modules and classes are checked: a test's name is a sentence.
 PACKAGES: Final = {
@@ -149,14 +148,6 @@ def test_no_new_name_breaks_the_vocabulary() -> None:
 
 def test_the_pending_list_only_shrinks() -> None:
     assert pending() - violations().keys() == set(), f"no longer needed; remove them with: python {__file__}"
-
-
-def test_the_glossary_lists_every_retired_word() -> None:
-    listed = re.findall(
-        r"^\| (.+) \| (.+) \|$", GLOSSARY.read_text().split("## Words that are not names")[1], re.MULTILINE
-    )
-    table = {use: {word.strip() for word in retired.split(",")} for retired, use in listed}
-    assert {use: table.get(use) for use in RETIRED} == {use: set(retired) for use, retired in RETIRED.items()}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class TaskInLoop(InvalidDelivery):
-    """The task is in a loop, whose iterations Airflow's task state store tells apart only until one is repeated."""
+    """The task is in a loop, whose iterations Airflow's task state store tells apart only until one is repeated.
+
+    What to do: deliver in a mapped task behind the loop: ``deliver.expand(files=…)``. Not retried; nothing was created.
+    """
 
 
 def refuse_loop(context: Context) -> None:

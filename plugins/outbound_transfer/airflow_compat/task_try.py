@@ -23,7 +23,12 @@ def is_test_run(context: Context) -> bool:
 
 
 class StaleTry(OutboundTransferError):
-    """A later try of the task has begun, so this one must do nothing more."""
+    """A later try of the task has begun, so this one must do nothing more.
+
+    What to do: nothing, as a later try runs or another task delivers: a retry returns its transfer. If this is the
+    newest try, the schedulers' clocks differ: clear the task again. If a row of the table of memory is gone, somebody
+    deleted it or restored the database: the retry lists what was sent.
+    """
 
 
 class TaskTry(NamedTuple):

@@ -25,7 +25,10 @@ _EVENT_KEY_PREFIX: Final = "obs_"
 
 
 class InvalidSettings(ValueError):
-    """The connection is unusable. The text names the field to correct and quotes no key."""
+    """The connection is unusable. The text names the field to correct and quotes no key.
+
+    What to do: fill in or correct the field of the connection that the message names. Not retried.
+    """
 
 
 @dataclass(frozen=True)

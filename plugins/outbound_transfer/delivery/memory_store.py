@@ -34,7 +34,12 @@ class StateStore(Protocol):
 
 
 class StateLost(OutboundTransferError):
-    """The task's memory is not what was stored, or a later try has begun. A retry may succeed."""
+    """The task's memory is not what was stored, or a later try has begun. A retry may succeed.
+
+    What to do: check Airflow's API server and the backend of its state store. Retried; nothing was created. If a later
+    try has begun, it delivers. Of a task instance that was deleted through the API, clear the task until its try number
+    is as high as the message says.
+    """
 
 
 class Remembered(NamedTuple):

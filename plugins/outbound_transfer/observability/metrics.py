@@ -1,6 +1,6 @@
 """The provider's metrics. All are emitted through Airflow's ``stats``.
 
-docs/metrics.md is generated from :data:`METRICS`.
+docs/observability.md is generated from :data:`METRICS`.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def count_finished_wait(status: str, conn_id: str) -> None:
 
 
 def markdown_table() -> str:
-    """Return the table of docs/metrics.md."""
+    """Return the table of docs/observability.md."""
     rows = (
         f"| `{metric.full_name}` | {metric.type.value} | {metric.unit} "
         f"| {', '.join(f'`{tag}`' for tag in metric.tags)} | {metric.description} |"

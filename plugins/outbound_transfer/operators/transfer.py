@@ -63,7 +63,7 @@ class CreateTransferOperator(NewTransferOperator):
     :param subject: not empty.
     :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``. A template
         may render to JSON, or to the text of a Python list or mapping. Or the rows of a query:
-        :class:`~outbound_transfer.operators.recipients.RecipientsFromSql`.
+        :class:`~outbound_transfer.operators.recipients.RecipientsFromSql`. Duplicate addresses are rejected.
     :param message: up to 2,000 characters.
     :param security: one of none, email, email_code, question, sms, login; by default, and for None, the account's
         option. An empty text is refused: what a template without a value gives is no choice of that option.

@@ -54,11 +54,19 @@ class OutboundTransferError(Exception):
 
 
 class InvalidDelivery(OutboundTransferError, ValueError):
-    """The arguments break a rule of the service; nothing was created."""
+    """The arguments break a rule of the service; nothing was created.
+
+    What to do: correct each line that the message lists. The task is not retried, as a retry would fail in the same
+    way.
+    """
 
 
 class NothingMatches(InvalidDelivery):
-    """No file matches a pattern."""
+    """No file matches a pattern.
+
+    What to do: check the folder on the worker, the pattern, and the task that should have written the files. Give two
+    files of one name different ones: ``{"path": …, "name": …}``. Not retried.
+    """
 
 
 class SourceError(OutboundTransferError):
@@ -66,47 +74,88 @@ class SourceError(OutboundTransferError):
 
 
 class SourceUnreadable(SourceError):
-    """The file is missing, is not a regular file, or cannot be read."""
+    """The file is missing, is not a regular file, or cannot be read.
+
+    What to do: check that the file exists on this worker, and that Airflow's user may read it and list its folder.
+    Retried; nothing is sent without the file.
+    """
 
 
 class SourceMissing(SourceUnreadable):
-    """The file does not exist; its folder could be listed."""
+    """The file does not exist; its folder could be listed.
+
+    What to do: check the path on this worker, and the task that should have written the file. Retried.
+    """
 
 
 class SourceChanged(SourceError):
-    """The file has changed since the delivery started."""
+    """The file has changed since the delivery started.
+
+    What to do: deliver files that nothing writes to any longer; of a file whose size the file system does not report, a
+    copy. Retried; nothing was sent.
+    """
 
 
 class NameRefused(SourceError, ValueError):
-    """The service could not store this file name unchanged, or the name looks like another."""
+    """The service could not store this file name unchanged, or the name looks like another.
+
+    What to do: choose another name: ``{"path": …, "name": …}``. Not retried.
+    """
 
 
 class FileConflict(OutboundTransferError):
-    """The draft has a file of this name that this delivery did not attach."""
+    """The draft has a file of this name that this delivery did not attach.
+
+    What to do: use a draft for each delivery: another task attaches to this one. Not retried.
+    """
 
 
 class DraftChanged(OutboundTransferError):
-    """The draft does not hold the files that were attached to it: another try has changed it. A retry mends it."""
+    """The draft does not hold the files that were attached to it: another try has changed it. A retry mends it.
+
+    What to do: clear the tasks that attach the files, and the one that sends. If it comes again, another task attaches
+    to this draft. Retried; nothing was sent.
+    """
 
 
 class WrongTransfer(OutboundTransferError):
-    """The transfer with this id belongs to another account or to another delivery."""
+    """The transfer with this id belongs to another account or to another delivery.
+
+    What to do: correct the connection, which leads to another account than before, or the id. If nothing was sent,
+    clear the run from the task that creates the draft on. If the message says that the transfer was sent, look in the
+    web application, where it can be canceled. Not retried.
+    """
 
 
 class AlreadyDelivered(OutboundTransferError):
-    """This run, or this delivery key, has sent a transfer, or may have, and must not send another one."""
+    """This run, or this delivery key, has sent a transfer, or may have, and must not send another one.
+
+    What to do: to deliver other input, trigger a new DAG run, give another ``delivery_key``, or set ``resend=True`` and
+    clear the task. If the message says that something may have been sent, look in the web application first. Not
+    retried.
+    """
 
 
 class TaskNotRunning(OutboundTransferError):
-    """Airflow has given this try up: it must do nothing that cannot be undone."""
+    """Airflow has given this try up: it must do nothing that cannot be undone.
+
+    What to do: nothing: Airflow failed or cleared the task while its process was still running. Nothing was sent by it.
+    """
 
 
 class ChecksOutdated(OutboundTransferError):
-    """What must hold for a send could not be asked within a few seconds. Nothing is sent; a retry may succeed."""
+    """What must hold for a send could not be asked within a few seconds. Nothing is sent; a retry may succeed.
+
+    What to do: nothing, as it is retried. If it stays so, the service or Airflow responds too late, or other processes
+    use up the key's calls: share them in a database (``state_conn_id``), or start fewer tasks at once.
+    """
 
 
 class Rehearsed(OutboundTransferError):
-    """The connection rehearses: everything before the send is done, and the send is not made."""
+    """The connection rehearses: everything before the send is done, and the send is not made.
+
+    What to do: take ``rehearse`` out of the connection or the configuration to send.
+    """
 
 
 class CallError(OutboundTransferError):
@@ -126,25 +175,41 @@ class CallError(OutboundTransferError):
 
 
 class NotConnected(CallError):
-    """No connection was established, so no request was sent."""
+    """No connection was established, so no request was sent.
+
+    What to do: check the address that the message names, with its scheme, the name server, proxies and firewalls
+    between the worker and the service. Repeated; the first connection of a task only twice, then the task is retried.
+    """
 
     is_transient = True
 
 
 class ConnectionLost(CallError):
-    """The connection broke before the response was complete."""
+    """The connection broke before the response was complete.
+
+    What to do: nothing, unless it is frequent. Repeated; a call in doubt is reconciled first.
+    """
 
     in_doubt = is_transient = True
 
 
 class TimedOut(CallError):
-    """The service did not respond in time."""
+    """The service did not respond in time.
+
+    What to do: raise ``timeout`` of the connection where the service is slow. Repeated; a call in doubt is reconciled
+    first.
+    """
 
     in_doubt = is_transient = True
 
 
 class MalformedResponse(CallError):
-    """The response does not match the service's API."""
+    """The response does not match the service's API.
+
+    What to do: look for a proxy or a sign-in page that responds in place of the service. Repeated; a call in doubt is
+    reconciled first. A page of the feed is left to the task's retries. If the response contradicts itself about who has
+    picked up, a redelivery sends nothing: look in the web application, and ask the service.
+    """
 
     in_doubt = is_transient = True
 

@@ -96,16 +96,30 @@ class QueryError(OutboundTransferError):
 
 
 class QueryFailed(QueryError):
-    """The database refused the connection or the query, or stopped while its rows were read."""
+    """The database refused the connection or the query, or stopped while its rows were read.
+
+    What to do: correct the query, or do what the database says. If another process has the DuckDB file open, run the
+    query after it. Retried.
+    """
 
 
 class ResultEmpty(QueryError):
-    """A query returned no row, and an empty file is not wanted."""
+    """A query returned no row, and an empty file is not wanted.
+
+    What to do: set ``on_empty`` to ``skip`` or ``send`` if that may be. Retried.
+    """
 
 
 class ResultTooLong(QueryError):
-    """A query returned more rows than allowed."""
+    """A query returned more rows than allowed.
+
+    What to do: raise ``max_rows``, or narrow the query. Retried.
+    """
 
 
 class ResultNotWritable(QueryError):
-    """A value or a column has no exact form in the file's format."""
+    """A value or a column has no exact form in the file's format.
+
+    What to do: give columns of one name an alias (``AS``), convert the value in the query (``CAST``), or choose another
+    format. Retried.
+    """

@@ -15,19 +15,32 @@ class WarehouseError(OutboundTransferError):
 
 
 class NotASqlConnection(WarehouseError):
-    """The connection is not a SQL connection (its hook is not a ``DbApiHook``)."""
+    """The connection is not a SQL connection (its hook is not a ``DbApiHook``).
+
+    What to do: name the connection of a SQL database, and install its provider. Not retried.
+    """
 
 
 class UnsupportedWarehouse(WarehouseError):
-    """The database cannot keep the rows and the cursor together, or changes what it is given."""
+    """The database cannot keep the rows and the cursor together, or changes what it is given.
+
+    What to do: load the feed in the way that the message names. Not retried; no table is made.
+    """
 
 
 class InvalidName(WarehouseError, ValueError):
-    """The database cannot use a schema, a table prefix or an account's name unchanged."""
+    """The database cannot use a schema, a table prefix or an account's name unchanged.
+
+    What to do: shorten ``table_prefix``, ``schema`` or ``account``. Not retried.
+    """
 
 
 class RowsRefused(WarehouseError):
     """Rows of a page are refused, or have the ids of other events. Nothing was loaded.
+
+    What to do: see ``reason`` in the rejected lines; fix the database, then run ``outbound-transfer feed
+    replay-rejected``. Of events with the ids of others, compare both: the service has changed events, or the feed was
+    that of another account; ``feed verify`` counts them. A warning of an ingestion, which goes on.
 
     :ivar page: the same page as it can be loaded: these events are stored raw, or are rejected lines.
     """
@@ -38,29 +51,50 @@ class RowsRefused(WarehouseError):
 
 
 class PageRefused(WarehouseError):
-    """The database refuses a page, whatever its rows have in them. Nothing was loaded."""
+    """The database refuses a page, whatever its rows have in them. Nothing was loaded.
+
+    What to do: mend what the message names (a permission, a constraint, a full disk). The page stays in the feed, and
+    the next run loads it.
+    """
 
 
 class TooManyRejectedLines(WarehouseError):
-    """A page has more rejected lines than allowed. Nothing of it was loaded."""
+    """A page has more rejected lines than allowed. Nothing of it was loaded.
+
+    What to do: inspect the feed; to store such lines raw, raise ``max_rejected``. Not retried.
+    """
 
 
 class MissingTables(WarehouseError):
-    """The analysts' views read tables that were not created yet."""
+    """The analysts' views read tables that were not created yet.
+
+    What to do: run ``EventFeedToSqlOperator`` and ``TransfersToSqlOperator`` once, with the same ``table_prefix`` and
+    ``schema``.
+    """
 
 
 class UnknownFeed(WarehouseError):
-    """The tables have no cursor of the feed."""
+    """The tables have no cursor of the feed.
+
+    What to do: pass ``--account`` with one of the names in the message, or omit it if there is only one account.
+    """
 
 
 class InvalidCursor(WarehouseError):
-    """The stored cursor, or the one to set, is not a valid cursor."""
+    """The stored cursor, or the one to set, is not a valid cursor.
+
+    What to do: run ``outbound-transfer feed rebuild-cursor``, or ``reset --to``: the cursor was changed from outside.
+    Not retried.
+    """
 
 
 class CursorMoved(WarehouseError):
     """The cursor changed: another reader loaded the page, or a user reset it.
 
     Nothing was loaded.
+
+    What to do: run one ingestion for each account (``max_active_runs=1``). The task stops and succeeds. After a
+    command, see ``feed status``, and repeat it if it is still right.
     """
 
 
@@ -72,43 +106,78 @@ class DuplicateRow(Exception):
 
 
 class KeyOfAnotherUser(WarehouseError):
-    """The connection's key sees none of the transfers that the tables have for it. Nothing was stored."""
+    """The connection's key sees none of the transfers that the tables have for it. Nothing was stored.
+
+    What to do: restore the key of the connection, or use a connection with another id for the other user. If the
+    service has deleted the stored transfers, delete the connection's row in the table ``transfer_sync``. Not retried.
+    """
 
 
 class OtherAccount(WarehouseError):
     """The connection leads to another account than the one that the name of the account is bound to.
 
     Nothing was loaded.
+
+    What to do: correct the connection, or set another ``account``. If the account has moved to another address, do what
+    the message says. Not retried.
     """
 
 
 class WarehouseBusy(WarehouseError):
-    """Other processes locked the database for too long; a retry may succeed."""
+    """Other processes locked the database for too long; a retry may succeed.
+
+    What to do: close the program that has the DuckDB file open; readers open it with ``read_only=True``, and not for
+    long.
+    """
 
 
 class SchemaTooNew(WarehouseError):
-    """The tables were created by a newer version of this package."""
+    """The tables were created by a newer version of this package.
+
+    What to do: install the version of this package that made the tables, or a later one. Not retried.
+    """
 
 
 class UnreliableTable(WarehouseError):
-    """The database does not return the row of a delivery's memory as it was written."""
+    """The database does not return the row of a delivery's memory as it was written.
+
+    What to do: let ``state_conn_id`` lead to the primary, and give the table's text columns a collation that
+    distinguishes case, accents and trailing spaces. Retried; nothing was created.
+    """
 
 
 class NoMemoryTable(WarehouseError):
-    """No database is configured for the table that a delivery needs to remember what it has sent."""
+    """No database is configured for the table that a delivery needs to remember what it has sent.
+
+    What to do: set what the message says, such as ``[outbound_transfer] state_conn_id``. Not retried; nothing was
+    created.
+    """
 
 
 class MemoryUnavailable(WarehouseError):
-    """The database of the memory of deliveries does not respond, or has no room. A retry may succeed."""
+    """The database of the memory of deliveries does not respond, or has no room. A retry may succeed.
+
+    What to do: check the database that the message names. Retried.
+    """
 
 
 class NotAnIcebergConnection(WarehouseError):
-    """The connection is not one of Iceberg, or a package for it is missing."""
+    """The connection is not one of Iceberg, or a package for it is missing.
+
+    What to do: name a connection of the type Iceberg, and install the extra ``iceberg``. Not retried.
+    """
 
 
 class UnusableTable(WarehouseError):
-    """A table of the lake is missing, or is not as this package creates it."""
+    """A table of the lake is missing, or is not as this package creates it.
+
+    What to do: undo the change that the message lists, or name another table; create a namespace that does not exist.
+    Not retried.
+    """
 
 
 class DeliveryKeyInUse(OutboundTransferError):
-    """Another task delivers under this key at this time. A retry may succeed: it returns the same transfer."""
+    """Another task delivers under this key at this time. A retry may succeed: it returns the same transfer.
+
+    What to do: give the task retries, with a delay as long as the delivery takes.
+    """

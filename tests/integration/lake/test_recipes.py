@@ -1,4 +1,4 @@
-"""The recipes of docs/object-storage.md: parsed in each dialect, and run where that needs no account."""
+"""The recipes of docs/warehouses.md: parsed in each dialect, and run where that needs no account."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from outbound_transfer.lake.rows import SCHEMA
 from support.object_folders import cut, destination, local_store
 from support.repository import REPOSITORY
 
-PAGE = (REPOSITORY / "docs/object-storage.md").read_text()
+PAGE = (REPOSITORY / "docs/warehouses.md").read_text()
+
+OBJECTS = PAGE.partition("## Recipes for loaders of objects")[2]
 
 FOLDER = "s3://bucket/outbound_transfer/events"
 
@@ -28,7 +30,7 @@ class Recipe(NamedTuple):
 
 RECIPES = [
     Recipe(dialect, not note, sql)
-    for dialect, note, sql in re.findall(r"<!-- sql: (\w+)(, not checked)? -->\n```sql\n(.+?)```", PAGE, re.DOTALL)
+    for dialect, note, sql in re.findall(r"<!-- sql: (\w+)(, not checked)? -->\n```sql\n(.+?)```", OBJECTS, re.DOTALL)
 ]
 
 
@@ -41,7 +43,7 @@ def identity(recipe: Recipe) -> str:
 
 
 def test_each_block_of_sql_names_its_dialect() -> None:
-    assert len(RECIPES) == PAGE.count("```sql")
+    assert len(RECIPES) == OBJECTS.count("```sql")
     assert {recipe.dialect for recipe in RECIPES} >= {
         "duckdb",
         "clickhouse",
@@ -78,7 +80,7 @@ def test_a_recipe_has_the_columns_of_the_objects(recipe: Recipe) -> None:
 
 
 def test_the_table_of_columns_is_that_of_the_objects() -> None:
-    table = PAGE.partition("| column | Parquet |")[2].partition("\n\n")[0]
+    table = PAGE.partition("| column | type |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == SCHEMA.names
 
 

@@ -30,7 +30,7 @@ REFUSED: Final[Mapping[str, str]] = {
 #: What to do instead.
 WAY_OUT: Final = (
     "Use PostgreSQL, MySQL, MariaDB, SQLite or DuckDB; or load the event feed with EventFeedToIcebergOperator or "
-    "EventFeedToObjectStorageOperator, whose pages such a database reads (docs/object-storage.md)"
+    "EventFeedToObjectStorageOperator, whose pages such a database reads (docs/warehouses.md)"
 )
 
 
