@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -199,4 +200,22 @@ def test_what_a_read_finds_sent_stays_sent_once_it_is_deleted(deliver, sandbox, 
     with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try, or may have been"):
         again(ti)
 
+    assert billed(sandbox) == [sent]
+
+
+def test_a_run_that_was_refused_does_not_say_that_it_has_made_what_another_sent(deliver, sandbox) -> None:
+    """The other run would take its own transfer for this one's, and send again."""
+    first, refused = deliver(), deliver()
+    first.run_id, first.start_date = "earlier", refused.start_date - timedelta(minutes=1)
+    first.of_other_runs, refused.of_other_runs = [refused], [first]
+    sent = first.run()["id"]
+    first.xcoms.clear()
+    refused.begin_try()  # killed before it stores anything
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=MAY_BE_SENT):
+            again(refused)
+    assert refused.xcoms == {}
+    first.store.values.clear()
+    with pytest.raises(AirflowFailException, match=MAY_BE_SENT):
+        again(first)
     assert billed(sandbox) == [sent]

@@ -112,6 +112,11 @@ class Delivery:
         return not self._is_complete or self.memory.phase in (Phase.SENDING, Phase.SUSPECTED)
 
     @property
+    def has_made(self) -> bool:
+        """Whether what is remembered is this delivery's own: a suspected transfer may be another run's."""
+        return bool(self.memory.draft_id) and self.memory.phase is not Phase.SUSPECTED
+
+    @property
     def possibly_sent_id(self) -> str:
         """The id of what was sent, or may have been; "" if nothing was."""
         return self.memory.draft_id if self.memory.phase is Phase.SENDING else ""

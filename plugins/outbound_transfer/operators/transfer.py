@@ -303,7 +303,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         client = hook.get_conn()
         self.announce(client, context)
         self._delivery = delivery = self.begin(client, context)
-        if delivery.memory.draft_id:  # Airflow has removed the XComs of the try that made it
+        if delivery.has_made:  # Airflow has removed the XComs of the try that made it
             self._publish(context, delivery)
         with (
             Spool() as spool,
