@@ -21,6 +21,8 @@ from outbound_transfer.operators.transfer import (
 )
 from outbound_transfer.protocol.errors import ChecksOutdated, NotFound
 from outbound_transfer.protocol.messages import Operation
+from outbound_transfer.warehouse.errors import DeliveryKeyInUse
+from support.keyed_tasks import STATE_CONN_ID, keyed_task, sqlite_connection
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after
 
 REPORT: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
@@ -219,3 +221,25 @@ def test_a_run_that_was_refused_does_not_say_that_it_has_made_what_another_sent(
     with pytest.raises(AirflowFailException, match=MAY_BE_SENT):
         again(first)
     assert billed(sandbox) == [sent]
+
+
+def test_a_key_that_goes_while_another_run_holds_it_is_settled_first(
+    connection, sandbox, files, tmp_path, monkeypatch
+) -> None:
+    """A send under it has landed unheard: without the key, it would be sent again."""
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
+    monkeypatch.setenv(STATE_CONN_ID, "states")
+    time, airflow = SimulatedClock(sandbox), dict[Any, str]()
+    one, two = (keyed_task(run, time, airflow=airflow, files=files) for run in ("one", "two"))
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
+        one.run()
+    airflow["one", -1] = "failed"
+    with dying_after(Operation.GET), pytest.raises(ProcessCrashed):
+        two.run()
+    airflow["two", -1] = "up_for_retry"
+    with pytest.raises(DeliveryKeyInUse):
+        again(one, delivery_key=None)
+    again(two)
+    with pytest.raises(AirflowFailException, match="has already delivered"):
+        again(one, delivery_key=None)
+    assert len(billed(sandbox)) == 1

@@ -10,6 +10,7 @@ elsewhere first makes sure that nothing can be sent any more of what was begun t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -23,7 +24,6 @@ from outbound_transfer.delivery.memory_store import MemoryStore, RowMemoryStore,
 from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.protocol.ids import check_delivery_key
 from outbound_transfer.warehouse.config import require_memory_place
-from outbound_transfer.warehouse.errors import DeliveryKeyInUse
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -87,7 +87,7 @@ def begin_delivery(
         own.withdraw(resend=True)
     own.draft.keep(Memory(facts.writer, scope, question=question))  # nothing of it can be sent any more
     row = _open_key(context, scope)
-    row.claim(lambda owner: find_state(context, *owner.task) not in _FINISHED)
+    row.claim(_is_in_use(context))
     keyed_facts = TaskFacts(context, is_resumed=row.is_resumed, delivery_key=key)
     store = RowMemoryStore(row, expected=facts.newest_before if was_here else 0, task=keyed_facts.writer.task)
     keyed = Delivery(
@@ -106,6 +106,11 @@ def begin_delivery(
     return keyed
 
 
+def _is_in_use(context: Context) -> Callable[[TaskTry], bool]:
+    """Return what says whether Airflow runs the owner of a row, or is going to."""
+    return lambda owner: find_state(context, *owner.task) not in _FINISHED
+
+
 def _open_key(context: Context, scope: Scope) -> MemoryRow:
     table = require_memory_place("delivery_key").open()
     return table.of_delivery_key(scope.account, scope.delivery_key, TaskTry.of(context))
@@ -116,17 +121,13 @@ def _withdraw_key(
 ) -> Likeness | None:
     """Settle what this task has begun under another key, or in another account; return the question left open there."""
     row = _open_key(context, then)
-    try:
-        row.claim()
-    except DeliveryKeyInUse:  # another task goes on with it
-        return None
+    row.claim(_is_in_use(context))
     keyed_facts = TaskFacts(context, is_resumed=facts.is_resumed, delivery_key=then.delivery_key)
     store = RowMemoryStore(row, expected=1)
     old = Delivery(client, store, log, facts=keyed_facts, scope=now)
     if row.is_sent:
         old.draft.memory = store.read_sent()
-        is_other = old.memory.writer.task != keyed_facts.writer.task
-        if is_other or (resend and was_cleared_since(old.memory, keyed_facts.writer)):
+        if resend and was_cleared_since(old.memory, keyed_facts.writer):
             return None
     else:
         old.begin()
