@@ -149,9 +149,9 @@ def page_after(cursor: int) -> Page:
 
 
 def compact(folder: Path, accounts: Sequence[str] = ("acme",)) -> int:
-    """Rewrite the table into one file again and again until its feeds are drained; how often that succeeded."""
+    """Rewrite the table into one file once, and again until its feeds are drained; how often that succeeded."""
     lake, done = open_lake(folder), 0
-    while not _is_drained(lake, accounts):
+    while not (done and _is_drained(lake, accounts)):
         table = lake.table()
         with suppress(CommitFailedException):
             table.overwrite(table.scan().to_arrow())
@@ -160,9 +160,9 @@ def compact(folder: Path, accounts: Sequence[str] = ("acme",)) -> int:
 
 
 def expire(folder: Path) -> int:
-    """Expire every snapshot that may be, until the feed is drained; how often that succeeded."""
+    """Expire every snapshot that may be, once and until the feed is drained; how often that succeeded."""
     lake, done = open_lake(folder), 0
-    while not _is_drained(lake, ("acme",)):
+    while not (done and _is_drained(lake, ("acme",))):
         with suppress(CommitFailedException):
             lake.table().maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
             done += 1
