@@ -486,19 +486,18 @@ class Executor:
         return memory
 
     def _claim_old(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        """Settle what the task has begun under another key, unless another task goes on with it."""
+        """Settle what the task has begun under another key; a retry does, while another task goes on with it."""
         context, own = process.context, MEMORIES[process.memory]
         number = self._rule(own.scope.delivery_key)
         row = world.stores[number]
         event = self._event(process, "looks at what it has begun under another key")
         old = change(process, store=number, claim=row.claim, mode="settle")
         newest = row.records[-1][1] if row.records else -1
-        if row.owner not in (-1, context.slot):
-            return self._go(event._replace(detail="another task's"), world, index, change(process, next="SETTLED"))
+        if not row.is_sent and row.owner not in (-1, context.slot) and world.slots[row.owner].state in _ACTIVE:
+            return self._end(event._replace(detail="it is in use"), world, index, "failed")
         if row.is_sent:
             writer, is_wanted = writer_of(context, is_keyed=True), context.is_resend or bool(context.key)
-            is_other = newest < 0 or MEMORIES[newest].writer.task != writer.task
-            is_settled = is_other or (is_wanted and was_cleared_since(MEMORIES[newest], writer))
+            is_settled = newest < 0 or (is_wanted and was_cleared_since(MEMORIES[newest], writer))
             next_ = change(process, next="SETTLED") if is_settled else self.decide(change(old, memory=newest))
             return self._go(event, world, index, next_)
         memory = self.begun(newest, context, is_complete=newest >= 0, is_keyed=True)

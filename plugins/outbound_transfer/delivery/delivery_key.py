@@ -119,7 +119,10 @@ def _open_key(context: Context, scope: Scope) -> MemoryRow:
 def _withdraw_key(
     client: Client, context: Context, log: Logger, then: Scope, now: Scope, facts: TaskFacts, *, resend: bool
 ) -> Likeness | None:
-    """Settle what this task has begun under another key, or in another account; return the question left open there."""
+    """Settle what this task has begun under another key, or in another account; return the question left open there.
+
+    :raises DeliveryKeyInUse: another task goes on with it; what this one has sent is known once that has ended.
+    """
     row = _open_key(context, then)
     row.claim(_is_in_use(context))
     keyed_facts = TaskFacts(context, is_resumed=facts.is_resumed, delivery_key=then.delivery_key)

@@ -370,7 +370,8 @@ class Replay:
         key = None if is_task else self._tasks.delivery_key(self._rules.keys[at - len(self.instances)])
         with config.require_memory_place("a test").open().warehouse.transaction() as tx:
             tx.execute("SELECT memory FROM outbound_transfer_memory WHERE delivery_key IS ?", (key,))
-            memory = {name: changed(value) for name, value in json.loads(tx.fetchone()[0]).items() if changed(value)}
+            stored = json.loads(tx.fetchone()[0])
+            memory = {name: new for name, value in stored.items() if (new := changed(value))}
             tx.execute(
                 "UPDATE outbound_transfer_memory SET memory = ?, sent_at = NULL WHERE delivery_key IS ?",
                 (json.dumps(memory), key),
