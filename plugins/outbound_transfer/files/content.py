@@ -109,7 +109,7 @@ class HeldContent:
     sha256: str
     _open: Callable[[], Any] = field(repr=False)
 
-    def stat(self) -> tuple[int, str]:
+    def stat(self, opened: BinaryIO | None = None) -> tuple[int, str]:  # noqa: ARG002  # it never changes
         return self.size, f"sha256:{self.sha256}"
 
     def open(self) -> BinaryIO:

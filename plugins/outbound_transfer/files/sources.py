@@ -71,13 +71,14 @@ class Source:
     def __str__(self) -> str:
         return self.location or f"the content of {self.name!r}"
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, opened: BinaryIO | None = None) -> None:
         """Check that the file is the same as when it was found.
 
+        :param opened: what is read of it: its path may lead elsewhere by now.
         :raises SourceChanged: it has another size or fingerprint, or is gone.
         """
         try:
-            now = self._backend.stat()
+            now = self._backend.stat(opened)
         except SourceUnreadable as error:
             raise SourceChanged(f"{self} vanished while it was delivered: {error}") from error
         if now != (self.size, self.fingerprint):
@@ -94,9 +95,8 @@ class Source:
         return Upload(self.name, self.size, lambda: self._chunks(on_progress), self.location)
 
     def _chunks(self, on_progress: Callable[[int], object] | None) -> Iterator[bytes]:
-        self.check_unchanged()
         left = self.size
-        with self._backend.open() as file:
+        with self._open() as file:
             if not left:
                 self._check_no_more_bytes(file)
             while left:
@@ -110,6 +110,17 @@ class Source:
                 yield chunk
                 if on_progress:
                     on_progress(self.size - left)
+
+    @contextmanager
+    def _open(self) -> Iterator[BinaryIO]:
+        try:
+            file = self._backend.open()
+        except SourceUnreadable:
+            self.check_unchanged()
+            raise
+        with file:
+            self.check_unchanged(file)
+            yield file
 
     def check_readable(self) -> None:
         """Open the file, and check that it is empty if its size is 0.
@@ -144,9 +155,9 @@ class LocalFile:
 
     path: Path
 
-    def stat(self) -> tuple[int, str]:
+    def stat(self, opened: BinaryIO | None = None) -> tuple[int, str]:
         with _readable(self.path):
-            found = self.path.stat()
+            found = os.fstat(opened.fileno()) if opened else self.path.stat()
         if stat.S_ISDIR(found.st_mode):
             raise SourceUnreadable(f"{self.path} is a folder. For the files in it, name a pattern: {self.path / '*'}")
         if not stat.S_ISREG(found.st_mode):
@@ -165,7 +176,7 @@ class RemoteFile:
 
     path: ObjectStoragePath
 
-    def stat(self) -> tuple[int, str]:
+    def stat(self, opened: BinaryIO | None = None) -> tuple[int, str]:  # noqa: ARG002  # the store compares its ETag
         with _readable(self.path):
             self.path.fs.invalidate_cache()
             # The file system that Airflow attached; the path's own methods may use another, without its keys.

@@ -7,6 +7,7 @@ import os
 import re
 import tracemalloc
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -406,6 +407,22 @@ def test_a_file_that_changed_before_it_is_read_is_not_read(tmp_path: Path, chang
         next(source.upload().chunks())
 
 
+def test_a_link_that_leads_elsewhere_while_it_is_opened_is_not_read(tmp_path: Path, monkeypatch) -> None:
+    """And back before anything else looks at the path."""
+    old, new, link = tmp_path / "old", tmp_path / "new", tmp_path / "current"
+    old.write_bytes(b"old")
+    new.write_bytes(b"new")
+    link.symlink_to(old)
+    source, open_path = one(link), Path.open
+
+    def open_elsewhere(path: Path, *arguments: Any, **options: Any) -> Any:
+        return open_path(new if path == link else path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", open_elsewhere)
+    with pytest.raises(SourceChanged, match="changed while it was delivered"):
+        next(source.upload().chunks())
+
+
 def test_a_fingerprint_distinguishes_contents(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x")
@@ -416,20 +433,13 @@ def test_a_fingerprint_distinguishes_contents(tmp_path: Path) -> None:
 
 
 def test_a_disk_error_while_reading_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing:
-        def read(self, size: int) -> bytes:
+    class Failing(FileIO):
+        def read(self, size: int | None = -1) -> bytes:
             raise OSError(5, "Input/output error")
-
-        def __enter__(self) -> Failing:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        close = __exit__
 
     (tmp_path / "f").write_bytes(b"x")
     source = one(tmp_path / "f")
-    monkeypatch.setattr(Path, "open", lambda *args, **kwargs: Failing())
+    monkeypatch.setattr(Path, "open", lambda path, *args, **kwargs: Failing(path))
     with pytest.raises(SourceUnreadable, match=f"{tmp_path}/f cannot be read.*Input/output error"):
         content(source)
 
@@ -455,7 +465,7 @@ def test_a_file_that_is_longer_than_it_says_never_goes_out_whole(
     path.write_bytes(b"x" * size)
     source = one(path)
     path.write_bytes(b"x" * (size + 1))
-    monkeypatch.setattr(LocalFile, "stat", lambda self: (source.size, source.fingerprint))
+    monkeypatch.setattr(LocalFile, "stat", lambda *_: (source.size, source.fingerprint))
     sent: list[int] = []
     with pytest.raises(SourceChanged, match=f"longer than the {size} bytes"):
         sent.extend(map(len, source.upload().chunks()))
