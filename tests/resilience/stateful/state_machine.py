@@ -184,7 +184,7 @@ class DeliveryStateMachine(LateRequests):
         self.elsewhere.advance_clock(3600)
         #: Where the connection may lead, and where it does.
         self.connections = {HERE: self.run.connection, ELSEWHERE: connection_json(self.elsewhere, verify=False)}
-        self.at, self.was_moved, self.has_forgotten = HERE, False, False
+        self.at, self.was_moved, self.has_forgotten, self.may_be_shown_as_draft = HERE, False, False, False
         #: Where the connection has led when the mapped task ran, and when the delivery in one task did.
         self.places = {True: {HERE}, False: {HERE}}
         #: Where it has led when each task instance ran.
@@ -297,6 +297,7 @@ class DeliveryStateMachine(LateRequests):
     def plan_fault(self, kind: str, skip: int, times: int) -> None:
         """Of the next task run. Eight in a row are more than a call's tries."""
         self.sandbox.plan_faults({**IMMEDIATE[kind], "skip": skip}, *[IMMEDIATE[kind]] * (times - 1))
+        self.may_be_shown_as_draft |= kind == "a draft still"
 
     @precondition(lambda self: self.late)
     @rule(kind=st.sampled_from(sorted(LATE)), skip=st.integers(0, 6))
@@ -840,7 +841,8 @@ class DeliveryStateMachine(LateRequests):
             assert (result["id"] in self.drafts) is (name == "send"), f"{result['id']} is the other delivery's"
             return
         own = self.own[id(ti)]
-        if own and not isinstance(error, ProcessCrashed):  # which says nothing
+        # Who died says nothing, and who is shown a draft knows of no send.
+        if own and not (isinstance(error, ProcessCrashed) or self.may_be_shown_as_draft):
             # An index of the mapped task may find what another has sent, and name that.
             told = list(set().union(*self.ever.values())) if name.startswith("Item") else own[-1:]
             assert any(says_sent(error, each) for each in told), f"{name} sent {told}, and does not say so: {error!r}"
