@@ -612,6 +612,20 @@ def test_a_new_draft_is_not_sent_without_the_files_of_a_task_that_was_not_cleare
     sandbox.assert_nothing_sent()
 
 
+@pytest.mark.parametrize("state", ["skipped", "removed"])
+def test_a_new_draft_is_sent_without_the_files_of_a_task_that_is_skipped_now(task, sandbox, files, state) -> None:
+    """It was cleared with the others, and takes no part in the new draft; Airflow keeps its old XCom."""
+    create = task(CreateTransferOperator, **DELIVERY)
+    create.run()
+    one, two = (attached(task, create, name, [file]) for name, file in zip(("one", "two"), files, strict=True))
+    again(create)
+    one = attached(task, create, "one", files[:1])
+    two.final_state = state
+    send = task(SendTransferOperator, transfer_id=create.result)
+    send.upstream = {"create": create, "one": one, "two": two}
+    assert [file["name"] for file in send.run()["files"]] == ["a.csv"]
+
+
 def test_a_resend_of_steps_whose_memory_is_lost_is_sent(task, sandbox, files) -> None:
     def deliver(create: FakeTaskInstance) -> str:
         draft = create.result

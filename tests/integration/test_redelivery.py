@@ -6,17 +6,19 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from copy import copy
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from airflow.sdk import DAG
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
 from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached, outcome_of
 from outbound_transfer.operators.recipients import RecipientsFromSql
-from outbound_transfer.operators.redelivery import RedeliverFilesOperator
+from outbound_transfer.operators.redelivery import RedeliverFilesOperator, remind_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.messages import Operation, Upload
@@ -113,6 +115,19 @@ def test_an_empty_security_option_is_refused(redeliver, sandbox, first) -> None:
 def test_a_subject_and_a_message_may_be_given(redeliver, sandbox, first) -> None:
     second = redeliver(subject="Reminder", message="Please", transfer_id=first["id"]).run()
     assert (second["subject"], second["message"]) == ("Reminder", "Please")
+
+
+def test_after_a_resend_that_has_failed_the_first_transfer_is_reminded_of(files, time, sandbox) -> None:
+    with DAG("dag", schedule=None):
+        deliver = DeliverFilesOperator(task_id="deliver", files=files, subject="Report", recipients=[ANN])
+        remind = remind_recipients(deliver, task_id="task")
+    delivering, reminding = (FakeTaskInstance(lambda each=each: copy(each), time) for each in (deliver, remind))
+    first = delivering.run()["id"]
+    with without_credit(sandbox):
+        again(delivering, resend=True)
+    reminding.upstream = {"deliver": delivering}
+    second = reminding.run()
+    assert (second["subject"], sandbox.sent()) == ("Once more: Report", [first, second["id"]])
 
 
 def test_it_is_skipped_if_everybody_has_picked_up(redeliver, sandbox, first) -> None:

@@ -83,6 +83,31 @@ def test_what_a_task_has_delivered_is_delivered_again(run_dag, connection, sandb
     assert [file["name"] for file in second["files"]] == [file["name"] for file in first["files"]]
 
 
+def test_a_reminder_does_not_send_other_bytes_of_the_same_size(run_dag, connection, sandbox, files, tmp_path) -> None:
+    """The names and the sizes of the files are as they were."""
+    source = (
+        HEAD
+        + """
+    @task
+    def change(*_: Any) -> None:
+        import sqlite3
+        with sqlite3.connect({database!r}) as database:
+            database.execute("UPDATE orders SET id = 2")
+
+    with DAG("reminded", schedule=None):
+        """
+    )
+    source += KINDS["query"]
+    source += """
+        deliver >> change() >> remind_recipients(deliver, task_id="remind")
+    """
+    database = str(tmp_path / "rows.db")
+    run = run_dag(source.format(base_url=sandbox.base_url, files=files, database=database))
+
+    assert run.states() == {"deliver": "success", "change": "success", "remind": "failed"}
+    assert len(sandbox.sent()) == 1
+
+
 def test_no_delivery_no_reminder_and_the_run_says_so(run_dag, connection, sandbox, files) -> None:
     """An approval that fails before the delivery."""
     source = HEAD + '    with DAG("reminded", schedule=None):\n        ' + KINDS["files"]

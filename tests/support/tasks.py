@@ -175,11 +175,14 @@ class FakeTaskInstance:
     def task(self) -> SimpleNamespace:
         return SimpleNamespace(retries=self.retries)
 
-    def xcom_pull(self, *, task_ids: str | list[str], key: str, run_id: str = "") -> list[Any]:
+    def xcom_pull(
+        self, *, task_ids: str | list[str], key: str, run_id: str = "", map_indexes: int | None = None
+    ) -> list[Any]:
         if run_id:
             assert task_ids == self.task_id
             run = [{**one.xcoms, "return_value": one.result} for one in self.of_other_runs if one.run_id == run_id]
             return [xcoms[key] for xcoms in run if xcoms.get(key) is not None]
+        task_ids = [task_ids] if isinstance(task_ids, str) else task_ids
         return [self.upstream[task_id].xcoms.get(key) for task_id in task_ids]
 
     def get_previous_ti(self, *, logical_date: datetime, map_index: int) -> Any:

@@ -191,7 +191,7 @@ class Delivery:
             case Action.DISCARD:
                 self._discard()
             case Action.SUPERSEDE:
-                self.log.warning("Resending (resend=True): transfer '%s' may be sent", self.memory.draft_id)
+                self.log.warning("Resending (resend=True), whatever was sent: %s", self.memory.draft_id or "unknown")
                 arguments = order.arguments if order else {}
                 self.draft.remember(Action.SUPERSEDE, licence=digest(licence_of(self.facts.writer, arguments)))
             case Action.FORGET | Action.REVERT:

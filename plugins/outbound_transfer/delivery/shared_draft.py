@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.task_facts import TaskFacts
     from outbound_transfer.protocol.models import File, Transfer
 
+#: States of a task that was cleared, and is not going to attach anything to the draft that was made since.
+_ATTACHES_NOTHING: Final = ("skipped", "removed")
+
 #: The XCom of a task with the files that it has attached, and to which draft.
 ATTACHED_KEY: Final = "outbound_transfer_attached"
 
@@ -45,6 +48,7 @@ class Made(msgspec.Struct, frozen=True):
     :ivar superseded: ids of what was sent before a resend.
     :ivar delivery_key: under which other runs may have made it.
     :ivar made_by: the task instance that has made it.
+    :ivar files: digests (SHA-256, in hexadecimal) of what was attached, by name.
     :ivar is_rehearsal: whether it is never sent, wherever the connection leads by then.
     """
 
@@ -57,6 +61,7 @@ class Made(msgspec.Struct, frozen=True):
     is_rehearsal: bool = False
     made_by: str = ""
     is_resend: bool = False
+    files: dict[str, str] = {}
 
     @classmethod
     def of(cls, memory: Memory, *, is_resend: bool = False, is_rehearsal: bool = False) -> Made:
@@ -69,6 +74,7 @@ class Made(msgspec.Struct, frozen=True):
             memory.scope.delivery_key,
             is_rehearsal=is_rehearsal,
             is_resend=is_resend,
+            files={name: file.sha256 for name, file in memory.files.items()},
         )
 
     def publish(self, context: Context) -> None:
@@ -217,7 +223,8 @@ class SharedDraft:
         states = find_states(self._ti, self._upstream) if known else {}
         for one in known:
             state, by = states.get(one["by"]), one["by"]
-            if one["transfer_id"] != self.transfer_id or state != "success":
+            is_of_this = one["transfer_id"] == self.transfer_id
+            if (is_of_this and state != "success") or not (is_of_this or state in _ATTACHES_NOTHING):
                 raise DraftChanged(
                     f"Task {by} has attached files to draft {one['transfer_id']}, and is {state} now: it is not known "
                     f"whether draft {self.transfer_id} is to be sent with them. Nothing is sent; clear the task that "

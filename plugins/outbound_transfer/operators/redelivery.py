@@ -222,6 +222,9 @@ class _Reminder(RedeliverFilesOperator):
     #: The task that has delivered.
     delivering_task_id: str
 
+    #: Digests of the files that were sent, by name, as far as they are known.
+    _sent_files: Mapping[str, str] = {}
+
     def begin(self, client: Client, context: Context) -> Delivery:
         self.transfer_id = self._find_sent_transfer(client, context)
         return super().begin(client, context)
@@ -231,21 +234,34 @@ class _Reminder(RedeliverFilesOperator):
         super().prepare(delivery, context)
         self.subject, self.message = given
 
+    def _is_outdated(self) -> bool:
+        assert self._delivery is not None
+        attached, sent = self._delivery.memory.files, self._sent_files
+        if different := sorted(name for name, file in attached.items() if sent.get(name, file.sha256) != file.sha256):
+            raise InvalidDelivery(
+                f"{', '.join(map(repr, different[:5]))}: other content than was sent with transfer {self.transfer_id}, "
+                "of the same size. Nothing is sent. Deliver it with another task"
+            )
+        return super()._is_outdated()
+
     def _find_sent_transfer(self, client: Client, context: Context) -> str:
         """Return the id of the transfer that the task has sent, whatever has become of the task since.
 
         :raises AirflowSkipException: it was skipped before its send.
         :raises InvalidDelivery: it has sent nothing.
         """
-        from outbound_transfer.airflow_compat.run_state import find_state
+        from outbound_transfer.airflow_compat.run_state import find_state, iter_mappings
+        from outbound_transfer.delivery.task_facts import MADE_KEY
         from outbound_transfer.protocol import flows
 
         ti, task_id = context["ti"], self.delivering_task_id
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
-        transfer_id = ti.xcom_pull(task_ids=task_id, key="transfer_id", map_indexes=index)
-        first = client.run(flows.find_transfer(transfer_id)) if transfer_id else None
-        if first and not first.is_draft:
-            return first.id
+        made = list(iter_mappings(ti.xcom_pull(task_ids=task_id, key=MADE_KEY, map_indexes=index)))
+        for each in reversed(made):  # the last may be a resend that has failed, after one that was sent
+            first = client.run(flows.find_transfer(str(each["transfer_id"])))
+            if first and not first.is_draft:
+                self._sent_files = each.get("files") or {}
+                return first.id
         state = find_state(context, ti.dag_id, ti.run_id, task_id, index)
         if state == "skipped":
             raise AirflowSkipException(f"Task '{task_id}' was skipped: there is nothing to remind of")
@@ -261,7 +277,7 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
 
     :param delivery: the task that delivers: a :class:`.DeliverFilesOperator`, a ``SqlToOutboundTransferOperator``, or
         the result of a function of ``@task.deliver_files``. The reminder takes its files or queries, recipients and
-        options; the files must have the names and sizes of those that were sent.
+        options; the files must be those that were sent: names, sizes and bytes.
     :param arguments: of :class:`RedeliverFilesOperator`, such as ``subject``, ``message`` or ``retries``.
     :raises InvalidDelivery: the other task delivers nothing, or is mapped otherwise than this one; or it is given a
         trigger rule, by which Airflow may skip it.

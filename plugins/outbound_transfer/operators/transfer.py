@@ -312,6 +312,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             self._no_skip_after_send(delivery),
         ):
             transfer = self.deliver(delivery, context, spool)
+        self._publish(context, delivery)  # with the digests of what was sent
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
             delivery.store.record_sent(transfer.id)
