@@ -10,6 +10,7 @@ from model.explore import Explored, Scenario, explore
 from model.mutants import Mutant
 from model.promises import Promises
 from model.scenarios import AT_ONCE, INDEXES, KEYS, REDELIVERY, THREE, THREE_INDEXES, scenario
+from model.tries import Rules
 from model.world import World
 from outbound_transfer.delivery.decision import TABLE, Action, Step
 
@@ -93,6 +94,16 @@ HOLES: Final = (
     _hole("C2", "a killed try's call is applied late", "crash in a call", mutant=_resumes_any_draft()),
     _hole("C3", "a given-up try uploads", "zombie", mutant=_resumes_any_draft()),
     _hole("C4", "another key, and both drafts are sent", "zombie, key change", "ignores_key", rules=KEYS),
+    _hole(
+        "K1",
+        "a task leaves its key, which another one goes on with",
+        "crash in a call, key removed",
+        "leaves_taken_key",
+        rules=Rules(kinds=("deliver", "deliver"), keys=("k", "")),
+        items=("X", "X"),
+        tries=4,
+        twice=False,
+    ),
     _hole(
         "C5",
         "the id is that of a stranger's draft",

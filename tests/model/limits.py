@@ -162,6 +162,7 @@ OF_A_CLEAR: Final = (
         (
             *("lost memory", "lost memory of a key", "memory lost during a send", "memory of a key lost during a send"),
             *("twin", "new name", "order", "early order", "crash + key given", "zombie + key given"),
+            "crash + key removed",
         ),
         "MAY_BE_SENT",
     ),

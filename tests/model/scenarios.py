@@ -203,5 +203,14 @@ KEY_SHARED: Final = scenario(
     twice=False,
     at_most=1,
 )
+KEY_LEFT: Final = scenario(
+    "two tasks with one key, and one leaves it",
+    "clear one, crash, crash in a call, failure, key removed",
+    Rules(kinds=("deliver", "deliver"), keys=("k", "")),
+    ("X", "X"),
+    tries=4,
+    twice=False,
+    at_most=2,
+)
 
 ALL: Final = tuple(each for each in vars().copy().values() if isinstance(each, Scenario))

@@ -93,6 +93,7 @@ class Rules(NamedTuple):
     :ivar forgets_question: a later try does not inherit it.
     :ivar ignores_identity: an id alone identifies a draft.
     :ivar ignores_key: what was begun under another delivery key is not settled.
+    :ivar leaves_taken_key: nor while another task goes on with it.
     :ivar is_unfenced: a try that Airflow has given up goes on reading and writing the memory.
     :ivar keeps_hand_over: a draft that is continued still counts as handed on.
     :ivar hands_on_unwritten: a try hands on a draft that it has only looked at.
@@ -121,6 +122,7 @@ class Rules(NamedTuple):
     forgets_question: bool = False
     ignores_identity: bool = False
     ignores_key: bool = False
+    leaves_taken_key: bool = False
     is_unfenced: bool = False
     keeps_hand_over: bool = False
     hands_on_unwritten: bool = False
@@ -494,7 +496,10 @@ class Executor:
         old = change(process, store=number, claim=row.claim, mode="settle")
         newest = row.records[-1][1] if row.records else -1
         if not row.is_sent and row.owner not in (-1, context.slot) and world.slots[row.owner].state in _ACTIVE:
-            return self._end(event._replace(detail="it is in use"), world, index, "failed")
+            event = event._replace(detail="it is in use")
+            if self.rules.leaves_taken_key:
+                return self._go(event, world, index, change(process, next="SETTLED"))
+            return self._end(event, world, index, "failed")
         if row.is_sent:
             writer, is_wanted = writer_of(context, is_keyed=True), context.is_resend or bool(context.key)
             is_settled = newest < 0 or (is_wanted and was_cleared_since(MEMORIES[newest], writer))

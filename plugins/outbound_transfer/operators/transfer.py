@@ -312,10 +312,11 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             self._no_skip_after_send(delivery),
         ):
             transfer = self.deliver(delivery, context, spool)
-        self._publish(context, delivery)  # with the digests of what was sent
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
             delivery.store.record_sent(transfer.id)
+        with suppress(Exception):  # if the digests of its files are not published, a reminder does not compare them
+            self._publish(context, delivery)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
         return self._wait_until_finished(hook, transfer, context) if self.wait else to_result(transfer)
 

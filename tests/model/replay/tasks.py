@@ -50,7 +50,8 @@ class Instance:
         return self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
 
     def clear(self, *, is_shown: bool) -> None:
-        if is_shown:
+        if is_shown:  # whatever they were lowered to before
+            self.retries = RETRIES
             self.max_tries = self.try_number + self.retries
         else:
             self.retries = self.max_tries - self.try_number
