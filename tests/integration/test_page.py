@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from outbound_transfer.ledger.config import load_config, open_tables
 from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.ui import app as ui
-from outbound_transfer.ui.cache import ResultCache
+from outbound_transfer.ui.queries import create_cache
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryFailure, DeliveryTables, TaskRef
@@ -84,7 +84,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """An application of its own for this test, less patient than a person."""
 
     def make(max_threads: int = 4, seconds: float = 30) -> None:
-        application = ui.create_application(BoundedThreadRunner(max_threads, seconds), ResultCache(0))
+        application = ui.create_application(BoundedThreadRunner(max_threads, seconds), create_cache(0))
         monkeypatch.setattr(ui, "application", lambda: application)
 
     make()

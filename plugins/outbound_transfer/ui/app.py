@@ -16,13 +16,11 @@ from starlette.staticfiles import StaticFiles
 
 from outbound_transfer.airflow_compat.api_server import HAS_COOKIE
 from outbound_transfer.ui import rendering
-from outbound_transfer.ui.cache import ResultCache
 from outbound_transfer.ui.filters import parse_filter
 from outbound_transfer.ui.permissions import CAN_SEE_PAGE, CAN_SEE_TASK, READABLE_DAGS
-from outbound_transfer.ui.queries import TaskKey
-from outbound_transfer.ui.repository import DeliveryRepository, NotConfigured, QueryResult
+from outbound_transfer.ui.queries import Cache, TaskKey, create_cache
 from outbound_transfer.ui.threads import BoundedThreadRunner
-from outbound_transfer.ui.views import deliveries_page, task_page
+from outbound_transfer.ui.views import NotConfigured, deliveries_page, task_page
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 
 log = logging.getLogger(__name__)
@@ -40,14 +38,14 @@ _UNMAPPED: Final = -1
 @cache
 def application() -> FastAPI:
     """Return the application of this process."""
-    return create_application(BoundedThreadRunner(MAX_THREADS, QUERY_TIMEOUT), ResultCache(CACHE_SECONDS))
+    return create_application(BoundedThreadRunner(MAX_THREADS, QUERY_TIMEOUT), create_cache(CACHE_SECONDS))
 
 
-def create_application(runner: BoundedThreadRunner, cache: ResultCache) -> FastAPI:
+def create_application(runner: BoundedThreadRunner, cache: Cache) -> FastAPI:
     """Create an application.
 
-    :param runner: runs reads of the warehouse.
-    :param cache: caches the counts behind the charts.
+    :param runner: runs what reads the warehouse.
+    :param cache: keeps the counts behind the charts.
     """
     app = FastAPI(title="Outbound transfers", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", StaticFiles(directory=rendering.STATIC), name="static")
@@ -61,11 +59,7 @@ def create_application(runner: BoundedThreadRunner, cache: ResultCache) -> FastA
     @app.get("/deliveries", dependencies=[CAN_SEE_PAGE])
     async def deliveries(request: Request, readable: set[str] = READABLE_DAGS) -> Response:
         wanted, now = parse_filter(request.query_params), datetime.now(timezone.utc)
-        return await _respond(
-            runner,
-            lambda: DeliveryRepository.configured(cache).overview(wanted, readable, now),
-            lambda result: deliveries_page(result, wanted, now),
-        )
+        return await _respond(runner, lambda: deliveries_page(wanted, readable, now, cache))
 
     @app.get("/task", dependencies=[CAN_SEE_TASK])
     async def task(
@@ -75,11 +69,7 @@ def create_application(runner: BoundedThreadRunner, cache: ResultCache) -> FastA
         if "\0" in dag_id + run_id + task_id:  # not in any name, and PostgreSQL refuses it
             raise HTTPException(404)
         key = TaskKey(dag_id, run_id, task_id, _map_index(map_index))
-        return await _respond(
-            runner,
-            lambda: DeliveryRepository.configured(cache).for_task(key, readable),
-            lambda result: task_page(result, now),
-        )
+        return await _respond(runner, lambda: task_page(key, readable, now))
 
     return app
 
@@ -89,12 +79,10 @@ def _map_index(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else _UNMAPPED
 
 
-async def _respond(
-    runner: BoundedThreadRunner, read: Callable[[], QueryResult], render: Callable[[QueryResult], Response]
-) -> Response:
-    """Return the rendered page, or a page that says what to do if the read fails."""
+async def _respond(runner: BoundedThreadRunner, page: Callable[[], Response]) -> Response:
+    """Return the page, or one that says what to do if its read fails."""
     try:
-        return render(await runner(read))
+        return await runner(page)
     except NotConfigured as error:
         return rendering.render_message(200, "No ledger is configured", str(error))
     except asyncio.TimeoutError:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from outbound_transfer.ui.formatting import format_duration, parse_timestamp
-from outbound_transfer.ui.rows import OutcomeRow, PickupRow
+from outbound_transfer.ui.queries import Row
 from outbound_transfer.ui.view_models import OUTCOMES, outcome_for, to_int
 
 #: The share of its slot that a bar fills.
@@ -98,14 +98,14 @@ def _stack(values: Sequence[int], css_classes: Sequence[str], x: float, slot: fl
             yield Rect(round(x, 3), round(foot, 3), round(slot * _BAR_WIDTH, 3), round(height, 3), css_class)
 
 
-def outcomes_by_day(rows: Iterable[OutcomeRow], starts: Sequence[datetime]) -> Plot:
+def outcomes_by_day(rows: Iterable[Row], starts: Sequence[datetime]) -> Plot:
     """Plot deliveries by day and outcome.
 
     :param starts: the time at which each bar starts.
     """
     counted = [dict.fromkeys(OUTCOMES, 0) for _ in starts]
     for row in rows:
-        counted[to_int(row.bar)][outcome_for(str(row.status))] += to_int(row.delivery_count)
+        counted[to_int(row["bar"])][outcome_for(str(row["status"]))] += to_int(row["delivery_count"])
     return stacked_bars(
         [f"{start:%b} {start.day}" for start in starts], [list(day.values()) for day in counted], list(OUTCOMES)
     )
@@ -120,9 +120,9 @@ class PickupTimes:
     p90: str
 
 
-def pickup_histogram(rows: Iterable[PickupRow]) -> PickupTimes | None:
+def pickup_histogram(rows: Iterable[Row]) -> PickupTimes | None:
     """Plot the distribution of the times to pickup. None if nobody has picked up."""
-    pairs = ((parse_timestamp(row.sent_at), parse_timestamp(row.picked_up_at)) for row in rows)
+    pairs = ((parse_timestamp(row["sent_at"]), parse_timestamp(row["picked_up_at"])) for row in rows)
     took = sorted((picked_up - sent) / timedelta(seconds=1) for sent, picked_up in pairs if sent and picked_up)
     if not took:
         return None

@@ -1,36 +1,27 @@
-"""What the page reads from the warehouse."""
+"""What the page reads from the warehouse. Each statement is bounded by a time window, a key or a limit.
+
+Rows have values as the database drivers return them: a timestamp may be a datetime or ISO 8601 text, and JSON may be
+decoded. :mod:`.view_models` reads them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from threading import Lock
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from cachetools import TTLCache, cached
 from sqlalchemy import Table
 
-from outbound_transfer.protocol.models import COMPLETE
-from outbound_transfer.ui import statements
-from outbound_transfer.ui.cache import ResultCache
-from outbound_transfer.ui.filters import Filter, Position, bar_starts
+from outbound_transfer.protocol.models import COMPLETE, DRAFT
+from outbound_transfer.protocol.outcomes import IN_DOUBT
+from outbound_transfer.ui.filters import IN_FLIGHT, LEDGER_TERMINAL_STATUSES, WITH_ERROR, Filter, Position, bar_starts
 from outbound_transfer.ui.formatting import parse_timestamp
-from outbound_transfer.ui.rows import (
-    AllowanceRow,
-    CallRow,
-    CursorRow,
-    DeliveryRow,
-    FeedRow,
-    LeaseRow,
-    LedgerRecipientsRow,
-    OutcomeRow,
-    PickupRow,
-    PollRow,
-    RecipientRow,
-)
-from outbound_transfer.ui.sql import Schema
-from outbound_transfer.ui.statements import BATCH_SIZE, ESCAPE, MAX_ROWS
-from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.tables import (
     CALLS,
     DELIVERIES,
@@ -46,6 +37,59 @@ from outbound_transfer.warehouse.tables import (
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
 PAGE_SIZE: Final = 25
+
+#: The pickup times of this many of the latest deliveries are plotted.
+PICKUP_SAMPLE: Final = 1_000
+
+#: Maximum number of feeds, of deliveries of one task instance, and of recipients of one delivery.
+MAX_ROWS: Final = 250
+
+#: More rows than a table can have. Without a limit, PostgreSQL's planner merges the subselect into the outer query,
+#: takes each timestamp for a group of its own, and sorts them all.
+_NO_LIMIT: Final = 2**62
+
+#: Escapes the wildcards of a search.
+_ESCAPE: Final = "!"
+
+_TABLES: Final = (
+    DELIVERIES,
+    DELIVERY_RECIPIENTS,
+    CALLS,
+    KEY_ALLOWANCE,
+    POLL_LEASES,
+    TRANSFERS,
+    RECIPIENTS,
+    FEED_CURSOR,
+    FEED_POLLS,
+    REJECTED_LINES,
+)
+
+_COLUMNS: Final = (
+    "account", "transfer_id", "conn_id", "dag_id", "task_id", "run_id", "map_index", "try_number", "subject", "error",
+    "files", "size_bytes", "recipient_count", "created_at", "sent_at", "expires_at", "finished_at",
+)  # fmt: skip
+
+_TERMINAL: Final = ", ".join(f"'{status}'" for status in LEDGER_TERMINAL_STATUSES)
+
+# The ledger has what a delivery's own tasks saw; the transfers' table what the listing says. The newer one counts.
+# Nothing follows a terminal status, so only deliveries that may still change are joined.
+_WITH_LISTING: Final = (
+    "{deliveries} d LEFT JOIN {transfers} t ON t.[account] = d.[account] AND t.[transfer_id] = d.[transfer_id]"
+    f" AND d.[status] NOT IN ({_TERMINAL})"
+)
+_NEWER_STATUS: Final = (
+    f"CASE WHEN d.[status] IN ({_TERMINAL}) OR t.[status] IS NULL THEN d.[status]"
+    f" WHEN t.[status] IN ({_TERMINAL}) OR t.[seen_at] >= d.[updated_at] THEN t.[status] ELSE d.[status] END"
+)
+_MORE_PICKUPS: Final = (
+    "CASE WHEN t.[picked_up_count] > d.[picked_up_count] THEN t.[picked_up_count] ELSE d.[picked_up_count] END"
+)
+
+#: A row by its columns' names.
+Row: TypeAlias = dict[str, Any]
+
+#: Returns what is kept for a key, or computes it.
+Cache: TypeAlias = Callable[[Hashable, Callable[[], Any]], Any]
 
 
 class TaskKey(NamedTuple):
@@ -64,30 +108,16 @@ class AwaitedTransfer(NamedTuple):
     transfer_id: str
 
 
-_TABLES: Final = (
-    DELIVERIES,
-    DELIVERY_RECIPIENTS,
-    CALLS,
-    KEY_ALLOWANCE,
-    POLL_LEASES,
-    TRANSFERS,
-    RECIPIENTS,
-    FEED_CURSOR,
-    FEED_POLLS,
-    REJECTED_LINES,
-)
-
-
 @dataclass(frozen=True)
 class Recipients:
     """The recipients of some deliveries.
 
-    :ivar recorded: from the ledger.
-    :ivar listed: from the listing.
+    :ivar recorded: from the ledger: a row for each delivery, with JSON.
+    :ivar listed: from the listing: a row for each recipient, in order.
     """
 
-    recorded: list[LedgerRecipientsRow] = field(default_factory=list)
-    listed: list[RecipientRow] = field(default_factory=list)
+    recorded: list[Row] = field(default_factory=list)
+    listed: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -95,24 +125,29 @@ class Overview:
     """The rows of the page of all deliveries.
 
     :ivar tables: the tables that exist.
-    :ivar recipients: those of deliveries that not all have picked up.
-    :ivar outcomes: counts of all deliveries in the window.
+    :ivar outcomes: counts of all deliveries in the window, by bar of the chart (0 is the oldest) and status.
     :ivar deliveries: one page of them, newest first.
+    :ivar recipients: those of deliveries that not all have picked up.
     :ivar has_newer: whether there are newer deliveries than these.
     :ivar has_older: whether there are older ones.
+    :ivar pickups: pickups of the latest deliveries, with the time of the send.
+    :ivar feeds: of each account's event feed, the cursor, the last poll and the last loaded page.
+    :ivar calls: of the last hour by connection and minute: all, those answered 429, and those that failed otherwise.
+    :ivar allowances: what each key is granted; that of a connection's present key last.
+    :ivar leases: which triggerer polls for each key; that of a connection's present key last.
     """
 
     tables: frozenset[Table]
-    outcomes: list[OutcomeRow] = field(default_factory=list)
-    deliveries: list[DeliveryRow] = field(default_factory=list)
+    outcomes: list[Row] = field(default_factory=list)
+    deliveries: list[Row] = field(default_factory=list)
     recipients: Recipients = field(default_factory=Recipients)
     has_newer: bool = False
     has_older: bool = False
-    pickups: list[PickupRow] = field(default_factory=list)
-    feeds: list[FeedRow] = field(default_factory=list)
-    calls: list[CallRow] = field(default_factory=list)
-    allowances: list[AllowanceRow] = field(default_factory=list)
-    leases: list[LeaseRow] = field(default_factory=list)
+    pickups: list[Row] = field(default_factory=list)
+    feeds: list[Row] = field(default_factory=list)
+    calls: list[Row] = field(default_factory=list)
+    allowances: list[Row] = field(default_factory=list)
+    leases: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -124,9 +159,24 @@ class TaskDeliveries:
     """
 
     tables: frozenset[Table]
-    deliveries: list[DeliveryRow] = field(default_factory=list)
+    deliveries: list[Row] = field(default_factory=list)
     recipients: Recipients = field(default_factory=Recipients)
     awaited: str = ""
+
+
+def create_cache(seconds: float, max_entries: int = 64, clock: Callable[[], float] = time.monotonic) -> Cache:
+    """Return a function that keeps what it computes for a fixed time; several threads may call it.
+
+    It computes outside the lock, so a slow query blocks no other key. An error is not kept.
+
+    :param max_entries: maximum number of kept results. The least recently used is dropped first.
+    """
+
+    @cached(TTLCache(max_entries, seconds, timer=clock), key=lambda key, _: key, lock=Lock())
+    def get_or_compute(key: Hashable, compute: Callable[[], Any]) -> Any:  # noqa: ARG001
+        return compute()
+
+    return get_or_compute
 
 
 def overview(
@@ -134,40 +184,42 @@ def overview(
     wanted: Filter,
     readable: Collection[str],
     now: datetime,
-    cache: ResultCache,
+    cache: Cache,
     *,
     shows_recipients: bool = True,
 ) -> Overview:
     """Read everything that the page shows, over one connection.
 
     :param readable: ids of the DAGs whose deliveries the user may see.
-    :param cache: caches the counts behind the charts, which are expensive and change slowly.
+    :param cache: keeps the counts behind the charts, which are expensive and change slowly.
     """
     with warehouse.read() as tx:
-        queries = _Queries(warehouse, tx)
-        tables = queries.tables
+        reader = _Reader(warehouse, tx)
         shared = Overview(
-            tables,
-            feeds=queries.feeds(),
-            calls=queries.calls(now),
-            allowances=queries.allowances(),
-            leases=queries.leases(),
+            reader.tables,
+            feeds=reader.feeds(),
+            calls=reader.calls(now - timedelta(hours=1)),
+            allowances=reader.latest(KEY_ALLOWANCE, "[conn_id], [calls_per_minute], [reserved_until]"),
+            leases=reader.latest(POLL_LEASES, "[conn_id], [holder]"),
         )
-        if DELIVERIES not in tables:
-            return shared
         starts = bar_starts(wanted.days, now)
-        dags = queries.dags(starts[0], readable)
-        rows, has_newer, has_older = queries.page(wanted, starts[0], dags)
-        outcomes, pickups = cache.get_or_compute(
-            (tables, warehouse.qualified(DELIVERIES), *starts, *dags),
-            lambda: (queries.outcomes(starts, dags), queries.pickups(starts[0], dags)),
+        dags = reader.dags(starts[0], readable)
+        if not dags:
+            return shared
+        window = _Conditions(
+            f"d.[created_at] >= ? AND d.[dag_id] IN ({_marks(dags)})", (format_timestamp(starts[0]), *dags)
         )
-        unfinished = [row for row in rows if row.status != COMPLETE]
+        rows, has_newer, has_older = reader.page(wanted, window)
+        outcomes, pickups = cache(
+            (reader.tables, warehouse.qualified(DELIVERIES), *starts, *dags),
+            lambda: (reader.outcomes(starts, window), reader.pickups(window)),
+        )
+        unfinished = [row for row in rows if row["status"] != COMPLETE]
         return replace(
             shared,
             outcomes=outcomes,
             deliveries=rows,
-            recipients=queries.recipients(unfinished) if shows_recipients else Recipients(),
+            recipients=reader.recipients(unfinished) if shows_recipients else Recipients(),
             has_newer=has_newer,
             has_older=has_older,
             pickups=pickups,
@@ -188,24 +240,42 @@ def task_deliveries(
     :param find_awaited: finds out which transfer a task that has no deliveries waits for.
     """
     with warehouse.read() as tx:
-        queries = _Queries(warehouse, tx)
-        if DELIVERIES not in queries.tables:
-            return TaskDeliveries(queries.tables)
-        rows, awaited = queries.task_deliveries(task), None
+        reader = _Reader(warehouse, tx)
+        if DELIVERIES not in reader.tables:
+            return TaskDeliveries(reader.tables)
+        rows, awaited = reader.deliveries(_equal(task), MAX_ROWS), None
         if not rows and (awaited := find_awaited(task)):
-            rows = [row for row in queries.delivery(awaited) if row.dag_id in readable]
-        recipients = queries.recipients(rows) if shows_recipients else Recipients()
-        return TaskDeliveries(queries.tables, rows, recipients, awaited.transfer_id if awaited else "")
+            rows = [row for row in reader.deliveries(_equal(awaited), 1) if row["dag_id"] in readable]
+        recipients = reader.recipients(rows) if shows_recipients else Recipients()
+        return TaskDeliveries(reader.tables, rows, recipients, awaited.transfer_id if awaited else "")
 
 
-def row_position(row: DeliveryRow) -> Position | None:
-    """Return where a row stands in the list, for paging. None if it has no creation time."""
-    created = parse_timestamp(row.created_at)
-    return Position(format_timestamp(created), str(row.transfer_id)) if created else None
+def row_position(row: Row) -> Position | None:
+    """Return where a delivery stands in the list, for paging. None if it has no creation time."""
+    created = parse_timestamp(row["created_at"])
+    return Position(format_timestamp(created), str(row["transfer_id"])) if created else None
 
 
-class _Queries:
-    """Queries over one DB-API cursor.
+class _Conditions(NamedTuple):
+    """Conditions of deliveries ``d`` in the form that :meth:`.Warehouse.render` takes, and their parameters."""
+
+    sql: str
+    parameters: tuple[Any, ...]
+
+    def and_(self, sql: str, *parameters: Any) -> _Conditions:
+        return _Conditions(f"{self.sql} AND {sql}", (*self.parameters, *parameters))
+
+
+def _equal(key: TaskKey | AwaitedTransfer) -> _Conditions:
+    return _Conditions(" AND ".join(f"d.[{name}] = ?" for name in key._fields), tuple(key))
+
+
+def _marks(values: Collection[Any]) -> str:
+    return ", ".join("?" for _ in values)
+
+
+class _Reader:
+    """Runs the page's statements over one DB-API cursor.
 
     :ivar tables: the tables that exist.
     """
@@ -213,7 +283,10 @@ class _Queries:
     def __init__(self, warehouse: Warehouse, tx: Any) -> None:
         self._warehouse, self._tx = warehouse, tx
         self.tables = frozenset(table for table in _TABLES if self._exists(table))
-        self._schema = Schema.of(warehouse, self.tables)
+        is_listed = TRANSFERS in self.tables
+        self._source = _WITH_LISTING if is_listed else "{deliveries} d"
+        self._status = _NEWER_STATUS if is_listed else "d.[status]"
+        self._picked_up_count = _MORE_PICKUPS if is_listed else "d.[picked_up_count]"
 
     def _exists(self, table: Table) -> bool:
         if self._warehouse.dialect.exists is not None:
@@ -221,117 +294,152 @@ class _Queries:
         with self._warehouse.read() as tx:  # a failed check may make a cursor unusable
             return self._warehouse.table_exists(tx, table)
 
+    def _fetch(self, table: Table, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Return the rows of a query. Empty if ``table``, which it reads, does not exist."""
+        if table not in self.tables:
+            return []
+        self._warehouse.run(self._tx, statement, tuple(parameters))
+        names = [column[0] for column in self._tx.description]
+        return [dict(zip(names, row, strict=True)) for row in fetch_all(self._tx)]
+
     def dags(self, since: datetime, readable: Collection[str]) -> list[str]:
         """Return the ids of readable DAGs that have deliveries: far fewer than Airflow may have DAGs."""
-        rows = statements.dags(self._schema).fetch(self._tx, since=format_timestamp(since))
-        return sorted({row.dag_id for row in rows}.intersection(readable))
+        query = "SELECT DISTINCT [dag_id] FROM {deliveries} WHERE [created_at] >= ?"
+        rows = self._fetch(DELIVERIES, query, [format_timestamp(since)])
+        return sorted({row["dag_id"] for row in rows}.intersection(readable))
 
-    def outcomes(self, starts: Sequence[datetime], dags: list[str]) -> list[OutcomeRow]:
-        """Count deliveries by bar of the chart and status."""
-        query = statements.outcomes(self._schema, len(starts), len(dags))
-        edges = {f"start_{number}": format_timestamp(start) for number, start in enumerate(starts)}
-        return query.fetch(self._tx, **_window(starts[0], dags), **edges)
-
-    def page(self, wanted: Filter, since: datetime, dags: list[str]) -> tuple[list[DeliveryRow], bool, bool]:
-        """Return a page of deliveries, newest first, and whether there are newer and older ones."""
-        position = wanted.newer or wanted.older
-        direction = "newer" if wanted.newer else "older" if wanted.older else ""
-        query = statements.page(self._schema, len(dags), wanted.status, bool(wanted.search), direction)
-        rows = query.fetch(
-            self._tx,
-            **_window(since, dags),
-            pattern=_pattern(wanted.search),
-            created_at=position and position.created_at,
-            transfer_id=position and position.transfer_id,
-            limit=PAGE_SIZE + 1,
+    def deliveries(self, conditions: _Conditions, limit: int, order: str = "DESC") -> list[Row]:
+        """Return deliveries, newest first unless ``order`` is ``ASC``."""
+        return self._fetch(
+            DELIVERIES,
+            f"SELECT {', '.join(f'd.[{name}]' for name in _COLUMNS)}, {self._status} AS [status],"  # noqa: S608
+            f" {self._picked_up_count} AS [picked_up_count] FROM {self._source} WHERE {conditions.sql}"
+            f" ORDER BY d.[created_at] {order}, d.[transfer_id] {order} LIMIT {limit}",
+            conditions.parameters,
         )
+
+    def page(self, wanted: Filter, conditions: _Conditions) -> tuple[list[Row], bool, bool]:
+        """Return a page of deliveries, newest first, and whether there are newer and older ones."""
+        if wanted.status == WITH_ERROR:
+            conditions = conditions.and_("d.[error] IS NOT NULL")
+        elif wanted.status == IN_FLIGHT:
+            conditions = conditions.and_(f"{self._status} NOT IN (?, ?, {_TERMINAL})", DRAFT, IN_DOUBT)
+        elif wanted.status:
+            conditions = conditions.and_(f"{self._status} = ?", wanted.status)
+        if wanted.search:
+            searched = (f"LOWER(d.[{name}]) LIKE ? ESCAPE '{_ESCAPE}'" for name in ("transfer_id", "subject", "dag_id"))
+            conditions = conditions.and_(f"({' OR '.join(searched)})", *[_pattern(wanted.search)] * 3)
+        if position := wanted.newer or wanted.older:
+            sign = ">" if wanted.newer else "<"
+            # The first condition follows from the second one. An index helps with the first one alone.
+            conditions = conditions.and_(
+                f"d.[created_at] {sign}= ? AND (d.[created_at] {sign} ? OR d.[transfer_id] {sign} ?)",
+                position.created_at, position.created_at, position.transfer_id,
+            )  # fmt: skip
+        rows = self.deliveries(conditions, PAGE_SIZE + 1, "ASC" if wanted.newer else "DESC")
         has_more, rows = len(rows) > PAGE_SIZE, rows[:PAGE_SIZE]
         if wanted.newer:
             return rows[::-1], has_more, bool(rows)
         return rows, wanted.older is not None, has_more
 
-    def task_deliveries(self, task: TaskKey) -> list[DeliveryRow]:
-        """Return the deliveries of one task instance, newest first."""
-        return statements.task_deliveries(self._schema).fetch(self._tx, **task._asdict(), limit=MAX_ROWS)
+    def outcomes(self, starts: Sequence[datetime], conditions: _Conditions) -> list[Row]:
+        """Count deliveries by bar of the chart and status.
 
-    def delivery(self, awaited: AwaitedTransfer) -> list[DeliveryRow]:
-        """Return one delivery; none if the ledger does not have it."""
-        return statements.delivery(self._schema).fetch(self._tx, **awaited._asdict(), limit=1)
-
-    def recipients(self, deliveries: Sequence[DeliveryRow]) -> Recipients:
-        """Return the recipients of deliveries. Empty where they are not recorded."""
-        found = Recipients()
-        for start in range(0, len(deliveries), BATCH_SIZE):
-            batch = deliveries[start : start + BATCH_SIZE]
-            values = {
-                f"{name}_{number}": getattr(batch[min(number, len(batch) - 1)], name)
-                for name in ("account", "transfer_id")
-                for number in range(BATCH_SIZE)
-            }
-            if DELIVERY_RECIPIENTS in self.tables:
-                found.recorded.extend(statements.ledger_recipients(self._schema).fetch(self._tx, **values))
-            if RECIPIENTS in self.tables:
-                found.listed.extend(statements.recipients(self._schema).fetch(self._tx, **values))
-        return found
-
-    def pickups(self, since: datetime, dags: list[str]) -> list[PickupRow]:
-        """Return the pickups of the latest deliveries. Empty if recipients are not recorded."""
-        if RECIPIENTS not in self.tables:
-            return []
-        return statements.pickups(self._schema, len(dags)).fetch(self._tx, **_window(since, dags))
-
-    def feeds(self) -> list[FeedRow]:
-        """Return the state of each account's event feed."""
-        if FEED_CURSOR not in self.tables:
-            return []
-        rejected = self._rejected()
-        cursors = statements.cursors(self._schema).fetch(self._tx)
-        return [self._feed(row, rejected.get(row.account, 0)) for row in cursors]
-
-    def _feed(self, row: CursorRow, rejected_count: int) -> FeedRow:
-        poll, page = self._last_poll(row.account, is_loaded=False), self._last_poll(row.account, is_loaded=True)
-        return FeedRow(
-            account=row.account,
-            cursor=row.cursor,
-            updated_at=row.updated_at,
-            polled_at=poll.polled_at,
-            status=poll.status,
-            note=poll.note,
-            loaded_at=page.polled_at,
-            has_more=page.has_more,
-            rejected_count=rejected_count,
+        :param starts: where each bar starts.
+        """
+        bar, edges = _bar([format_timestamp(start) for start in starts], 0, len(starts))
+        return self._fetch(
+            DELIVERIES,
+            "SELECT [bar], [status], COUNT(*) AS [delivery_count]"  # noqa: S608
+            f" FROM (SELECT {bar} AS [bar], {self._status} AS [status] FROM {self._source} WHERE {conditions.sql}"
+            f" LIMIT {_NO_LIMIT}) counted GROUP BY [bar], [status]",
+            [*edges, *conditions.parameters],
         )
 
-    def _last_poll(self, account: str, *, is_loaded: bool) -> PollRow:
-        if FEED_POLLS not in self.tables:
-            return PollRow()
-        rows = statements.last_poll(self._schema, is_loaded).fetch(self._tx, account=account)
-        return rows[0] if rows else PollRow()
+    def pickups(self, conditions: _Conditions) -> list[Row]:
+        """Return the pickups of the latest deliveries. Empty if recipients are not listed."""
+        return self._fetch(
+            RECIPIENTS,
+            "SELECT s.[sent_at], r.[picked_up_at] FROM (SELECT d.[account], d.[transfer_id], d.[sent_at]"  # noqa: S608
+            f" FROM {{deliveries}} d WHERE {conditions.sql} AND d.[sent_at] IS NOT NULL"
+            f" ORDER BY d.[created_at] DESC LIMIT {PICKUP_SAMPLE}) s JOIN {{recipients}} r"
+            " ON r.[account] = s.[account] AND r.[transfer_id] = s.[transfer_id] WHERE r.[picked_up_at] IS NOT NULL",
+            conditions.parameters,
+        )
 
-    def _rejected(self) -> dict[str, int]:
-        if REJECTED_LINES not in self.tables:
-            return {}
-        rows = statements.rejected(self._schema).fetch(self._tx)
-        return {row.account: row.rejected_count for row in rows}
+    def recipients(self, deliveries: Sequence[Row]) -> Recipients:
+        """Return the recipients of deliveries, and of some that have the id of one and the account of another."""
+        if not deliveries:
+            return Recipients()
+        keys = [sorted({row[name] for row in deliveries}) for name in ("account", "transfer_id")]
+        where = f"WHERE [account] IN ({_marks(keys[0])}) AND [transfer_id] IN ({_marks(keys[1])})"
+        parameters = [*keys[0], *keys[1]]
+        return Recipients(
+            recorded=self._fetch(
+                DELIVERY_RECIPIENTS,
+                f"SELECT [account], [transfer_id], [recipients] FROM {{delivery_recipients}} {where}",  # noqa: S608
+                parameters,
+            ),
+            listed=self._fetch(
+                RECIPIENTS,
+                "SELECT [account], [transfer_id], [email], [name], [picked_up_at] FROM {recipients}"  # noqa: S608
+                f" {where} ORDER BY [account], [transfer_id], [position] LIMIT {MAX_ROWS * len(deliveries)}",
+                parameters,
+            ),
+        )
 
-    def calls(self, now: datetime) -> list[CallRow]:
-        """Count the calls of the last hour by connection and minute."""
-        if CALLS not in self.tables:
-            return []
-        return statements.calls(self._schema).fetch(self._tx, since=format_timestamp(now - timedelta(hours=1)))
+    def feeds(self) -> list[Row]:
+        """Return the cursor of each account's event feed, with its last poll, its last loaded page and its rejected
+        lines. What is not known is not in the row.
+        """
+        query = "SELECT [account], COUNT(*) AS [rejected_count] FROM {rejected_lines} GROUP BY [account]"
+        rejected = {row["account"]: row for row in self._fetch(REJECTED_LINES, query)}
+        query = f"SELECT [account], [cursor], [updated_at] FROM {{feed_cursor}} ORDER BY [account] LIMIT {MAX_ROWS}"  # noqa: S608
+        return [
+            row
+            | rejected.get(row["account"], {})
+            | self._last_poll(row["account"], "[polled_at], [status], [note]")
+            | self._last_poll(row["account"], "[polled_at] AS [loaded_at], [has_more]", "AND [cursor_to] IS NOT NULL")
+            for row in self._fetch(FEED_CURSOR, query)
+        ]
 
-    def allowances(self) -> list[AllowanceRow]:
-        return statements.allowances(self._schema).fetch(self._tx) if KEY_ALLOWANCE in self.tables else []
+    def _last_poll(self, account: str, columns: str, condition: str = "") -> Row:
+        query = (
+            f"SELECT {columns} FROM {{feed_polls}} WHERE [account] = ? AND [action] = 'poll' {condition}"  # noqa: S608
+            " ORDER BY [polled_at] DESC LIMIT 1"
+        )
+        rows = self._fetch(FEED_POLLS, query, [account])
+        return rows[0] if rows else {}
 
-    def leases(self) -> list[LeaseRow]:
-        return statements.leases(self._schema).fetch(self._tx) if POLL_LEASES in self.tables else []
+    def calls(self, since: datetime) -> list[Row]:
+        """Count calls by connection and minute."""
+        return self._fetch(
+            CALLS,
+            "SELECT [conn_id], [minute_at], SUM([call_count]) AS [made],"
+            " SUM(CASE WHEN [status] = 429 THEN [call_count] ELSE 0 END) AS [limited],"
+            " SUM(CASE WHEN [status] >= 500 OR [status] = 0 THEN [call_count] ELSE 0 END) AS [failed]"
+            " FROM {calls} WHERE [minute_at] > ? GROUP BY [conn_id], [minute_at] ORDER BY [conn_id], [minute_at]",
+            [format_timestamp(since)],
+        )
+
+    def latest(self, table: Table, columns: str) -> list[Row]:
+        """Return the rows of a table, the newest last."""
+        return self._fetch(table, f"SELECT {columns} FROM {{{table.name}}} ORDER BY [updated_at]")  # noqa: S608
+
+
+def _bar(starts: Sequence[str], first: int, last: int) -> tuple[str, list[str]]:
+    """Return the bar of a delivery as an expression, and its parameters.
+
+    It is found by binary search: databases share no functions for dates.
+    """
+    if last - first == 1:
+        return str(first), []
+    middle = (first + last) // 2
+    (before, edges_before), (after, edges_after) = _bar(starts, first, middle), _bar(starts, middle, last)
+    expression = f"CASE WHEN d.[created_at] < ? THEN {before} ELSE {after} END"
+    return expression, [starts[middle], *edges_before, *edges_after]
 
 
 def _pattern(search: str) -> str:
     """Return the LIKE pattern of texts that contain ``search``, character by character, in lower case."""
-    return "%" + re.sub(r"[!%_]", lambda match: ESCAPE + match[0], search.lower()) + "%"
-
-
-def _window(since: datetime, dags: Sequence[str]) -> dict[str, str]:
-    """Return the parameters of a window of time and of DAGs."""
-    return {"since": format_timestamp(since)} | {f"dag_{number}": dag_id for number, dag_id in enumerate(dags)}
+    return "%" + re.sub(r"[!%_]", lambda match: _ESCAPE + match[0], search.lower()) + "%"

@@ -18,8 +18,7 @@ from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui.filters import DELETED, LEDGER_TERMINAL_STATUSES
 from outbound_transfer.ui.formatting import DASH, format_duration, parse_timestamp
-from outbound_transfer.ui.queries import Recipients
-from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, LeaseRow, OutcomeRow
+from outbound_transfer.ui.queries import Recipients, Row
 from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 
 #: Seconds after which a feed that is not read is shown as behind. The service recommends a poll every 90 seconds.
@@ -131,7 +130,7 @@ class DeliveryView:
 
 
 def delivery_from_row(
-    row: DeliveryRow, web_urls: Mapping[str, str], recipients: Recipients | None = None, max_length: int = 200
+    row: Row, web_urls: Mapping[str, str], recipients: Recipients | None = None, max_length: int = 200
 ) -> DeliveryView:
     """Return a delivery as the templates show it.
 
@@ -139,49 +138,45 @@ def delivery_from_row(
     :param recipients: recipients of any deliveries; those of this one are shown.
     :param max_length: maximum length of the subject.
     """
-    run_path = f"dags/{quote(str(row.dag_id), safe='')}/runs/{quote(str(row.run_id), safe='')}"
-    map_index, has_draft = to_int(row.map_index), row.status != FAILED
+    dag_id, run_id, task_id = (quote(str(row[name]), safe="") for name in ("dag_id", "run_id", "task_id"))
+    run_path = f"dags/{dag_id}/runs/{run_id}"
+    map_index, has_draft = to_int(row["map_index"]), row["status"] != FAILED
     return DeliveryView(
-        transfer_id=clean(row.transfer_id) if has_draft else "",
-        conn_id=clean(row.conn_id),
-        dag_id=clean(row.dag_id, 250),
-        task_id=clean(row.task_id, 250),
-        run_id=clean(row.run_id, 250),
+        transfer_id=clean(row["transfer_id"]) if has_draft else "",
+        conn_id=clean(row["conn_id"]),
+        dag_id=clean(row["dag_id"], 250),
+        task_id=clean(row["task_id"], 250),
+        run_id=clean(row["run_id"], 250),
         map_index=map_index,
-        try_number=to_int(row.try_number),
-        subject=clean(row.subject, max_length),
-        status=clean(row.status, 40),
-        error=clean(row.error or "", 500),
-        files=parse_files(row.files),
-        size=format_bytes(to_int(row.size_bytes)),
-        recipient_count=to_int(row.recipient_count),
-        picked_up_count=to_int(row.picked_up_count),
-        created_at=parse_timestamp(row.created_at),
-        sent_at=parse_timestamp(row.sent_at),
-        expires_at=parse_timestamp(row.expires_at),
-        finished_at=parse_timestamp(row.finished_at),
+        try_number=to_int(row["try_number"]),
+        subject=clean(row["subject"], max_length),
+        status=clean(row["status"], 40),
+        error=clean(row["error"] or "", 500),
+        files=parse_files(row["files"]),
+        size=format_bytes(to_int(row["size_bytes"])),
+        recipient_count=to_int(row["recipient_count"]),
+        picked_up_count=to_int(row["picked_up_count"]),
+        created_at=parse_timestamp(row["created_at"]),
+        sent_at=parse_timestamp(row["sent_at"]),
+        expires_at=parse_timestamp(row["expires_at"]),
+        finished_at=parse_timestamp(row["finished_at"]),
         run_path=run_path,
-        task_path=f"{run_path}/tasks/{quote(str(row.task_id), safe='')}" + _mapped(map_index),
-        web_url=(has_draft and transfer_url(web_urls.get(str(row.conn_id), ""), row.transfer_id)) or None,
+        task_path=f"{run_path}/tasks/{task_id}" + (f"/mapped/{map_index}" if map_index >= 0 else ""),
+        web_url=(has_draft and transfer_url(web_urls.get(str(row["conn_id"]), ""), row["transfer_id"])) or None,
         recipients=recipients_of(row, recipients) if recipients else (),
     )
 
 
-def _mapped(map_index: int) -> str:
-    return f"/mapped/{map_index}" if map_index >= 0 else ""
-
-
-def recipients_of(delivery: DeliveryRow, recipients: Recipients) -> tuple[RecipientView, ...]:
+def recipients_of(delivery: Row, recipients: Recipients) -> tuple[RecipientView, ...]:
     """Return a delivery's recipients as the templates show them: those of the ledger, with the newer pickups of the
     listing; or those of the listing.
     """
-    key = (delivery.account, delivery.transfer_id)
-    listed = [_recipient(row.email, row.name, row.picked_up_at) for row in recipients.listed if row[:2] == key]
+    listed = [_recipient(row) for row in recipients.listed if _is_of(delivery, row)]
     recorded = [
-        _recipient(each.get("email"), each.get("name"), each.get("picked_up_at"))
+        _recipient(each)
         for row in recipients.recorded
-        if row[:2] == key
-        for each in parse_list(row.recipients)
+        if _is_of(delivery, row)
+        for each in parse_list(row["recipients"])
     ]
     pickups = {(at, each.email): each.picked_up_at for at, each in enumerate(listed)}
     return tuple(
@@ -190,8 +185,14 @@ def recipients_of(delivery: DeliveryRow, recipients: Recipients) -> tuple[Recipi
     )
 
 
-def _recipient(email: Any, name: Any, picked_up_at: Any) -> RecipientView:
-    return RecipientView(clean(email), clean(name) if name and name != email else "", parse_timestamp(picked_up_at))
+def _is_of(delivery: Row, row: Row) -> bool:
+    return all(row[name] == delivery[name] for name in ("account", "transfer_id"))
+
+
+def _recipient(row: Row) -> RecipientView:
+    email, name = row.get("email"), row.get("name")
+    picked_up_at = parse_timestamp(row.get("picked_up_at"))
+    return RecipientView(clean(email), clean(name) if name and name != email else "", picked_up_at)
 
 
 def to_int(value: Any) -> int:
@@ -242,22 +243,22 @@ class FeedView:
         return self.has_more or self.lag is None or self.lag > MAX_FEED_LAG
 
 
-def feed_from_row(row: FeedRow, now: datetime) -> FeedView:
+def feed_from_row(row: Row, now: datetime) -> FeedView:
     """Return the state of a feed as the templates show it."""
-    loaded_at = parse_timestamp(row.loaded_at)
+    loaded_at, has_more, status = parse_timestamp(row.get("loaded_at")), row.get("has_more"), row.get("status")
     # After a page with has_more = False, everything that the feed had was loaded. Rows from before polls were logged
     # have no such page.
-    caught_up_at = loaded_at if row.has_more in (0, False) else None
-    since = caught_up_at or loaded_at or parse_timestamp(row.updated_at)
+    caught_up_at = loaded_at if has_more in (0, False) else None
+    since = caught_up_at or loaded_at or parse_timestamp(row["updated_at"])
     return FeedView(
-        name=clean(row.account),
-        cursor=to_int(row.cursor),
-        polled_at=parse_timestamp(row.polled_at),
-        status="no response" if row.status is None else str(to_int(row.status)),
-        note=clean(row.note or "", 500),
-        has_more=bool(row.has_more),
+        name=clean(row["account"]),
+        cursor=to_int(row["cursor"]),
+        polled_at=parse_timestamp(row.get("polled_at")),
+        status="no response" if status is None else str(to_int(status)),
+        note=clean(row.get("note") or "", 500),
+        has_more=bool(has_more),
         lag=(now - since).total_seconds() if since else None,
-        rejected=to_int(row.rejected_count),
+        rejected=to_int(row.get("rejected_count")),
     )
 
 
@@ -286,16 +287,16 @@ class ConnectionCalls:
 
 
 def calls_by_connection(
-    rows: Iterable[CallRow], allowances: Iterable[AllowanceRow], leases: Iterable[LeaseRow], now: datetime
+    rows: Iterable[Row], allowances: Iterable[Row], leases: Iterable[Row], now: datetime
 ) -> list[ConnectionCalls]:
     """Return the calls of each connection.
 
     :param rows: ordered by connection.
     :param allowances: the last of a connection counts, as of ``leases``.
     """
-    grouped = groupby(rows, key=lambda row: str(row.conn_id))
-    by_conn_id = {str(row.conn_id): row for row in allowances}
-    holders = {str(row.conn_id): row.holder for row in leases}
+    grouped = groupby(rows, key=lambda row: str(row["conn_id"]))
+    by_conn_id = {str(row["conn_id"]): row for row in allowances}
+    holders = {str(row["conn_id"]): row["holder"] for row in leases}
     return [
         _connection_calls(conn_id, list(own), by_conn_id.get(conn_id), holders.get(conn_id), now)
         for conn_id, own in grouped
@@ -303,31 +304,31 @@ def calls_by_connection(
 
 
 def _connection_calls(
-    conn_id: str, rows: list[CallRow], allowance: AllowanceRow | None, holder: str | None, now: datetime
+    conn_id: str, rows: list[Row], allowance: Row | None, holder: str | None, now: datetime
 ) -> ConnectionCalls:
-    reserved_until = parse_timestamp(allowance.reserved_until) if allowance else None
+    reserved_until = parse_timestamp(allowance["reserved_until"]) if allowance else None
     minutes = [0] * 60
     this_minute = now.replace(second=0, microsecond=0)
     for row in rows:
-        started = parse_timestamp(row.minute_at)
+        started = parse_timestamp(row["minute_at"])
         ago = int((this_minute - started).total_seconds() // 60) if started else -1
         if 0 <= ago < 60:
-            minutes[59 - ago] += to_int(row.made)
+            minutes[59 - ago] += to_int(row["made"])
     return ConnectionCalls(
         conn_id=clean(conn_id),
-        calls=sum(to_int(row.made) for row in rows),
-        limited=sum(to_int(row.limited) for row in rows),
-        failed=sum(to_int(row.failed) for row in rows),
+        calls=sum(to_int(row["made"]) for row in rows),
+        limited=sum(to_int(row["limited"]) for row in rows),
+        failed=sum(to_int(row["failed"]) for row in rows),
         minutes=tuple(minutes),
-        limit=(to_int(allowance.calls_per_minute) if allowance else 0) or DEFAULT_CALLS_PER_MINUTE,
+        limit=(to_int(allowance["calls_per_minute"]) if allowance else 0) or DEFAULT_CALLS_PER_MINUTE,
         reserved_ahead=max((reserved_until - now).total_seconds(), 0.0) if reserved_until else None,
         polled_by=clean((holder or "").partition(":")[0]),
     )
 
 
-def totals(rows: Iterable[OutcomeRow]) -> dict[str, int]:
+def totals(rows: Iterable[Row]) -> dict[str, int]:
     """Count deliveries by outcome."""
     counted = dict.fromkeys(OUTCOMES, 0)
     for row in rows:
-        counted[outcome_for(str(row.status))] += to_int(row.delivery_count)
+        counted[outcome_for(str(row["status"]))] += to_int(row["delivery_count"])
     return counted

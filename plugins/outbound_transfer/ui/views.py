@@ -1,26 +1,47 @@
-"""Renders the two pages from what was read."""
+"""The two pages: each reads the warehouse of Airflow's configuration and renders its template. Call them in threads."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from datetime import datetime
+from typing import Final
 
 from fastapi import Response
 
+from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.airflow_compat.xcoms import read_xcom
+from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.ledger.config import LedgerConfig, load_config, open_ledger
+from outbound_transfer.links.transfer import AWAITED_KEY
 from outbound_transfer.protocol.wording import clean
-from outbound_transfer.ui import charts, rendering, view_models
+from outbound_transfer.ui import charts, queries, view_models
 from outbound_transfer.ui.filters import CHOICES, DAYS_PER_BAR, IN_FLIGHT, REFRESH_SECONDS, Filter, bar_starts
-from outbound_transfer.ui.queries import Overview, TaskDeliveries, row_position
-from outbound_transfer.ui.repository import QueryResult
+from outbound_transfer.ui.queries import AwaitedTransfer, Cache, Row, TaskKey, row_position
+from outbound_transfer.ui.rendering import render_page
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, RECIPIENTS
 
+#: Seconds to wait for DuckDB's file: less than a page waits, so that the page can show the error.
+_LOCK_TIMEOUT: Final = 2.0
 
-def deliveries_page(result: QueryResult, wanted: Filter, now: datetime) -> Response:
-    """Render the page of all deliveries."""
-    rows: Overview = result.rows
-    conn_id = result.ledger_conn_id
-    first, last = (row_position(rows.deliveries[at]) if rows.deliveries else None for at in (0, -1))
-    return rendering.render_page(
+
+class NotConfigured(Exception):
+    """No ledger is configured. The message says how to configure one."""
+
+
+def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, cache: Cache) -> Response:
+    """Render the page of all deliveries: see :func:`.queries.overview`.
+
+    :raises NotConfigured: no ledger is configured.
+    """
+    config = _load_config()
+    warehouse = open_ledger(config, _LOCK_TIMEOUT)
+    found = queries.overview(warehouse, wanted, readable, now, cache, shows_recipients=config.shows_recipients)
+    web_urls = _web_urls(found.deliveries)
+    first, last = (row_position(found.deliveries[at]) if found.deliveries else None for at in (0, -1))
+    place = f"the database of connection '{clean(config.conn_id)}'"
+    return render_page(
         "deliveries.html",
         now=now,
         wanted=wanted,
@@ -28,39 +49,77 @@ def deliveries_page(result: QueryResult, wanted: Filter, now: datetime) -> Respo
         windows=DAYS_PER_BAR,
         choices=CHOICES,
         in_flight=IN_FLIGHT,
-        has_ledger=DELIVERIES in rows.tables,
-        has_calls=CALLS in rows.tables,
-        has_recipients=RECIPIENTS in rows.tables,
-        ledger=f"the database of connection '{clean(conn_id)}'"
-        if conn_id
-        else f"the file {LOCAL_FILE} in AIRFLOW_HOME",
-        local_file="" if conn_id else LOCAL_FILE,
-        deliveries=[view_models.delivery_from_row(row, result.web_urls, rows.recipients) for row in rows.deliveries],
-        newer=first if rows.has_newer else None,
-        older=last if rows.has_older else None,
+        has_ledger=DELIVERIES in found.tables,
+        has_calls=CALLS in found.tables,
+        has_recipients=RECIPIENTS in found.tables,
+        ledger=place if config.conn_id else f"the file {LOCAL_FILE} in AIRFLOW_HOME",
+        local_file="" if config.conn_id else LOCAL_FILE,
+        deliveries=[view_models.delivery_from_row(row, web_urls, found.recipients) for row in found.deliveries],
+        newer=first if found.has_newer else None,
+        older=last if found.has_older else None,
         outcomes=view_models.OUTCOMES,
-        totals=view_models.totals(rows.outcomes),
-        by_day=charts.outcomes_by_day(rows.outcomes, bar_starts(wanted.days, now)),
-        pickup_times=charts.pickup_histogram(rows.pickups),
-        feeds=[view_models.feed_from_row(row, now) for row in rows.feeds],
+        totals=view_models.totals(found.outcomes),
+        by_day=charts.outcomes_by_day(found.outcomes, bar_starts(wanted.days, now)),
+        pickup_times=charts.pickup_histogram(found.pickups),
+        feeds=[view_models.feed_from_row(row, now) for row in found.feeds],
         connections=[
             (each, charts.calls_sparkline(each.minutes, each.limit))
-            for each in view_models.calls_by_connection(rows.calls, rows.allowances, rows.leases, now)
+            for each in view_models.calls_by_connection(found.calls, found.allowances, found.leases, now)
         ],
     )
 
 
-def task_page(result: QueryResult, now: datetime) -> Response:
-    """Render the deliveries of one task instance."""
-    rows: TaskDeliveries = result.rows
-    return rendering.render_page(
+def task_page(task: TaskKey, readable: Collection[str], now: datetime) -> Response:
+    """Render the deliveries of one task instance: see :func:`.queries.task_deliveries`.
+
+    :raises NotConfigured: no ledger is configured.
+    """
+    config = _load_config()
+    warehouse = open_ledger(config, _LOCK_TIMEOUT)
+    found = queries.task_deliveries(warehouse, task, readable, _find_awaited, shows_recipients=config.shows_recipients)
+    web_urls = _web_urls(found.deliveries)
+    return render_page(
         "task.html",
         now=now,
         refresh=0,
-        has_ledger=DELIVERIES in rows.tables,
-        awaited=clean(rows.awaited),
+        has_ledger=DELIVERIES in found.tables,
+        awaited=clean(found.awaited),
         deliveries=[
-            view_models.delivery_from_row(row, result.web_urls, rows.recipients, max_length=2_000)
-            for row in rows.deliveries
+            view_models.delivery_from_row(row, web_urls, found.recipients, max_length=2_000) for row in found.deliveries
         ],
     )
+
+
+def _load_config() -> LedgerConfig:
+    if config := load_config():
+        return config
+    raise NotConfigured(
+        "Set ledger_conn_id in the section [outbound_transfer] of Airflow's configuration, or "
+        "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID in its environment, to a connection of your SQL "
+        "warehouse, for workers, triggerer and API server alike. The operators then record every delivery "
+        "there, and this page shows them. Without it, deliveries are shown only where all of Airflow runs on "
+        "one machine: with its SQLite database airflow.db in AIRFLOW_HOME and the LocalExecutor, and unless "
+        "default_ledger is False."
+    )
+
+
+def _find_awaited(task: TaskKey) -> AwaitedTransfer | None:
+    """Return the transfer that a sensor waits for, as it has told Airflow; None if the task is no such sensor."""
+    found = read_xcom(AWAITED_KEY, **task._asdict())
+    awaited = found if isinstance(found, dict) else {}
+    account, transfer_id = awaited.get("account"), awaited.get("transfer_id")
+    if isinstance(account, str) and isinstance(transfer_id, str) and "\0" not in account + transfer_id:
+        return AwaitedTransfer(account, transfer_id)
+    return None
+
+
+def _web_urls(rows: Iterable[Row]) -> dict[str, str]:
+    return {conn_id: _web_url(conn_id) for conn_id in {str(row["conn_id"]) for row in rows}}
+
+
+def _web_url(conn_id: str) -> str:
+    """Return the connection's ``web_url``, or its address. Empty if the connection does not exist."""
+    with suppress(Exception):  # any secrets backend may fail in its own way; the page works without links
+        settings = settings_from_connection(BaseHook.get_connection(conn_id))
+        return settings.web_url or settings.base_url
+    return ""

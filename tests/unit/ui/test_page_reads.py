@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from outbound_transfer.ui.cache import ResultCache
+from outbound_transfer.ui.queries import create_cache
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from support.timeouts import TEST_TIMEOUT
 
@@ -94,27 +94,27 @@ def test_a_read_may_outlive_its_loop() -> None:
 
 def test_results_are_cached_for_their_time() -> None:
     now, made = [0.0], []
-    cache = ResultCache(20, max_entries=2, clock=lambda: now[0])
+    cache = create_cache(20, max_entries=2, clock=lambda: now[0])
 
     def make() -> int:
         made.append(now[0])
         return len(made)
 
-    assert [cache.get_or_compute("a", make), cache.get_or_compute("a", make), cache.get_or_compute("b", make)] == [
+    assert [cache("a", make), cache("a", make), cache("b", make)] == [
         1,
         1,
         2,
     ]
     now[0] = 19.9
-    assert cache.get_or_compute("a", make) == 1
+    assert cache("a", make) == 1
     now[0] = 20.0
-    assert cache.get_or_compute("a", make) == 3
-    cache.get_or_compute("c", make)  # "b" was the oldest
-    assert (cache.get_or_compute("a", make), cache.get_or_compute("b", make)) == (3, 5)
+    assert cache("a", make) == 3
+    cache("c", make)  # "b" was the oldest
+    assert (cache("a", make), cache("b", make)) == (3, 5)
 
 
 def test_error_is_not_cached() -> None:
-    cache = ResultCache(20)
+    cache = create_cache(20)
     with pytest.raises(ZeroDivisionError):
-        cache.get_or_compute("a", lambda: 1 // 0)
-    assert cache.get_or_compute("a", lambda: 1) == 1
+        cache("a", lambda: 1 // 0)
+    assert cache("a", lambda: 1) == 1

@@ -15,8 +15,7 @@ from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui import charts, view_models
 from outbound_transfer.ui.filters import DAYS_PER_BAR, Filter, Position, bar_starts, parse_filter
 from outbound_transfer.ui.formatting import format_duration, parse_timestamp
-from outbound_transfer.ui.queries import row_position
-from outbound_transfer.ui.rows import AllowanceRow, CallRow, DeliveryRow, FeedRow, LeaseRow, OutcomeRow, PickupRow
+from outbound_transfer.ui.queries import Row, row_position
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
 NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=timezone.utc)
@@ -97,22 +96,21 @@ def test_the_bars_cover_the_window_and_end_today(days: int) -> None:
 # --------------------------------------------------------------------------------------------------------------- rows
 
 
-def row(**values: Any) -> DeliveryRow:
-    named: dict[str, Any] = {
+def row(**values: Any) -> Row:
+    return {
         "account": "account.example.com", "transfer_id": "t1", "conn_id": "c", "dag_id": "d", "task_id": "t",
         "run_id": "r", "map_index": -1, "try_number": 1, "subject": "Report", "status": "pending", "error": None,
         "files": "[]", "size_bytes": 0, "recipient_count": 2, "picked_up_count": 1,
         "created_at": "2026-03-10T11:00:00.000000Z",
         "sent_at": "2026-03-10T11:30:15.000000Z", "expires_at": "2026-03-11T11:30:15.000000Z", "finished_at": None,
     } | values  # fmt: skip
-    return DeliveryRow(**named)
 
 
 def test_a_delivery() -> None:
     found = view_models.delivery_from_row(row(), {})
     assert found.web_url is None
-    assert view_models.delivery_from_row(row(), {row().conn_id: "https://account.example.com"}).web_url == (
-        f"https://account.example.com/transfers/{row().transfer_id}"
+    assert view_models.delivery_from_row(row(), {row()["conn_id"]: "https://account.example.com"}).web_url == (
+        f"https://account.example.com/transfers/{row()['transfer_id']}"
     )
     assert (found.age(NOW), found.expiry(NOW), found.is_open, found.expires_within_a_day(NOW)) == (
         "1 h",
@@ -150,44 +148,52 @@ def test_files_of_any_driver(files: Any, expected: tuple[view_models.FileView, .
     assert view_models.parse_files(files) == expected
 
 
-FEED_ROW = FeedRow(
-    account="account.example.com", cursor=42, updated_at="2026-03-10T12:00:00.000000Z",
-    polled_at="2026-03-10T12:29:15.000000Z", status=200, note=None, loaded_at="2026-03-10T12:29:15.000000Z",
-    has_more=False, rejected_count=3,
-)  # fmt: skip
+CURSOR: Row = {"account": "account.example.com", "cursor": 42, "updated_at": "2026-03-10T12:00:00.000000Z"}
+FEED: Row = CURSOR | {
+    "polled_at": "2026-03-10T12:29:15.000000Z", "status": 200, "note": None,
+    "loaded_at": "2026-03-10T12:29:15.000000Z", "has_more": False, "rejected_count": 3,
+}  # fmt: skip
 
 
 def test_a_feed() -> None:
-    found = view_models.feed_from_row(FEED_ROW, NOW)
+    found = view_models.feed_from_row(FEED, NOW)
     assert (found.lag, found.is_late, found.status, found.rejected, found.cursor) == (60, False, "200", 3, 42)
 
 
 def test_a_feed_with_more_to_read_is_late() -> None:
-    assert view_models.feed_from_row(FEED_ROW._replace(has_more=1, rejected_count=0), NOW).is_late
+    assert view_models.feed_from_row(FEED | {"has_more": 1, "rejected_count": 0}, NOW).is_late
 
 
 def test_a_feed_that_was_never_polled_since_there_is_a_log() -> None:
-    unlogged = FEED_ROW._replace(polled_at=None, status=None, loaded_at=None, has_more=None, rejected_count=0)
-    found = view_models.feed_from_row(unlogged, NOW)
+    found = view_models.feed_from_row(CURSOR, NOW)
     assert (found.lag, found.polled_at, found.status) == (1_815, None, "no response")
     assert found.is_late
 
 
 def test_the_calls_of_an_hour() -> None:
     rows = [
-        CallRow("a", "2026-03-10T12:30:00.000000Z", 5, 1, 0),
-        CallRow("a", "2026-03-10T11:31:00.000000Z", 7, 0, 2),
-        CallRow("a", "2026-03-10T11:30:00.000000Z", 100, 0, 0),
-        CallRow("b", "junk", 1, 0, 0),
+        {"conn_id": conn_id, "minute_at": minute_at, "made": made, "limited": limited, "failed": failed}
+        for conn_id, minute_at, made, limited, failed in (
+            ("a", "2026-03-10T12:30:00.000000Z", 5, 1, 0),
+            ("a", "2026-03-10T11:31:00.000000Z", 7, 0, 2),
+            ("a", "2026-03-10T11:30:00.000000Z", 100, 0, 0),
+            ("b", "junk", 1, 0, 0),
+        )
     ]
-    allowances = [AllowanceRow("b", 60, None), AllowanceRow("b", 300, format_timestamp(NOW + timedelta(seconds=90)))]
-    a, b = view_models.calls_by_connection(
-        rows, allowances, [LeaseRow("a", None), LeaseRow("b", "triggerer-1:77:0f")], NOW
-    )
+    allowances = [
+        {"conn_id": "b", "calls_per_minute": granted, "reserved_until": until}
+        for granted, until in ((60, None), (300, format_timestamp(NOW + timedelta(seconds=90))))
+    ]
+    leases: list[Row] = [{"conn_id": "a", "holder": None}, {"conn_id": "b", "holder": "triggerer-1:77:0f"}]
+    a, b = view_models.calls_by_connection(rows, allowances, leases, NOW)
     assert (a.minutes[-1], a.minutes[0], sum(a.minutes), a.limited, a.failed, a.busiest) == (5, 7, 12, 1, 2, 7)
     assert (b.conn_id, b.calls, b.busiest) == ("b", 1, 0)
     assert [(one.limit, one.reserved_ahead) for one in (a, b)] == [(60, None), (300, 90.0)]
     assert (a.polled_by, b.polled_by) == ("", "triggerer-1")
+
+
+def outcome(bar: int, status: str, count: int) -> Row:
+    return {"bar": bar, "status": status, "delivery_count": count}
 
 
 def test_totals_by_outcome_lose_nothing() -> None:
@@ -204,7 +210,7 @@ def test_totals_by_outcome_lose_nothing() -> None:
         "failed",
         "in doubt",
     )
-    rows = [OutcomeRow(0, status, 10**at) for at, status in enumerate(statuses)]
+    rows = [outcome(0, status, 10**at) for at, status in enumerate(statuses)]
     assert view_models.totals(rows) == {
         "complete": 1_000, "in-flight": 100_000_110, "expired": 10_000, "canceled": 11_100_000, "draft": 1,
         "failed": 10**9, "in-doubt": 10**10,
@@ -245,10 +251,10 @@ def test_deliveries_by_day() -> None:
     starts = bar_starts(7, NOW)
     plot = charts.outcomes_by_day(
         [
-            OutcomeRow(0, "complete", 4),
-            OutcomeRow(0, "pending", 1),
-            OutcomeRow(6, "discarded", 1),
-            OutcomeRow(6, "deleted", 1),
+            outcome(0, "complete", 4),
+            outcome(0, "pending", 1),
+            outcome(6, "discarded", 1),
+            outcome(6, "deleted", 1),
         ],
         starts,
     )
@@ -260,7 +266,7 @@ def test_deliveries_by_day() -> None:
 def test_times_to_pickup() -> None:
     sent = "2026-03-01T00:00:00.000000Z"
     picked = ["2026-03-01T00:04:00Z"] * 2 + ["2026-03-01T02:00:00Z"] * 7 + ["2026-03-09T00:00:00Z", "junk"]
-    times = charts.pickup_histogram(PickupRow(sent, each) for each in picked)
+    times = charts.pickup_histogram({"sent_at": sent, "picked_up_at": each} for each in picked)
     assert times is not None
     assert (times.median, times.p90, times.plot.total) == ("2 h", "2 h", 10)
     counted = {bar.label: bar.total for bar in times.plot.bars if bar.total}
@@ -268,7 +274,7 @@ def test_times_to_pickup() -> None:
 
 
 def test_no_pickups() -> None:
-    assert charts.pickup_histogram([PickupRow(None, None)]) is None
+    assert charts.pickup_histogram([{"sent_at": None, "picked_up_at": None}]) is None
 
 
 def test_calls_over_the_limit_stand_out() -> None:
