@@ -71,14 +71,17 @@ def axis_limit(value: int) -> int:
         scale *= 10
 
 
-def stacked_bars(labels: Sequence[str], values: Sequence[Sequence[int]], css_classes: Sequence[str]) -> Plot:
+def stacked_bars(
+    labels: Sequence[str], values: Sequence[Sequence[int]], css_classes: Sequence[str], top: int | None = None
+) -> Plot:
     """Plot stacked bars.
 
     :param labels: one label for each bar.
     :param values: the values of each bar, in the order of ``css_classes``.
     :param css_classes: class of each part; the first one is at the bottom.
+    :param top: the value at the upper edge; default: a round one.
     """
-    top = axis_limit(max((sum(each) for each in values), default=0))
+    top = top or axis_limit(max((sum(each) for each in values), default=0))
     slot = 100 / max(1, len(labels))
     return Plot(
         tuple(
@@ -143,11 +146,5 @@ def pickup_histogram(rows: Iterable[Row]) -> PickupTimes | None:
 
 def calls_sparkline(values: Sequence[int], limit: int) -> Plot:
     """Plot calls by minute. ``top`` is at least ``limit``, so that charts of several connections compare."""
-    slot = 100 / len(values)
-    top = max(limit, *values)
-    parts = [
-        Rect(round(number * slot, 3), round(100 - 100 * value / top, 3), round(slot * 0.8, 3),
-             round(100 * value / top, 3), "limited" if value > limit else "time")
-        for number, value in enumerate(values)
-    ]  # fmt: skip
-    return Plot((Bar("calls", tuple(values), tuple(parts)),), top)
+    stacks = [(0, value) if value > limit else (value, 0) for value in values]
+    return stacked_bars([""] * len(values), stacks, ("time", "limited"), top=max(limit, *values))

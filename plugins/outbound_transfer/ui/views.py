@@ -54,17 +54,17 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, ca
         has_recipients=RECIPIENTS in found.tables,
         ledger=place if config.conn_id else f"the file {LOCAL_FILE} in AIRFLOW_HOME",
         local_file="" if config.conn_id else LOCAL_FILE,
-        deliveries=[view_models.delivery_from_row(row, web_urls, found.recipients) for row in found.deliveries],
+        deliveries=[view_models.show_delivery(row, now, web_urls, found.recipients) for row in found.deliveries],
         newer=first if found.has_newer else None,
         older=last if found.has_older else None,
         outcomes=view_models.OUTCOMES,
         totals=view_models.totals(found.outcomes),
         by_day=charts.outcomes_by_day(found.outcomes, bar_starts(wanted.days, now)),
         pickup_times=charts.pickup_histogram(found.pickups),
-        feeds=[view_models.feed_from_row(row, now) for row in found.feeds],
+        feeds=[view_models.show_feed(row, now) for row in found.feeds],
         connections=[
-            (each, charts.calls_sparkline(each.minutes, each.limit))
-            for each in view_models.calls_by_connection(found.calls, found.allowances, found.leases, now)
+            (each, charts.calls_sparkline(each["minutes"], each["limit"]))
+            for each in view_models.show_calls(found.calls, found.allowances, found.leases, now)
         ],
     )
 
@@ -85,7 +85,8 @@ def task_page(task: TaskKey, readable: Collection[str], now: datetime) -> Respon
         has_ledger=DELIVERIES in found.tables,
         awaited=clean(found.awaited),
         deliveries=[
-            view_models.delivery_from_row(row, web_urls, found.recipients, max_length=2_000) for row in found.deliveries
+            view_models.show_delivery(row, now, web_urls, found.recipients, max_subject_length=2_000)
+            for row in found.deliveries
         ],
     )
 

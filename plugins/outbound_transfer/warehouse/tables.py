@@ -21,12 +21,10 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    cast,
-    func,
 )
 from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, LONGTEXT
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
-from sqlalchemy.sql.elements import BindParameter, ColumnElement, quoted_name
+from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.types import TypeEngine
 
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
@@ -46,15 +44,6 @@ def _key_text(length: int) -> TypeEngine[Any]:
     return _type(String(length), postgresql=Text(), duckdb=Text(), sqlite=Text())
 
 
-class _UtcDatetime(DATETIME):
-    """A DATETIME of MySQL, in UTC. It takes no text that ends with a zone, as parameters do."""
-
-    cache_ok = True
-
-    def bind_expression(self, bindvalue: BindParameter[Any]) -> ColumnElement[Any]:
-        return cast(func.left(bindvalue, 26), DATETIME(fsp=6))
-
-
 TEXT: Final = _type(Text(), mysql=LONGTEXT())
 INTEGER: Final = _type(BigInteger(), sqlite=Integer())
 #: Rows have 1 or 0.
@@ -65,7 +54,7 @@ TIME: Final = _type(
     postgresql=TIMESTAMP(timezone=True),
     duckdb=TIMESTAMP(timezone=True),
     sqlite=Text(),
-    mysql=_UtcDatetime(fsp=6),
+    mysql=DATETIME(fsp=6),
 )
 #: Rows have JSON text. MySQL's own JSON rounds large numbers and sorts names, and MariaDB's is text with a check.
 JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT())

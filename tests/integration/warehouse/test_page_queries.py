@@ -13,7 +13,7 @@ from outbound_transfer.ui import queries
 from outbound_transfer.ui.filters import Filter
 from outbound_transfer.ui.formatting import parse_timestamp
 from outbound_transfer.ui.queries import PAGE_SIZE, AwaitedTransfer, Overview, TaskKey, create_cache, row_position
-from outbound_transfer.ui.view_models import calls_by_connection, feed_from_row, recipients_of
+from outbound_transfer.ui.view_models import show_calls, show_feed, show_recipients
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.errors import WarehouseBusy
 from outbound_transfer.warehouse.schema import FEED, LEDGER, LEDGER_RECIPIENTS, ensure_schema
@@ -247,11 +247,11 @@ def test_recipients_are_those_of_the_ledger_with_the_pickups_of_the_listing(ware
 
     found = queries.task_deliveries(warehouse, TASK._replace(run_id="r"))
 
-    shown = {row["transfer_id"]: recipients_of(row, found.recipients) for row in found.deliveries}
+    shown = {row["transfer_id"]: show_recipients(row, found.recipients) for row in found.deliveries}
     assert len(shown) == count
-    assert [each.email for each in shown["t000"]] == ["a@example.com", "b@example.com"]
-    assert [each.picked_up_at for each in shown["t000"]] == [None, None]
-    assert [each.picked_up_at for each in shown["t001"]] == [NOW, NOW]
+    assert [each["email"] for each in shown["t000"]] == ["a@example.com", "b@example.com"]
+    assert [each["picked_up_at"] for each in shown["t000"]] == [None, None]
+    assert [each["picked_up_at"] for each in shown["t001"]] == [NOW, NOW]
     assert [len(each) for each in shown.values()] == [2] * count
     nothing = queries.Recipients()
     assert queries.task_deliveries(warehouse, TASK._replace(run_id="r"), shows_recipients=False).recipients == nothing
@@ -275,9 +275,11 @@ def test_the_feed_and_its_polls(warehouse: Warehouse) -> None:
     )
     ledger.insert(warehouse, FEED_POLLS, [failed])
     (row,) = read(warehouse).feeds
-    found = feed_from_row(row, NOW)
-    assert (found.name, found.cursor, found.status, found.note) == (ledger.ACCOUNT, 48_213, "503", "it was down")
-    assert (found.lag, found.polled_at, found.rejected, found.has_more) == (40, NOW, 1, False)
+    found = show_feed(row, NOW)
+    assert found == {
+        "name": ledger.ACCOUNT, "cursor": 48_213, "status": "503", "note": "it was down", "lag": 40, "polled_at": NOW,
+        "rejected": 1, "has_more": False, "is_late": False,
+    }  # fmt: skip
 
 
 def test_the_calls_of_the_last_hour(warehouse: Warehouse) -> None:
@@ -293,8 +295,8 @@ def test_the_calls_of_the_last_hour(warehouse: Warehouse) -> None:
         CALLS,
         [(name, ledger.format_timestamp(at), "a", "c", "send", *counted) for name, at, *counted in rows],
     )
-    (key,) = calls_by_connection(read(warehouse).calls, [], [], NOW)
-    assert (key.calls, key.limited, key.failed, key.minutes[-1]) == (11, 2, 4, 11)
+    (key,) = show_calls(read(warehouse).calls, [], [], NOW)
+    assert (key["calls"], key["limited"], key["failed"], key["minutes"][-1]) == (11, 2, 4, 11)
 
 
 def test_indexes_are_made_where_the_database_gains_by_them(warehouse: Warehouse) -> None:

@@ -168,7 +168,7 @@ class WarehouseDialect(ABC):
         return isinstance(error, (ValueError, TypeError, OverflowError)) or bool(names & _VALUE_ERRORS)
 
     def sql(self) -> Dialect:
-        """Return SQLAlchemy's dialect, which writes statements with parameters in this database's SQL."""
+        """Return SQLAlchemy's dialect, which writes the statements that create tables."""
         return sqlalchemy_dialect(self.name, _PARAMSTYLES[self.placeholder])
 
     def quote(self, name: str) -> str:
