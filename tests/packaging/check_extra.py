@@ -84,11 +84,11 @@ def check_xlsx(folder: Path) -> None:  # nothing to run: it needs a database bes
 
 
 def _write(name: str) -> None:
-    from outbound_transfer.queries.file_formats import WriteOptions, format_of, write_result
+    from outbound_transfer.queries.file_formats import format_of, write_result
     from outbound_transfer.queries.rows import Result
 
     file = io.BytesIO()
-    write_result(Result(["id", "name"], [[[1, 2], ["Ann", None]]]), format_of(name, None), file, WriteOptions())
+    write_result(Result(["id", "name"], [[[1, 2], ["Ann", None]]]), format_of(name, None), file)
     assert len(file.getvalue()) > 100
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any, Final
 
 from outbound_transfer.protocol.errors import OutboundTransferError
@@ -34,26 +35,24 @@ def mask_values(text: str, sql: str) -> str:
 
     What the query itself contains is shown.
     """
-    known, parts, start = sql.casefold(), [], 0
-    quotes = list(_QUOTE.finditer(text))
+    known, quotes = sql.casefold(), list(_QUOTE.finditer(text))
     is_balanced = not len(quotes) % 2
-    while quotes:
-        opening, *others = quotes
-        closings = [one for one in others if one[0] == opening[0]]
-        # A value may have quotes itself: unless the query has what is quoted, nothing up to the last one is shown.
-        stops = [one.end() for one in reversed(closings)]
-        shown = (stop for stop in stops if is_balanced and _is_of_query(text[opening.end() : stop - 1], known))
-        stop = next(shown, None)
+    parts, start = [], 0
+    for opening, closing in zip_longest(quotes[::2], quotes[1::2]):
         parts.append(_mask_words(text[start : opening.start()], known))
-        parts.append(text[opening.start() : stop] if stop else f"{opening[0]}{_MASK}{opening[0]}")
-        start = stop or max(stops, default=len(text))
-        quotes = [one for one in others if one.start() >= start]
+        if not is_balanced or not _is_of_query(text[opening.end() : closing.start()], known):
+            # A value may have quotes itself, so nothing is shown up to the last one.
+            parts.append(f"{opening[0]}{_MASK}{opening[0]}")
+            start = quotes[-1].end() if is_balanced else len(text)
+            break
+        parts.append(text[opening.start() : closing.end()])
+        start = closing.end()
     return "".join([*parts, _mask_words(text[start:], known)])
 
 
 def _is_of_query(quoted: str, known: str) -> bool:
     name = _QUALIFIED_NAME.fullmatch(quoted.casefold())
-    return bool(quoted) and (quoted.casefold() in known or bool(name and name[1] in known))
+    return quoted.casefold() in known or bool(name and name[1] in known)
 
 
 def _mask_words(text: str, known: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timezone, tzinfo
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.queries.connection import query_result
 from outbound_transfer.queries.errors import QueryError, ResultTooLong
-from outbound_transfer.queries.file_formats import WriteOptions, write_result
+from outbound_transfer.queries.file_formats import write_result
 from outbound_transfer.queries.rows import Batch, Result, row_count
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class QueryExport:
     :ivar sql_conn_id: their connection.
     :ivar max_rows: of each result; None for any number.
     :ivar zone: what timestamps with a zone are converted to.
+    :ivar escape_formulas: of CSV; see :func:`.write_csv`.
     """
 
     sql_conn_id: str
@@ -37,7 +38,7 @@ class QueryExport:
     hook_params: Mapping[str, Any] | None = None
     max_rows: int | None = None
     zone: tzinfo = timezone.utc
-    options: WriteOptions = field(default_factory=WriteOptions)
+    escape_formulas: bool = True
 
     def write(self, query: QuerySpec, file: BinaryIO) -> int:
         """Run a query, and write its result in bounded memory.
@@ -53,7 +54,7 @@ class QueryExport:
                 self.sql_conn_id, query.sql, query.parameters, hook_params=self.hook_params, zone=self.zone
             ) as result:
                 counted = Result(result.columns, counter.count(result.batches))
-                write_result(counted, query.file_format, file, self.options)
+                write_result(counted, query.file_format, file, escape_formulas=self.escape_formulas)
         except QueryError as error:
             raise type(error)(f"{query.file_name}: {error}") from None
         counter.log_total(file.seek(0, 2))
@@ -85,24 +86,15 @@ class RowCounter:
                 raise ResultTooLong(
                     f"the result has more than {pluralize(self.max_rows, 'row')} (max_rows): nothing is created"
                 )
-            self._log_progress()
+            if self.clock() - self.logged >= _LOG_INTERVAL:
+                self.logged = self.clock()
+                self.log.info("%s: %s so far", self.file_name, f"{self.rows:,} rows")
             yield batch
-
-    def _log_progress(self) -> None:
-        now = self.clock()
-        if now - self.logged >= _LOG_INTERVAL:
-            self.logged = now
-            self.log.info(
-                "%s: %s so far (%s/s)",
-                self.file_name,
-                f"{self.rows:,} rows",
-                f"{self.rows / (now - self.started):,.0f}",
-            )
 
     def log_total(self, size: int) -> None:
         """Log how many rows there were.
 
         :param size: bytes of the file.
         """
-        seconds = max(self.clock() - self.started, 0.001)
+        seconds = self.clock() - self.started
         self.log.info("%s: %s, %s in %.1f s", self.file_name, f"{self.rows:,} rows", f"{size:,} bytes", seconds)

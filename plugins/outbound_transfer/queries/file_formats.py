@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import BinaryIO, Final
@@ -19,59 +19,23 @@ class FileFormat:
 
     :ivar name: as in the argument ``file_format``.
     :ivar suffixes: of the names of its files.
-    :ivar write: writes a result; the options are those that all formats have together.
     :ivar package: what the format needs installed, "" for nothing.
     :ivar needs_unique_names: whether two columns of one name cannot both be read.
     """
 
     name: str
     suffixes: tuple[str, ...]
-    write: Callable[[Result, BinaryIO, WriteOptions], None]
     package: str = ""
     needs_unique_names: bool = False
-
-
-@dataclass(frozen=True)
-class WriteOptions:
-    """How results are written.
-
-    :ivar escape_formulas: of CSV; see :func:`.write_csv`.
-    """
-
-    escape_formulas: bool = True
-
-
-def _csv(result: Result, file: BinaryIO, options: WriteOptions) -> None:
-    from outbound_transfer.queries.formats.csv import write_csv
-
-    write_csv(result, file, escape_formulas=options.escape_formulas)
-
-
-def _json_lines(result: Result, file: BinaryIO, options: WriteOptions) -> None:  # noqa: ARG001  # it has none
-    from outbound_transfer.queries.formats.json_lines import write_json_lines
-
-    write_json_lines(result, file)
-
-
-def _parquet(result: Result, file: BinaryIO, options: WriteOptions) -> None:  # noqa: ARG001  # it has none
-    from outbound_transfer.queries.formats.parquet import write_parquet
-
-    write_parquet(result, file)
-
-
-def _xlsx(result: Result, file: BinaryIO, options: WriteOptions) -> None:  # noqa: ARG001  # it has none
-    from outbound_transfer.queries.formats.xlsx import write_xlsx
-
-    write_xlsx(result, file)
 
 
 FORMATS: Final[Mapping[str, FileFormat]] = {
     one.name: one
     for one in (
-        FileFormat("csv", (".csv",), _csv),
-        FileFormat("jsonl", (".jsonl", ".ndjson"), _json_lines, needs_unique_names=True),
-        FileFormat("parquet", (".parquet",), _parquet, package="pyarrow", needs_unique_names=True),
-        FileFormat("xlsx", (".xlsx",), _xlsx, package="xlsxwriter"),
+        FileFormat("csv", (".csv",)),
+        FileFormat("jsonl", (".jsonl", ".ndjson"), needs_unique_names=True),
+        FileFormat("parquet", (".parquet",), package="pyarrow", needs_unique_names=True),
+        FileFormat("xlsx", (".xlsx",), package="xlsxwriter"),
     )
 }
 
@@ -94,9 +58,10 @@ def format_of(file_name: str, file_format: str | None, *, advice: str = "set fil
     return found[0]
 
 
-def write_result(result: Result, file_format: FileFormat, file: BinaryIO, options: WriteOptions) -> None:
+def write_result(result: Result, file_format: FileFormat, file: BinaryIO, *, escape_formulas: bool = True) -> None:
     """Write a result.
 
+    :param escape_formulas: of CSV; see :func:`.write_csv`.
     :raises InvalidDelivery: a package is missing.
     :raises ResultNotWritable: a value, or a column, has no exact form in the format.
     """
@@ -107,7 +72,7 @@ def write_result(result: Result, file_format: FileFormat, file: BinaryIO, option
             "name of its own (in a query with AS …)"
         )
     try:
-        file_format.write(result, file, options)
+        _write(result, file_format.name, file, escape_formulas)
     except ModuleNotFoundError as error:
         if error.name != file_format.package:
             raise
@@ -115,3 +80,23 @@ def write_result(result: Result, file_format: FileFormat, file: BinaryIO, option
             f"{file_format.name} needs a package that is not installed: pip install "
             f"'airflow-provider-outbound-transfer[{file_format.name}]'"
         ) from None
+
+
+def _write(result: Result, format_name: str, file: BinaryIO, escape_formulas: bool) -> None:
+    # What a format needs is imported only where it is written.
+    if format_name == "csv":
+        from outbound_transfer.queries.formats.csv import write_csv
+
+        write_csv(result, file, escape_formulas=escape_formulas)
+    elif format_name == "jsonl":
+        from outbound_transfer.queries.formats.json_lines import write_json_lines
+
+        write_json_lines(result, file)
+    elif format_name == "parquet":
+        from outbound_transfer.queries.formats.parquet import write_parquet
+
+        write_parquet(result, file)
+    else:
+        from outbound_transfer.queries.formats.xlsx import write_xlsx
+
+        write_xlsx(result, file)

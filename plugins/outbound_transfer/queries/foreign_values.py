@@ -7,10 +7,6 @@ from typing import Any
 
 from outbound_transfer.queries.errors import ResultNotWritable
 
-#: Kinds of numpy's types whose ``tolist`` gives values of Python, each up to a size in bytes; a larger float is a long
-#: double, which stays one, and a time with nanoseconds becomes an integer.
-_PLAIN_SIZES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16, "S": sys.maxsize, "U": sys.maxsize}
-
 #: Ends of the names of numpy's types for times that Python's have no digits for.
 _FINER_THAN_MICROSECONDS = ("ns]", "ps]", "fs]", "as]")
 
@@ -35,41 +31,27 @@ def plain_value(value: Any) -> Any:
         raise ResultNotWritable(f"a cell holds a {type(value).__name__}: give its rows as a list of mappings")
     if is_of("polars", "Series", value):
         return value.to_list()
-    if is_of("numpy", "ndarray", value):
-        return _array_values(value)
-    if is_of("numpy", "generic", value):
-        return _scalar_value(value)
+    if is_of("numpy", "ndarray", value) and value.ndim:
+        return list(value)
+    if is_of("numpy", "ndarray", value) or is_of("numpy", "generic", value):
+        return _numpy_value(value)
     if value is getattr(sys.modules.get("pandas"), "NA", None):
         return None
     return _driver_value(value)
 
 
-def _array_values(array: Any) -> Any:
-    if array.itemsize <= _PLAIN_SIZES.get(array.dtype.kind, 0):
-        return array.tolist()
-    return list(array) if array.ndim else array[()]
-
-
-def _scalar_value(scalar: Any) -> Any:
-    kind = scalar.dtype.kind
-    if kind in "mM":
-        return _time_value(scalar)
-    if kind == "V" and scalar.dtype.names:  # a row of a structured array
-        return list(scalar)
-    if kind in "fc" and scalar.itemsize > _PLAIN_SIZES[kind]:
-        # Text where a float has too few digits, or too small a range.
-        return float(scalar) if kind == "f" and (float(scalar) == scalar or scalar != scalar) else str(scalar)
-    return scalar.tolist()
-
-
-def _time_value(scalar: Any) -> Any:
-    """Return a date, time or duration of numpy with microseconds; its text if Python's types cannot hold it."""
-    plain = scalar.tolist()
-    if not isinstance(plain, int):
+def _numpy_value(value: Any) -> Any:
+    """Return the value of a scalar, or of an array without dimensions."""
+    if value.dtype.names:  # a row of a structured array
+        return list(value)
+    plain, kind = value.tolist(), value.dtype.kind
+    if kind in "mM" and isinstance(plain, int):  # Python's types have too few digits or too few years for it
+        is_fine = value.dtype.str.endswith(_FINER_THAN_MICROSECONDS)
+        return value.astype(f"{kind}8[us]").tolist() if is_fine else str(value)
+    if not is_of("numpy", "generic", plain):
         return plain
-    if scalar.dtype.str.endswith(_FINER_THAN_MICROSECONDS):
-        return scalar.astype(f"{scalar.dtype.kind}8[us]").tolist()
-    return str(scalar)
+    # A long double stays one: text where a float has too few digits, or too small a range.
+    return float(plain) if kind == "f" and (float(plain) == plain or plain != plain) else str(plain)
 
 
 def _driver_value(value: Any) -> Any:

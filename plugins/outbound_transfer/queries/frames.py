@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Final
 
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.queries.errors import ResultNotWritable
-from outbound_transfer.queries.file_formats import WriteOptions, format_of, write_result
+from outbound_transfer.queries.file_formats import format_of, write_result
 from outbound_transfer.queries.foreign_values import is_of
 from outbound_transfer.queries.rows import Batch, Result
 from outbound_transfer.queries.values import normalize_column
@@ -27,7 +27,7 @@ def frame_writer(name: str, frame: Any) -> Callable[[BinaryIO], None]:
 
     def write(file: BinaryIO) -> None:
         try:
-            write_result(Result(columns, _batches_of(columns, frame)), file_format, file, WriteOptions())
+            write_result(Result(columns, _batches_of(columns, frame)), file_format, file)
         except ResultNotWritable as error:
             raise ResultNotWritable(f"{name}: {error}") from None
 

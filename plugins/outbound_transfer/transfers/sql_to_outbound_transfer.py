@@ -167,7 +167,6 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
 
     def _export(self) -> QueryExport:
         from outbound_transfer.queries.export import QueryExport
-        from outbound_transfer.queries.file_formats import WriteOptions
         from outbound_transfer.queries.spec import parse_zone
 
         for name, allowed in _CHOICES.items():
@@ -178,7 +177,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
             self.sql_hook_params,
             None if self.max_rows is None else to_whole_number(self.max_rows, "max_rows"),
             parse_zone(self.timezone),
-            WriteOptions(escape_formulas=self.csv_formulas == "escape"),
+            escape_formulas=self.csv_formulas == "escape",
         )
 
 

@@ -38,6 +38,10 @@ def test_a_quoted_text_is_shown_in_no_part(template: str, name: str) -> None:
     assert not {"Ann", "Miller", "Brien", "A"} & set(masked.replace("'", " ").replace('"', " ").split())
 
 
+def test_a_quote_that_does_not_end_is_shown_in_no_part() -> None:
+    assert mask_values("column 'phone' has 'Ann Miller, who", SQL) == "column '***'"
+
+
 def test_an_address_is_not_shown() -> None:
     assert mask_values("duplicate key: ann@example.com", SQL) == "duplicate key: ***"
 

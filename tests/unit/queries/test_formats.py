@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from openpyxl.utils.escape import unescape
 
 from outbound_transfer.queries.errors import ResultNotWritable
-from outbound_transfer.queries.file_formats import FORMATS, WriteOptions, write_result
+from outbound_transfer.queries.file_formats import FORMATS, write_result
 from outbound_transfer.queries.formats.csv import escape_formula
 from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write_xlsx
 from outbound_transfer.queries.rows import Result
@@ -48,7 +48,7 @@ def written(
     parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
     batches = [[normalize_column(values, zone) for values in zip(*part, strict=True)] for part in parts]
     file = io.BytesIO()
-    write_result(Result(columns, iter(batches)), FORMATS[format_name], file, WriteOptions(**options))
+    write_result(Result(columns, iter(batches)), FORMATS[format_name], file, **options)
     return file.getvalue()
 
 

@@ -27,7 +27,7 @@ from outbound_transfer.files.content import ContentWriter, Spool
 from outbound_transfer.files.sources import normalize_files, parse_files, resolve_files
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.queries.errors import ResultNotWritable
-from outbound_transfer.queries.file_formats import FORMATS, WriteOptions, write_result
+from outbound_transfer.queries.file_formats import FORMATS, write_result
 from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import normalize_column
 
@@ -47,7 +47,7 @@ def content_of(name: str, content: Any) -> bytes:
 
 def written(result: Result, suffix: str) -> bytes:
     file = io.BytesIO()
-    write_result(result, SUFFIXES[suffix], file, WriteOptions())
+    write_result(result, SUFFIXES[suffix], file)
     return file.getvalue()
 
 
