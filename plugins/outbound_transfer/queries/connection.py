@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timezone, tzinfo
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.queries.errors import QueryFailed, describe_error, mask_values, redact_parameters
@@ -51,58 +51,41 @@ def query_result(
     :raises QueryFailed: the database cannot be reached or refuses the query, or the query returns no columns.
     """
     airflow_connection = find_connection(sql_conn_id)
-    errors = DatabaseErrors(airflow_connection)
     hook = sql_hook(airflow_connection, hook_params)
-    with errors.translated("cannot be opened"):
+    with _worded_errors(airflow_connection, "cannot be opened"):
         opened = hook.get_conn()
     probe_server(opened)
-    query = _Query(opened, errors, sql, parameters, zone)
-    try:
-        yield query.run()
-    finally:
-        query.close()
-
-
-@dataclass
-class _Query:
-    """A query on an open connection."""
-
-    opened: Any
-    errors: DatabaseErrors
-    sql: str
-    parameters: Sequence[Any] | Mapping[str, Any] | None
-    zone: tzinfo
+    worded = partial(_worded_errors, airflow_connection, sql=sql, parameters=parameters)
     cursor: Any = None
-
-    def run(self) -> Result:
-        with self._translated("refused the query"):
-            self.cursor = cursor = open_cursor(self.opened, self.sql)
-            cursor.execute(self.sql, self.parameters) if self.parameters else cursor.execute(self.sql)
+    try:
+        with worded("refused the query"):
+            cursor = open_cursor(opened, sql)
+            cursor.execute(sql, parameters) if parameters else cursor.execute(sql)
             rows = cursor.fetchmany(_FIRST_ROWS)  # before this, some drivers do not know the columns
             columns = [str(column[0]) for column in cursor.description or ()]
             if not columns:
                 raise QueryFailed("a query must be a SELECT: it returns no columns")
-        return Result(columns, self._batches(rows, len(columns)))
-
-    def close(self) -> None:
-        """Close the connection, which rolls its transaction back."""
-        # The connection first: at the close of a cursor, some drivers read the rows that nobody wants any more.
-        for one in (self.opened, self.cursor):
+        yield Result(columns, _batches(cursor, rows, len(columns), zone, worded))
+    finally:
+        # The connection first, which rolls its transaction back: at the close of a cursor, some drivers read the rows
+        # that nobody wants any more.
+        for one in (opened, cursor):
             with suppress(Exception):
                 one.close()
 
-    def _batches(self, rows: Sequence[Any], width: int) -> Iterator[Batch]:
-        size = _FIRST_ROWS
-        while rows:
-            if len(rows[0]) != width:  # a dictionary of a driver that has no other rows
-                raise QueryFailed("the driver's rows have not all columns: give each column another name (AS …)")
-            yield [normalize_column(column, self.zone) for column in zip(*map(_as_tuple, rows), strict=True)]
-            size = _next_size(size, rows)
-            with self._translated("stopped while its rows were read"):
-                rows = self.cursor.fetchmany(size)
 
-    def _translated(self, what: str) -> AbstractContextManager[None]:
-        return self.errors.translated(what, self.sql, self.parameters)
+def _batches(
+    cursor: Any, rows: Sequence[Any], width: int, zone: tzinfo, worded: Callable[[str], AbstractContextManager[None]]
+) -> Iterator[Batch]:
+    """Yield the rows that were fetched, and the further ones."""
+    size = _FIRST_ROWS
+    while rows:
+        if len(rows[0]) != width:  # a dictionary of a driver that has no other rows
+            raise QueryFailed("the driver's rows have not all columns: give each column another name (AS …)")
+        yield [normalize_column(column, zone) for column in zip(*map(_as_tuple, rows), strict=True)]
+        size = _next_size(size, rows)
+        with worded("stopped while its rows were read"):
+            rows = cursor.fetchmany(size)
 
 
 def _as_tuple(row: Any) -> Sequence[Any]:
@@ -121,36 +104,30 @@ def _row_bytes(row: Any) -> int:
     return sum(len(value) if isinstance(value, str | bytes | memoryview) else _VALUE_BYTES for value in values)
 
 
-class DatabaseErrors:
-    """Words the errors of a connection, without its secrets and without the parameters of a query."""
+@contextmanager
+def _worded_errors(connection: Connection, what: str, sql: str | None = None, parameters: Any = None) -> Iterator[None]:
+    """Raise the errors of the block as :class:`QueryFailed`, without secrets of the connection.
 
-    def __init__(self, connection: Connection) -> None:
-        self.conn_id = connection.conn_id
-        self._connection = connection
+    :param what: what the connection does, for the message.
+    :param sql: the query; None if the block runs none. No error quotes a value of its rows.
+    :param parameters: of the query, which no error may quote.
+    """
+    try:
+        yield
+    except QueryFailed as error:
+        raise QueryFailed(f"connection '{connection.conn_id}' {what}: {error}") from None
+    except Exception as error:  # each driver has its own
+        kind, text = describe_error(error)
+        text = redact_parameters(text if sql is None else mask_values(text, sql), parameters, _secrets(connection))
+        advice = _LOCKED_ADVICE if _is_locked(error) else ""
+        # Without its cause, whose text may quote a secret.
+        raise QueryFailed(f"connection '{connection.conn_id}' {what}: {kind} {text}{advice}") from None
 
-    @contextmanager
-    def translated(self, what: str, sql: str | None = None, parameters: Any = None) -> Iterator[None]:
-        """Raise the errors of the block as :class:`QueryFailed`.
 
-        :param what: what the connection does, for the message.
-        :param sql: the query; None if the block runs none. No error quotes a value of its rows.
-        :param parameters: of the query, which no error may quote.
-        """
-        try:
-            yield
-        except QueryFailed as error:
-            raise QueryFailed(f"connection '{self.conn_id}' {what}: {error}") from None
-        except Exception as error:  # each driver has its own
-            kind, text = describe_error(error)
-            text = redact_parameters(text if sql is None else mask_values(text, sql), parameters, self._secrets())
-            advice = _LOCKED_ADVICE if _is_locked(error) else ""
-            # Without its cause, whose text may quote a secret.
-            raise QueryFailed(f"connection '{self.conn_id}' {what}: {kind} {text}{advice}") from None
-
-    def _secrets(self) -> list[str]:
-        fields = self._connection.extra_dejson.items()
-        secrets = [value for name, value in fields if isinstance(value, str) and _SECRET_FIELD.search(name)]
-        return [secret for secret in (self._connection.password, *secrets) if secret]
+def _secrets(connection: Connection) -> list[str]:
+    fields = connection.extra_dejson.items()
+    secrets = [value for name, value in fields if isinstance(value, str) and _SECRET_FIELD.search(name)]
+    return [secret for secret in (connection.password, *secrets) if secret]
 
 
 _LOCKED_ADVICE: Final = (
