@@ -230,7 +230,7 @@ class Client(_BaseClient):
         while retries.call.api is Api.TRANSFER and (timestamp := self._refused_until) > max(self._clock(), passed):
             assert self._refusal is not None
             delay = timestamp - self._clock() + wait_random(0.0, RETRY_AFTER_JITTER)(state)
-            self._on_retry(RetryDetails(retries.call, self._refusal, delay, retries.waited, self._progress.repeats))
+            self._on_retry(RetryDetails(retries.call, self._refusal, delay, self._progress.repeats))
             self._wait(delay)
             passed = timestamp
 

@@ -35,14 +35,12 @@ class RetryDetails:
 
     :ivar caused_by: the error of the last attempt.
     :ivar wait_for: seconds until the next attempt.
-    :ivar waited_so_far: seconds that this call has already taken, including those before an earlier deferral.
     :ivar repeats: number of calls that another process of the task would make again before this one.
     """
 
     call: Call[Any]
     caused_by: BaseException
     wait_for: float
-    waited_so_far: float
     repeats: int = 0
 
     @property
@@ -176,7 +174,7 @@ class CallRetries:
         return self.policy.timeout + for_slot
 
     def before_sleep(self, state: RetryCallState) -> None:
-        self.on_retry(RetryDetails(self.call, _error(state), state.upcoming_sleep, self.waited))
+        self.on_retry(RetryDetails(self.call, _error(state), state.upcoming_sleep))
 
     def _max_jitter(self, delay: float, decision: RetryDecision) -> float:
         """Return the maximum random delay after ``delay``. It never makes the call exceed its timeout."""

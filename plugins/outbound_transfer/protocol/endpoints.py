@@ -65,7 +65,7 @@ def list_transfers(*, limit: int = MAX_PAGE_SIZE, status: str = "all", cursor: s
     """GET /v1/transfers: one page of sent transfers, newest first; drafts are never listed (service-api.md, R26, R27).
 
     :param limit: 1 to 100.
-    :param status: ``all``, or a status of a sent transfer (:data:`.models.STATUS_FILTERS`).
+    :param status: ``all``, or a status of a sent transfer (service-api.md, R26).
     :param cursor: ``next_cursor`` of the previous page.
     """
     params: dict[str, str | int] = {"limit": limit, "status": status}

@@ -29,9 +29,6 @@ COMPLETE: Final = "complete"
 CANCELED: Final = "canceled"
 EXPIRED: Final = "expired"
 
-#: Values of the listing's status filter (service-api.md, R26).
-STATUS_FILTERS: Final = ("all", PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
-
 MAX_RECIPIENTS: Final = 250
 MAX_MESSAGE_LENGTH: Final = 2_000
 

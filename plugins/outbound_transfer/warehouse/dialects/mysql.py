@@ -328,7 +328,6 @@ class _Sql(MySQLDialect):
     """Not the dialect of a driver, which may be missing."""
 
     ddl_compiler = _DdlCompiler
-    supports_statement_cache = True
 
 
 _SQL: Final = _Sql(paramstyle="format")
