@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from outbound_transfer.airflow_compat.task_loops import TaskInLoop
 from outbound_transfer.airflow_compat.task_try import StaleTry
-from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.delivery.memory_store import StateLost
 from outbound_transfer.lake.object_errors import (
     InvalidObject,
@@ -30,6 +29,7 @@ from outbound_transfer.protocol.errors import (
     InvalidApiKey,
     InvalidDelivery,
     InvalidRequest,
+    InvalidSettings,
     InvalidState,
     LengthRequired,
     MalformedResponse,
@@ -54,6 +54,7 @@ from outbound_transfer.protocol.errors import (
     TransferLimitReached,
     WrongTransfer,
 )
+from outbound_transfer.protocol.outcomes import outcome_of
 from outbound_transfer.queries.errors import (
     QueryError,
     QueryFailed,
@@ -61,7 +62,6 @@ from outbound_transfer.queries.errors import (
     ResultNotWritable,
     ResultTooLong,
 )
-from outbound_transfer.tasks.outcome_report import outcome_of
 from outbound_transfer.warehouse.errors import (
     CursorMoved,
     DeliveryKeyInUse,

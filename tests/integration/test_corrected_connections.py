@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
-from outbound_transfer.protocol.errors import CallError, SourceMissing
+from outbound_transfer.protocol.errors import CallError, InvalidSettings, SourceMissing
 from outbound_transfer_sandbox.testing import Sandbox
 from support.connections import connection_json
 from support.deliveries import billed

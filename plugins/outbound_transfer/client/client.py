@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random
 
 from outbound_transfer.client.allowance import Allowance, ReservationDetails, ReservationHook, log_reservation
 from outbound_transfer.client.checks import Checks
-from outbound_transfer.client.deferral import CallProgress, DeferRequested
+from outbound_transfer.client.deferral import CallProgress
 from outbound_transfer.client.drivers import drive, drive_async
 from outbound_transfer.client.observer import Observer, notify, observe_attempt
 from outbound_transfer.client.retry import (
@@ -29,15 +29,12 @@ from outbound_transfer.client.retry import (
 )
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, send, send_async
+from outbound_transfer.protocol.deferral import CallsStopped, DeferRequested
 from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited, Rehearsed
 from outbound_transfer.protocol.flows import SafeCall
 from outbound_transfer.protocol.messages import Api, Call, Flow, Operation, Response, Upload
 
 T = TypeVar("T")
-
-
-class CallsStopped(Exception):
-    """Control flow, not an error: another thread has stopped the calls of the client."""
 
 
 class _AttemptPrevented(Exception):

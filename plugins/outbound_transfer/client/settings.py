@@ -9,26 +9,18 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
-from outbound_transfer.client.web_links import transfer_url
+from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
+from outbound_transfer.protocol.errors import InvalidSettings
 from outbound_transfer.protocol.messages import Api
+from outbound_transfer.protocol.web_links import transfer_url
 
 DEFAULT_TIMEOUT: Final = 60.0
-
-#: Calls of a key within any 60 seconds (service-api.md, R53).
-DEFAULT_CALLS_PER_MINUTE: Final = 60
 
 #: Seconds; the connection form has the same limit, and sockets refuse much longer timeouts.
 MAX_TIMEOUT: Final = 3_600.0
 
 #: Of every key of the event feed (service-api.md, R9).
 _EVENT_KEY_PREFIX: Final = "obs_"
-
-
-class InvalidSettings(ValueError):
-    """The connection is unusable. The text names the field to correct and quotes no key.
-
-    What to do: fill in or correct the field of the connection that the message names. Not retried.
-    """
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,17 @@ from typing import Any, Final
 import httpx
 
 from outbound_transfer import __version__
-from outbound_transfer.client.settings import InvalidSettings, Settings
+from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.wire_log import redact_http_logs
 from outbound_transfer.protocol.content_disposition import attachment
-from outbound_transfer.protocol.errors import CallError, ConnectionLost, MalformedResponse, NotConnected, TimedOut
+from outbound_transfer.protocol.errors import (
+    CallError,
+    ConnectionLost,
+    InvalidSettings,
+    MalformedResponse,
+    NotConnected,
+    TimedOut,
+)
 from outbound_transfer.protocol.messages import Call, Response, Upload
 from outbound_transfer.protocol.redaction import redact
 

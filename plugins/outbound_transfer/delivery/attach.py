@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outbound_transfer.client.deferral import DeferRequested
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.memory import Memory, scope_of, was_cleared_since
 from outbound_transfer.files.attached import AttachedFile, describe_differences, holds_only
 from outbound_transfer.files.uploads import FinishedUpload, attach_sources
 from outbound_transfer.protocol import endpoints
+from outbound_transfer.protocol.deferral import DeferRequested
 from outbound_transfer.protocol.errors import AlreadyDelivered, FileConflict
 
 if TYPE_CHECKING:

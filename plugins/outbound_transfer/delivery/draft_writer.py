@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from outbound_transfer.client.deferral import DeferRequested
 from outbound_transfer.delivery.decision import Action, Phase
 from outbound_transfer.delivery.memory import InputDigests, Memory, digest
 from outbound_transfer.delivery.observer import observe_send
 from outbound_transfer.files.attached import AttachedFile
 from outbound_transfer.files.uploads import FinishedUpload, attach_sources
 from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.deferral import DeferRequested
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.wording import pluralize

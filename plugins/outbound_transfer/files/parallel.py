@@ -12,8 +12,7 @@ from contextvars import copy_context
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from outbound_transfer.client.client import CallsStopped
-from outbound_transfer.client.deferral import DeferRequested, combine_requests
+from outbound_transfer.protocol.deferral import CallsStopped, DeferRequested, combine_requests
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

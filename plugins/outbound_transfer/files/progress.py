@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import timezone
-from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.protocol.wording import format_bytes, pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -50,16 +50,6 @@ class UploadProgress:
             seconds,
             format_bytes(self.size / seconds),
         )
-
-
-def format_bytes(count: float) -> str:
-    """Format a number of bytes in units of 1,000: ``1.5 MB``."""
-    number = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 999.5:
-            return f"{number:.0f} B" if unit == "B" else f"{number:.3g} {unit}"
-        number /= 1_000
-    return f"{number:,.3g} TB" if number < 999.5 else f"{number:,.0f} TB"
 
 
 def log_sources(sources: Sequence[Source], log: Logger) -> Sequence[Source]:

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from outbound_transfer.airflow_compat.names import conf
+from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
+from outbound_transfer.protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -46,7 +48,7 @@ def settings_from_connection(connection: Connection) -> Settings:
 
     :raises InvalidSettings: naming the field to correct.
     """
-    from outbound_transfer.client.settings import DEFAULT_CALLS_PER_MINUTE, DEFAULT_TIMEOUT, InvalidSettings, Settings
+    from outbound_transfer.client.settings import DEFAULT_TIMEOUT, Settings
 
     # The form leaves empty what is not filled in: false and 0 are values, "", null and [] are not.
     given = {name: value for name, value in connection.extra_dejson.items() if value or value in (False, 0)}
@@ -72,7 +74,7 @@ def build_base_url(host: str, schema: str = "", port: int | None = None) -> str:
 
     :raises InvalidSettings: the host is not an address, or holds more than the site's address.
     """
-    from outbound_transfer.client.settings import InvalidSettings
+    from outbound_transfer.protocol.errors import InvalidSettings
 
     try:
         url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")

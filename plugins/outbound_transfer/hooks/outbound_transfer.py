@@ -18,7 +18,13 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.assets.outbound_transfer import account_namespace
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.protocol import endpoints, flows
-from outbound_transfer.protocol.errors import InvalidRequest, OutboundTransferError, RateLimited, ServiceError
+from outbound_transfer.protocol.errors import (
+    InvalidRequest,
+    InvalidSettings,
+    OutboundTransferError,
+    RateLimited,
+    ServiceError,
+)
 from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
@@ -40,7 +46,8 @@ class OutboundTransferHook(BaseHook):
 
     :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
         extra fields ``event_api_key``, ``timeout`` (seconds), ``verify`` (TLS) and ``web_url`` are optional.
-    :param is_poll: whether the calls are those of a poll, which give way to deliveries.
+    :param is_poll: whether the calls are those of a poll, which give way to deliveries, and are retried less unless
+        ``policy`` is given, as the next poll is near.
     :param client_options: further arguments of :class:`outbound_transfer.client.Client`: the retry policy, the retry
         hook, the clock and the sleep.
     """
@@ -106,21 +113,21 @@ class OutboundTransferHook(BaseHook):
         """Create a client with these settings, whose calls count for this connection; the caller closes it."""
         from outbound_transfer.client import AsyncClient
 
-        return AsyncClient(settings, **self._client_options(settings), **client_options)
+        return AsyncClient(settings, **{**self._client_options(settings), **client_options})
 
     def _client_options(self, settings: Settings) -> dict[str, Any]:
-        from outbound_transfer.observability.call_observer import CallMetricsObserver
+        from outbound_transfer.client.retry import POLL_RETRY_POLICY
+        from outbound_transfer.hooks.call_observer import CallMetricsObserver
 
         observer = CallMetricsObserver(self.outbound_transfer_conn_id, settings.account)
-        return {"observer": observer, "allowance": self._allowance, **self._options}
+        policy = {"policy": POLL_RETRY_POLICY} if self._is_poll else {}
+        return {"observer": observer, "allowance": self._allowance, **policy, **self._options}
 
     async def get_async_settings(self) -> Settings:
         """Read the connection and return its settings.
 
         :raises InvalidSettings: the connection does not exist, or naming the field to correct.
         """
-        from outbound_transfer.client.settings import InvalidSettings
-
         try:
             return await call_airflow(self._read_settings)
         except AirflowNotFoundException as error:

@@ -47,6 +47,14 @@ def push_link(context: Any, settings: Settings, transfer_id: object) -> None:
         log.warning("Could not store the link to transfer '%s': %s", transfer_id, error)
 
 
+def find_web_url(conn_id: str) -> str:
+    """Return the connection's ``web_url``, or its address; "" if the connection cannot be read."""
+    with suppress(Exception):  # any secrets backend may fail in its own way; the page works without links
+        settings = settings_from_connection(BaseHook.get_connection(conn_id))
+        return settings.web_url or settings.base_url
+    return ""
+
+
 def push_awaited_transfer(context: Any, conn_id: str, transfer_id: object) -> None:
     """Link a task to the transfer that it waits for, and store which one that is, for the page of deliveries.
 

@@ -20,8 +20,7 @@ from outbound_transfer.notifications.notice import (
     unread,
 )
 from outbound_transfer.protocol import endpoints
-from outbound_transfer.protocol.outcomes import TransferOutcome
-from outbound_transfer.tasks.outcome_report import outcome_of
+from outbound_transfer.protocol.outcomes import TransferOutcome, outcome_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -92,12 +91,8 @@ class TransferNotifier(BaseNotifier):
         return TaskLocation.from_context(_as_mapping(context), self.task_id)
 
     def _hook(self, context: Context) -> OutboundTransferHook:
-        from outbound_transfer.client.retry import POLL_RETRY_POLICY
-
         conn_id = self.outbound_transfer_conn_id or getattr(context.get("task"), "outbound_transfer_conn_id", None)
-        return OutboundTransferHook(
-            conn_id or OutboundTransferHook.default_conn_name, is_poll=True, policy=POLL_RETRY_POLICY
-        )
+        return OutboundTransferHook(conn_id or OutboundTransferHook.default_conn_name, is_poll=True)
 
     def _find_transfer_id(self, location: TaskLocation) -> str:
         """Return the id that the task has pushed; "" if it has none or Airflow cannot be asked."""

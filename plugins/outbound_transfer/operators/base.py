@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client.allowance import ReservationDetails
-    from outbound_transfer.client.deferral import DeferRequested
     from outbound_transfer.client.retry import RetryDetails, RetryPolicy
     from outbound_transfer.ledger.recorder import DeliveryRecorder
+    from outbound_transfer.protocol.deferral import DeferRequested
 
 
 def deferral_trigger(seconds: float) -> DateTimeTrigger:
@@ -118,8 +118,8 @@ class OutboundTransferOperator(BaseOperator):
         return self._run(context, waited=waited or {}, reserved_at=reserved_at)
 
     def _run(self, context: Context, *, waited: dict[str, float], reserved_at: Sequence[float] = ()) -> Any:
-        from outbound_transfer.client.deferral import DeferRequested
         from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
+        from outbound_transfer.protocol.deferral import DeferRequested
 
         options = {
             "policy": self.call_retry_policy(),
@@ -165,7 +165,8 @@ class OutboundTransferOperator(BaseOperator):
     def _on_reservation(self, reservation: ReservationDetails) -> None:
         """Defer until a reserved call may be made, with the calls reserved that are repeated before it."""
         from outbound_transfer.client.allowance import log_reservation
-        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS, DeferRequested
+        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS
+        from outbound_transfer.protocol.deferral import DeferRequested
 
         log_reservation(reservation)
         delay = reservation.delay
@@ -175,8 +176,9 @@ class OutboundTransferOperator(BaseOperator):
             raise DeferRequested(delay - MAX_BLOCKING_WAIT, reserved_at=reserved_at)  # a worker takes seconds to start
 
     def _on_retry(self, retry: RetryDetails) -> None:
-        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS, DeferRequested
+        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS
         from outbound_transfer.client.retry import log_retry
+        from outbound_transfer.protocol.deferral import DeferRequested
 
         log_retry(retry)
         if not (self.deferrable and retry.wait_for > MAX_BLOCKING_WAIT and retry.is_server_directed):

@@ -379,7 +379,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     def _is_final(self, error: BaseException) -> bool:
         """Return whether no later try of the task sends its draft, so that it is to be removed."""
-        from outbound_transfer.client.deferral import DeferRequested
+        from outbound_transfer.protocol.deferral import DeferRequested
 
         if isinstance(error, RehearsalFinished):
             return True

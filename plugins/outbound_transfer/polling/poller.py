@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 from outbound_transfer.client import AsyncClient, Settings
 from outbound_transfer.client.drivers import drive_async
 from outbound_transfer.client.retry import POLL_RETRY_POLICY, RetryDetails
-from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.polling.cluster import ClusterMember, ClusterPoll
 from outbound_transfer.polling.hints import Hints
 from outbound_transfer.polling.rate_limiter import RateLimiter
@@ -22,7 +21,15 @@ from outbound_transfer.polling.schedule import MIN_INTERVAL, Now, PollTimes, now
 from outbound_transfer.polling.waiters import FINAL_POLL_GRACE, Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.protocol import listings, status_scan
-from outbound_transfer.protocol.errors import CallError, Forbidden, InvalidApiKey, RateLimited, ServiceError, TimedOut
+from outbound_transfer.protocol.errors import (
+    CallError,
+    Forbidden,
+    InvalidApiKey,
+    InvalidSettings,
+    RateLimited,
+    ServiceError,
+    TimedOut,
+)
 from outbound_transfer.protocol.messages import Call, Flow
 from outbound_transfer.protocol.models import COMPLETE, Transfer, UnreadableRow
 from outbound_transfer.protocol.poll_lease import RENEWAL_INTERVAL

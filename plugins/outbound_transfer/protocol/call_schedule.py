@@ -11,6 +11,9 @@ import msgspec
 #: Seconds in which a key has a number of calls: any such period, not the minutes of a clock (service-api.md, R53).
 WINDOW: Final = 60.0
 
+#: Calls of a key within that time, unless its connection says more.
+DEFAULT_CALLS_PER_MINUTE: Final = 60
+
 #: Seconds by which a call may reach the service earlier or later than scheduled.
 MARGIN: Final = 0.5
 

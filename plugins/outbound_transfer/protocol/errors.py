@@ -53,6 +53,13 @@ class OutboundTransferError(Exception):
         return f"{super().__str__()} {self.in_doubt_warning}".rstrip()
 
 
+class InvalidSettings(ValueError):
+    """The connection is unusable. The text names the field to correct and quotes no key.
+
+    What to do: fill in or correct the field of the connection that the message names. Not retried.
+    """
+
+
 class InvalidDelivery(OutboundTransferError, ValueError):
     """The arguments break a rule of the service; nothing was created.
 

@@ -148,3 +148,13 @@ def describe(transfer: Transfer) -> str:
         f"transfer {transfer.id} is {transfer.status}: picked up by {transfer.picked_up_count} of "
         f"{len(transfer.recipients)}{not_by}"
     )
+
+
+def outcome_of(error: object) -> TransferOutcome | None:
+    """Return what became of a task's transfer, from the error that ended the task.
+
+    :param error: in a callback ``context.get("exception")``.
+    :return: None if the task had no transfer yet, or the error is not from a task of this provider.
+    """
+    outcome = getattr(error, "outcome", None)
+    return outcome if isinstance(outcome, TransferOutcome) else None

@@ -1,4 +1,4 @@
-"""Words for people: counts with their nouns, and texts from outside in a form that can be shown."""
+"""Words for people: counts with their nouns or units, and texts from outside in a form that can be shown."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ def clean(text: Any, max_length: int = 200) -> str:
 def pluralize(count: int, noun: str) -> str:
     """Return a count with its noun: ``1 file``, ``2 files``, ``0 files``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_bytes(count: float) -> str:
+    """Format a number of bytes in units of 1,000: ``1.5 MB``."""
+    number = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 999.5:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.3g} {unit}"
+        number /= 1_000
+    return f"{number:,.3g} TB" if number < 999.5 else f"{number:,.0f} TB"
 
 
 def hint_at_pair(given: object) -> str:

@@ -90,9 +90,7 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
 
     def hook(self) -> OutboundTransferHook:
         """Return the hook of the connection; a failed poll is retried less than a delivery, as the next one is near."""
-        from outbound_transfer.client.retry import POLL_RETRY_POLICY
-
-        return OutboundTransferHook(self.outbound_transfer_conn_id, is_poll=True, policy=POLL_RETRY_POLICY)
+        return OutboundTransferHook(self.outbound_transfer_conn_id, is_poll=True)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Read the transfer once."""

@@ -41,7 +41,7 @@ def _failure_of(error: Exception) -> AirflowFailException:
 def fails_without_retry(error: BaseException) -> bool:
     """Return whether a retry would fail in the same way (service-api.md, R50)."""
     # Loaded with the first task: a DAG file that is only parsed does not need them.
-    from outbound_transfer.client.settings import InvalidSettings
+    from outbound_transfer.protocol.errors import InvalidSettings
     from outbound_transfer.warehouse.errors import NoMemoryTable
 
     if isinstance(error, CallError):

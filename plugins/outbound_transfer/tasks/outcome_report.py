@@ -38,13 +38,3 @@ def report_outcome(context: Context, find_outcome: Callable[[BaseException], Tra
                 )
                 context["ti"].xcom_push(OUTCOME_KEY, to_builtins(outcome))
         raise
-
-
-def outcome_of(error: object) -> TransferOutcome | None:
-    """Return what became of a task's transfer, from the error that ended the task.
-
-    :param error: in a callback ``context.get("exception")``.
-    :return: None if the task had no transfer yet, or the error is not from a task of this provider.
-    """
-    outcome = getattr(error, "outcome", None)
-    return outcome if isinstance(outcome, TransferOutcome) else None

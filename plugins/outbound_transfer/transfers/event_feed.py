@@ -19,9 +19,9 @@ from outbound_transfer.transfers.progress import IngestProgress, progress_from_e
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
-    from outbound_transfer.client.deferral import DeferRequested
     from outbound_transfer.client.retry import RetryDetails
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.protocol.deferral import DeferRequested
     from outbound_transfer.protocol.events import Page
     from outbound_transfer.transfers.feed_ingest import FeedIngest
     from outbound_transfer.warehouse.destination import EventDestination
@@ -145,7 +145,8 @@ class EventFeedOperator(OutboundTransferOperator):
             self._defer_if_long(retry.wait_for)
 
     def _defer_if_long(self, seconds: float) -> None:
-        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, DeferRequested
+        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT
+        from outbound_transfer.protocol.deferral import DeferRequested
 
         if self.deferrable and seconds > MAX_BLOCKING_WAIT:
             raise DeferRequested(seconds)

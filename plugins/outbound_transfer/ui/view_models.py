@@ -9,12 +9,11 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
-from outbound_transfer.client.settings import DEFAULT_CALLS_PER_MINUTE
-from outbound_transfer.client.web_links import transfer_url
-from outbound_transfer.files.progress import format_bytes
+from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
-from outbound_transfer.protocol.wording import clean
+from outbound_transfer.protocol.web_links import transfer_url
+from outbound_transfer.protocol.wording import clean, format_bytes
 from outbound_transfer.ui.filters import DELETED, LEDGER_TERMINAL_STATUSES
 from outbound_transfer.ui.formatting import DASH, format_duration, parse_timestamp
 from outbound_transfer.ui.queries import Recipients, Row
@@ -89,8 +88,8 @@ def show_delivery(
     }
 
 
-def _seconds_between(start: datetime, end: datetime | None) -> float | None:
-    return (end - start).total_seconds() if end else None
+def _seconds_between(earlier: datetime, later: datetime | None) -> float | None:
+    return (later - earlier).total_seconds() if later else None
 
 
 def show_recipients(delivery: Row, recipients: Recipients) -> list[Shown]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
 from fastapi import Response
 
-from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.airflow_compat.xcoms import read_xcom
-from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.ledger.config import LedgerConfig, load_config, open_ledger
-from outbound_transfer.links.transfer import AWAITED_KEY
+from outbound_transfer.links.transfer import AWAITED_KEY, find_web_url
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui import charts, queries, view_models
 from outbound_transfer.ui.filters import CHOICES, DAYS_PER_BAR, IN_FLIGHT, REFRESH_SECONDS, Filter, bar_starts
@@ -115,12 +112,4 @@ def _find_awaited(task: TaskKey) -> AwaitedTransfer | None:
 
 
 def _web_urls(rows: Iterable[Row]) -> dict[str, str]:
-    return {conn_id: _web_url(conn_id) for conn_id in {str(row["conn_id"]) for row in rows}}
-
-
-def _web_url(conn_id: str) -> str:
-    """Return the connection's ``web_url``, or its address. Empty if the connection does not exist."""
-    with suppress(Exception):  # any secrets backend may fail in its own way; the page works without links
-        settings = settings_from_connection(BaseHook.get_connection(conn_id))
-        return settings.web_url or settings.base_url
-    return ""
+    return {conn_id: find_web_url(conn_id) for conn_id in {str(row["conn_id"]) for row in rows}}

@@ -14,8 +14,9 @@ import pytest
 
 from outbound_transfer.client import AsyncClient, Client, Settings, client
 from outbound_transfer.client.allowance import ReservationDetails
-from outbound_transfer.client.deferral import MAX_REPEATED_CALLS, DeferRequested
+from outbound_transfer.client.deferral import MAX_REPEATED_CALLS
 from outbound_transfer.protocol import endpoints
+from outbound_transfer.protocol.deferral import DeferRequested
 from outbound_transfer.protocol.errors import RateLimited
 from outbound_transfer.protocol.flows import discard_draft
 from outbound_transfer.protocol.messages import Call, Operation, Response

@@ -7,9 +7,9 @@ from contextlib import nullcontext
 import pytest
 
 from outbound_transfer.client import Client, Settings
-from outbound_transfer.client.deferral import DeferRequested
-from outbound_transfer.client.settings import InvalidSettings
 from outbound_transfer.protocol import endpoints, errors, flows
+from outbound_transfer.protocol.deferral import DeferRequested
+from outbound_transfer.protocol.errors import InvalidSettings
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
 from outbound_transfer.protocol.messages import Flow, Upload
 from outbound_transfer.protocol.models import File

@@ -8,9 +8,10 @@ import pytest
 
 from outbound_transfer.client import RetryPolicy
 from outbound_transfer.client.allowance import ReservationDetails
-from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS, DeferRequested
+from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS
 from outbound_transfer.client.retry import RetryDetails
 from outbound_transfer.protocol import endpoints, errors
+from outbound_transfer.protocol.deferral import DeferRequested
 from support.scripted_client import (
     BUSY,
     DRAFT,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.client.deferral import DeferRequested
 from outbound_transfer.client.retry import MIN_RETRY_DELAY, RETRY_AFTER_JITTER, RetryDetails
 from outbound_transfer.protocol import endpoints, errors
+from outbound_transfer.protocol.deferral import DeferRequested
 from outbound_transfer.protocol.messages import Call, Response
 from support.scripted_client import DRAFT, LIMITED, NO_CONTENT, ScriptedClient, response
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.settings import InvalidSettings, Settings
+from outbound_transfer.client.settings import Settings
 from outbound_transfer.hooks.connection import build_base_url, settings_from_connection
+from outbound_transfer.protocol.errors import InvalidSettings
 from outbound_transfer.protocol.messages import Api
 
 SECRET = "s3cret-key"

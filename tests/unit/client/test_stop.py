@@ -10,9 +10,8 @@ from typing import Any
 from unittest import mock
 
 from outbound_transfer.client import Client, Settings, client
-from outbound_transfer.client.client import CallsStopped
-from outbound_transfer.client.deferral import DeferRequested, combine_requests
 from outbound_transfer.protocol import endpoints
+from outbound_transfer.protocol.deferral import CallsStopped, DeferRequested, combine_requests
 from outbound_transfer.protocol.messages import Call, Response, Upload
 from support.timeouts import TEST_TIMEOUT
 

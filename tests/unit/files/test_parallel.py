@@ -18,11 +18,11 @@ from unittest import mock
 import pytest
 
 from outbound_transfer.client import Client, Settings, client
-from outbound_transfer.client.deferral import DeferRequested
 from outbound_transfer.client.retry import RetryDetails
 from outbound_transfer.files import uploads
 from outbound_transfer.files.sources import CHUNK_BYTES, resolve_files
 from outbound_transfer.files.uploads import FinishedUpload, attach_sources
+from outbound_transfer.protocol.deferral import DeferRequested
 from outbound_transfer.protocol.errors import FileTooLarge, Forbidden
 from outbound_transfer.protocol.messages import Call, Response
 from outbound_transfer.protocol.models import File

@@ -6,8 +6,9 @@ import pytest
 
 from outbound_transfer.files.archive import pack
 from outbound_transfer.files.content import Spool
-from outbound_transfer.files.progress import INTERVAL, UploadProgress, format_bytes, log_archive
+from outbound_transfer.files.progress import INTERVAL, UploadProgress, log_archive
 from outbound_transfer.files.sources import resolve_files
+from outbound_transfer.protocol.wording import format_bytes
 
 MB = 1_000_000
 
