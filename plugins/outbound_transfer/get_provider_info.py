@@ -110,7 +110,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "schemes": ["outbound-transfer"],
                 "handler": "outbound_transfer.assets.outbound_transfer.sanitize_uri",
-                "to_openlineage_converter": "outbound_transfer.lineage.openlineage.convert_asset_to_openlineage",
+                "to_openlineage_converter": "outbound_transfer.operators.openlineage.convert_asset_to_openlineage",
             }
         ],
         "transfers": [

@@ -9,7 +9,7 @@ import pytest
 from airflow.providers.openlineage.extractors.base import DefaultExtractor
 from airflow.sdk import TaskInstanceState
 
-from outbound_transfer.lineage.openlineage import dataset_of
+from outbound_transfer.operators.openlineage import dataset_of
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 

@@ -121,7 +121,7 @@ def check_notifier(kind: str, folder: Path) -> None:
 
 
 def check_openlineage(folder: Path) -> None:
-    from outbound_transfer.lineage.openlineage import dataset_of
+    from outbound_transfer.operators.openlineage import dataset_of
 
     assert dataset_of("s3://bucket/a.csv").namespace == "s3://bucket"
     run_dag(folder, DELIVER.format(files="REPORT", more=""))

@@ -61,16 +61,12 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
         """Call the function: in each process of a try, and not before the try is on record."""
-        from outbound_transfer.files.sources import parse_files
-
         arguments = determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
         request = _to_request(self.python_callable(*self.op_args, **arguments))
         recipients = request.get("recipients", self.recipients)
         mask_phones_in_log(recipients)
         request["recipients"] = mask_recipients(recipients)
         request["security_answer"] = mask(request.get("security_answer", self.security_answer))
-        if "files" in request:
-            request["files"] = parse_files(request["files"])
         for name, value in request.items():
             setattr(self, name, value)
         delivery.client.add_secrets(find_secrets([self.security_answer, self.recipients]))

@@ -74,8 +74,6 @@ def build_base_url(host: str, schema: str = "", port: int | None = None) -> str:
 
     :raises InvalidSettings: the host is not an address, or holds more than the site's address.
     """
-    from outbound_transfer.protocol.errors import InvalidSettings
-
     try:
         url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")
     except ValueError:

@@ -91,7 +91,8 @@ class FilesOperator(TransferTaskOperator):
         """Return what is to be delivered; nothing is read or produced."""
         from outbound_transfer.files.sources import parse_files
 
-        return parse_files(self.files)
+        self.files = specs = parse_files(self.files)  # a generator that a function returned yields once
+        return specs
 
     def find_sources(
         self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None

@@ -74,7 +74,7 @@ class TransferTaskOperator(OutboundTransferOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the files, the transfer and its status; OpenLineage's provider calls it, if installed."""
-        from outbound_transfer.lineage.openlineage import delivery_lineage
+        from outbound_transfer.operators.openlineage import delivery_lineage
 
         return delivery_lineage(self, task_instance)
 

@@ -94,9 +94,7 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Read the transfer once."""
-        from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
-
-        with self.hook() as hook, record_task(self, context, hook.get_account) as recorder:
+        with self.hook() as hook, self.record_wait(context, hook) as recorder:
             if transfer := self.poll_transfer(hook, checked_transfer_id(self.transfer_id)):
                 recorder.record_transfer(transfer)
         result = self.resolve_outcome(transfer) if transfer else None

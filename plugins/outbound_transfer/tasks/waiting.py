@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -33,6 +34,8 @@ from outbound_transfer.tasks.errors import fail_without_retry
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
+
+    from outbound_transfer.ledger.recorder import DeliveryRecorder
 
 #: The timeout of a wait without one: the service expires transfers and removes drafts long before.
 NO_TIMEOUT: Final = timedelta(days=3_650)
@@ -278,15 +281,16 @@ class DeferrableWaitMixin(BaseOperator):
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event."""
-        from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
-
-        with (
-            OutboundTransferHook(self.outbound_transfer_conn_id) as hook,
-            record_task(self, context, hook.get_account) as recorder,
-        ):
+        with OutboundTransferHook(self.outbound_transfer_conn_id) as hook, self.record_wait(context, hook) as recorder:
             if transfer := transfer_from_event(event):
                 recorder.record_transfer(transfer)
             return self.resolve_event(event)
+
+    def record_wait(self, context: Context, hook: OutboundTransferHook) -> AbstractContextManager[DeliveryRecorder]:
+        """Record in the ledger what the block sees of the transfer."""
+        from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
+
+        return record_task(self, context, hook.get_account)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume as Airflow does, but continue the wait in a new trigger if the trigger failed."""

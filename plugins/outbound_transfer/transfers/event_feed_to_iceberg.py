@@ -65,7 +65,7 @@ class EventFeedToIcebergOperator(EventFeedOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""
-        from outbound_transfer.lineage.openlineage import lake_lineage
+        from outbound_transfer.operators.openlineage import lake_lineage
 
         return lake_lineage(f"iceberg://{self.iceberg_conn_id}", (self.table, f"{self.table}_polls"), self)
 

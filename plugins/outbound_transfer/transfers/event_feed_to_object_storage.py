@@ -61,7 +61,7 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""
-        from outbound_transfer.lineage.openlineage import folder_lineage
+        from outbound_transfer.operators.openlineage import folder_lineage
 
         return folder_lineage("events", self)
 

@@ -99,7 +99,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""
-        from outbound_transfer.lineage.openlineage import ingestion_lineage
+        from outbound_transfer.operators.openlineage import ingestion_lineage
 
         return ingestion_lineage("transfers", ("transfers", "recipients"), self)
 
