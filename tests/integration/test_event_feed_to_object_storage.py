@@ -14,9 +14,11 @@ from airflow.sdk.io import store
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, folder_asset
 from outbound_transfer.client import deferral
+from outbound_transfer.lake.object_format import FORMATS
 from outbound_transfer.lake.object_store import ObjectStore, open_store
 from outbound_transfer.transfers import feed_ingest
 from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
+from outbound_transfer.warehouse.naming import OBJECT_FORMATS
 from support.object_folders import page_names, stored_rows
 from support.object_storage import Bucket, connection_json, running_s3
 from support.tasks import FakeTaskInstance, SimulatedClock
@@ -123,9 +125,14 @@ def test_a_page_that_is_refused_or_a_feed_that_fails_is_in_the_log_of_polls(task
     [({"format": "csv"}, "parquet, ndjson"), ({"path": "s3://bucket/../x"}, "path"), ({"account": "🎉" * 40}, "name")],
 )
 def test_invalid_arguments_fail_before_the_feed_is_read(task, sandbox, arguments, message) -> None:
+    """Those of a mapped task, which are not checked when the DAG is parsed."""
     with pytest.raises(AirflowFailException, match=message):
-        task(**arguments).run()
+        task(_airflow_from_mapped=True, **arguments).run()
     assert sandbox.feed_calls() == []
+
+
+def test_the_formats_are_those_that_are_checked_without_pyarrow() -> None:
+    assert tuple(FORMATS) == OBJECT_FORMATS
 
 
 def test_a_run_with_events_emits_an_asset_event_for_the_folder(connection, sandbox, tmp_path: Path) -> None:

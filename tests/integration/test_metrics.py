@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 from unittest import mock
 
@@ -17,6 +18,8 @@ from airflow.sdk.observability.metrics import stats_utils
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.messages import Operation
+from outbound_transfer.warehouse import deliveries
+from support.keyed_tasks import sqlite_connection
 from support.repository import REPOSITORY
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, dying_after
 
@@ -150,6 +153,34 @@ def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection,
     assert run() == {"failed": 1}
     with dying_after(Operation.SEND):
         assert run() == {"in_doubt": 1}
+
+
+def test_what_a_process_left_in_doubt_is_counted_by_the_next_tasks_until_a_clear(
+    statsd, sandbox, connection, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", sqlite_connection(tmp_path / "ledger.db"))
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
+    monkeypatch.setattr(deliveries, "_STAYS", timedelta(0))
+    (tmp_path / "a.csv").write_bytes(b"a,b\n")
+
+    def task(task_id: str) -> FakeTaskInstance:
+        given = {"subject": "S", "recipients": "ann@example.com", "files": str(tmp_path / "a.csv")}
+        return FakeTaskInstance(
+            lambda: DeliverFilesOperator(task_id=task_id, **given), SimulatedClock(sandbox), task_id=task_id
+        )
+
+    def in_doubt() -> list[float]:
+        return [packet[2] for packet in received(statsd) if packet[0] == metrics.DELIVERIES_IN_DOUBT.full_name]
+
+    killed = task("killed")
+    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
+        killed.run()
+    received(statsd)
+    task("other").run()
+    assert in_doubt() == [1]
+    killed.clear()
+    killed.run()
+    assert in_doubt() == [0]
 
 
 def wait_after(change: Callable[[str], Any]) -> Callable[..., Any]:

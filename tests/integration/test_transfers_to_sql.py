@@ -265,6 +265,19 @@ def test_a_wrong_clock_holds_no_status_back(warehouse_hook: Any, off: timedelta)
     assert warehouse_hook.fetch(STORED) == [("canceled", 1)]
 
 
+def test_how_far_a_clock_that_is_ahead_says_the_listing_was_read_is_not_believed(warehouse_hook: Any) -> None:
+    """The listing would never be read to its end again."""
+    ahead, right = (
+        TransferTables(Warehouse(warehouse_hook), "acme", "key", clock=lambda at=at: at)
+        for at in (NOW + timedelta(days=365), NOW)
+    )
+    ahead.sync_state()
+    ahead.mark_listed(format_timestamp(ahead.now()))
+    assert right.sync_state().synced_until is None
+    right.mark_listed(format_timestamp(NOW))
+    assert right.sync_state().synced_until == format_timestamp(NOW)
+
+
 @pytest.mark.parametrize("last", ["complete", "expired", "canceled"])
 def test_a_terminal_status_stays_whatever_clock_read_the_one_before(warehouse_hook: Any, last: str) -> None:
     tables = TransferTables(Warehouse(warehouse_hook), "acme", "key", clock=lambda: NOW)

@@ -77,6 +77,10 @@ class Database:
 @contextmanager
 def running_server() -> Iterator[Database]:
     """A server on a socket in a directory of its own; stopped and removed at the end."""
+    try:
+        import MySQLdb  # noqa: F401  # without it, each attempt to connect fails until the deadline
+    except ImportError as error:
+        raise RuntimeError("The tests on MariaDB need mysqlclient: run `make .mariadb`.") from error
     # Not pytest's temporary directory: a socket's path is short. In memory, as no disk is to be waited for.
     shared = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="mariadb-", dir=shared if shared.is_dir() else None))

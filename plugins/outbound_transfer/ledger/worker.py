@@ -35,13 +35,16 @@ SEND_TIMEOUT: Final = 1.0
 
 
 @contextmanager
-def record_task(operator: Any, context: Context, account: Callable[[], str]) -> Iterator[DeliveryRecorder]:
+def record_task(
+    operator: Any, context: Context, account: Callable[[], str], *, on_in_doubt: Callable[[int], None] | None = None
+) -> Iterator[DeliveryRecorder]:
     """Record the deliveries of a task and the calls that it makes in the block.
 
     Errors of the ledger are logged and never raised.
 
     :param operator: its ``owns_delivery`` is False if the task makes no deliveries.
     :param account: returns the account's name; called only if there is a ledger and the task has a transfer.
+    :param on_in_doubt: called after the block with :meth:`.DeliveryTables.count_in_doubt` of the task's connection.
     """
     opened = _open(operator, context, account)
     if opened is None:
@@ -57,6 +60,9 @@ def record_task(operator: Any, context: Context, account: Callable[[], str]) -> 
     finally:
         if calls := CALL_COUNTER.drain():
             writer.submit("calls", lambda tables: tables.add_call_counts(calls))
+        if on_in_doubt is not None:
+            conn_id = operator.outbound_transfer_conn_id
+            writer.submit("in doubt", lambda tables: on_in_doubt(tables.count_in_doubt(conn_id)))
         if not writer.close(FLUSH_TIMEOUT):
             operator.log.warning(
                 "The delivery ledger did not respond within %.0f s; pending entries are dropped", FLUSH_TIMEOUT

@@ -116,9 +116,16 @@ DELIVERIES: Final = Metric(
     MetricType.COUNTER,
     "deliveries",
     ("outcome", "conn_id"),
-    "a try of a task has `sent` a transfer, or `failed` before that, or has failed and left `in_doubt` whether it is "
-    "sent; or a wait finishes: the transfer was `picked_up` by all, or by some (`partial`, with `accept_partial`), or "
-    "`expired` or was `canceled`",
+    "a try has `sent` a transfer, `failed` before that, or failed and left `in_doubt` whether it is sent; or a wait "
+    "finishes: the transfer was `picked_up` by all, or by some (`partial`, with `accept_partial`), `expired` or was "
+    "`canceled`",
+)
+DELIVERIES_IN_DOUBT: Final = Metric(
+    "deliveries_in_doubt",
+    MetricType.GAUGE,
+    "deliveries",
+    ("conn_id",),
+    "a task finishes or defers: those of 30 days that the ledger has had in doubt for 15 minutes",
 )
 DEFERRED_WAITERS: Final = Metric(
     "deferred_waiters",
@@ -171,6 +178,7 @@ METRICS: Final = (
     RESERVED_AHEAD,
     BYTES_UPLOADED,
     DELIVERIES,
+    DELIVERIES_IN_DOUBT,
     DEFERRED_WAITERS,
     POLL_DURATION,
     POLL_LEASE,

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -128,12 +129,13 @@ class OutboundTransferOperator(BaseOperator):
             "on_reservation": self._on_reservation,
             "reserved_delays": _seconds_until(reserved_at),
         }
+        count_in_doubt = partial(metrics.DELIVERIES_IN_DOUBT.emit, conn_id=self.outbound_transfer_conn_id)
         try:
             with (
                 fail_without_retry(),
                 self._count_failure(context),
                 self.hook(**options) as hook,
-                record_task(self, context, hook.get_account) as self.recorder,
+                record_task(self, context, hook.get_account, on_in_doubt=count_in_doubt) as self.recorder,
             ):
                 return self.run_task(hook, context)
         except DeferRequested as request:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.assets.outbound_transfer import folder_asset
 from outbound_transfer.transfers.event_feed import EventFeedOperator
+from outbound_transfer.warehouse.naming import check_format, check_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -58,6 +59,10 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
         super().__init__(account=account, max_pages=max_pages, max_rejected=max_rejected, **kwargs)
         self.path = path
         self.format = format
+        if self.is_known("path"):
+            check_path(path)
+        if self.is_known("format"):
+            check_format(format)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""
@@ -69,10 +74,8 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
         from outbound_transfer.lake.object_format import FORMATS
         from outbound_transfer.lake.object_store import open_store
         from outbound_transfer.lake.objects import ObjectEventDestination
-        from outbound_transfer.warehouse.errors import InvalidName
 
-        if self.format not in FORMATS:
-            raise InvalidName(f"format must be one of {', '.join(FORMATS)}, not '{self.format}'")
+        check_format(self.format)
         return ObjectEventDestination(open_store(self.path), self._account(hook), FORMATS[self.format])
 
     def _asset(self) -> Asset:

@@ -14,7 +14,8 @@ from outbound_transfer.protocol.flows import find_transfer
 from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.warehouse.destination import check_account
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -71,6 +72,12 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         self.table_prefix = table_prefix
         self.schema = schema
         self.account = account
+        if self.is_known("table_prefix"):
+            check_prefix(table_prefix)
+        if self.is_known("schema"):
+            check_schema(schema)
+        if account and self.is_known("account"):
+            check_account(account)
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.warehouse.accounts import bind_account

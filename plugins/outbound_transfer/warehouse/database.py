@@ -13,15 +13,12 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
-from outbound_transfer.warehouse.errors import InvalidName
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
 from outbound_transfer.warehouse.sockets import IDLE_SECONDS, OpenSockets
 from outbound_transfer.warehouse.tables import TABLES, with_names
 
 #: A column in a statement. Some names of columns are reserved words in some databases, so all of them are quoted.
 _COLUMN: Final = re.compile(r"\[(\w+)\]")
-
-_MAX_SUFFIX_LENGTH: Final = len("rejected_lines")
 
 T = TypeVar("T")
 
@@ -60,21 +57,8 @@ class Warehouse:
         self.prefix, self.schema = prefix, schema or None
         self._reuses_connection, self._idle = False, None
         self._sockets = OpenSockets()
-        self._check(prefix, room=_MAX_SUFFIX_LENGTH)
-        self._check(schema or "", room=0)
-
-    def _check(self, name: str, room: int) -> None:
-        try:
-            size = len(name.encode()) + room
-        except UnicodeEncodeError:
-            raise InvalidName(f"the name {name!r} cannot be encoded in UTF-8") from None
-        if forbidden := set(self.dialect.forbidden_in_names).intersection(name):
-            raise InvalidName(f"the name {name!r} contains {', '.join(map(_describe, sorted(forbidden)))}")
-        if size > self.dialect.max_identifier_length:
-            # The database would shorten it silently, and two tables could become one.
-            raise InvalidName(
-                f"the name {name!r} is too long: at most {self.dialect.max_identifier_length - room} bytes"
-            )
+        check_prefix(prefix, self.dialect.max_identifier_length)
+        check_schema(schema, self.dialect.max_identifier_length)
 
     @contextmanager
     def read(self) -> Iterator[Any]:
@@ -298,10 +282,6 @@ class Warehouse:
         names = {name: self.name(table) for name, table in all_tables.items()}
         quoted = _COLUMN.sub(lambda match: self.dialect.quote(match[1]), self.dialect.adapt(statement))
         return quoted.replace("?", self.dialect.placeholder).format_map(names)
-
-
-def _describe(character: str) -> str:
-    return "a NUL character" if character == "\0" else f"the character {character}"
 
 
 def scalar(tx: Any, statement: str, parameters: Mapping[str, Any] | Sequence[Any]) -> Any:

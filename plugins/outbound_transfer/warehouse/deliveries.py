@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from outbound_transfer.protocol.models import COMPLETE, DRAFT
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED, TERMINAL_STATUSES, status_rank
-from outbound_transfer.warehouse.database import Warehouse, fetch_all
+from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.rows import storable_text
-from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, TableGroup, ensure_schema
+from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, LISTING, TableGroup, ensure_schema, is_current
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp, utc_now
 
@@ -34,6 +34,12 @@ NO_ACCOUNT: Final = "-"
 #: Maximum number of characters of an error, and of an address or a name.
 MAX_ERROR: Final = 500
 _MAX_NAME: Final = 320
+
+#: How old deliveries in doubt are at most that are counted.
+_RECENT: Final = timedelta(days=30)
+
+#: After which time without news a delivery stays in doubt.
+_STAYS: Final = timedelta(minutes=15)
 
 _COLUMNS: Final = tuple(column.name for column in DELIVERIES.columns)
 _TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at", "updated_at")
@@ -228,6 +234,29 @@ class DeliveryTables:
     def add_call_counts(self, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows of :data:`.tables.CALLS`."""
         self._warehouse.retry_on_conflict(lambda: self._add(rows))
+
+    def count_in_doubt(self, conn_id: str) -> int:
+        """Return how many recent deliveries of a connection stay in doubt: longer than a task takes to find out, and
+        unknown to the tables of transfers.
+        """
+        self._ensure_schema()
+        now = self._now()
+        with self._warehouse.read() as tx:
+            self._warehouse.run(
+                tx,
+                "SELECT [account], [transfer_id] FROM {deliveries}"
+                " WHERE [created_at] > ? AND [status] = ? AND [conn_id] = ? AND [updated_at] < ?",
+                (format_timestamp(now - _RECENT), IN_DOUBT, conn_id, format_timestamp(now - _STAYS)),
+            )
+            keys = fetch_all(tx)
+        return sum(not self._is_listed(key) for key in keys)
+
+    def _is_listed(self, key: Sequence[str]) -> bool:
+        with self._warehouse.read() as tx:
+            if not is_current(self._warehouse, tx, LISTING):
+                return False
+            query = "SELECT count(*) FROM {transfers} WHERE [account] = ? AND [transfer_id] = ?"
+            return bool(scalar(tx, self._warehouse.render(query), key))
 
     def _ensure_schema(self, group: TableGroup = LEDGER) -> None:
         if group.name not in self._ready:

@@ -20,6 +20,7 @@ from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, TaskRef, merge
 from outbound_transfer.warehouse.tables import DELIVERIES
 from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.warehouse.transfers import TransferTables
 
 BEGAN = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 ANN, BOB = Recipient("ann@example.com"), Recipient("bob@example.com")
@@ -286,6 +287,32 @@ def test_recipients_are_recorded_once_sent_and_their_pickups_stay(any_hook) -> N
     many = tuple(Recipient(f"{number}@example.com") for number in range(250))
     save(msgspec.structs.replace(SENT, recipients=many))
     assert len(names()) == 250
+
+
+def test_what_stays_in_doubt_is_counted_until_somebody_knows(any_hook) -> None:
+    now = [BEGAN]
+    warehouse = Warehouse(any_hook)
+    tables = DeliveryTables(warehouse, clock=lambda: now[0])
+    task = TaskRef("conn", "dag", "deliver", "run", -1, 1)
+    recorder = DeliveryRecorder(get_account, task, tables.save, clock=lambda: now[0])
+    counted: list[int] = []
+
+    def count(conn_id: str = "conn", **later: float) -> int:
+        now[0] = BEGAN + timedelta(**later)
+        return tables.count_in_doubt(conn_id)
+
+    assert count() == 0
+    for transfer_id in ("t1", "t2", "t3"):
+        recorder.record_transfer(msgspec.structs.replace(DRAFT, id=transfer_id))
+        recorder.record_send(transfer_id, in_doubt=True)
+    counted += [count(minutes=14), count(minutes=16), count("other", minutes=16)]
+    recorder.record_transfer(SENT)
+    counted.append(count(hours=1))
+    listed = TransferTables(warehouse, get_account(), "key", clock=lambda: BEGAN)
+    listed.sync_state()
+    listed.save([msgspec.structs.replace(SENT, id="t2")], BEGAN)
+    counted += [count(hours=1), count(days=31)]
+    assert counted == [0, 3, 0, 2, 1, 0]
 
 
 def groups(hook: Any) -> list[str]:

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.dialects import DIALECTS
 from outbound_transfer.warehouse.errors import InvalidName
+from outbound_transfer.warehouse.naming import MAX_NAME_LENGTH, MAX_TABLE_LENGTH
+from outbound_transfer.warehouse.tables import TABLES
 from support.feed_pages import PAGES, TABLE_NAMES, tables
 from support.warehouses import Hook, sqlite_hook
 
@@ -57,12 +61,23 @@ def test_tables_of_two_prefixes_do_not_mix(hook: Hook) -> None:
         assert feed.load_page(PAGES[0]) == 3
 
 
-@pytest.mark.parametrize("name", ["x" * 50, "é" * 25, "a\0b", "\ud800"])
+@pytest.mark.parametrize("name", ["x" * 45, "é" * 23, "a\0b", "\ud800"])
 def test_a_name_that_postgres_would_change_is_refused(hook_of: Callable[[str], Hook], name: str) -> None:
     hook = hook_of("psycopg")
     with pytest.raises(InvalidName):
         tables(hook, prefix=name)
-    tables(hook, prefix="x" * 49).get_or_create_cursor()
+
+
+def test_the_longest_prefix_leaves_every_table_its_name(hook_of: Callable[[str], Hook]) -> None:
+    hook = hook_of("psycopg")
+    Warehouse(hook, prefix="x" * 44).create_tables(TABLES)
+    names = {name for (name,) in hook.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
+    assert names == {"x" * 44 + table.name for table in TABLES}
+
+
+def test_what_is_checked_without_a_database_is_what_some_database_takes() -> None:
+    assert max(dialect.max_identifier_length for dialect in DIALECTS.values()) == MAX_NAME_LENGTH
+    assert max(len(table.name) for table in TABLES) == MAX_TABLE_LENGTH
 
 
 def test_a_role_that_may_not_create_tables_uses_those_that_are_there(hook_of: Callable[[str], Hook]) -> None:

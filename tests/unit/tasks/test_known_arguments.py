@@ -20,8 +20,12 @@ from outbound_transfer.operators.transfer import (
 )
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.sensors.transfer import TransferSensor
+from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
+from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from outbound_transfer.warehouse.errors import InvalidName
 
 NEW = {"subject": "S", "recipients": "a@example.com"}
 GIVEN: dict[type, dict[str, Any]] = {
@@ -34,8 +38,11 @@ GIVEN: dict[type, dict[str, Any]] = {
     _DeliverFilesDecoratedOperator: {**NEW, "python_callable": list},
     TransferSensor: {"transfer_id": "t"},
     EventFeedToSqlOperator: {"sql_conn_id": "c"},
+    EventFeedToIcebergOperator: {"iceberg_conn_id": "c", "table": "lake.events"},
+    EventFeedToObjectStorageOperator: {"path": "/data/events"},
+    TransfersToSqlOperator: {"sql_conn_id": "c"},
 }
-ERRORS = (AirflowFailException, InvalidDelivery)
+ERRORS = (AirflowFailException, InvalidDelivery, InvalidName)
 
 WRONG = [
     (DeliverFilesOperator, {"on_expired": "succeed"}, "on_expired needs wait=True"),
@@ -95,6 +102,22 @@ WRONG = [
     (EventFeedToSqlOperator, {"max_pages": 0}, "max_pages must be a whole number from 1 on, or None"),
     (EventFeedToSqlOperator, {"max_pages": "many"}, "max_pages must be a whole number from 1 on, or None"),
     (EventFeedToSqlOperator, {"max_rejected": -1}, "max_rejected must be a whole number from 0 on, or None"),
+    (EventFeedToSqlOperator, {"account": "x" * 251}, "an account's name has 1 to 250 characters, not 251"),
+    (EventFeedToSqlOperator, {"table_prefix": "a\0"}, "contains a NUL character"),
+    (EventFeedToSqlOperator, {"table_prefix": "x" * 1_000}, "is too long: at most 981 bytes"),
+    (EventFeedToSqlOperator, {"table_prefix": None}, "table_prefix must be text, not None"),
+    (EventFeedToSqlOperator, {"schema": "x" * 1_001}, "is too long: at most 1000 bytes"),
+    (EventFeedToSqlOperator, {"schema": "\ud800"}, "cannot be encoded in UTF-8"),
+    (TransfersToSqlOperator, {"account": "x" * 251}, "an account's name has 1 to 250 characters, not 251"),
+    (TransfersToSqlOperator, {"table_prefix": 7}, "table_prefix must be text, not 7"),
+    (TransfersToSqlOperator, {"schema": "a\0"}, "contains a NUL character"),
+    (EventFeedToIcebergOperator, {"table": "events"}, "'events' is not the name of an Iceberg table: write namespace"),
+    (EventFeedToIcebergOperator, {"table": None}, "table must be text, not None"),
+    (EventFeedToObjectStorageOperator, {"format": "csv"}, "format must be one of parquet, ndjson, not 'csv'"),
+    (EventFeedToObjectStorageOperator, {"path": "data/events"}, "the path must be absolute, or begin with a scheme"),
+    (EventFeedToObjectStorageOperator, {"path": "s3://bucket/a/../b"}, "the path must name a folder"),
+    (EventFeedToObjectStorageOperator, {"path": "s3://bucket/a*"}, "the path has a character that loaders take for"),
+    (EventFeedToObjectStorageOperator, {"path": None}, "path must be text, not None"),
 ]
 
 
@@ -137,6 +160,11 @@ RIGHT = [
     (TransferSensor, {"transfer_id": "{{ id }}"}),
     (TransferSensor, {"transfer_id": {"id": "t"}}),
     (EventFeedToSqlOperator, {"max_pages": "{{ n }}", "max_rejected": None}),
+    (EventFeedToSqlOperator, {"table_prefix": "", "schema": "", "account": ""}),
+    (EventFeedToSqlOperator, {"table_prefix": "{{ p }}" + "x" * 1_000, "schema": "{{ s }}\0"}),
+    (TransfersToSqlOperator, {"table_prefix": "{{ p }}\0", "schema": "{{ s }}\0", "account": "{{ a }}" + "x" * 250}),
+    (EventFeedToIcebergOperator, {"table": "{{ t }}", "account": "{{ a }}" + "x" * 250}),
+    (EventFeedToObjectStorageOperator, {"path": "{{ p }}", "format": "{{ f }}"}),
 ]
 
 

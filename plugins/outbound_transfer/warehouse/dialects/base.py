@@ -60,7 +60,6 @@ class WarehouseDialect(ABC):
     :cvar name: the database's name in SQLAlchemy and in ``DbApiHook.dialect_name``.
     :cvar placeholder: a parameter in a statement.
     :cvar max_identifier_length: bytes of a table's name; the database would shorten a longer one silently.
-    :cvar forbidden_in_names: characters that the name of a table or schema cannot have.
     :cvar begin: statements that open a transaction that writes.
     :cvar lock: statements after which no other session can create tables, until the transaction ends; in the form of
         :meth:`.Warehouse.render`.
@@ -80,7 +79,6 @@ class WarehouseDialect(ABC):
     name: str
     placeholder: str = "?"
     max_identifier_length: ClassVar[int]
-    forbidden_in_names: ClassVar[str] = "\0"
     begin: tuple[str, ...] = ()
     lock: ClassVar[tuple[str, ...]] = ()
     exists: ClassVar[str | None] = None
