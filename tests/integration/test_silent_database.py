@@ -29,7 +29,8 @@ from outbound_transfer.queries.connection import query_result
 from outbound_transfer.warehouse import connection, sockets
 from outbound_transfer.warehouse.config import MemoryPlace
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.key_allowance import Key, KeyAllowance
+from outbound_transfer.warehouse.key_allowance import reserve_call
+from outbound_transfer.warehouse.key_rows import Key
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.sockets import IDLE_SECONDS
 from outbound_transfer.warehouse.timestamps import utc_now
@@ -80,7 +81,7 @@ def test_a_process_shares_again_after_its_database_was_silent(scene: Scene, monk
     monkeypatch.setattr(database, "TIMEOUT", TEST_TIMEOUT)
     assert shared.run(Warehouse.now)
     scene.proxy.silence(LOCKS, is_delivered=False)
-    hanging = shared.submit(lambda warehouse: KeyAllowance(warehouse, KEY).reserve(is_poll=False))
+    hanging = shared.submit(lambda warehouse: reserve_call(warehouse, KEY, is_poll=False))
     assert scene.proxy.is_silent.wait(TEST_TIMEOUT)
     stuck = threads() - before
     monkeypatch.setattr(database, "TIMEOUT", 0.05)
@@ -89,7 +90,7 @@ def test_a_process_shares_again_after_its_database_was_silent(scene: Scene, monk
     scene.proxy.heal()
     now[0] += RETRY_INTERVAL
     monkeypatch.setattr(database, "TIMEOUT", 20)
-    shared.run(lambda warehouse: KeyAllowance(warehouse, KEY).reserve(is_poll=False))
+    shared.run(lambda warehouse: reserve_call(warehouse, KEY, is_poll=False))
     assert not shared.has_failed
     with pytest.raises(Exception, match=r".") as lost:
         hanging.result(TEST_TIMEOUT)
@@ -100,7 +101,7 @@ def test_a_process_shares_again_after_its_database_was_silent(scene: Scene, monk
 
 def test_a_silent_client_keeps_no_lock(scene: Scene) -> None:
     """The server gives it up: until then, no process could share the key's calls."""
-    KeyAllowance(Warehouse(scene.hook, timeout=LOCK_TIMEOUT), KEY).reserve(is_poll=False)
+    reserve_call(Warehouse(scene.hook, timeout=LOCK_TIMEOUT), KEY, is_poll=False)
     scene.proxy.silence(LOCKS, is_delivered=True)
     silent = Warehouse(scene.proxied, timeout=1.0)
 
@@ -114,7 +115,7 @@ def test_a_silent_client_keeps_no_lock(scene: Scene) -> None:
 
     def is_free() -> bool:
         try:
-            KeyAllowance(Warehouse(scene.hook, timeout=1.0), KEY).reserve(is_poll=False)
+            reserve_call(Warehouse(scene.hook, timeout=1.0), KEY, is_poll=False)
         except Exception:
             return False
         return True
