@@ -10,7 +10,8 @@ import pytest
 
 from outbound_transfer.protocol.call_schedule import MARGIN, WINDOW
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.key_allowance import Key, KeyAllowance
+from outbound_transfer.warehouse.key_allowance import record_refusal, reserve_call
+from outbound_transfer.warehouse.key_rows import Key
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.warehouses import Hook
@@ -41,7 +42,7 @@ def test_the_databases_clock(warehouse_hook: Hook) -> None:
 
 def test_sessions_at_once_share_one_allowance(warehouse: Warehouse) -> None:
     def reserve(_: int) -> float:
-        return KeyAllowance(warehouse, KEY).reserve(is_poll=False)
+        return reserve_call(warehouse, KEY, is_poll=False)
 
     with ThreadPoolExecutor(4) as pool:
         delays = sorted(pool.map(reserve, range(70)))
@@ -50,21 +51,19 @@ def test_sessions_at_once_share_one_allowance(warehouse: Warehouse) -> None:
 
 def test_keys_do_not_share(warehouse: Warehouse) -> None:
     for key in (KEY, KEY._replace(digest="other"), KEY._replace(account="other")):
-        allowance = KeyAllowance(warehouse, key)
-        assert [allowance.reserve(is_poll=False) for _ in range(10)] == [0.0] * 10
+        assert [reserve_call(warehouse, key, is_poll=False) for _ in range(10)] == [0.0] * 10
 
 
 def test_a_refusal_holds_up_every_session(warehouse: Warehouse) -> None:
-    assert KeyAllowance(warehouse, KEY).reserve(is_poll=False) == 0.0
-    KeyAllowance(warehouse, KEY).record_refusal(30.0)
-    assert KeyAllowance(warehouse, KEY).reserve(is_poll=False) == 30.0
+    assert reserve_call(warehouse, KEY, is_poll=False) == 0.0
+    record_refusal(warehouse, KEY, 30.0)
+    assert reserve_call(warehouse, KEY, is_poll=False) == 30.0
 
 
 def test_what_operations_can_see(warehouse: Warehouse, warehouse_hook: Hook) -> None:
-    allowance = KeyAllowance(warehouse, KEY)
     for _ in range(61):
-        allowance.reserve(is_poll=False)
-    allowance.record_refusal(5.0)
+        reserve_call(warehouse, KEY, is_poll=False)
+    record_refusal(warehouse, KEY, 5.0)
     ((conn_id, calls, is_refused, is_ahead),) = warehouse_hook.fetch(
         "SELECT conn_id, calls_per_minute, refused_at IS NOT NULL, reserved_until > updated_at "
         "FROM outbound_transfer_key_allowance"
@@ -73,16 +72,14 @@ def test_what_operations_can_see(warehouse: Warehouse, warehouse_hook: Hook) -> 
 
 
 def test_a_row_that_was_deleted_is_created_again(warehouse: Warehouse, warehouse_hook: Hook) -> None:
-    allowance = KeyAllowance(warehouse, KEY)
-    allowance.reserve(is_poll=False)
+    reserve_call(warehouse, KEY, is_poll=False)
     warehouse_hook.run("DELETE FROM outbound_transfer_key_allowance")
-    assert [allowance.reserve(is_poll=False) for _ in range(3)] == [0.0] * 3
+    assert [reserve_call(warehouse, KEY, is_poll=False) for _ in range(3)] == [0.0] * 3
     assert warehouse_hook.fetch("SELECT count(*) FROM outbound_transfer_key_allowance") == [(1,)]
 
 
 @pytest.mark.parametrize("stored", ["", "[]", "{", '{"calls": ["x"]}'])
 def test_a_schedule_that_cannot_be_read_is_begun_anew(warehouse: Warehouse, warehouse_hook: Hook, stored: str) -> None:
-    allowance = KeyAllowance(warehouse, KEY)
-    allowance.reserve(is_poll=False)
+    reserve_call(warehouse, KEY, is_poll=False)
     warehouse_hook.run(f"UPDATE outbound_transfer_key_allowance SET schedule = '{stored}'")
-    assert allowance.reserve(is_poll=False) == 0.0
+    assert reserve_call(warehouse, KEY, is_poll=False) == 0.0

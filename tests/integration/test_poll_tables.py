@@ -10,7 +10,7 @@ import pytest
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, ClusterState, ProcessState, SharedWaiter
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.key_allowance import Key
+from outbound_transfer.warehouse.key_rows import Key
 from outbound_transfer.warehouse.poll_tables import PollTables
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.timestamps import utc_now

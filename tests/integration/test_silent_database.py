@@ -29,7 +29,8 @@ from outbound_transfer.queries.connection import query_result
 from outbound_transfer.warehouse import connection, sockets
 from outbound_transfer.warehouse.config import MemoryPlace
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.key_allowance import Key, KeyAllowance
+from outbound_transfer.warehouse.key_allowance import reserve_call
+from outbound_transfer.warehouse.key_rows import Key
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.sockets import IDLE_SECONDS
 from outbound_transfer.warehouse.timestamps import utc_now
@@ -79,28 +80,28 @@ def test_a_process_shares_again_after_its_database_was_silent(scene: Scene, monk
     allowance = SharedAllowance(shared, KEY, is_poll=False)
     monkeypatch.setattr(database, "TIMEOUT", TEST_TIMEOUT)
     assert shared.run(Warehouse.now)
-    (stuck,) = threads() - before
     scene.proxy.silence(LOCKS, is_delivered=False)
-    hanging = shared.submit(lambda warehouse: KeyAllowance(warehouse, KEY).reserve(is_poll=False))
+    hanging = shared.submit(lambda warehouse: reserve_call(warehouse, KEY, is_poll=False))
     assert scene.proxy.is_silent.wait(TEST_TIMEOUT)
+    stuck = threads() - before
     monkeypatch.setattr(database, "TIMEOUT", 0.05)
     assert allowance.reserve() == 0.0, "the call is made at once"
     assert shared.has_failed
     scene.proxy.heal()
     now[0] += RETRY_INTERVAL
     monkeypatch.setattr(database, "TIMEOUT", 20)
-    shared.run(lambda warehouse: KeyAllowance(warehouse, KEY).reserve(is_poll=False))
+    shared.run(lambda warehouse: reserve_call(warehouse, KEY, is_poll=False))
     assert not shared.has_failed
     with pytest.raises(Exception, match=r".") as lost:
         hanging.result(TEST_TIMEOUT)
     assert not isinstance(lost.value, (TimeoutError, DatabaseUnavailable)), "the driver says that it is broken"
-    eventually(lambda: not stuck.is_alive())
-    shared.reopen(lambda: Warehouse(scene.proxied))  # the thread stops
+    assert stuck
+    eventually(lambda: not any(each.is_alive() for each in stuck))
 
 
 def test_a_silent_client_keeps_no_lock(scene: Scene) -> None:
     """The server gives it up: until then, no process could share the key's calls."""
-    KeyAllowance(Warehouse(scene.hook, timeout=LOCK_TIMEOUT), KEY).reserve(is_poll=False)
+    reserve_call(Warehouse(scene.hook, timeout=LOCK_TIMEOUT), KEY, is_poll=False)
     scene.proxy.silence(LOCKS, is_delivered=True)
     silent = Warehouse(scene.proxied, timeout=1.0)
 
@@ -114,7 +115,7 @@ def test_a_silent_client_keeps_no_lock(scene: Scene) -> None:
 
     def is_free() -> bool:
         try:
-            KeyAllowance(Warehouse(scene.hook, timeout=1.0), KEY).reserve(is_poll=False)
+            reserve_call(Warehouse(scene.hook, timeout=1.0), KEY, is_poll=False)
         except Exception:
             return False
         return True
@@ -204,4 +205,3 @@ def test_the_shared_database_of_airflows_connection(postgres: Any, monkeypatch: 
         assert shared is not None
         assert shared.run(Warehouse.now)
         assert not shared.has_failed
-        shared.reopen(lambda: Warehouse(Hook("postgresql", postgres.connect)))

@@ -12,14 +12,13 @@ from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
-from outbound_transfer.airflow_compat import asset_state
 from outbound_transfer.airflow_compat.names import (
     AirflowException,
     AirflowFailException,
@@ -563,12 +562,12 @@ class Watched:
         self.values: dict[str, Any] = {}
         self.shared = shared
 
-    async def aget(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         if self.shared:
             raise ValueError("Task has 2 concrete inlets and outlets")
         return self.values.get(key)
 
-    async def aset(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any) -> None:
         self.values[key] = json.loads(json.dumps(value))
 
 
@@ -754,24 +753,6 @@ def test_on_one_machine_a_watcher_before_airflow_3_3_needs_no_setting(
         await asyncio.gather(watching, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(scene(), TEST_TIMEOUT))
-
-
-def test_a_store_of_airflow_3_3_0_has_no_methods_for_event_loops() -> None:
-    class Store:
-        values: ClassVar[dict[str, Any]] = {}
-
-        def get(self, key: str) -> Any:
-            return self.values.get(key)
-
-        def set(self, key: str, value: Any) -> None:
-            self.values[key] = value
-
-    async def scene() -> Any:
-        store: Any = Store()
-        await asset_state.write(store, "k", 1)
-        return await asset_state.read(store, "k")
-
-    assert asyncio.run(scene()) == 1
 
 
 def test_a_watcher_of_several_assets_watches_all_the_same(sandbox, sent) -> None:

@@ -18,7 +18,7 @@ from outbound_transfer.polling.poller import PollUpdate, SharedPoller
 from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.key_allowance import Key
+from outbound_transfer.warehouse.key_rows import Key
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.warehouses import Hook

@@ -10,21 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.configuration import get_airflow_home
+from airflow.sdk import exceptions
 
 __all__ = [
     "NEVER_EXPIRE",
-    "AirflowException",
-    "AirflowFailException",
-    "AirflowNotFoundException",
-    "AirflowRescheduleException",
-    "AirflowSensorTimeout",
-    "AirflowSkipException",
-    "AirflowTaskTimeout",
     "BaseHook",
     "BaseNotifier",
-    "TaskDeferralError",
-    "TaskDeferralTimeout",
-    "TaskDeferred",
     "conf",
     "determine_kwargs",
     "get_airflow_home",
@@ -51,32 +42,19 @@ try:
 except ImportError:  # before 3.2
     from airflow.configuration import conf
 
-try:
-    from airflow.sdk.exceptions import (
-        AirflowException,
-        AirflowFailException,
-        AirflowNotFoundException,
-        AirflowRescheduleException,
-        AirflowSensorTimeout,
-        AirflowSkipException,
-        AirflowTaskTimeout,
-        TaskDeferralError,
-        TaskDeferralTimeout,
-        TaskDeferred,
-    )
-except ImportError:  # before 3.2
-    from airflow.exceptions import (
-        AirflowException,
-        AirflowFailException,
-        AirflowNotFoundException,
-        AirflowRescheduleException,
-        AirflowSensorTimeout,
-        AirflowSkipException,
-        AirflowTaskTimeout,
-        TaskDeferralError,
-        TaskDeferralTimeout,
-        TaskDeferred,
-    )
+if not hasattr(exceptions, "TaskDeferred"):  # before 3.2
+    from airflow import exceptions
+
+AirflowException = exceptions.AirflowException
+AirflowFailException = exceptions.AirflowFailException
+AirflowNotFoundException = exceptions.AirflowNotFoundException
+AirflowRescheduleException = exceptions.AirflowRescheduleException
+AirflowSensorTimeout = exceptions.AirflowSensorTimeout
+AirflowSkipException = exceptions.AirflowSkipException
+AirflowTaskTimeout = exceptions.AirflowTaskTimeout
+TaskDeferralError = exceptions.TaskDeferralError
+TaskDeferralTimeout = exceptions.TaskDeferralTimeout
+TaskDeferred = exceptions.TaskDeferred
 
 try:
     from airflow.sdk.bases.decorator import determine_kwargs

@@ -6,7 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from outbound_transfer.cluster.database import CALLS, DatabaseUnavailable, SharedDatabase, find_database
-from outbound_transfer.warehouse.key_allowance import Key, KeyAllowance
+from outbound_transfer.warehouse.key_allowance import record_refusal, reserve_call
+from outbound_transfer.warehouse.key_rows import Key
 
 if TYPE_CHECKING:
     from outbound_transfer.client import Settings
@@ -21,7 +22,6 @@ class SharedAllowance:
 
     def __init__(self, database: SharedDatabase, key: Key, *, is_poll: bool) -> None:
         self._database, self._key, self._is_poll = database, key, is_poll
-        self._row: KeyAllowance | None = None
 
     def reserve(self) -> float:
         try:
@@ -30,18 +30,13 @@ class SharedAllowance:
             return 0.0
 
     def record_refusal(self, retry_after: float) -> None:
-        self._database.submit(lambda warehouse: self._row_in(warehouse).record_refusal(retry_after))
+        self._database.submit(lambda warehouse: record_refusal(warehouse, self._key, retry_after))
 
     def record_repeat(self) -> None:
         self._database.submit(self._reserve)
 
     def _reserve(self, warehouse: Warehouse) -> float:
-        return self._row_in(warehouse).reserve(is_poll=self._is_poll)
-
-    def _row_in(self, warehouse: Warehouse) -> KeyAllowance:
-        if self._row is None or self._row.warehouse is not warehouse:
-            self._row = KeyAllowance(warehouse, self._key)
-        return self._row
+        return reserve_call(warehouse, self._key, is_poll=self._is_poll)
 
 
 def find_allowance(settings: Settings, conn_id: str, *, is_poll: bool) -> SharedAllowance | None:

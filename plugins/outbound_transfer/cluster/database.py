@@ -8,11 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from math import inf
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from outbound_transfer.airflow_compat.connections import with_parsed_extra
 from outbound_transfer.warehouse.config import state_conn_id, table_naming
@@ -36,8 +34,8 @@ LOCK_TIMEOUT: Final = 3.0
 #: Seconds for which a database is left alone after it has failed.
 RETRY_INTERVAL: Final = 60.0
 
-#: Maximum number of threads that were given up and still wait for the database.
-MAX_GIVEN_UP: Final = 5
+#: Maximum number of threads that run a transaction, or wait until another one is over: each upload at once has one.
+MAX_THREADS: Final = 100
 
 #: What a database is for, as the log says it.
 CALLS: Final = "share the key's calls"
@@ -52,9 +50,9 @@ class DatabaseUnavailable(Exception):
 
 
 class SharedDatabase:
-    """Runs transactions in a thread of its own, so that a connection that hangs holds up nothing.
+    """Runs transactions one after the other, each in a thread, so that a connection that hangs holds up nothing.
 
-    A thread whose transaction takes too long is given up with its connection, and the next transaction gets another.
+    A transaction that takes too long is given up with its connection, and the next one gets another.
 
     :param conn_id: the connection's id, for the log.
     :param open_warehouse: returns the database without connecting; called in the thread.
@@ -74,73 +72,72 @@ class SharedDatabase:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._conn_id, self._purpose, self._clock = conn_id, purpose, clock
-        self._open, self._prepare = open_warehouse, prepare
-        self._worker: _Worker | None = None
-        self._given_up: list[_Worker] = []
-        self._lock = threading.Lock()
+        self._prepare = prepare
+        self._threads: list[threading.Thread] = []
         self._retry_at = -inf
         self.has_failed = False
+        self.reopen(open_warehouse)
 
     def reopen(self, open_warehouse: Callable[[], Warehouse]) -> None:
         """Open the database anew before the next transaction, by this function."""
-        with self._lock:
-            if self._worker is not None:
-                self._worker.finish()
-            self._open, self._worker = open_warehouse, None
+        self._session = _Session(open_warehouse, self._prepare)
 
     def run(self, transaction: Callable[[Warehouse], T]) -> T:
-        """Run a function in the thread and return its result.
+        """Run a function in a thread and return its result.
 
         :raises DatabaseUnavailable: it has failed, or an earlier one did in the last :data:`RETRY_INTERVAL` seconds.
         """
-        worker, future = self._submit(transaction)
+        session, future = self._session, self.submit(transaction)
         try:
             return future.result(TIMEOUT)
         except Exception as error:
-            if worker is not None and not future.done():
-                self._give_up(worker)
+            if not future.done():
+                self._give_up(session)
                 self._record_failure(error)
             future.cancel()
             raise DatabaseUnavailable from error
 
     def submit(self, transaction: Callable[[Warehouse], T]) -> Future[T]:
-        """Run a function in the thread; do not wait for its result."""
-        return self._submit(transaction)[1]
-
-    def _submit(self, transaction: Callable[[Warehouse], T]) -> tuple[_Worker | None, Future[T]]:
+        """Run a function in a thread; do not wait for its result."""
         future: Future[T] = Future()
-        if self._clock() >= self._retry_at:
-            try:
-                with self._lock:
-                    worker = self._worker = self._find_worker()
-                    worker.submit(future, transaction)
-            except (DatabaseUnavailable, RuntimeError) as error:  # the process cannot have more threads
-                self._record_failure(error)
-            else:
-                return worker, future
-        future.set_exception(DatabaseUnavailable())
-        return None, future
-
-    def _find_worker(self) -> _Worker:
-        if self._worker is not None and self._worker.thread.is_alive():
-            return self._worker
-        self._given_up = [each for each in self._given_up if each.thread.is_alive()]
-        if len(self._given_up) >= MAX_GIVEN_UP:
-            raise DatabaseUnavailable(f"{len(self._given_up)} threads still wait for a response")
-        return _Worker(self._open, self._prepare, self._record_result)
-
-    def _give_up(self, worker: _Worker) -> None:
-        with self._lock:
-            if self._worker is worker:
-                self._worker = None
-                self._given_up.append(worker)
-            worker.give_up()
-
-    def _record_result(self, error: Exception | None) -> None:
-        if error is not None:
+        if self._clock() < self._retry_at:
+            future.set_exception(DatabaseUnavailable())
+            return future
+        try:
+            self._start_thread(partial(self._run, self._session, future, transaction))
+        except (DatabaseUnavailable, RuntimeError) as error:  # the process cannot have more threads
             self._record_failure(error)
-        elif self._clock() >= self._retry_at:  # or it was too late
-            self.has_failed = False
+            future.set_exception(DatabaseUnavailable())
+        return future
+
+    def _start_thread(self, target: Callable[[], None]) -> None:
+        self._threads = [each for each in self._threads if each.is_alive()]
+        if len(self._threads) >= MAX_THREADS:
+            raise DatabaseUnavailable(f"{len(self._threads)} threads still wait for a response")
+        # A daemon: a database that hangs must not keep the process from exiting.
+        thread = threading.Thread(target=target, name="outbound-transfer-cluster", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _run(self, session: _Session, future: Future[T], transaction: Callable[[Warehouse], T]) -> None:
+        with session.lock:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = transaction(session.prepared_warehouse())
+            except Exception as error:
+                if not session.is_given_up:
+                    self._record_failure(error)
+                future.set_exception(error)
+            else:
+                if not session.is_given_up and self._clock() >= self._retry_at:
+                    self.has_failed = False
+                future.set_result(result)
+
+    def _give_up(self, session: _Session) -> None:
+        if self._session is session:
+            self.reopen(session.open_warehouse)
+        session.give_up()
 
     def _record_failure(self, error: Exception) -> None:
         self._retry_at = self._clock() + RETRY_INTERVAL
@@ -158,75 +155,29 @@ class SharedDatabase:
             )
 
 
-class _Worker:
-    """A thread that runs transactions one after the other.
+class _Session:
+    """The database from its opening until a transaction hangs. A transaction holds ``lock``."""
 
-    :param on_result: called with the error of each transaction, or None, unless the thread was given up.
-    """
-
-    def __init__(
-        self,
-        open_warehouse: Callable[[], Warehouse],
-        prepare: Callable[[Warehouse], None],
-        on_result: Callable[[Exception | None], None],
-    ) -> None:
-        self._open, self._prepare, self._on_result = open_warehouse, prepare, on_result
-        self._queue: SimpleQueue[tuple[Future[Any], Callable[[Warehouse], Any]] | None] = SimpleQueue()
+    def __init__(self, open_warehouse: Callable[[], Warehouse], prepare: Callable[[Warehouse], None]) -> None:
+        self.open_warehouse, self._prepare = open_warehouse, prepare
         self._warehouse: Warehouse | None = None
-        self._is_prepared = self._is_given_up = False
-        # A daemon: a database that hangs must not keep the process from exiting.
-        self.thread = threading.Thread(target=self._work, name="outbound-transfer-cluster", daemon=True)
-        self.thread.start()
+        self._is_prepared = self.is_given_up = False
+        self.lock = threading.Lock()
 
-    def submit(self, future: Future[T], transaction: Callable[[Warehouse], T]) -> None:
-        self._queue.put((future, transaction))
-
-    def finish(self) -> None:
-        """Let the thread stop after what was submitted."""
-        self._queue.put(None)
-
-    def give_up(self) -> None:
-        """Break the thread's connection, so that it stops, and fail what it has not begun."""
-        self._is_given_up = True
-        if self._warehouse is not None:
-            self._warehouse.abort()
-        with suppress(Empty):
-            while True:
-                self._fail(self._queue.get_nowait())
-        self.finish()
-
-    @staticmethod
-    def _fail(job: tuple[Future[Any], Callable[[Warehouse], Any]] | None) -> None:
-        if job is not None and job[0].set_running_or_notify_cancel():
-            job[0].set_exception(DatabaseUnavailable())
-
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            if self._is_given_up:
-                self._fail(job)
-            elif job[0].set_running_or_notify_cancel():
-                self._run(*job)
-
-    def _run(self, future: Future[Any], transaction: Callable[[Warehouse], Any]) -> None:
-        try:
-            result = transaction(self._prepared_warehouse())
-        except Exception as error:
-            if not self._is_given_up:
-                self._on_result(error)
-            future.set_exception(error)
-        else:
-            if not self._is_given_up:
-                self._on_result(None)
-            future.set_result(result)
-
-    def _prepared_warehouse(self) -> Warehouse:
-        self._warehouse = self._warehouse or self._open()
-        if self._is_given_up:  # while it was opened
+    def prepared_warehouse(self) -> Warehouse:
+        self._warehouse = self._warehouse or self.open_warehouse()
+        if self.is_given_up:  # while it was opened
             self._warehouse.abort()
         if not self._is_prepared:
             self._prepare(self._warehouse)
             self._is_prepared = True
         return self._warehouse
+
+    def give_up(self) -> None:
+        """Break the connection, so that its thread stops."""
+        self.is_given_up = True
+        if self._warehouse is not None:
+            self._warehouse.abort()
 
 
 def find_database(purpose: str) -> SharedDatabase | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client import Settings
     from outbound_transfer.protocol.poll_lease import ClusterState, ProcessState
     from outbound_transfer.warehouse.database import Warehouse
-    from outbound_transfer.warehouse.key_allowance import Key
+    from outbound_transfer.warehouse.key_rows import Key
 
 
 class DatabasePoll:

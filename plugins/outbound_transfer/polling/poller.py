@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -121,7 +121,7 @@ class SharedPoller:
         self._silence_deadline = 0.0
         self._failures = 0
 
-    async def updates(self) -> AsyncIterator[PollUpdate]:
+    async def updates(self) -> AsyncGenerator[PollUpdate, None]:
         """Poll until the generator is closed; yield an update whenever a waiter or watcher may have changed."""
         syncing = asyncio.ensure_future(self._keep_syncing()) if self._find_cluster else None
         try:

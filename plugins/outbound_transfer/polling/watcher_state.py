@@ -10,7 +10,6 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from outbound_transfer.airflow_compat import asset_state
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.airflow_compat.task_try import TaskTry
 
@@ -64,10 +63,10 @@ class AssetState:
 
         :raises ValueError: several assets share the trigger.
         """
-        return await asset_state.read(self._store, WATCHER_STATE_KEY)
+        return await call_airflow(partial(self._store.get, WATCHER_STATE_KEY))
 
     def save(self, update: PollUpdate, state: Any, *, has_event: bool) -> None:  # noqa: ARG002  # nothing is stored later
-        update.on_stored.append(partial(asset_state.write, self._store, WATCHER_STATE_KEY, state))
+        update.on_stored.append(partial(call_airflow, partial(self._store.set, WATCHER_STATE_KEY, state)))
 
     def close(self) -> None:
         pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -15,12 +15,10 @@ from outbound_transfer.protocol.poll_lease import (
     ProcessState,
     SharedWaiter,
 )
-from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
-from outbound_transfer.warehouse.key_allowance import Key
+from outbound_transfer.warehouse.database import Warehouse, fetch_all
+from outbound_transfer.warehouse.key_rows import WHERE, Key, KeyRows
 from outbound_transfer.warehouse.tables import POLL_LEASES, POLL_READINGS, POLL_WAITERS
 from outbound_transfer.warehouse.timestamps import format_epoch
-
-_WHERE: Final = "WHERE [account] = ? AND [key_digest] = ?"
 
 #: Ids in one statement.
 _MAX_IDS: Final = 500
@@ -39,6 +37,38 @@ _PRUNE: Final = (
 )
 
 
+class _Known(NamedTuple):
+    """What a process knows of the tables after a transaction.
+
+    :ivar written: its rows in ``poll_waiters``; None if they may not be there.
+    :ivar written_at: when all of them were written.
+    :ivar read_until: number of the last change whose readings it has read.
+    :ivar others: what the others wait for.
+    :ivar others_read_at: the lease's ``waiters_changed`` when it has read that; 0 if it has not.
+    """
+
+    written: Mapping[str, SharedWaiter] | None = None
+    written_at: float = 0.0
+    read_until: int = 0
+    others: Mapping[str, SharedWaiter] = {}
+    others_read_at: int = 0
+
+
+def _values(key: Key, lease: PollLease, now: float) -> tuple[Any, ...]:
+    return (
+        key.conn_id,
+        lease.holder or None,
+        format_epoch(lease.held_since) if lease.holder else None,
+        format_epoch(lease.expires_at) if lease.holder else None,
+        format_epoch(lease.polled_at) if lease.polled_at else None,
+        msgspec.json.encode(lease).decode(),
+        format_epoch(now),
+    )
+
+
+_LEASES: Final = KeyRows(POLL_LEASES, "lease", PollLease, _values)
+
+
 class PollTables:
     """The part of one process in the shared poll of a key. Every transaction locks the row of the lease for a moment.
 
@@ -47,91 +77,51 @@ class PollTables:
 
     def __init__(self, warehouse: Warehouse, key: Key, process: str) -> None:
         self.warehouse, self._key, self._process = warehouse, key, process
-        self._has_row = False
-        self._written: dict[str, SharedWaiter] = {}
-        self._others: dict[str, SharedWaiter] = {}
-        self._read_until = self._others_read_at = 0
-        self._written_at = 0.0
+        self._known = _Known()
 
     def sync(self, own: ProcessState) -> ClusterState:
         """Renew the lease or take a free one; write what this process waits for, and what it has read as the holder."""
-        return self.warehouse.retry_on_conflict(lambda: self._sync(own))
+
+        def sync(tx: Any, lease: PollLease, now: float) -> tuple[ClusterState, _Known]:
+            return self._sync(tx, lease, now, own)
+
+        state, self._known = _LEASES.change(self.warehouse, self._key, sync)
+        return state
 
     def leave(self) -> None:
         """Give up the lease, and what this process waits for."""
-        with self.warehouse.transaction() as tx:
-            lease = self._lock(tx)
-            if lease is not None:
-                self._delete(tx, "poll_waiters", "[process] = ?", (self._process,))
-                now = self.warehouse.epoch_time(tx)
-                lease.leave(self._process)
-                if not lease.seen_at:  # a holder that is left would not publish them again
-                    self._prune(tx)
-                lease.waiters_changed = lease.next_number(now)
-                self._save(tx, lease, now)
 
-    def _sync(self, own: ProcessState) -> ClusterState:
-        if not self._has_row:
-            self._create_row()
-        with self.warehouse.transaction() as tx:
-            lease = self._lock(tx)
-            self._has_row = lease is not None
-            lease, now = lease or PollLease(), self.warehouse.epoch_time(tx)
-            number = lease.next_number(now)
-            if lease.forget_dead(now) or not lease.seen_at:
-                self._delete_dead(tx, lease)
-                lease.waiters_changed = number
-            # The rows of a process that was taken for dead are gone; others may be damaged.
-            is_known = self._process in lease.seen_at and abs(now - self._written_at) < REPEAT_INTERVAL
-            before = self._written if is_known else None
-            is_holder = lease.renew(self._process, now, can_poll=own.can_poll)
-            if self._write_waiters(tx, before, own.waiters, number):
-                lease.waiters_changed = number
-            if is_holder:
-                others = self._others
-                self._write_readings(tx, own.readings, number)
-                if self._others_read_at != lease.waiters_changed:
-                    others = self._read_others(tx)
-                lease.polled_at = now if own.has_polled else lease.polled_at
-                found: dict[str, Transfer | None] = {}
-            else:
-                others, found = {}, self._read_readings(tx, self._read_until if before is not None else 0)
-            self._save(tx, lease, now)
-        self._written, self._read_until = dict(own.waiters), number
-        self._written_at = self._written_at if is_known else now
-        self._others, self._others_read_at = others, lease.waiters_changed if is_holder else 0
-        return ClusterState(is_holder, bool(lease.holder), others, found)
+        def leave(tx: Any, lease: PollLease, now: float) -> None:
+            self._delete(tx, "poll_waiters", "[process] = ?", (self._process,))
+            lease.leave(self._process)
+            if not lease.seen_at:  # a holder that is left would not publish them again
+                self._prune(tx)
+            lease.waiters_changed = lease.next_number(now)
 
-    def _create_row(self) -> None:
-        # In a transaction of its own: a row that another session adds meanwhile would not be locked.
-        with self.warehouse.transaction() as tx:
-            values = self._values(PollLease(), self.warehouse.epoch_time(tx))
-            self.warehouse.insert(tx, POLL_LEASES, [(*self._key[:2], *values)])
+        _LEASES.change(self.warehouse, self._key, leave)
 
-    def _lock(self, tx: Any) -> PollLease | None:
-        """Lock the row of the lease, so that processes change it one after the other; None if there is no row."""
-        self.warehouse.run(tx, f"UPDATE {{poll_leases}} SET [updated_at] = [updated_at] {_WHERE}", self._key[:2])  # noqa: S608
-        stored = scalar(tx, self.warehouse.render(f"SELECT [lease] FROM {{poll_leases}} {_WHERE}"), self._key[:2])  # noqa: S608
-        try:
-            return None if stored is None else msgspec.json.decode(stored, type=PollLease)
-        except msgspec.DecodeError:  # every process gives its next sign of life in seconds
-            return PollLease()
-
-    def _save(self, tx: Any, lease: PollLease, now: float) -> None:
-        changed = ", ".join(f"[{column.name}] = ?" for column in POLL_LEASES.columns[2:])
-        values = (*self._values(lease, now), *self._key[:2])
-        self.warehouse.run(tx, f"UPDATE {{poll_leases}} SET {changed} {_WHERE}", values)  # noqa: S608
-
-    def _values(self, lease: PollLease, now: float) -> tuple[Any, ...]:
-        return (
-            self._key.conn_id,
-            lease.holder or None,
-            format_epoch(lease.held_since) if lease.holder else None,
-            format_epoch(lease.expires_at) if lease.holder else None,
-            format_epoch(lease.polled_at) if lease.polled_at else None,
-            msgspec.json.encode(lease).decode(),
-            format_epoch(now),
-        )
+    def _sync(self, tx: Any, lease: PollLease, now: float, own: ProcessState) -> tuple[ClusterState, _Known]:
+        known, number = self._known, lease.next_number(now)
+        if lease.forget_dead(now) or not lease.seen_at:
+            self._delete_dead(tx, lease)
+            lease.waiters_changed = number
+        # The rows of a process that was taken for dead are gone; others may be damaged.
+        if self._process not in lease.seen_at or abs(now - known.written_at) >= REPEAT_INTERVAL:
+            known = known._replace(written=None, read_until=0, written_at=now)
+        is_holder = lease.renew(self._process, now, can_poll=own.can_poll)
+        if self._write_waiters(tx, known.written, own.waiters, number):
+            lease.waiters_changed = number
+        known = known._replace(written=dict(own.waiters))
+        found: dict[str, Transfer | None] = {}
+        if is_holder:
+            self._write_readings(tx, own.readings, number)
+            if known.others_read_at != lease.waiters_changed:
+                known = known._replace(others=self._read_others(tx), others_read_at=lease.waiters_changed)
+            lease.polled_at = now if own.has_polled else lease.polled_at
+        else:
+            found = self._read_readings(tx, known.read_until)
+            known = known._replace(others={}, others_read_at=0)
+        return ClusterState(is_holder, bool(lease.holder), known.others, found), known._replace(read_until=number)
 
     def _delete_dead(self, tx: Any, lease: PollLease) -> None:
         alive = [*lease.seen_at, self._process]
@@ -163,7 +153,7 @@ class PollTables:
         self._prune(tx)
         query = (
             "SELECT [transfer_id], MIN([interval_seconds]), MAX([sent_epoch]) FROM {poll_waiters} "  # noqa: S608
-            f"{_WHERE} AND [process] <> ? GROUP BY [transfer_id]"
+            f"{WHERE} AND [process] <> ? GROUP BY [transfer_id]"
         )
         rows = fetch_all(self.warehouse.run(tx, query, (*self._key[:2], self._process)))
         return {str(one): SharedWaiter(interval, sent_at) for one, interval, sent_at in rows}
@@ -176,7 +166,7 @@ class PollTables:
         return {str(one): _decode(one, stored) for one, stored in fetch_all(rows)}
 
     def _delete(self, tx: Any, table: str, condition: str, parameters: Sequence[Any]) -> None:
-        self.warehouse.run(tx, f"DELETE FROM {{{table}}} {_WHERE} AND {condition}", (*self._key[:2], *parameters))  # noqa: S608
+        self.warehouse.run(tx, f"DELETE FROM {{{table}}} {WHERE} AND {condition}", (*self._key[:2], *parameters))  # noqa: S608
 
 
 def _encode(transfer: Transfer | None) -> str | None:
