@@ -8,9 +8,6 @@ from outbound_transfer.delivery.memory_store import StateLost
 from outbound_transfer.lake.object_errors import (
     InvalidObject,
     MissingPages,
-    OtherFormat,
-    PagesNotRewritten,
-    StrayObjects,
     UnreliableStorage,
 )
 from outbound_transfer.protocol.errors import (
@@ -124,10 +121,8 @@ __all__ = [
     "NotFound",
     "NothingMatches",
     "OtherAccount",
-    "OtherFormat",
     "OutboundTransferError",
     "PageRefused",
-    "PagesNotRewritten",
     "QueryError",
     "QueryFailed",
     "RateLimited",
@@ -147,7 +142,6 @@ __all__ = [
     "SourceUnreadable",
     "StaleTry",
     "StateLost",
-    "StrayObjects",
     "TaskInLoop",
     "TaskNotRunning",
     "TimedOut",

@@ -200,23 +200,22 @@ def objects(target: dict[str, Any]) -> dict[str, Any]:
     from outbound_transfer.protocol.events import Event, Page
     from support.object_folders import destination, local_store, s3_store
 
-    local = local_store(Path(target["folder"], target["format"]))
+    local = local_store(Path(target["folder"], "objects"))
     store = s3_store(target["endpoint"], target["bucket"]) if target["place"] == "s3" else local
-    feed, took, cpu = destination(store, page_format=target["format"]), [], []
-    with feed.session():
-        cursor = feed.get_or_create_cursor()
-        for _ in range(51):
-            events = tuple(
-                Event(f"b{n}", "transfer_sent", "2026-01-01T00:00:00Z", '{"synthetic": true}', None, n - cursor)
-                for n in range(cursor + 1, cursor + 1_001)
-            )
-            started, cpu_before = time.monotonic(), time.process_time()
-            feed.load_page(Page(cursor, cursor + 1_000, True, events, ()))
-            took.append(time.monotonic() - started)
-            cpu.append(time.process_time() - cpu_before)
-            cursor += 1_000
+    feed, took, cpu = destination(store), [], []
+    cursor = feed.get_or_create_cursor()
+    for _ in range(51):
+        events = tuple(
+            Event(f"b{n}", "transfer_sent", "2026-01-01T00:00:00Z", '{"synthetic": true}', None, n - cursor)
+            for n in range(cursor + 1, cursor + 1_001)
+        )
+        started, cpu_before = time.monotonic(), time.process_time()
+        feed.load_page(Page(cursor, cursor + 1_000, True, events, ()))
+        took.append(time.monotonic() - started)
+        cpu.append(time.process_time() - cpu_before)
+        cursor += 1_000
     started = time.monotonic()
-    assert destination(store, page_format=target["format"]).get_or_create_cursor() == cursor
+    assert destination(store).get_or_create_cursor() == cursor
     found = time.monotonic() - started
     del took[0], cpu[0]  # the first imports
     return {"median": statistics.median(took), "cpu": statistics.median(cpu), "longest": max(took), "cursor": found}
@@ -308,17 +307,15 @@ def _bench_objects(folder: Path) -> None:
 
     with running_s3() as endpoint:
         for place in ("local", "s3"):
-            for page_format in ("parquet", "ndjson"):
-                bucket = f"bench-{page_format}"
-                Bucket(endpoint, bucket).close()
-                target = {"place": place, "format": page_format, "folder": str(folder), "endpoint": endpoint}
-                took = _child("objects", {"warehouse": f"objects ({place})", "bucket": bucket, **target}, {})
-                ms = {name: f"{seconds * 1000:.0f} ms" for name, seconds in took.items()}
-                print(
-                    f"objects, {place:<5} {page_format:<7} a page of 1,000 in {ms['median']} at the median "
-                    f"({ms['cpu']} of CPU), {ms['longest']} at most; the cursor is found in {ms['cursor']}",
-                    flush=True,
-                )
+            Bucket(endpoint, "bench").close()
+            target = {"place": place, "folder": str(folder), "endpoint": endpoint, "bucket": "bench"}
+            took = _child("objects", {"warehouse": f"objects ({place})", **target}, {})
+            ms = {name: f"{seconds * 1000:.0f} ms" for name, seconds in took.items()}
+            print(
+                f"objects, {place:<5} a page of 1,000 in {ms['median']} at the median "
+                f"({ms['cpu']} of CPU), {ms['longest']} at most; the cursor is found in {ms['cursor']}",
+                flush=True,
+            )
 
 
 def main() -> None:

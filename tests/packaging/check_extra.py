@@ -74,7 +74,7 @@ def check_iceberg(folder: Path) -> None:
 
 def check_parquet(folder: Path) -> None:
     path = f"file://{folder / 'objects'}"
-    events = f'EventFeedToObjectStorageOperator(task_id="events", path={path!r}, format="parquet")'
+    events = f'EventFeedToObjectStorageOperator(task_id="events", path={path!r})'
     run_dag(folder, DELIVER.format(files="REPORT", more="") + f"    first >> {events}\n")
     _write("rows.parquet")
 

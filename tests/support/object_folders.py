@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from outbound_transfer.lake.object_chain import account_folder
-from outbound_transfer.lake.object_format import FORMATS
+from outbound_transfer.lake.object_folder import account_folder
+from outbound_transfer.lake.object_maintenance import ObjectFeedMaintenance
 from outbound_transfer.lake.object_store import LocalStore, ObjectStore
 from outbound_transfer.lake.objects import ObjectEventDestination
 from outbound_transfer.protocol.events import Page
@@ -41,8 +39,12 @@ def s3_store(endpoint: str, bucket: str) -> ObjectStore:
     return ObjectStore(fs, f"{bucket}/outbound_transfer/events")
 
 
-def destination(store: ObjectStore, account: str = "acme", page_format: str = "parquet") -> ObjectEventDestination:
-    return ObjectEventDestination(store, account, FORMATS[page_format])
+def destination(store: ObjectStore, account: str = "acme") -> ObjectEventDestination:
+    return ObjectEventDestination(store, account)
+
+
+def maintenance(store: ObjectStore, account: str = "acme") -> ObjectFeedMaintenance:
+    return ObjectFeedMaintenance(destination(store, account))
 
 
 def cut(cursor: int, size: int, last: int) -> Page:
@@ -61,10 +63,7 @@ def stored_rows(store: ObjectStore, account: str = "acme") -> list[dict[str, Any
     for name in page_names(store, account):
         content = store.read(f"{account_folder(account)}/{name}")
         assert content is not None
-        if name.endswith(".parquet"):
-            rows += pq.read_table(io.BytesIO(content)).to_pylist()
-        else:
-            rows += [json.loads(line) for line in gzip.decompress(content).splitlines()]
+        rows += pq.read_table(io.BytesIO(content)).to_pylist()
     return rows
 
 

@@ -175,12 +175,14 @@ def _open_sql_feed(arguments: Namespace) -> FeedMaintenance:
 
 def _open_object_feed(arguments: Namespace) -> FeedMaintenance:
     # Not at the top: pyarrow is optional.
-    from outbound_transfer.lake.object_chain import list_accounts
-    from outbound_transfer.lake.object_maintenance import open_maintenance
+    from outbound_transfer.lake.object_folder import list_accounts
+    from outbound_transfer.lake.object_maintenance import ObjectFeedMaintenance
     from outbound_transfer.lake.object_store import open_store
+    from outbound_transfer.lake.objects import ObjectEventDestination
 
     store = open_store(arguments.path)
-    return open_maintenance(store, _account(arguments, lambda: list_accounts(store)))
+    account = _account(arguments, lambda: list_accounts(store))
+    return ObjectFeedMaintenance(ObjectEventDestination(store, account))
 
 
 def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:

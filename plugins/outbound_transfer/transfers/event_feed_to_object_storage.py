@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.assets.outbound_transfer import folder_asset
 from outbound_transfer.transfers.event_feed import EventFeedOperator
-from outbound_transfer.warehouse.naming import check_format, check_path
+from outbound_transfer.warehouse.naming import check_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class EventFeedToObjectStorageOperator(EventFeedOperator):
     """Load the event feed into objects in a folder, from the stored cursor to the end, each page exactly once.
 
-    Each page is one object, ``<path>/account=<account>/page-<cursor, 20 digits>.parquet``, with its events and its
-    rejected lines (:data:`outbound_transfer.lake.rows.SCHEMA`). It is put only if it is not there, and has the cursor
-    of the next page in its header, so the objects are the cursor. To read the feed again from its beginning:
-    ``outbound-transfer feed reset --path … --to 0``.
+    Each page is one object, ``<path>/account=<account>/page-<resets, 6 digits>-<cursor, 20 digits>.parquet``, with its
+    events and its rejected lines (:data:`outbound_transfer.lake.rows.SCHEMA`). It is put only if it is not there, and
+    has the cursor of the next page in its header, so the greatest name is the cursor. To read the feed again from its
+    beginning: ``outbound-transfer feed reset --path … --to 0``.
 
     A run that loaded events emits an asset event for the folder
     (:func:`~outbound_transfer.assets.outbound_transfer.folder_asset`). Its ``extra`` is the operator's return value,
@@ -33,7 +33,6 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
 
     :param path: folder, as Airflow's object storage names it: ``s3://conn@bucket/folder``, ``gs://…``, ``abfs://…`` or
         an absolute local path. The storage must be able to refuse to create an object that exists.
-    :param format: ``parquet``, or ``ndjson``: JSON lines in gzip.
     :param account: name of the account in the folder. Default: its site address.
     :param max_pages: maximum number of pages to load, of up to 1,000 events each, one a minute. ``None``: no limit.
     :param max_rejected: maximum number of unparsable lines per page. If exceeded, the page is not loaded and the task
@@ -44,13 +43,12 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
         ``has_more``, ``types`` (number of events by type).
     """
 
-    template_fields: Sequence[str] = (*EventFeedOperator.template_fields, "path", "format")
+    template_fields: Sequence[str] = (*EventFeedOperator.template_fields, "path")
 
     def __init__(
         self,
         *,
         path: str,
-        format: str = "parquet",  # noqa: A002  # the word of pandas, Spark and every loader
         account: str | None = None,
         max_pages: int | str | None = None,
         max_rejected: int | str | None = 100,
@@ -58,11 +56,8 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
     ) -> None:
         super().__init__(account=account, max_pages=max_pages, max_rejected=max_rejected, **kwargs)
         self.path = path
-        self.format = format
         if self.is_known("path"):
             check_path(path)
-        if self.is_known("format"):
-            check_format(format)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""
@@ -71,12 +66,10 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
         return folder_lineage("events", self)
 
     def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:
-        from outbound_transfer.lake.object_format import FORMATS
         from outbound_transfer.lake.object_store import open_store
         from outbound_transfer.lake.objects import ObjectEventDestination
 
-        check_format(self.format)
-        return ObjectEventDestination(open_store(self.path), self._account(hook), FORMATS[self.format])
+        return ObjectEventDestination(open_store(self.path), self._account(hook))
 
     def _asset(self) -> Asset:
         return folder_asset(self.path)

@@ -16,9 +16,6 @@ MAX_NAME_LENGTH: Final = 1_000
 #: Bytes that a prefix leaves for the name of a table.
 MAX_TABLE_LENGTH: Final = len("delivery_recipients")
 
-#: Formats of objects: the names of :data:`outbound_transfer.lake.object_format.FORMATS`.
-OBJECT_FORMATS: Final = ("parquet", "ndjson")
-
 
 def check_prefix(prefix: Any, max_length: int = MAX_NAME_LENGTH) -> None:
     """Check the prefix of tables' names.
@@ -59,15 +56,6 @@ def check_table(name: Any) -> None:
     _check_text("table", name)
     if "." not in name or not all(name.split(".")):
         raise InvalidName(f"'{name}' is not the name of an Iceberg table: write namespace.table")
-
-
-def check_format(name: Any) -> None:
-    """Check the name of a format of objects.
-
-    :raises InvalidName: there is no such format.
-    """
-    if name not in OBJECT_FORMATS:
-        raise InvalidName(f"format must be one of {', '.join(OBJECT_FORMATS)}, not '{name}'")
 
 
 def check_path(path: Any) -> None:

@@ -86,8 +86,7 @@ def test_the_table_of_columns_is_that_of_the_objects() -> None:
 
 @pytest.mark.parametrize("recipe", [each for each in RECIPES if each.dialect == "duckdb"], ids=identity)
 def test_duckdb_runs_its_recipe(recipe: Recipe, tmp_path: Path) -> None:
-    page_format = "ndjson" if "ndjson" in recipe.sql else "parquet"
-    feed = destination(local_store(tmp_path), page_format=page_format)
+    feed = destination(local_store(tmp_path))
     feed.get_or_create_cursor()
     feed.load_page(cut(0, 5, 7))
     feed.load_page(cut(5, 5, 7))

@@ -41,16 +41,16 @@ def s3(tmp_path: Path) -> Iterator[Target]:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_ingest_leaves_whole_pages_and_the_next_run_loads_the_rest(local: Target, moment: str) -> None:
-    check(kill_everywhere(local, moment, every=7))
+    check(kill_everywhere(local, moment, every=4))
 
 
 @pytest.mark.parametrize("work", [ingest, reset_and_ingest])
 def test_so_it_is_in_s3(s3: Target, work: Work) -> None:
-    check(kill_everywhere(s3, "after", every=5, work=work))
+    check(kill_everywhere(s3, "after", every=2, work=work))
 
 
-def test_a_killed_reset_leaves_a_chain(local: Target) -> None:
-    check(kill_everywhere(local, "before", every=8, work=reset_and_ingest))
+def test_a_killed_reset_leaves_whole_pages(local: Target) -> None:
+    check(kill_everywhere(local, "before", every=4, work=reset_and_ingest))
 
 
 def test_a_killed_reset_of_an_iceberg_table_is_whole_or_not_there(tmp_path: Path) -> None:

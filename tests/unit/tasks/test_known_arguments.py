@@ -113,7 +113,6 @@ WRONG = [
     (TransfersToSqlOperator, {"schema": "a\0"}, "contains a NUL character"),
     (EventFeedToIcebergOperator, {"table": "events"}, "'events' is not the name of an Iceberg table: write namespace"),
     (EventFeedToIcebergOperator, {"table": None}, "table must be text, not None"),
-    (EventFeedToObjectStorageOperator, {"format": "csv"}, "format must be one of parquet, ndjson, not 'csv'"),
     (EventFeedToObjectStorageOperator, {"path": "data/events"}, "the path must be absolute, or begin with a scheme"),
     (EventFeedToObjectStorageOperator, {"path": "s3://bucket/a/../b"}, "the path must name a folder"),
     (EventFeedToObjectStorageOperator, {"path": "s3://bucket/a*"}, "the path has a character that loaders take for"),
@@ -164,7 +163,7 @@ RIGHT = [
     (EventFeedToSqlOperator, {"table_prefix": "{{ p }}" + "x" * 1_000, "schema": "{{ s }}\0"}),
     (TransfersToSqlOperator, {"table_prefix": "{{ p }}\0", "schema": "{{ s }}\0", "account": "{{ a }}" + "x" * 250}),
     (EventFeedToIcebergOperator, {"table": "{{ t }}", "account": "{{ a }}" + "x" * 250}),
-    (EventFeedToObjectStorageOperator, {"path": "{{ p }}", "format": "{{ f }}"}),
+    (EventFeedToObjectStorageOperator, {"path": "{{ p }}"}),
 ]
 
 
