@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := PYTHONPATH=tests $(BIN)/python
 # The same with the Airflow of AIRFLOW=3.0.6, where it is given.
 RUN_WITH := $(if $(AIRFLOW),python=$$($(RUN) -m versions.environments $(AIRFLOW)) && PYTHONPATH=tests $$python,$(RUN))
-PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --upgrade --no-header --no-annotate \
+PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
 # WORKERS: processes that run tests. What they start shares the machine's cores with them; some only wait.
 # SEED: of what is chosen by chance. Without one, a test chooses the same at each run.
@@ -27,7 +27,7 @@ help: ## Print this list
 setup: .venv/.complete ## Make .venv with everything in it (the targets below call it)
 
 .venv/.complete: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; assert (3, 10) <= sys.version_info[:2] < (3, 14), "Python 3.10 to 3.13 is needed, this is " + sys.version; import ensurepip'
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed, this is " + sys.version; import ensurepip'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
@@ -56,7 +56,7 @@ nightly: setup ## Run everything for hours, with the day's SEED; failures are na
 	done; \
 	test -z "$$failed" || { echo "Failed with SEED=$$seed:$$failed" >&2; exit 1; }
 
-test-package: setup .mariadb ## Build wheel and source archive, test them on Python 3.10 and 3.13 and with each extra alone (about 15 minutes; ARGS=--extra=duckdb)
+test-package: setup .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone (about 15 minutes; ARGS=--extra=duckdb)
 	$(RUN) tests/packaging/run.py $(ARGS)
 
 test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.2.1" (about 30 minutes; ARGS=--short: 5)

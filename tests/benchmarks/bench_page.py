@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ WAREHOUSES: dict[str, Callable[[Path], Any]] = {"postgresql": _postgresql, "sqli
 
 
 def measure(name: str, folder: Path, hook: Hook, connection: str, deliveries: int, rounds: int) -> None:
-    warehouse, now = Warehouse(hook), datetime.now(timezone.utc)
+    warehouse, now = Warehouse(hook), datetime.now(UTC)
     started = time.perf_counter()
     ledger.fill(warehouse, deliveries, now, dags=DAGS)
     print(f"\n{name}: {deliveries:,} deliveries made in {time.perf_counter() - started:.0f} s", flush=True)

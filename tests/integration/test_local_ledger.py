@@ -8,7 +8,7 @@ import multiprocessing
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ def write(number: int) -> None:
         task = TaskRef("conn", "dag", f"deliver{number}", "run", each, 1)
         recorder = DeliveryRecorder(lambda: "acme", task, tables.save, subject="S")
         recorder.record_error(ValueError("no file"))
-        now = datetime.now(timezone.utc).isoformat()
+        now = datetime.now(UTC).isoformat()
         people = (Recipient("ann@example.com"),)
         recorder.record_transfer(Transfer(f"t{number}-{each}", "pending", "S", now, None, people, None, now))
 

@@ -438,6 +438,24 @@ def _(newcomer: Newcomer) -> None:
 
 
 @mistake(
+    "a DuckDB warehouse in memory",
+    "the connection leads to a database of DuckDB in memory, which is lost when the process ends. Set its host to the "
+    "path of a file",
+)
+def _(newcomer: Newcomer) -> None:
+    newcomer.warehouse(conn_type="duckdb")
+    newcomer.ingest()
+
+
+@mistake(
+    "a DuckDB connection that does not exist",
+    "The conn_id `duckdb_default` isn't defined",
+)
+def _(newcomer: Newcomer) -> None:
+    newcomer.ingest("duckdb_default")  # its hook would open a database in memory
+
+
+@mistake(
     "`feed` without saying where it is",
     "Where is the feed? Exactly one of these says it: --sql-conn-id, --path, --iceberg-conn-id.",
 )

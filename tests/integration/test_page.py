@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,7 +112,7 @@ def warehouse(set_ledger: Callable[[str], None], tmp_path: Path, monkeypatch: py
 
 
 def fill(warehouse: Warehouse) -> None:
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     ledger.make_tables(warehouse, now)
     of_task: dict[str, Any] = {"run_id": "r", "task_id": "deliver"}
     rows = [
@@ -222,7 +222,7 @@ WRONG = ("<script>alert", "javascript:", "\u202e", "\x07")
 
 
 def record_recipients(warehouse: Warehouse, transfer_id: str, people: list[dict[str, Any]]) -> None:
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     ensure_schema(warehouse, LEDGER_RECIPIENTS, now)
     row = (ledger.ACCOUNT, transfer_id, json.dumps(people), ledger.format_timestamp(now))
     ledger.insert(warehouse, DELIVERY_RECIPIENTS, [row])
@@ -312,7 +312,7 @@ def test_a_task_that_failed_before_its_draft_is_shown_with_its_error(
     tables = DeliveryTables(warehouse)
     for map_index in (-1, 7):
         task = TaskRef("plain", "open", "deliver", "r", map_index, 2)
-        at = ledger.format_timestamp(datetime.now(timezone.utc))
+        at = ledger.format_timestamp(datetime.now(UTC))
         tables.save(DeliveryFailure(task=task, subject=HOSTILE, error=f"no file matches {HOSTILE}", at=at))
     for params in ({}, {"status": "failed"}, {"status": "error"}):
         answer = as_user(PAGE, **params)
@@ -330,7 +330,7 @@ def test_what_is_in_doubt_has_a_tile_of_its_own_that_leads_to_it(
 ) -> None:
     fill(warehouse)
     of_task: dict[str, Any] = {"dag_id": "open", "conn_id": "plain", "run_id": "r", "task_id": "deliver"}
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     ledger.insert(warehouse, DELIVERIES, [ledger.delivery("t-doubt", now, status="in doubt", **of_task)])
     tiles = dict(
         re.findall(r'class="tile [a-z-]+" href="(\S+?)#deliveries"><span>In \w+</span><b>(\d+)', as_user(PAGE).text)
@@ -353,7 +353,7 @@ def test_the_page_needs_no_setting_on_one_machine(
         assert f"No event feed in the file {LOCAL_FILE} in AIRFLOW_HOME" in as_user(PAGE).text
         config = load_config()
         assert config is not None
-        at = ledger.format_timestamp(datetime.now(timezone.utc))
+        at = ledger.format_timestamp(datetime.now(UTC))
         task = TaskRef("plain", "open", "deliver", "r", -1, 1)
         open_tables(config, None).save(DeliveryFailure(task=task, subject="S", error="no file matches", at=at))
         assert "no file matches" in as_user(PAGE).text
@@ -419,7 +419,7 @@ def test_without_tables_it_says_what_makes_them(as_user: Callable[..., Any], war
 
 
 def test_with_empty_tables_it_says_so(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
-    ledger.make_tables(warehouse, datetime.now(timezone.utc))
+    ledger.make_tables(warehouse, datetime.now(UTC))
     assert "<span>Event feed</span><b>not found</b>" in as_user(PAGE).text, "it may be in another database"
     for params, hint in (({}, "No deliveries yet"), ({"status": "expired"}, "Nothing matches")):
         assert hint in as_user(PAGE, **params).text

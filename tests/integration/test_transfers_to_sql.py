@@ -8,7 +8,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -26,7 +26,7 @@ from support.feed_pages import event
 from support.feed_pages import page as page_of_feed
 from support.raw_server import answer, serving
 
-NOW = datetime(2026, 3, 2, tzinfo=timezone.utc)
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
 
 def row(number: int, **wrong: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Builds the wheel and the source archive and tests what is built: ``python tests/packaging/run.py [--python 3.12]…``.
 
-The wheel is built from the source archive and must be the one that the tree gives. For Python 3.10 and 3.13 (or those
+The wheel is built from the source archive and must be the one that the tree gives. For Python 3.11 and 3.13 (or those
 that are named) it is installed in a clean environment under the constraints: first by itself, for every module's
 import, Airflow's commands and a delivery to the installed sandbox; then with the tools of the tests, for the unit,
 repository, warehouse and contract tests of the unpacked source archive. Then, with the last of these versions, each
@@ -43,12 +43,12 @@ class Failed(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", action="append", metavar="VERSION", help="in the place of 3.10 and 3.13")
+    parser.add_argument("--python", action="append", metavar="VERSION", help="in the place of 3.11 and 3.13")
     parser.add_argument("--extra", action="append", metavar="NAME", help="check this extra alone, and nothing else")
     parser.add_argument("--workers", default="2", help="processes of the tests")
     options = parser.parse_args()
     try:
-        interpreters = {version: python_of(version, UV) for version in options.python or ["3.10", "3.13"]}
+        interpreters = {version: python_of(version, UV) for version in options.python or ["3.11", "3.13"]}
         *_, python_of_extras = interpreters.values()
         with tempfile.TemporaryDirectory(prefix="package-") as folder:
             wheel, sdist = build(Path(folder))

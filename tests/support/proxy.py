@@ -49,7 +49,7 @@ class Proxy:
         ]
 
     def _dated(self) -> dict[str, str]:
-        now = datetime.fromisoformat(self.sandbox.state()["clock"].replace("Z", "+00:00"))
+        now = datetime.fromisoformat(self.sandbox.state()["clock"])
         return {name: _http_date(now, value) for name, value in self._headers.items()}
 
 

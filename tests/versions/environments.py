@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,11 @@ from support.repository import REPOSITORY, TESTS
 #: The newest version is the one that the repository's own constraints pin.
 NEWEST_CONSTRAINTS: Final = REPOSITORY / "constraints.txt"
 
-EXTRAS: Final = "sandbox,sqlite,postgres,duckdb,parquet,xlsx,openlineage,s3"
+EXTRAS: Final = "sandbox,sqlite,postgres,parquet,xlsx,openlineage,s3"
+
+#: What serves connections to DuckDB where the constraints pin an older common-sql than the official provider needs.
+OLD_DUCKDB: Final = ("airflow-provider-duckdb", "duckdb>=1.3.2", "pytz")
+_COMMON_SQL_OF_DUCKDB: Final = [1, 28, 2]
 TOOLS: Final = TESTS / "versions/tools.txt"
 
 #: The Python of every environment; managed services run it, and all these versions of Airflow support it.
@@ -43,6 +48,19 @@ def _pinned_versions() -> list[str]:
     return [file.stem.removeprefix("airflow-") for file in (REPOSITORY / "constraints").glob("airflow-*.txt")]
 
 
+def _extra(name: str) -> list[str]:
+    requirements: list[str] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ][name]
+    return requirements
+
+
+def _common_sql_of(constraints: Path) -> list[int]:
+    pinned = re.search(r"^apache-airflow-providers-common-sql==([\d.]+)", constraints.read_text(), re.MULTILINE)
+    assert pinned, f"{constraints} pins no common-sql"
+    return _parts(pinned[1])
+
+
 def _parts(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
@@ -58,7 +76,9 @@ def environment_of(version: str, python: Path) -> Path:
         into = ("pip", "install", "--python", interpreter, "--link-mode", "hardlink")
         build = ("--build-constraint", NEWEST_CONSTRAINTS)
         package = ("--editable", f"{REPOSITORY}[{EXTRAS}]", f"apache-airflow=={version}")
-        run_uv(*into, "--constraint", constraints, *build, *package)
+        is_old = _common_sql_of(constraints) < _COMMON_SQL_OF_DUCKDB
+        duckdb = OLD_DUCKDB if is_old else _extra("duckdb")
+        run_uv(*into, "--constraint", constraints, *build, *package, *duckdb)
         run_uv("pip", "check", "--python", interpreter)
         run_uv(*into, "--requirement", TOOLS)
 

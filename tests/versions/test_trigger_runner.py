@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -56,7 +56,7 @@ class Triggerer:
         self.runner = TriggerRunner()
 
     async def start(self, numbers: range, transfer_id: str) -> None:
-        deadline = datetime.now(timezone.utc) + timedelta(hours=1)
+        deadline = datetime.now(UTC) + timedelta(hours=1)
         classpath, arguments = TransferTrigger(
             transfer_id, "outbound_transfer_default", 0.2, deadline.isoformat()
         ).serialize()

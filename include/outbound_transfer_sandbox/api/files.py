@@ -64,7 +64,7 @@ async def _receive(receive: Receive, write: Callable[[list[bytes]], None], size:
                 writing = loop.run_in_executor(None, write, chunks)
             else:
                 write(chunks)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         pass  # `missing` is not 0
     finally:
         if writing:

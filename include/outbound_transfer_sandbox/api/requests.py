@@ -36,7 +36,7 @@ async def read_json(request: Request, shape: type[T]) -> T:
         raise invalid_request("Content-Type must be application/json.")
     try:
         body = await asyncio.wait_for(_read_body(request), defaults.BODY_TIMEOUT_SECONDS)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise ApiError(408, "invalid_request", "The body took too long.", {"Connection": "close"}) from None
     return decode(body, shape)
 

@@ -132,7 +132,7 @@ async def _read_form(request: Request) -> Form:
         raise invalid_request("A form was expected.")
     try:
         body = await asyncio.wait_for(_read_body(request), defaults.BODY_TIMEOUT_SECONDS)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise ApiError(408, "timeout", "The form took too long.", {"Connection": "close"}) from None
     form: Form = {}
     try:

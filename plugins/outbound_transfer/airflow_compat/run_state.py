@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def find_neighboring_runs(ti: Any, before: datetime, map_index: int) -> Iterator
     """
     if not hasattr(ti, "get_previous_ti"):
         return
-    for due in (before, datetime.now(timezone.utc) + _FUTURE):
+    for due in (before, datetime.now(UTC) + _FUTURE):
         for _ in range(_MAX_NEIGHBORS):
             found = ti.get_previous_ti(logical_date=due, map_index=map_index)
             if found is None or found.logical_date is None:

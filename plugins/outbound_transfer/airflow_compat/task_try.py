@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timezone
+from datetime import UTC
 from typing import TYPE_CHECKING, NamedTuple
 
 from outbound_transfer.protocol.errors import OutboundTransferError
@@ -59,7 +59,7 @@ class TaskTry(NamedTuple):
             ti.task_id,
             index,
             int(ti.try_number),
-            started.astimezone(timezone.utc).isoformat(timespec="microseconds") if started else "",
+            started.astimezone(UTC).isoformat(timespec="microseconds") if started else "",
             # In a run that was cleared, a task instance that was deleted is made anew as a first try.
             ti.try_number == 1 and not was_deferred and not getattr(context["dag_run"], "clear_number", 0),
         )

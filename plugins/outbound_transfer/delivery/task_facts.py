@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.run_state import (
@@ -116,7 +116,7 @@ class TaskFacts:
         """
         ti, now = self._context["ti"], time.time()
         at = now if sent_at is None else min(max(sent_at, 0), now)
-        then = datetime.fromtimestamp(at + CLOCK_MARGIN, timezone.utc)
+        then = datetime.fromtimestamp(at + CLOCK_MARGIN, UTC)
         return any(
             (account, transfer_id) in _read_made(ti.xcom_pull(task_ids=ti.task_id, run_id=run_id, key=MADE_KEY))
             for run_id in find_neighboring_runs(ti, then, 0 if self.is_mapped else -1)

@@ -65,7 +65,7 @@ class FeedState(msgspec.Struct, frozen=True, kw_only=True):
     def committed_at(self) -> datetime | None:
         """When the state was committed; None if that is not known."""
         try:
-            committed_at = datetime.fromisoformat((self.updated_at or "").replace("Z", "+00:00"))
+            committed_at = datetime.fromisoformat(self.updated_at or "")
         except ValueError:
             return None
         return committed_at if committed_at.tzinfo else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -69,7 +69,7 @@ class PollTable:
             return None
         rows = self._table.read(table, filters.EqualTo("account", account), "polled_at", "action", "status", "note")
         polls = [row for row in rows.to_pylist() if row["action"] in ("poll", "claim")]
-        return max(polls, key=lambda row: row["polled_at"].astimezone(timezone.utc), default=None)
+        return max(polls, key=lambda row: row["polled_at"].astimezone(UTC), default=None)
 
 
 def _storable(text: str) -> str:

@@ -77,7 +77,7 @@ def _row(account: str, cursor_from: int, line: Event | RejectedLine, loaded_at: 
         values: tuple[Any, ...] = (*[None] * 7, line.raw, line.reason)
     else:
         occurred_at = parse_event_timestamp(line.timestamp)
-        occurred = None if occurred_at is None else datetime.fromisoformat(occurred_at.replace("Z", "+00:00"))
+        occurred = None if occurred_at is None else datetime.fromisoformat(occurred_at)
         json = (None, None, line.raw) if line.raw is not None else (line.data, line.extra_fields, None)
         values = (line.event_id, line.type, line.timestamp, occurred, *json, None, None)
     return (account, *values, cursor_from, line.line_number, loaded_at)

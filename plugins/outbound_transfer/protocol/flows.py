@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
@@ -46,8 +46,8 @@ T = TypeVar("T")
 _MAX_PAGES: Final = 10_000
 
 #: Times of sending outside of these years (2020 to 2099) are taken to be unknown.
-_MIN_SENT_AT: Final = datetime(2020, 1, 1, tzinfo=timezone.utc).timestamp()
-_MAX_SENT_AT: Final = datetime(2100, 1, 1, tzinfo=timezone.utc).timestamp()
+_MIN_SENT_AT: Final = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
+_MAX_SENT_AT: Final = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
 
 #: A time without an offset from UTC may be the local time of any zone.
 _MAX_OFFSET_SECONDS: Final = 14 * 3600

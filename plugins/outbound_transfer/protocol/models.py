@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -151,7 +151,7 @@ def to_epoch(text: str | None) -> float | None:
     """Convert an ISO 8601 text (UTC if it has no offset) to seconds since the epoch; None if invalid."""
     try:
         timestamp = msgspec.convert(text, datetime)
-        return timestamp.timestamp() if timestamp.tzinfo else timestamp.replace(tzinfo=timezone.utc).timestamp()
+        return timestamp.timestamp() if timestamp.tzinfo else timestamp.replace(tzinfo=UTC).timestamp()
     except (msgspec.ValidationError, OverflowError, ValueError):
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -52,7 +52,7 @@ OTHER_TRANSFER: Final = "Under its id the connection leads to another transfer n
 OUTCOME_KEY: Final = "outcome"
 
 
-class Outcome(str, Enum):
+class Outcome(StrEnum):
     """Result of waiting for a transfer."""
 
     SUCCEED = "succeed"

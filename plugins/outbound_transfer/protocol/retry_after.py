@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -34,4 +34,4 @@ def _parse_http_date(value: str | None) -> datetime | None:
     except (TypeError, ValueError, OverflowError):
         return None
     # HTTP dates are in UTC (RFC 9110 §5.6.7); the library returns "-0000" without a time zone.
-    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=timezone.utc)
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)

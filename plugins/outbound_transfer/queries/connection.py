@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import timezone, tzinfo
+from datetime import UTC, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +38,7 @@ def query_result(
     parameters: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     hook_params: Mapping[str, Any] | None = None,
-    zone: tzinfo = timezone.utc,
+    zone: tzinfo = UTC,
 ) -> Iterator[Result]:
     """Run a query on a connection of its own, and close that at the end; whatever it changed is rolled back.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timezone, tzinfo
+from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from outbound_transfer.protocol.wording import pluralize
@@ -37,7 +37,7 @@ class QueryExport:
     log: Logger
     hook_params: Mapping[str, Any] | None = None
     max_rows: int | None = None
-    zone: tzinfo = timezone.utc
+    zone: tzinfo = UTC
     escape_formulas: bool = True
 
     def write(self, query: QuerySpec, file: BinaryIO) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timezone
+from datetime import UTC
 from typing import Any, BinaryIO, Final
 
 from outbound_transfer.protocol.errors import InvalidDelivery
@@ -65,7 +65,7 @@ def _batches_of(names: list[str], frame: Any) -> Iterator[Batch]:
 def _normalized(name: str, values: list[Any]) -> Sequence[Any]:
     """:raises ResultNotWritable: a value cannot be written; the text names the column."""
     try:
-        return normalize_column(values, timezone.utc)
+        return normalize_column(values, UTC)
     except ResultNotWritable as error:
         raise ResultNotWritable(f"column {name!r:.100}: {error}") from None
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
 
-    from outbound_transfer.ledger.recorder import DeliveryRecorder
     from outbound_transfer.delivery.memory_store import StateStore
+    from outbound_transfer.ledger.recorder import DeliveryRecorder
 
 #: The timeout of a wait without one: the service expires transfers and removes drafts long before.
 NO_TIMEOUT: Final = timedelta(days=3_650)

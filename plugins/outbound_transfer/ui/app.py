@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache
 from typing import Final
 
@@ -58,14 +57,14 @@ def create_application(runner: BoundedThreadRunner, cache: Cache) -> FastAPI:
 
     @app.get("/deliveries", dependencies=[CAN_SEE_PAGE])
     async def deliveries(request: Request, readable: set[str] = READABLE_DAGS) -> Response:
-        wanted, now = parse_filter(request.query_params), datetime.now(timezone.utc)
+        wanted, now = parse_filter(request.query_params), datetime.now(UTC)
         return await _respond(runner, lambda: deliveries_page(wanted, readable, now, cache))
 
     @app.get("/task", dependencies=[CAN_SEE_TASK])
     async def task(
         dag_id: str, run_id: str, task_id: str, map_index: str = "", readable: set[str] = READABLE_DAGS
     ) -> Response:
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         if "\0" in dag_id + run_id + task_id:  # not in any name, and PostgreSQL refuses it
             raise HTTPException(404)
         key = TaskKey(dag_id, run_id, task_id, _map_index(map_index))
@@ -85,7 +84,7 @@ async def _respond(runner: BoundedThreadRunner, page: Callable[[], Response]) ->
         return await runner(page)
     except NotConfigured as error:
         return rendering.render_message(200, "No ledger is configured", str(error))
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return rendering.render_message(503, "The warehouse does not respond", _TIMEOUT_TEXT.format(runner.timeout))
     except Exception as error:
         # Drivers put addresses and users into their messages. They go to the API server's log only.

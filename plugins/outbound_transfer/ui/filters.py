@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urlencode
 
@@ -124,6 +124,6 @@ def _parse_position(text: str) -> Position | None:
 def bar_starts(days: int, now: datetime) -> list[datetime]:
     """Return when each bar of the chart starts, oldest first: midnights in UTC. The last bar includes today."""
     step = timedelta(days=DAYS_PER_BAR[days])
-    midnight = now.astimezone(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+    midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     newest = midnight - step + timedelta(days=1)
     return [newest - number * step for number in range(-(-days // step.days) - 1, -1, -1)]

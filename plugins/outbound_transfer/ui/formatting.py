@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final
 
@@ -28,9 +28,9 @@ def parse_timestamp(value: Any) -> datetime | None:
     """Parse a timestamp as databases return it: a datetime or ISO 8601 text. None if it is neither."""
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+            value = datetime.fromisoformat(value.strip())
         except ValueError:
             return None
     if not isinstance(value, datetime):
         return None
-    return value.astimezone(timezone.utc) if value.tzinfo else value.replace(tzinfo=timezone.utc)
+    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)

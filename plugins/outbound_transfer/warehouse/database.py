@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Table
@@ -126,7 +126,7 @@ class Warehouse:
         if tx is None and self.dialect.clock:
             with self.read() as tx:
                 return self.now(tx)
-        return datetime.fromtimestamp(self.epoch_time(tx), timezone.utc)
+        return datetime.fromtimestamp(self.epoch_time(tx), UTC)
 
     @contextmanager
     def reuse_connection(self) -> Iterator[None]:

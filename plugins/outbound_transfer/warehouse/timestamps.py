@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Final
 
 import pendulum
@@ -22,17 +22,17 @@ _EDGE_YEARS: Final = ("0001", "9999")
 
 def utc_now() -> datetime:
     """Return the current time, in UTC."""
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 def format_timestamp(timestamp: datetime) -> str:
     """Return e.g. ``2026-01-31T23:59:59.123456Z``: the length is fixed, so that the text sorts by time."""
-    return timestamp.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return timestamp.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def format_epoch(seconds: float) -> str:
     """Return seconds since the epoch in the format of :func:`format_timestamp`."""
-    return format_timestamp(datetime.fromtimestamp(seconds, timezone.utc))
+    return format_timestamp(datetime.fromtimestamp(seconds, UTC))
 
 
 def parse_event_timestamp(timestamp: str | None) -> str | None:

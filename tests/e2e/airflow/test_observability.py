@@ -8,7 +8,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -330,7 +330,7 @@ def test_a_task_that_uses_the_hook_has_lineage(stack: ViewStack) -> None:
 
 def test_what_is_not_collected_by_noon_is_told_by_email(stack: ViewStack) -> None:
     # Its noon is about to come, when it has delivered.
-    moment = datetime.now(timezone.utc) - timedelta(hours=6, seconds=-40)
+    moment = datetime.now(UTC) - timedelta(hours=6, seconds=-40)
     body = {"logical_date": moment.isoformat(), "conf": {"files": str(stack.folder / "outbox" / "*.csv")}}
     run_id = stack.airflow.call("POST", "dags/deliver_with_deadline/dagRuns", body)["dag_run_id"]
 

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -69,7 +69,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
 
 
 def fill(warehouse: Warehouse, run_id: str) -> None:
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     ledger.fill(warehouse, 200, now, runs=[run_id])
     of_run: dict[str, Any] = {"run_id": run_id, "dag_id": "deliver_files"}
     rows = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def warehouse_of(name: str, server: Database, folder: Path) -> Iterator[tuple[Ho
 
 def fill(hook: Hook, count: int = 200, *, ledger: bool = True) -> None:
     """Tables with so many deliveries and three feeds: one that goes well, one that fails now, one without any page."""
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     warehouse = Warehouse(hook)
     sample_rows.fill(warehouse, count, now, ledger=ledger)
 

@@ -28,7 +28,7 @@ PROVIDERS = {
 }
 
 
-@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_extras_bring_the_pinned_providers(python: str, tmp_path: Path) -> None:
     requirements = tmp_path / "requirements.in"
     package = f"airflow-provider-outbound-transfer[{','.join(PROVIDERS)}] @ {REPOSITORY.as_uri()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from support import iceberg
 from support.feed_pages import event, events, page
 from support.iceberg import LINES, PAGES, InterruptedCatalog, Lake, at_once, open_lake
 
-NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ALL = [f"e{number}" for number in range(LINES * PAGES)]
 CURSOR = "outbound-transfer.cursor.acme"
 FEED = "outbound-transfer.feed.acme"
@@ -508,7 +508,7 @@ def test_a_rollback_is_seen_though_the_newest_snapshot_has_expired(three_pages) 
     three_pages.table().maintenance.expire_snapshots().by_id(lost).commit()
     destination = three_pages.destination()
     assert destination.get_or_create_cursor() == 20  # it proves nothing: clocks of writers differ
-    later = format_timestamp(datetime.now(timezone.utc) + timedelta(hours=1))
+    later = format_timestamp(datetime.now(UTC) + timedelta(hours=1))
     three_pages.set_property(FEED, state.stamped(state.commit, later).as_properties("acme")[FEED])
     assert_refused(three_pages, "was rolled back")
 
@@ -597,7 +597,7 @@ def test_old_snapshots_expire_and_those_that_readers_may_use_stay(lake) -> None:
         age = timedelta(0)
 
         def __call__(self) -> datetime:
-            return datetime.now(timezone.utc) + self.age
+            return datetime.now(UTC) + self.age
 
     clock = Clock()
     destination = lake.destination(clock=clock, keep_snapshots_for=timedelta(hours=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from outbound_transfer.warehouse.tables import DELIVERIES
 from outbound_transfer.warehouse.timestamps import format_timestamp
 from outbound_transfer.warehouse.transfers import TransferTables
 
-BEGAN = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ANN, BOB = Recipient("ann@example.com"), Recipient("bob@example.com")
 DRAFT = Transfer("t1", "draft", "Report", "2026-03-02T12:00:00Z", recipients=(ANN, BOB), files=())
 SENT = Transfer(

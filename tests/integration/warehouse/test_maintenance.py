@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from outbound_transfer.warehouse.schema import FEED, ensure_schema
 from outbound_transfer.warehouse.tables import EVENTS
 from support.warehouses import Hook, duckdb_hook, held_by_another_process
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def tables(hook: Any, feed: str = "acme") -> EventStore:

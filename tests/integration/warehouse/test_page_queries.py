@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIP
 from support import sample_rows as ledger
 from support.warehouses import Hook, held_by_another_process
 
-NOW = datetime(2026, 3, 10, 12, 30, tzinfo=timezone.utc)
+NOW = datetime(2026, 3, 10, 12, 30, tzinfo=UTC)
 DAG = {"deliver_files"}
 TASK = TaskKey("deliver_files", "manual__1+00:00", "deliver", -1)
 

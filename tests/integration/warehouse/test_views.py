@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -19,7 +19,7 @@ from support.repository import REPOSITORY
 from support.warehouses import Hook
 
 VIEWS = ["expiring_transfers", "feed_lag", "funnel_by_day", "time_to_pickup"]
-NOW = datetime.now(timezone.utc).replace(microsecond=0)
+NOW = datetime.now(UTC).replace(microsecond=0)
 
 
 def at(hours: float) -> str:
@@ -90,7 +90,7 @@ def test_the_feeds_lag_is_in_seconds(filled: Hook) -> None:
         " FROM outbound_transfer_feed_lag"
     )
     assert (cursor, caught_up, refused, rejected) == (1, 1, 1, 0)
-    assert 89 < float(since) < 100 + (datetime.now(timezone.utc) - NOW).total_seconds()
+    assert 89 < float(since) < 100 + (datetime.now(UTC) - NOW).total_seconds()
     assert round(float(took)) == 270
 
 

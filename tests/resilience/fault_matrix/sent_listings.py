@@ -14,7 +14,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from outbound_transfer.protocol.flows import find_sent
 from outbound_transfer.protocol.messages import Call, Operation, Response, decode_response
 from resilience.fault_matrix.matrix import Outcome
 
-SINCE: Final = datetime(2026, 1, 31, 12, tzinfo=timezone.utc).timestamp()
+SINCE: Final = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
 WANTED: Final = ("report", ("ann@example.com", "bob@example.com"))
 NAMES: Final = ("a.csv",)
 

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from unittest import mock
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -39,7 +39,7 @@ from support.quiet import be_quiet
 HOUR = 3_600.0
 
 #: When the scenario begins, and when all is calm, in virtual seconds from then; and how long it is watched.
-BEGINNING = datetime(2026, 3, 1, tzinfo=timezone.utc).timestamp()
+BEGINNING = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 CALM = 40 * 60.0
 END = CALM + 40 * 60.0
 
@@ -278,7 +278,7 @@ def http(status: int, body: bytes, *headers: str) -> bytes:
 
 
 def iso(seconds: float) -> str:
-    return datetime.fromtimestamp(BEGINNING + seconds, timezone.utc).isoformat().replace("+00:00", "Z")
+    return datetime.fromtimestamp(BEGINNING + seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 # ------------------------------------------------------------------------------------------------------ those who wait
@@ -481,7 +481,7 @@ class PollScenario:
             "transfer_id": given,
             "outbound_transfer_conn_id": "outbound_transfer_default",
             "poke_interval": interval,
-            "deadline": datetime.fromtimestamp(BEGINNING + deadline, timezone.utc).isoformat(),
+            "deadline": datetime.fromtimestamp(BEGINNING + deadline, UTC).isoformat(),
         }
         leaves = joins + CALM * pick.random() if pick.random() < 0.1 else END + 1
         return Waiter(kwargs, one.id, deadline, joins, leaves, is_nonsense=False)

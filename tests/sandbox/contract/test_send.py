@@ -17,7 +17,7 @@ BOB = {"email": "bob@example.com"}
 
 
 def when(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)
 
 
 @pytest.fixture

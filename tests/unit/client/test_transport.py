@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +264,7 @@ def test_what_others_ask_over_the_same_library_is_logged_as_ever(caplog: pytest.
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
     """A server's context with a certificate that nobody vouches for."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(timezone.utc)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     certificate = builder.not_valid_before(now).not_valid_after(now + timedelta(days=1)).sign(key, hashes.SHA256())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Page, read_page
 from outbound_transfer.protocol.messages import Response
 
-NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def page(*lines: bytes) -> Page:
@@ -29,7 +29,7 @@ def test_events_and_rejected_lines_are_in_the_order_of_the_page() -> None:
 def test_an_event_keeps_its_values() -> None:
     line = '{"event_id": "é🎉", "type": "t", "timestamp": "2026-01-31T13:00:00+02:00", "data": {"n": 1.10}, "more": 1}'
     (row,) = page_table("acme", page(line.encode()), NOW).to_pylist()
-    assert row["occurred_at"] == datetime(2026, 1, 31, 11, tzinfo=timezone.utc)
+    assert row["occurred_at"] == datetime(2026, 1, 31, 11, tzinfo=UTC)
     assert (row["event_id"], row["timestamp"]) == ("é🎉", "2026-01-31T13:00:00+02:00")
     assert (row["data"], row["extra_fields"], row["raw"]) == ('{"n": 1.10}', '{"more": 1}', None)
 

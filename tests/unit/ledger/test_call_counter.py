@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from outbound_transfer.ledger.call_counter import MAX_KEYS, CallCounter
 from outbound_transfer.protocol.messages import Operation
@@ -10,15 +10,15 @@ from outbound_transfer.warehouse.timestamps import format_timestamp
 
 
 def test_calls_are_counted_by_minute_and_taken_once() -> None:
-    now = [datetime(2026, 1, 31, 12, 0, 59, tzinfo=timezone.utc).timestamp()]
+    now = [datetime(2026, 1, 31, 12, 0, 59, tzinfo=UTC).timestamp()]
     counts = CallCounter(clock=lambda: now[0])
     counts.add("acme", "conn", Operation.LIST_FILES, 200)
     counts.add("acme", "conn", Operation.LIST_FILES, 200)
     counts.add("acme", "conn", Operation.SEND, None)
     now[0] += 1
     counts.add("acme", "conn", Operation.LIST_FILES, 200)
-    first = format_timestamp(datetime(2026, 1, 31, 12, 0, tzinfo=timezone.utc))
-    second = format_timestamp(datetime(2026, 1, 31, 12, 1, tzinfo=timezone.utc))
+    first = format_timestamp(datetime(2026, 1, 31, 12, 0, tzinfo=UTC))
+    second = format_timestamp(datetime(2026, 1, 31, 12, 1, tzinfo=UTC))
     rows = counts.drain()
     assert [row[1:] for row in rows] == [
         (first, "acme", "conn", "list_files", 200, 2),

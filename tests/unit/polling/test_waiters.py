@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from math import inf, nan
 from typing import Any
 
@@ -22,7 +22,7 @@ from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES, OutcomeRules
 
 #: After all that is sent here.
-NOW = datetime(2026, 3, 2, tzinfo=timezone.utc).timestamp()
+NOW = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 
 timestamps = st.floats(1.7e9, 1.9e9)
 intervals = st.floats(0, 86_400)
@@ -343,7 +343,7 @@ def test_each_finished_transfer_is_reported_once_whatever_its_send_time(steps: l
             heard += drained(watcher)
             continue
         one = transfer("complete", f"t{number}", sent=100 + number)
-        claim = claimed is not None and datetime.fromtimestamp(claimed, timezone.utc).isoformat()
+        claim = claimed is not None and datetime.fromtimestamp(claimed, UTC).isoformat()
         listing.insert(0, structs.replace(one, sent_at=claim or None) if step == "poison" else one)
         sent.append(one.id)
     assert sorted(heard) == sorted(sent)

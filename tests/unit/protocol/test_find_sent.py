@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from outbound_transfer.protocol.flows import find_sent
 from outbound_transfer.protocol.messages import Call, Operation, Response, decode_response
 from outbound_transfer.protocol.models import Transfer
 
-NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc).timestamp()
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
 WANTED = ("report", ("ann@example.com",))
 ROW: dict[str, Any] = {
     "id": "sent",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -186,7 +186,7 @@ def test_finding_a_transfer() -> None:
 # ------------------------------------------------------------------------------------------------------- what was sent
 
 SENT = structs.replace(CREATED, id="sent", status="complete", sent_at="2026-01-31T12:00:00Z")
-NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc).timestamp()
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
 
 
 def found_among(

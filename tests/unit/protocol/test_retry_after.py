@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from outbound_transfer.protocol.retry_after import MAX_DELAY, parse_retry_after
 
-NOW = datetime(2026, 1, 31, 23, 59, 30, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 31, 23, 59, 30, tzinfo=UTC)
 DATE = format_datetime(NOW, usegmt=True)
 
 
@@ -67,7 +67,7 @@ def test_a_date_says_nothing_without_the_services_own_clock(date: str | None) ->
     assert parse_retry_after("90", date=date) == 90
 
 
-dates = st.datetimes().map(lambda moment: format_datetime(moment.replace(tzinfo=timezone.utc), usegmt=True))
+dates = st.datetimes().map(lambda moment: format_datetime(moment.replace(tzinfo=UTC), usegmt=True))
 parts = st.sampled_from(
     ["Mon", ",", " ", "31", "Jan", "2026", "99999", "23:59:59", "GMT", "+9999", "-0000", "(", ":", "-"]
 )
@@ -89,7 +89,7 @@ def test_whole_numbers_are_never_early(seconds: int) -> None:
 
 @given(st.datetimes(min_value=datetime(2000, 1, 1)), st.integers(0, 10**8))
 def test_dates_are_never_early(now: datetime, seconds: int) -> None:
-    now = now.replace(tzinfo=timezone.utc, microsecond=0)
+    now = now.replace(tzinfo=UTC, microsecond=0)
     try:
         until = now + timedelta(seconds=seconds)
     except OverflowError:

@@ -9,7 +9,7 @@ import math
 import re
 import uuid
 from collections.abc import Sequence
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write_xlsx
 from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import normalize, normalize_column, to_text
 
-UTC = timezone.utc
+UTC = UTC
 
 
 def written(
@@ -101,7 +101,7 @@ def test_json_lines_keep_every_value(rows: list[tuple[Any, ...]]) -> None:
 
 
 def _timestamp(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)
 
 
 @given(ROWS)

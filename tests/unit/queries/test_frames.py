@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,14 @@ COLUMNS = st.integers(0, 9).flatmap(
 @settings(max_examples=20)
 @given(columns=COLUMNS)
 def test_any_values_are_written_as_those_of_a_query(library, suffix, columns) -> None:
-    batch = [normalize_column(values, timezone.utc) for values in columns.values()]
+    batch = [normalize_column(values, UTC) for values in columns.values()]
     result = Result(list(columns), [batch] if batch[0] else [])
 
     assert content_of(f"rows{suffix}", library(columns)) == written(result, suffix)
 
 
 def test_the_types_of_pandas_lose_nothing_and_missing_values_are_empty() -> None:
-    moment = datetime(2026, 3, 29, 2, 30, 1, 5, tzinfo=timezone.utc)
+    moment = datetime(2026, 3, 29, 2, 30, 1, 5, tzinfo=UTC)
     frame = pd.DataFrame(
         {
             "whole": pd.array([2**60 + 1, None], "Int64"),
@@ -121,7 +121,7 @@ def test_the_types_of_pandas_lose_nothing_and_missing_values_are_empty() -> None
 def test_the_types_of_polars_lose_nothing_and_null_is_empty() -> None:
     frame = pl.DataFrame(
         {
-            "when": [datetime(2026, 3, 29, 2, 30, tzinfo=timezone.utc), None],
+            "when": [datetime(2026, 3, 29, 2, 30, tzinfo=UTC), None],
             "clock": [time(1, 2, 3), None],
             "kind": pl.Series(["a", None], dtype=pl.Categorical),
             "exact": pl.Series([Decimal("1.10"), None], dtype=pl.Decimal(38, 2)),
@@ -210,7 +210,7 @@ TIME = datetime(2026, 1, 31, 10, 0, 0, 123456)
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_value_of_a_library_in_a_cell_is_that_of_python(cell, plain, suffix) -> None:
     cells = pd.Series([cell, "."], dtype=object)
-    batches = [[normalize_column([plain, "."], timezone.utc)]]
+    batches = [[normalize_column([plain, "."], UTC)]]
 
     assert content_of(f"a{suffix}", pd.DataFrame({"a": cells})) == written(Result(["a"], batches), suffix)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl
@@ -18,7 +18,7 @@ from outbound_transfer.ui.formatting import format_duration, parse_timestamp
 from outbound_transfer.ui.queries import Row, row_position
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
-NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=timezone.utc)
+NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_clean_text_does_not_change_direction() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("2026-01-31T23:59:59.123456Z", datetime(2026, 1, 31, 23, 59, 59, 123456, tzinfo=timezone.utc)),
-     (datetime(2026, 1, 31, tzinfo=timezone(timedelta(hours=1))), datetime(2026, 1, 30, 23, tzinfo=timezone.utc)),
-     (datetime(2026, 1, 31), datetime(2026, 1, 31, tzinfo=timezone.utc)), ("soon", None), (None, None), (5, None)],
+    [("2026-01-31T23:59:59.123456Z", datetime(2026, 1, 31, 23, 59, 59, 123456, tzinfo=UTC)),
+     (datetime(2026, 1, 31, tzinfo=timezone(timedelta(hours=1))), datetime(2026, 1, 30, 23, tzinfo=UTC)),
+     (datetime(2026, 1, 31), datetime(2026, 1, 31, tzinfo=UTC)), ("soon", None), (None, None), (5, None)],
 )  # fmt: skip
 def test_parse_timestamp(value: Any, expected: datetime | None) -> None:
     assert parse_timestamp(value) == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,7 +10,7 @@ from outbound_transfer.protocol.events import Page, read_page
 from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.refusals import storable_page
 
-NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 def page(*ids: str) -> Page:

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,7 +73,7 @@ def make_calls(context: Any) -> Iterator[tuple[str, dict[str, Any], dict[str, An
         yield make_call("get_task_breadcrumbs", dag_id=ti.dag_id, run_id=ti.run_id)
     # Before Airflow 3.2, a task does not learn of other runs.
     has_previous = context["dag_run"].conf.get("asks_other_runs") and hasattr(ti, "get_previous_ti")
-    before: Any = datetime.now(timezone.utc) + timedelta(days=3_650) if has_previous else None
+    before: Any = datetime.now(UTC) + timedelta(days=3_650) if has_previous else None
     while before is not None:
         of_index = -1 if index is None else 0
         method, arguments, outcome = make_call("get_previous_ti", logical_date=before, map_index=of_index)

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from html import escape
 from tempfile import TemporaryDirectory
@@ -39,7 +39,7 @@ _MIN_NUMBER: Final = sys.float_info.min
 _FIRST_DAY: Final = date(1900, 3, 1)
 
 #: So that the same result makes the same bytes.
-_CREATED: Final = datetime(2000, 1, 1, tzinfo=timezone.utc)
+_CREATED: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 #: The day after its last, counted from the first.
 _DAYS: Final = timedelta(days=2_958_466)

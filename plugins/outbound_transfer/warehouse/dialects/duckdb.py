@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects.base import Connect, DbApiHookLike, Row, WarehouseDialect
-from outbound_transfer.warehouse.errors import DuplicateRow, WarehouseBusy
+from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse, WarehouseBusy
 
 if TYPE_CHECKING:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
@@ -56,11 +56,11 @@ class _StaleFile(Exception):
 class _SharedInstance:
     """An instance of DuckDB; a file is attached to it while there are users."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         import duckdb
 
         # Nearly all queries are small: more threads would only wait for one another.
-        self._instance, self._path = duckdb.connect(config={"threads": 1}), path
+        self._instance, self._path = duckdb.connect(config={**config, "threads": 1}), path
         self._users, self._lock = 0, threading.Lock()
         self._descriptor: int | None = None
 
@@ -154,10 +154,14 @@ class _AttachedConnection:
 _instances: Final[dict[tuple[Path, int], _SharedInstance]] = {}
 
 
-def _instance(path: Path) -> _SharedInstance:
+def _instance(path: Path, hook: DbApiHookLike) -> _SharedInstance:
     """Return the one instance of this process for a file: a second one could not open it."""
     key = (path, os.getpid())
-    return _instances.get(key) or _instances.setdefault(key, _SharedInstance(path))
+    if (instance := _instances.get(key)) is None:
+        # The hook of the provider that came before has no such method.
+        config = getattr(hook, "get_connect_config", dict)()
+        instance = _instances.setdefault(key, _SharedInstance(path, config))
+    return instance
 
 
 class DuckDbConnections:
@@ -193,7 +197,7 @@ class DuckDbConnections:
         if self._path is None:
             return self._hook.get_conn()
         try:
-            return _AttachedConnection(_instance(self._path))
+            return _AttachedConnection(_instance(self._path, self._hook))
         except Exception as error:
             if _is_open_here(error):
                 return self._hook.get_conn()  # shares the instance that has the file open
@@ -201,12 +205,17 @@ class DuckDbConnections:
 
     @cached_property
     def _path(self) -> Path | None:
-        """The path of the database's file; None if it is in memory or remote.
+        """The path of the database's file; None if it is shared in memory, or remote.
 
         The hook's connection is not asked for it: to open a file that this process has open already ends the lock that
         keeps other processes out (fcntl(2)).
         """
         database = cast("DbApiHook", self._hook).get_uri().removeprefix(_URI)
+        if database in ("", ":memory:"):
+            raise UnsupportedWarehouse(
+                "the connection leads to a database of DuckDB in memory, which is lost when the process ends. Set its "
+                "host to the path of a file"
+            )
         return None if _OTHER_DATABASE.match(database) else Path(database).expanduser().resolve()
 
 

@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Index, Table
@@ -361,7 +361,7 @@ def _to_tuple(row: Sequence[Any] | Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _in_utc(value: Any) -> Any:
     is_naive = isinstance(value, datetime) and value.tzinfo is None
-    return value.replace(tzinfo=timezone.utc) if is_naive else value
+    return value.replace(tzinfo=UTC) if is_naive else value
 
 
 def _literal(value: Any) -> str:
