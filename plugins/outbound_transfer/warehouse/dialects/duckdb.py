@@ -159,7 +159,7 @@ def _instance(path: Path, hook: DbApiHookLike) -> _SharedInstance:
     key = (path, os.getpid())
     if (instance := _instances.get(key)) is None:
         # The hook of the provider that came before has no such method.
-        config = getattr(hook, "get_connect_config", dict)()
+        config: dict[str, Any] = getattr(hook, "get_connect_config", dict)()
         instance = _instances.setdefault(key, _SharedInstance(path, config))
     return instance
 
