@@ -46,7 +46,7 @@ class KeyRows(Generic[S]):
         self, table: Table, column: str, kind: type[S], values: Callable[[Key, S, float], tuple[Any, ...]]
     ) -> None:
         self._table, self._kind, self._values = table, kind, values
-        changed = ", ".join(f"[{each.name}] = ?" for each in table.columns[2:])
+        changed = ", ".join(f"[{each.name}] = ?" for each in list(table.columns)[2:])
         self._lock = f"UPDATE {{{table.name}}} SET [updated_at] = [updated_at] {WHERE}"  # noqa: S608
         self._select = f"SELECT [{column}] FROM {{{table.name}}} {WHERE}"  # noqa: S608
         self._update = f"UPDATE {{{table.name}}} SET {changed} {WHERE}"  # noqa: S608
