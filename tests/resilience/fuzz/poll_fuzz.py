@@ -322,10 +322,10 @@ class Watcher:
     kept: dict[str, Any] = field(default_factory=dict)
     began: float | None = None
 
-    async def aget(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         return self.kept.get(key)
 
-    async def aset(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any) -> None:
         self.kept[key] = json.loads(json.dumps(value))
 
     async def follow(self, world: World, registry: WaiterRegistry, updates: AsyncIterator[PollUpdate]) -> None:
