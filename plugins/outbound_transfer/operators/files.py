@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.files.content import wrap_contents
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     #: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
     FindSources: TypeAlias = Callable[..., Sequence[Source]]
+
+
+#: Arguments that say which files to deliver.
+FILES_FIELDS: Final = ("files", "archive", "max_parallel_uploads")
 
 
 class FilesOperator(TransferTaskOperator):

@@ -51,16 +51,7 @@ def replace_none_texts(template: Any, value: Any) -> Any:
 class NewTransferOperator(TransferTaskOperator):
     """An operator with the arguments that describe a new transfer."""
 
-    template_fields: Sequence[str] = (
-        *TransferTaskOperator.template_fields,
-        "subject",
-        "recipients",
-        "message",
-        "security",
-        "security_question",
-        "security_answer",
-        "resend",
-    )
+    template_fields: Sequence[str] = (*TransferTaskOperator.template_fields, *_FIELDS, "resend")
 
     #: Arguments that may be left out, or are replaced, when the task runs.
     found_later: AbstractSet[str] = frozenset()

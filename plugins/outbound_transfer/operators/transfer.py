@@ -17,7 +17,7 @@ from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.operators.files import FilesOperator
+from outbound_transfer.operators.files import FILES_FIELDS, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator
 from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
@@ -103,13 +103,7 @@ class AttachFilesOperator(FilesOperator):
     :return: the service's file records: ``id``, ``name`` and ``size`` in bytes, in the order of ``files``.
     """
 
-    template_fields: Sequence[str] = (
-        *OutboundTransferOperator.template_fields,
-        "transfer_id",
-        "files",
-        "archive",
-        "max_parallel_uploads",
-    )
+    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", *FILES_FIELDS)
 
     def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -220,7 +214,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     A retry continues with the draft of a try that has stopped in its own process, and discards that of one that was
     killed; a clear after the send returns the same transfer. Pushes the XCom ``transfer_id`` as soon as the draft
-    exists. See :class:`CreateTransferOperator` for the draft's arguments.
+    exists. See :class:`CreateTransferOperator` for the draft's arguments, and :class:`.DeferrableWaitMixin` for what ends
+    the wait and how.
 
     :param files: see :class:`AttachFilesOperator`.
     :param archive: see :class:`AttachFilesOperator`.
@@ -232,10 +227,6 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         account is sent, whatever DAG run, task or map index delivers it. Who comes later gets that transfer, or fails
         if its input differs. By default a delivery is that of one task in one run. Without ``resend``.
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
-    :param str on_expired: outcome of the task when the transfer expires: ``fail``, ``succeed`` or ``skip``.
-    :param str on_canceled: outcome of the task when the transfer is canceled: ``fail``, ``succeed`` or ``skip``.
-    :param bool accept_partial: whether the task succeeds as soon as one recipient has picked up.
-    :param bool finish_in_triggerer: whether a success or a skip finishes without a worker; needs ``deferrable``.
     :param poke_interval: seconds between two polls of the transfer.
     :param timeout: how long to wait at most, in seconds or as a timedelta; by default until it finishes.
     :return: the transfer as last read, as a mapping with the fields of service-api.md, R11.
@@ -243,9 +234,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     template_fields: Sequence[str] = (
         *NewTransferOperator.template_fields,
-        "files",
-        "archive",
-        "max_parallel_uploads",
+        *FILES_FIELDS,
         "slot_timeout",
         "delivery_key",
         "on_expired",

@@ -11,6 +11,7 @@ import msgspec
 from airflow.sdk import BaseOperator
 
 from outbound_transfer.airflow_compat.names import (
+    NEVER_EXPIRE,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
@@ -33,6 +34,8 @@ from outbound_transfer.tasks.errors import fail_without_retry
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
+
+    from outbound_transfer.delivery.memory_store import StateStore
 
 #: The timeout of a wait without one: the service expires transfers and removes drafts long before.
 NO_TIMEOUT: Final = timedelta(days=3_650)
@@ -175,20 +178,15 @@ class DeferrableWaitMixin(BaseOperator):
 
         :raises AirflowFailException: ``timeout`` is not a duration, or ends after the year 9999.
         """
-        from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
-
         with fail_without_retry():
             store = state_store(context)
-        clear_counters: list[JsonValue] = list(read_clears(context))
-        stored: Any = store.get(DEADLINE_STATE_KEY, default=None)
-        if isinstance(stored, dict) and stored.get("clear_counters") == clear_counters:
+        if stored := _stored(store, DEADLINE_STATE_KEY, context):
             return datetime.fromisoformat(stored["deadline"])
         try:
             deadline = timezone.utcnow() + timedelta(seconds=self.timeout_seconds())
         except OverflowError:
             raise AirflowFailException(f"timeout is too long: {self.timeout!r:.100}") from None
-        state: dict[str, JsonValue] = {"deadline": deadline.isoformat(), "clear_counters": clear_counters}
-        store.set(DEADLINE_STATE_KEY, state, retention=NEVER_EXPIRE)
+        _store(store, DEADLINE_STATE_KEY, context, deadline=deadline.isoformat())
         return deadline
 
     def poll_transfer(self, hook: OutboundTransferHook, transfer_id: str) -> Transfer | None:
@@ -321,17 +319,22 @@ def _has_failed_too_often(context: Context) -> bool:
     A wait may take weeks, in which triggerers come and go: a failure long after another counts as a first one. After
     the deadline each failure counts, however late.
     """
-    from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
-
-    store, now = state_store(context), timezone.utcnow()
-    clear_counters: list[JsonValue] = list(read_clears(context))
-    before: Any = store.get(TRIGGER_FAILURES_STATE_KEY, default=None)
-    waiting: Any = store.get(DEADLINE_STATE_KEY, default=None)
-    count = 0
-    if isinstance(before, dict) and before.get("clear_counters") == clear_counters:
-        is_late = isinstance(waiting, dict) and now >= datetime.fromisoformat(waiting["deadline"])
+    store, now, count = state_store(context), timezone.utcnow(), 0
+    if before := _stored(store, TRIGGER_FAILURES_STATE_KEY, context):
+        waiting = _stored(store, DEADLINE_STATE_KEY, context)
+        is_late = bool(waiting) and now >= datetime.fromisoformat(waiting["deadline"])
         if is_late or now - datetime.fromisoformat(before["at"]) < TRIGGER_FAILURE_WINDOW:
             count = before["count"]
-    state: dict[str, JsonValue] = {"count": count + 1, "at": now.isoformat(), "clear_counters": clear_counters}
-    store.set(TRIGGER_FAILURES_STATE_KEY, state, retention=NEVER_EXPIRE)
+    _store(store, TRIGGER_FAILURES_STATE_KEY, context, count=count + 1, at=now.isoformat())
     return bool(count >= MAX_TRIGGER_FAILURES)
+
+
+def _stored(store: StateStore, key: str, context: Context) -> dict[str, Any]:
+    """Return what this task has stored since it was last cleared; empty if it has not."""
+    stored: Any = store.get(key, default=None)
+    is_current = isinstance(stored, dict) and stored.get("clear_counters") == list(read_clears(context))
+    return stored if is_current else {}
+
+
+def _store(store: StateStore, key: str, context: Context, **values: JsonValue) -> None:
+    store.set(key, {**values, "clear_counters": list(read_clears(context))}, retention=NEVER_EXPIRE)
