@@ -214,8 +214,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     A retry continues with the draft of a try that has stopped in its own process, and discards that of one that was
     killed; a clear after the send returns the same transfer. Pushes the XCom ``transfer_id`` as soon as the draft
-    exists. See :class:`CreateTransferOperator` for the draft's arguments, and :class:`.DeferrableWaitMixin` for what ends
-    the wait and how.
+    exists. See :class:`CreateTransferOperator` for the draft's arguments, and :class:`.DeferrableWaitMixin` for how the
+    wait ends.
 
     :param files: see :class:`AttachFilesOperator`.
     :param archive: see :class:`AttachFilesOperator`.
