@@ -36,7 +36,7 @@ async def subscribe(key: Hashable, open_stream: Callable[[], AsyncGenerator[T, N
     queue: asyncio.Queue[Any] = asyncio.Queue()
     poll.queues.add(queue)
     try:
-        while not isinstance(item := await queue.get(), _End):
+        while not isinstance(item := await queue.get(), _Finished):
             yield item
         if item.error:
             raise item.error
@@ -48,8 +48,8 @@ async def subscribe(key: Hashable, open_stream: Callable[[], AsyncGenerator[T, N
                 del polls[key]
 
 
-class _End(NamedTuple):
-    """The end of a stream."""
+class _Finished(NamedTuple):
+    """A stream has finished."""
 
     error: Exception | None
 
@@ -72,7 +72,7 @@ class _Poll(Generic[T]):
         except Exception as raised:
             error = raised
         finally:
-            self._notify(_End(error))
+            self._notify(_Finished(error))
 
     def _notify(self, item: Any) -> None:
         for queue in self.queues:
