@@ -34,8 +34,8 @@ LOCK_TIMEOUT: Final = 3.0
 #: Seconds for which a database is left alone after it has failed.
 RETRY_INTERVAL: Final = 60.0
 
-#: Maximum number of threads that run a transaction, or wait until another one is over.
-MAX_THREADS: Final = 10
+#: Maximum number of threads that run a transaction, or wait until another one is over: each upload at once has one.
+MAX_THREADS: Final = 100
 
 #: What a database is for, as the log says it.
 CALLS: Final = "share the key's calls"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.cluster import database
-from outbound_transfer.cluster.database import MAX_THREADS, RETRY_INTERVAL, DatabaseUnavailable, SharedDatabase
+from outbound_transfer.cluster.database import RETRY_INTERVAL, DatabaseUnavailable, SharedDatabase
 from support.timeouts import TEST_TIMEOUT, eventually
 
 
@@ -102,15 +102,16 @@ def test_one_that_hangs_is_given_up_and_another_thread_goes_on(
 
 def test_threads_that_hang_are_few(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "TIMEOUT", 0.01)
+    monkeypatch.setattr(database, "MAX_THREADS", 10)
     scene.hangs.clear()
-    for _ in range(MAX_THREADS // 2):
+    for _ in range(5):
         eventually(scene.shared.submit(scene.work).running)
         with pytest.raises(DatabaseUnavailable):
             scene.shared.run(scene.work)
         scene.now += RETRY_INTERVAL
     with pytest.raises(DatabaseUnavailable):
         scene.shared.run(scene.work)
-    eventually(lambda: scene.opened == MAX_THREADS // 2)
+    eventually(lambda: scene.opened == 5)
     assert not scene.shared.submit(scene.work).running()
     scene.hangs.set()
     monkeypatch.setattr(database, "TIMEOUT", TEST_TIMEOUT)
@@ -118,7 +119,7 @@ def test_threads_that_hang_are_few(scene: Scene, monkeypatch: pytest.MonkeyPatch
     def shares_again() -> bool:
         scene.now += RETRY_INTERVAL
         try:
-            return scene.shared.run(scene.work) == f"done in warehouse {MAX_THREADS // 2 + 1}"
+            return scene.shared.run(scene.work) == "done in warehouse 6"
         except DatabaseUnavailable:
             return False
 
