@@ -9,12 +9,14 @@ from typing import Final, Protocol
 
 from outbound_transfer.polling.schedule import NEVER, Now, PollTimes
 from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
+from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.listings import ScanResult
 from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import OutcomeRules
 from outbound_transfer.protocol.poll_lease import (
     LEASE_SECONDS,
     MAX_ID_LENGTH,
+    REPEAT_INTERVAL,
     ClusterState,
     ProcessState,
     SharedWaiter,
@@ -47,8 +49,8 @@ class ClusterMember:
     """This process's part in the poll of a cluster.
 
     The holder polls what the others wait for along with its own. The others read what it has seen. They poll themselves
-    what a reading cannot conclude (see :meth:`_is_shareable`), and all else every half hour, which is what it costs if
-    something is lost between the processes. While the others cannot be reached, each polls for itself.
+    what a reading cannot conclude (see :meth:`_is_shareable`), and all else every hour. What is lost between the
+    processes is written again every ten minutes. While the others cannot be reached, each polls for itself.
 
     :ivar others: the holder's waiters for the others, by transfer.
     """
@@ -57,10 +59,11 @@ class ClusterMember:
         self._cluster, self._registry = cluster, registry
         self.others: dict[str, Waiter] = {}
         self._unpublished: dict[str, Transfer | None] = {}
+        self._refused: set[str] = set()
         self._readings: Mapping[str, Transfer | None] = {}
         self._alone: set[str] = set()
         self._is_holder = self._has_polled = False
-        self._valid_until = -inf
+        self._valid_until = self._repeated_at = -inf
 
     async def read_events(self) -> Collection[str] | None:
         """Return the texts in the events that have landed since the last call; None if they cannot be read."""
@@ -76,6 +79,8 @@ class ClusterMember:
         # Again: a waiter that joined one that these have finished gets no others, as its row does not change.
         self._apply(self._readings, now)
         self._alone &= {waiter.transfer_id for waiter in self._registry}
+        if now.monotonic >= self._repeated_at + REPEAT_INTERVAL:
+            self._repeat_finished(now)
         shared = [waiter for waiter in self._registry if self._is_shareable(waiter, now)]
         published, has_polled, self._has_polled = dict(self._unpublished), self._has_polled, False
         state = await self._cluster.sync(ProcessState(_combine(shared), published, can_poll, has_polled))
@@ -169,21 +174,42 @@ class ClusterMember:
 
     def _load_others(self, others: Mapping[str, SharedWaiter], now: Now, origin: float) -> None:
         if not self._is_holder:
-            # The last holder may have read none of them: all are due.
-            now = Now(min(origin, now.monotonic) - 1.0, now.wall)
+            now = Now(
+                min(origin, now.monotonic) - 1.0, now.wall
+            )  # the last holder may have read none of them: all are due
         for transfer_id in self.others.keys() - others.keys():
             del self.others[transfer_id]
+        self._refused &= others.keys()
         for transfer_id, shared in others.items():
-            waiter = self.others.get(transfer_id)
-            if waiter is None:
-                # Its process checks the deadline itself.
-                waiter = Waiter(transfer_id, shared.interval, NEVER, OutcomeRules(), polled_at=now)
-                self.others[transfer_id] = waiter
-            waiter.interval, waiter.sent_at = shared.interval, waiter.sent_at or shared.sent_at
+            if transfer_id in self._refused:
+                continue
+            try:
+                self._load_other(transfer_id, shared, now)
+            except (InvalidDelivery, ValueError, TypeError, OverflowError):  # of another version, or damaged
+                self.others.pop(transfer_id, None)
+                self._refused.add(transfer_id)
+                self._unpublished[transfer_id] = None  # its process reads it itself
+
+    def _load_other(self, transfer_id: str, shared: SharedWaiter, now: Now) -> None:
+        interval, sent_at = int(shared.interval), int(shared.sent_at)  # SQLite stores any value in any column
+        waiter = self.others.get(transfer_id)
+        if waiter is None:
+            # Its process checks the deadline itself.
+            waiter = self.others[transfer_id] = Waiter(transfer_id, interval, NEVER, OutcomeRules(), polled_at=now)
+        waiter.interval, waiter.sent_at = interval, waiter.sent_at or sent_at
+
+    def _repeat_finished(self, now: Now) -> None:
+        """Publish again what another process waits for although it has finished: that may have been lost."""
+        self._repeated_at = now.monotonic
+        for transfer_id, waiter in self.others.items():
+            if waiter.result is not None:
+                is_read = waiter.result["status"] == "finished"
+                self._unpublished.setdefault(transfer_id, waiter.transfer if is_read else None)
 
     def _stop_holding(self) -> None:
         self._is_holder = False
         self.others.clear()
+        self._refused.clear()
         self._unpublished.clear()
 
     def _apply(self, readings: Mapping[str, Transfer | None], now: Now) -> None:

@@ -32,7 +32,7 @@ FINAL_POLL_GRACE: Final = 30.0
 FINAL_POLL_INTERVAL: Final = 10.0
 
 #: Seconds between two polls of a transfer that another process polls, too, and from joining it to the first one.
-TRUST_INTERVAL: Final = 1_800.0
+TRUST_INTERVAL: Final = 3_600.0
 MIN_TRUST: Final = 60.0
 
 

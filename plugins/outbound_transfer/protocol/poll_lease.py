@@ -15,6 +15,9 @@ RENEWAL_INTERVAL: Final = 5.0
 #: Seconds after its last sign of life for which a process is believed to be alive, and holds the lease.
 LEASE_SECONDS: Final = 20.0
 
+#: Seconds after which a process writes again what others may have lost.
+REPEAT_INTERVAL: Final = 600.0
+
 #: Maximum number of characters of an id that is shared.
 MAX_ID_LENGTH: Final = 200
 

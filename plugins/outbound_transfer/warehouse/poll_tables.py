@@ -9,6 +9,7 @@ import msgspec
 
 from outbound_transfer.protocol.models import Transfer, is_valid_unicode
 from outbound_transfer.protocol.poll_lease import (
+    REPEAT_INTERVAL,
     ClusterState,
     PollLease,
     ProcessState,
@@ -40,12 +41,14 @@ class _Known(NamedTuple):
     """What a process knows of the tables after a transaction.
 
     :ivar written: its rows in ``poll_waiters``; None if they may not be there.
+    :ivar written_at: when all of them were written.
     :ivar read_until: number of the last change whose readings it has read.
     :ivar others: what the others wait for.
     :ivar others_read_at: the lease's ``waiters_changed`` when it has read that; 0 if it has not.
     """
 
     written: Mapping[str, SharedWaiter] | None = None
+    written_at: float = 0.0
     read_until: int = 0
     others: Mapping[str, SharedWaiter] = {}
     others_read_at: int = 0
@@ -102,8 +105,9 @@ class PollTables:
         if lease.forget_dead(now) or not lease.seen_at:
             self._delete_dead(tx, lease)
             lease.waiters_changed = number
-        if self._process not in lease.seen_at:  # the rows of a process that was taken for dead are gone
-            known = known._replace(written=None, read_until=0)
+        # The rows of a process that was taken for dead are gone; others may be damaged.
+        if self._process not in lease.seen_at or abs(now - known.written_at) >= REPEAT_INTERVAL:
+            known = known._replace(written=None, read_until=0, written_at=now)
         is_holder = lease.renew(self._process, now, can_poll=own.can_poll)
         if self._write_waiters(tx, known.written, own.waiters, number):
             lease.waiters_changed = number

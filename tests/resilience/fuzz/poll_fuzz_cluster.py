@@ -12,7 +12,7 @@ from typing import Any
 
 from outbound_transfer.client import Settings
 from outbound_transfer.polling.schedule import Now
-from outbound_transfer.polling.waiters import TRUST_INTERVAL
+from outbound_transfer.protocol.poll_lease import REPEAT_INTERVAL
 from outbound_transfer.warehouse.errors import WarehouseError
 from resilience.fuzz.poll_fuzz import (
     BEGINNING,
@@ -48,7 +48,9 @@ DAMAGES = [
     "UPDATE outbound_transfer_poll_readings SET transfer = '{}', sequence = sequence + 60000",
     "UPDATE outbound_transfer_poll_readings SET transfer = NULL, sequence = sequence + 60000",
     "UPDATE outbound_transfer_poll_readings SET sequence = 0",
+    "UPDATE outbound_transfer_poll_waiters SET interval_seconds = 'x'",
     "UPDATE outbound_transfer_poll_waiters SET interval_seconds = -1, sent_epoch = 99999999999",
+    "UPDATE outbound_transfer_poll_waiters SET transfer_id = 'None' WHERE transfer_id LIKE '%5'",
     "UPDATE outbound_transfer_poll_leases SET lease = '[]'",
     "UPDATE outbound_transfer_feed_cursor SET cursor = 0",
     "UPDATE outbound_transfer_feed_cursor SET cursor = cursor + 1000000",
@@ -116,8 +118,8 @@ class ClusterScenario(PollScenario):
         for _ in range(pick.choice([0, 1, 3, 6])):
             self.events.append((pick.uniform(0, CALM), pick.choice([self._kill, self._freeze, self._stop_database])))
         for _ in range(pick.choice([0, 0, 2, 5])):
-            # Each process reads for itself within that time.
-            self.events.append((pick.uniform(0, CALM - TRUST_INTERVAL - 120), self._damage))
+            # What is lost is written again within that time.
+            self.events.append((pick.uniform(0, CALM - REPEAT_INTERVAL - 60), self._damage))
         for _ in range(pick.choice([0, 0, 2])):
             off = pick.choice([-HOUR, -30.0, 30.0, HOUR])
             self.events.append((pick.uniform(0, CALM), lambda off=off: setattr(self.tables, "off", off)))

@@ -196,6 +196,24 @@ async def test_the_holder_publishes_what_has_changed(scene: Scene) -> None:
     assert scene.member.others.keys() == {"t1"}
 
 
+@pytest.mark.parametrize(
+    ("transfer_id", "row"),
+    [("None", SharedWaiter(60, 0)), (" ", SharedWaiter(60, 0)), ("t2", SharedWaiter("x", 0)), ("t2", (60, inf))],
+)
+async def test_a_damaged_row_is_left_to_its_process(scene: Scene, transfer_id: str, row: Any) -> None:
+    rows = holding(**{transfer_id: SharedWaiter(*row), "t1": SharedWaiter(60, 0)})
+    published = []
+    for seconds in (0, 5, 10):
+        await scene.sync(rows, seconds)
+        assert {one.transfer_id for one in scene.member.unfinished()} == {"t1"}
+        published.append(dict(scene.others.readings))
+    assert published == [{}, {transfer_id: None}, {}]
+    await scene.sync(holding(t1=SharedWaiter(60, 0)), 15)
+    await scene.sync(rows, 20)
+    await scene.sync(rows, 25)
+    assert scene.others.readings == {transfer_id: None}, "the row is a new one"
+
+
 async def test_a_reading_is_published_until_that_is_confirmed(scene: Scene) -> None:
     await scene.sync(holding(t1=SharedWaiter(60, 0)))
     found = ScanResult()
