@@ -36,7 +36,8 @@ from pyiceberg.types import (
 from outbound_transfer.lake.catalog import IcebergCatalog
 from outbound_transfer.lake.feed_state import COMMIT
 from outbound_transfer.lake.lineage import find_commit
-from outbound_transfer.warehouse.errors import InvalidName, UnusableTable, WarehouseBusy
+from outbound_transfer.warehouse.errors import UnusableTable, WarehouseBusy
+from outbound_transfer.warehouse.naming import check_table
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +101,7 @@ class FeedTable:
     """
 
     def __init__(self, catalog: IcebergCatalog, name: str, schema: pa.Schema, *, partition_by: str) -> None:
-        if "." not in name or not all(name.split(".")):
-            raise InvalidName(f"'{name}' is not the name of an Iceberg table: write namespace.table")
+        check_table(name)
         self.catalog, self.name, self._schema, self._partition_by = catalog, name, schema, partition_by
         self._metrics = metrics_properties(schema)
 
