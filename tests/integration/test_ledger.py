@@ -469,13 +469,14 @@ def test_a_real_run_is_in_the_ledger(run_dag, connection, recipients_pick_up, fi
     assert [digests(row) for row in rows] == [RIGHT, RIGHT]
 
 
-def test_a_send_whose_end_nobody_has_seen_is_in_doubt(task, sandbox, files, fetch) -> None:
+def test_a_send_whose_end_nobody_has_seen_is_in_doubt(task, sandbox, files, fetch, caplog) -> None:
     """Its process dies when the service has sent, before it knows; the next try finds out."""
     ti = task(DeliverFilesOperator, files=files, subject="Report", recipients=RECIPIENTS)
-    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
+    with caplog.at_level("INFO"), dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
         ti.run()
 
     assert row_of(fetch)["status"] == "in doubt"
+    assert f"Sending transfer '{sandbox.assert_sent_once()}'" in caplog.text, "the log says it before it is known"
 
     ti.clear()
     ti.run()
