@@ -3,7 +3,8 @@
 The wheel is built from the source archive and must be the one that the tree gives. For Python 3.11 and 3.13 (or those
 that are named) it is installed in a clean environment under the constraints: first by itself, for every module's
 import, Airflow's commands and a delivery to the installed sandbox; then with the tools of the tests, for the unit,
-repository, warehouse and contract tests of the unpacked source archive. Then, with the last of these versions, each
+repository, warehouse and contract tests of the unpacked source archive. Then by itself with the lowest versions that it
+allows, without constraints. Then, with the last of these versions, each
 extra is installed alone and does what it is for: ``--extra duckdb`` checks that one and nothing else. A version that is
 missing is a failure.
 """
@@ -54,6 +55,8 @@ def main() -> int:
             wheel, sdist = build(Path(folder))
             for version, python in interpreters.items() if not options.extra else ():
                 try_out(wheel, sdist, python, Path(folder) / version, options.workers)
+            if not options.extra:
+                try_out_lowest(wheel, next(iter(interpreters.values())), Path(folder) / "lowest")
             for extra in options.extra or extras_of(wheel):
                 try_out_extra(wheel, extra, python_of_extras, Path(folder) / "extras")
     except (Failed, NoPython) as failure:
@@ -75,6 +78,8 @@ def build(folder: Path) -> tuple[Path, Path]:
             faults.append("the wheel of the source archive is not the tree's")
         if faults:
             raise Failed("\n".join(faults))
+    with step("the page of the package index"):
+        run(Path(sys.executable).with_name("twine"), "check", "--strict", wheel, sdist)
     return wheel, sdist
 
 
@@ -106,6 +111,16 @@ def try_out(wheel: Path, sdist: Path, python: Path, folder: Path, workers: str) 
         # Not "python -m pytest", which would put the folder on the path.
         said = run(environment / "bin/pytest", "-q", "-n", workers, "--dist", "worksteal", *tests, cwd=sources)
         print(f"    {said.strip().splitlines()[-1]}", flush=True)
+
+
+def try_out_lowest(wheel: Path, python: Path, folder: Path) -> None:
+    """Try what pyproject.toml says is enough: the lowest version of each package that it names."""
+    home, environment = folder / "airflow", folder / "environment"
+    home.mkdir(parents=True)
+    with step("Lowest direct versions: every module, a delivery to the installed sandbox"):
+        run(UV, "venv", "--python", python, environment)
+        run(UV, "pip", "install", "--python", environment / "bin/python", "--resolution", "lowest-direct", wheel)
+        run(environment / "bin/python", "-I", REPOSITORY / "tests/packaging/check_bare.py", home, cwd=folder)
 
 
 def try_out_extra(wheel: Path, extra: str, python: Path, folder: Path) -> None:

@@ -43,6 +43,10 @@ def test_both_are_whole(built: Path) -> None:
         ),
         (lambda files: files.pop(_one(files, "LICENSE")), "no licence"),
         (lambda files: files.update({_one(files, "METADATA"): b""}), "the README is not its description"),
+        (
+            lambda files: files.update({_one(files, "METADATA"): files[_one(files, "METADATA")] + b"[x](docs/x.md)"}),
+            "a package index cannot follow: docs/x.md",
+        ),
         (lambda files: files.update({_one(files, "entry_points.txt"): b""}), "entry points of pytest11: {}"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ ENTRY_POINTS = {
     },
     "pytest11": {"outbound_transfer_sandbox": "outbound_transfer_sandbox.pytest_plugin"},
 }
+#: The target of a link that is relative to the repository.
+_RELATIVE_LINK = re.compile(r"\]\((?!https?:|#)([^)]+)\)")
+
 #: What the tests of an unpacked source archive read.
 BESIDE_THE_PACKAGES = (
     *("LICENSE", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "pyproject.toml", ".ci/run"),
@@ -44,8 +48,9 @@ def faults_of_wheel(wheel: Path) -> Iterator[str]:
     if about.get("licenses/LICENSE") != (REPOSITORY / "LICENSE").read_bytes():
         yield "no licence"
     metadata = about.get("METADATA", b"").decode()
-    if (REPOSITORY / "README.md").read_text() not in metadata:
+    if (REPOSITORY / "README.md").read_text().partition("\n")[0] not in metadata:
         yield "the README is not its description"
+    yield from (f"a package index cannot follow: {link}" for link in _RELATIVE_LINK.findall(metadata))
     entry_points = configparser.ConfigParser(delimiters=["="])
     entry_points.read_string(about.get("entry_points.txt", b"").decode())
     for group, expected in ENTRY_POINTS.items():
