@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from outbound_transfer.delivery.memory import Memory, matches
@@ -22,14 +23,25 @@ def check_sent(memory: Memory, transfer: Transfer) -> None:
     :raises WrongTransfer: its id, subject, recipients or files differ.
     """
     files = {name: file.size for name, file in memory.files.items()}
-    if transfer.id != memory.draft_id or not matches(memory.identity, identity_of(transfer)):
+    is_meant = transfer.id == memory.draft_id and matches(memory.identity, identity_of(transfer))
+    require_meant(transfer, memory.draft_id, files, is_meant=is_meant)
+
+
+def require_meant(transfer: Transfer, draft_id: str, files: Mapping[str, int], *, is_meant: bool) -> None:
+    """Check that a sent transfer is what was meant.
+
+    :param files: sizes in bytes, by name; none if they are not known.
+    :param is_meant: whether id, subject and recipients are.
+    :raises WrongTransfer: it is not.
+    """
+    if not is_meant:
         wrong = f"the service's response is of {transfer.id}, to other recipients or with another subject"
     elif files and transfer.files is not None and not has_exactly_files(transfer, files):
         wrong = f"the service says that it holds {sorted(file.name for file in transfer.files)}"
     else:
         return
     raise WrongTransfer(
-        f"Transfer {memory.draft_id} was sent, but {wrong}, and {sorted(files) or 'another'} was meant. Check the "
+        f"Transfer {draft_id} was sent, but {wrong}, and {sorted(files) or 'another'} was meant. Check the "
         "service's web application, where it can be canceled."
     )
 

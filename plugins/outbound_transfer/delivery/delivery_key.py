@@ -18,6 +18,7 @@ import msgspec
 from outbound_transfer.airflow_compat.run_state import find_state
 from outbound_transfer.airflow_compat.task_loops import refuse_loop
 from outbound_transfer.airflow_compat.task_try import TaskTry
+from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, scope_of, was_cleared_since
 from outbound_transfer.delivery.memory_store import MemoryStore, RowMemoryStore, task_memory
@@ -96,7 +97,7 @@ def begin_delivery(
         log,
         facts=keyed_facts,
         scope=scope,
-        is_of_other_key=lambda transfer_id: bool(row.of_other_keys(transfer_id)),
+        is_of_other_key=lambda transfer_id: any(map(_has_made, row.of_other_keys(transfer_id))),
         **options,
     )
     if row.is_sent:
@@ -104,6 +105,12 @@ def begin_delivery(
     else:
         keyed.begin(question)
     return keyed
+
+
+def _has_made(row: MemoryRow) -> bool:
+    """Return whether what a row names was made under its key: a suspected transfer may be another's."""
+    memory = RowMemoryStore(row).read()
+    return memory is not None and memory.phase is not Phase.SUSPECTED
 
 
 def _is_in_use(context: Context) -> Callable[[TaskTry], bool]:

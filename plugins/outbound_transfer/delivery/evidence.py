@@ -10,7 +10,7 @@ import msgspec
 from outbound_transfer.delivery.check import require_file_list
 from outbound_transfer.delivery.decision import SEARCHING, ById, Check, Evidence, Input, Intent, Phase, Search
 from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, intent_of, matches
-from outbound_transfer.delivery.search import SearchTarget, find_like
+from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.files.attached import holds_only
 from outbound_transfer.protocol import flows
 from outbound_transfer.protocol.identity import identity_of
@@ -55,6 +55,7 @@ class EvidenceCollector:
         self.transfer: Transfer | None = None
         self.is_shared = self._may_be_elsewhere = False
         self._seen: Seen = Seen()
+        self._unlike = UnlikeTransfers()
         self._seen_with: Memory | None = None
 
     def with_question(self, memory: Memory, order: Order) -> Memory:
@@ -159,6 +160,7 @@ class EvidenceCollector:
             self._scope.account,
             wanted,
             memory.question,
+            unlike=self._unlike,
             known=known | ({order.first.id} if order.first else set()),
             is_of_other_key=self._is_of_other_key,
         )

@@ -30,6 +30,22 @@ class SearchTarget:
     first: frozenset[str] | None = None
 
 
+class UnlikeTransfers:
+    """What one try has fetched, and is another delivery. Else many items with the same people would be fetched anew in
+    each search, and those of one minute could be too many calls to be made without a wait.
+    """
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._of: tuple[SearchTarget, Likeness] | None = None
+
+    def of(self, wanted: SearchTarget, likeness: Likeness) -> set[str]:
+        """Return the ids; of another search than the last, none yet."""
+        if self._of != (wanted, likeness):
+            self._of, self._ids = (wanted, likeness), set()
+        return self._ids
+
+
 def find_like(
     client: Client,
     facts: TaskFacts,
@@ -37,11 +53,13 @@ def find_like(
     wanted: SearchTarget,
     likeness: Likeness,
     *,
+    unlike: UnlikeTransfers,
     known: Collection[str] = (),
     is_of_other_key: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
 ) -> Transfer | None:
     """Find a sent transfer that may be this delivery.
 
+    :param unlike: of the try's searches before.
     :param known: ids of transfers that are not: its own draft, and what it has superseded.
     :param is_of_other_key: whether a transfer was delivered under another delivery key.
     :raises MalformedResponse: the listing does not show what was sent.
@@ -66,6 +84,7 @@ def find_like(
             sizes=wanted.files if is_exact else None,
             is_like=_likeness(wanted, likeness),
             is_other=is_other,
+            unlike=unlike.of(wanted, likeness),
         )
     )
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from outbound_transfer.airflow_compat.run_state import find_states, instance_name, iter_mappings
-from outbound_transfer.delivery.check import require_file_list
+from outbound_transfer.delivery.check import require_file_list, require_meant
 from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.delivery.memory import Likeness, Memory, matches
 from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
-from outbound_transfer.delivery.search import SearchTarget, find_like
+from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
@@ -110,6 +110,8 @@ class SharedDraft:
         self._ti, self._upstream = context["ti"], sorted(upstream)
         made = [msgspec.convert(one, Made) for one in self._pull(MADE_KEY)]
         self.made = next((one for one in made if one.identity), made[0] if made else Made(transfer_id, self.account))
+        self._unlike = UnlikeTransfers()
+        self._draft: Transfer | None = None
         self._can_move = facts.is_mapped and not self.made.is_resend
         #: Whether another index may have sent this one's item since its draft was made.
         self._may_have_moved = self._can_move and (facts.is_resumed or not facts.is_first_of_all)
@@ -157,6 +159,7 @@ class SharedDraft:
         """Send the draft, or return the transfer if it was sent before.
 
         :raises DraftChanged: its files are not those that the tasks upstream have attached.
+        :raises WrongTransfer: what was sent is not what was meant.
         :raises AlreadyDelivered: its like was sent meanwhile.
         :raises TaskNotRunning: Airflow has given this try up.
         """
@@ -169,6 +172,10 @@ class SharedDraft:
             self.may_be_sent |= sending.may_be_applied
             raise
         self.has_sent = True
+        assert self._draft is not None, "it was read before the attempt"
+        files = {file.name: file.size for file in self._draft.files or ()}
+        is_meant = transfer.id == self.transfer_id and identity_of(transfer) == identity_of(self._draft)
+        require_meant(transfer, self.transfer_id, files, is_meant=is_meant)
         return transfer
 
     def discard(self) -> DiscardOutcome:
@@ -190,7 +197,7 @@ class SharedDraft:
         transfer = self.read()
         if not transfer.is_draft:
             raise _AlreadySent(transfer)
-        self.may_be_sent = False
+        self.may_be_sent, self._draft = False, transfer
         self._check_files(transfer)
         question = self.made.question
         if self._may_have_moved:
@@ -234,6 +241,7 @@ class SharedDraft:
     def _fail_if_like_was_sent(self, draft: Transfer, likeness: Likeness) -> None:
         wanted = SearchTarget(identity_of(draft), {file.name: file.size for file in draft.files or ()})
         known = {draft.id, *self.made.superseded}
-        if found := find_like(self.client, self.facts, self.account, wanted, likeness, known=known):
+        found = find_like(self.client, self.facts, self.account, wanted, likeness, unlike=self._unlike, known=known)
+        if found:
             how = "set resend=True of the task that creates the draft, and clear it and those after it."
             raise AlreadyDelivered(Reason.MAY_BE_SENT.value.format(transfer_id=found.id, resend=how))

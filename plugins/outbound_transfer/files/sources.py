@@ -167,7 +167,12 @@ class LocalFile:
 
     def open(self) -> BinaryIO:
         with _readable(self.path):
-            return self.path.open("rb", buffering=0)
+            return open(self.path, "rb", buffering=0, opener=_open_without_waiting)  # Path.open takes no opener
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file, which may have become a pipe since it was found: nobody may ever write to that."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @dataclass(frozen=True)

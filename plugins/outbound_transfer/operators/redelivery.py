@@ -277,7 +277,8 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
 
     :param delivery: the task that delivers: a :class:`.DeliverFilesOperator`, a ``SqlToOutboundTransferOperator``, or
         the result of a function of ``@task.deliver_files``. The reminder takes its files or queries, recipients and
-        options; the files must be those that were sent: names, sizes and bytes.
+        options; the files must have the names and sizes of those that were sent and, unless the task that delivered
+        was killed, the bytes.
     :param arguments: of :class:`RedeliverFilesOperator`, such as ``subject``, ``message`` or ``retries``.
     :raises InvalidDelivery: the other task delivers nothing, or is mapped otherwise than this one; or it is given a
         trigger rule, by which Airflow may skip it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -227,6 +227,7 @@ def find_sent(
     sizes: Mapping[str, int] | None = None,
     is_like: Callable[[KnownIdentity], bool] = lambda known: False,  # noqa: ARG005
     is_other: Callable[[Transfer | UnreadableRow], bool] = lambda row: False,  # noqa: ARG005
+    unlike: set[str] | None = None,
 ) -> Flow[Transfer | None]:
     """Find a sent transfer by its subject, recipients and file names.
 
@@ -245,37 +246,86 @@ def find_sent(
     :param is_like: whether another subject or other recipients do not rule a transfer out.
     :param is_other: whether the transfer of a row is known to be another one. It is asked only about those that may be
         equal.
+    :param unlike: ids of transfers that an earlier search for the same has fetched, and takes those of this one: a sent
+        transfer never changes (service-api.md, R36), so none is fetched again.
     :return: the transfer; None if this key has sent none. A transfer whose files are unknown matches.
     :raises MalformedResponse: the listing does not end, or a row of it that cannot be read may be the transfer, so it
         does not show what was sent.
     """
 
+    unlike = set() if unlike is None else unlike
+
     def matches(row: Transfer | UnreadableRow) -> bool:
         known = known_identity_of(row)
         return may_be_equal(known, wanted) or is_like(known)
 
-    cursor: str | None = None
-    cursors: set[str] = set()
-    consecutive_old_rows = 0
-    for _ in range(_MAX_PAGES):
-        page: TransferPage = yield endpoints.list_transfers(cursor=cursor)
-        ages = [_is_before(row.sent_at, since) for row in page.rows]
+    def read(row: Transfer | UnreadableRow) -> Flow[Transfer | None]:
+        if row.id in unlike or is_other(row):
+            return None
+        found: Transfer | None = yield from _read_row(row, matches, since)
+        if found is not None and _may_have_files(found, names, sizes):
+            return found
+        unlike.add(row.id)
+        return None
+
+    listed: set[str] = set()
+    while True:
+        listing = _Listing(since, listed)
+        if found := (yield from listing.find(matches, read)):
+            return found
+        if listing.pages == 1:
+            return None
+        # What is sent while pages are read is on one that is left out, as it would follow those that are old enough.
+        listed = listing.ids
+
+
+class _Listing:
+    """One reading of the listing, from the newest row to those that are old enough, or that were listed before.
+
+    :ivar pages: how many were read.
+    :ivar ids: of their rows.
+    """
+
+    def __init__(self, since: float, listed: Collection[str]) -> None:
+        self._since, self._listed, self.ids, self.pages = since, listed, set[str](), 0
+        self._consecutive_old_rows = 0
+
+    def find(
+        self,
+        matches: Callable[[Transfer | UnreadableRow], bool],
+        read: Callable[[Transfer | UnreadableRow], Flow[Transfer | None]],
+    ) -> Flow[Transfer | None]:
+        """Return what the first row that matches is found to be; None if there is none.
+
+        :raises MalformedResponse: the listing does not end.
+        """
+        cursor: str | None = None
+        cursors: set[str] = set()
+        for _ in range(_MAX_PAGES):
+            page: TransferPage = yield endpoints.list_transfers(cursor=cursor)
+            self.pages += 1
+            for row in self._possible_rows(page):
+                if matches(row) and (found := (yield from read(row))):
+                    return found
+            self.ids.update(row.id for row in page.rows if row.id)
+            is_enough = self._consecutive_old_rows >= _MIN_OLD_ROWS or not self.ids.isdisjoint(self._listed)
+            if page.next_cursor is None or is_enough:
+                return None
+            if page.next_cursor in cursors:
+                break
+            cursor = page.next_cursor
+            cursors.add(cursor)
+        raise MalformedResponse("list: the listing of transfers does not end, so it does not show what was sent")
+
+    def _possible_rows(self, page: TransferPage) -> Iterator[Transfer | UnreadableRow]:
+        """Yield the rows that may be recent enough."""
+        ages = [_is_before(row.sent_at, self._since) for row in page.rows]
         last_recent = max((position for position, is_old in enumerate(ages) if is_old is False), default=-1)
         for position, (row, is_old) in enumerate(zip(page.rows, ages, strict=True)):
-            consecutive_old_rows = consecutive_old_rows + 1 if is_old else 0
+            self._consecutive_old_rows = self._consecutive_old_rows + 1 if is_old else 0
             # Rows come newest first (service-api.md, R27), so an old time above a recent one is wrong.
-            may_be_it = matches(row) and (not is_old or position < last_recent)
-            if may_be_it and not is_other(row):
-                found: Transfer | None = yield from _read_row(row, matches, since)
-                if found is not None and _may_have_files(found, names, sizes):
-                    return found
-        if page.next_cursor is None or consecutive_old_rows >= _MIN_OLD_ROWS:
-            return None
-        if page.next_cursor in cursors:
-            break
-        cursor = page.next_cursor
-        cursors.add(cursor)
-    raise MalformedResponse("list: the listing of transfers does not end, so it does not show what was sent")
+            if not is_old or position < last_recent:
+                yield row
 
 
 def _read_row(

@@ -19,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbound_transfer.files import sources
 from outbound_transfer.files.sources import CHUNK_BYTES, LocalFile, Source, normalize_files, resolve_files
 from outbound_transfer.protocol.errors import (
     InvalidDelivery,
@@ -253,10 +254,10 @@ def test_what_cannot_be_read_is_refused_before_anything_is_sent(folder: Path) ->
 
 
 def test_a_file_without_permission_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, *args: Any, **kwargs: Any) -> Any:
+    def refuse(path: str, flags: int) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)  # root may read everything, so no real file will do
+    monkeypatch.setattr(sources, "_open_without_waiting", refuse)  # root may read everything, so no real file will do
     with pytest.raises(SourceUnreadable, match="Permission denied"):
         resolve_files(folder / "a.csv")
 
@@ -413,13 +414,21 @@ def test_a_link_that_leads_elsewhere_while_it_is_opened_is_not_read(tmp_path: Pa
     old.write_bytes(b"old")
     new.write_bytes(b"new")
     link.symlink_to(old)
-    source, open_path = one(link), Path.open
-
-    def open_elsewhere(path: Path, *arguments: Any, **options: Any) -> Any:
-        return open_path(new if path == link else path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", open_elsewhere)
+    source = one(link)
+    monkeypatch.setattr(sources, "_open_without_waiting", lambda path, flags: os.open(new, flags))
     with pytest.raises(SourceChanged, match="changed while it was delivered"):
+        next(source.upload().chunks())
+
+
+def test_a_link_that_leads_to_a_pipe_by_now_is_not_waited_for(tmp_path: Path) -> None:
+    file, pipe, link = tmp_path / "file", tmp_path / "pipe", tmp_path / "current"
+    file.write_bytes(b"x")
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    source = one(link)
+    link.unlink()
+    link.symlink_to(pipe)
+    with pytest.raises(SourceChanged, match="is not a file"):
         next(source.upload().chunks())
 
 
@@ -439,7 +448,7 @@ def test_a_disk_error_while_reading_is_reported(tmp_path: Path, monkeypatch: pyt
 
     (tmp_path / "f").write_bytes(b"x")
     source = one(tmp_path / "f")
-    monkeypatch.setattr(Path, "open", lambda path, *args, **kwargs: Failing(path))
+    monkeypatch.setattr(LocalFile, "open", lambda file: Failing(file.path))
     with pytest.raises(SourceUnreadable, match=f"{tmp_path}/f cannot be read.*Input/output error"):
         content(source)
 

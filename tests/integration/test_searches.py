@@ -1,0 +1,164 @@
+"""Searches for what may have been sent: among many transfers, on several pages, and under other keys."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.client import client
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.messages import Operation, Upload
+from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer_sandbox.testing import Sandbox
+from support.deliveries import DELIVERY, billed
+from support.keyed_tasks import STATE_CONN_ID, KeyedTaskInstance, keyed_task, sqlite_connection
+from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
+
+Deliver = Callable[..., KeyedTaskInstance]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "report.csv"
+    path.write_bytes(b"content")
+    return path
+
+
+@pytest.fixture
+def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
+    monkeypatch.setenv(STATE_CONN_ID, "states")
+    return tmp_path / "states.db"
+
+
+@pytest.fixture
+def deliver(connection: str, sandbox: Sandbox, states: Path, file: Path) -> Deliver:
+    time, airflow = SimulatedClock(sandbox), dict[tuple[str, int], str]()
+
+    def make(run_id: str, **arguments: Any) -> KeyedTaskInstance:
+        return keyed_task(run_id, time, **{"airflow": airflow, "files": [str(file)], **arguments})
+
+    return make
+
+
+def change(states: Path, statement: str) -> None:
+    with closing(sqlite3.connect(states)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+def send_others(sandbox: Any, hook: Any, count: int) -> None:
+    sandbox.patch_account(requests_per_window=1_000_000, outstanding_transfer_limit=1_000_000)
+    for number in range(count):
+        new = build_new_transfer(subject=f"Other {number}", recipients=["bob@example.com"])
+        transfer = hook.create_transfer(new)
+        hook.attach_file(transfer.id, Upload("o.csv", 1, lambda: iter([b"o"])))
+        hook.send_transfer(transfer.id)
+
+
+@contextmanager
+def slow_pages(time: SimulatedClock, seconds: float, at_page: int, change: Any) -> Iterator[list[int]]:
+    """Each page of a listing takes ``seconds``; before one of the last search's, something changes."""
+    send, pages = client.send, []
+    is_busy: list[bool] = []
+
+    def slow(*arguments: Any) -> Any:
+        if arguments[2].operation is Operation.LIST and not is_busy:
+            pages.append(1)
+            time.now += seconds
+            if len(pages) == at_page:
+                is_busy.append(True)
+                change()
+                is_busy.clear()
+        return send(*arguments)
+
+    with mock.patch.object(client, "send", slow):
+        yield pages
+
+
+@pytest.mark.parametrize("others", [20, 70])
+def test_a_retried_index_of_many_with_the_same_people_is_delivered(
+    connection: str, sandbox: Any, tmp_path: Path, others: int
+) -> None:
+    """``DeliverFilesOperator.partial(subject="Report", recipients=…, retries=3).expand(files=list_of_files)``.
+
+    All other indexes have sent their own file, which has another name. The first try of the last one got 500 for its
+    upload. Its retry has to look at each of the others, one call each, and waits for the rate among them; what it has
+    seen, it does not look at again.
+    """
+    time = SimulatedClock(sandbox)
+
+    def index(number: int) -> FakeTaskInstance:
+        path = tmp_path / f"{number}.csv"
+        path.write_text(f"content of {number}")
+        ti = FakeTaskInstance(
+            lambda: DeliverFilesOperator(task_id="task", files=str(path), **DELIVERY), time, retries=3
+        )
+        ti.map_index, ti.other_indexes = number, others
+        return ti
+
+    for number in range(others):
+        index(number).run()
+    last = index(others)
+    fault = {"kind": "error", "method": "POST", "path": "*/files", "status": 500, "code": "internal_error"}
+    sandbox.plan_faults(*[fault] * 8)
+    last.run()
+    assert len(billed(sandbox)) == others + 1
+
+
+def test_what_another_index_sends_while_the_pages_are_read_is_not_sent_again(
+    connection: str, sandbox: Any, hook: Any, tmp_path: Path
+) -> None:
+    """The service takes 9 s for each page of the list of sent transfers; 30 of them are older than the run.
+
+    Index 0 was cleared, and searches before its send: 4 pages, until 25 rows are old. Between its first page and its
+    second, index 2, which has its item now, sends it; the service lists that on a page after the oldest (R28), which
+    is not read. So index 0 reads the first page again.
+    """
+    time = SimulatedClock(sandbox)
+    send_others(sandbox, hook, 30)
+    sandbox.advance_clock(2 * 3600)
+    send_others(sandbox, hook, 330)
+    path = tmp_path / "a.csv"
+    path.write_text("a")
+
+    def index(number: int, clear_number: int) -> FakeTaskInstance:
+        ti = FakeTaskInstance(lambda: DeliverFilesOperator(task_id="task", files=str(path), **DELIVERY), time)
+        ti.start_date += timedelta(hours=2)
+        ti.map_index, ti.clear_number, ti.other_indexes = number, clear_number, 3
+        return ti
+
+    before = len(billed(sandbox))
+    with slow_pages(time, 9.0, 6, lambda: index(2, 0).run()), pytest.raises(AirflowFailException, match="may be this"):
+        index(0, 1).run()
+    assert len(billed(sandbox)) == before + 1
+
+
+@pytest.mark.parametrize("other_key_was_cleared", [False, True])
+def test_what_another_key_suspects_is_not_taken_for_that_keys(
+    deliver: Deliver, sandbox: Sandbox, states: Path, other_key_was_cleared: bool
+) -> None:
+    """The table of keys is lost. The tasks of two keys are cleared, each by its user.
+
+    1. Run "a" delivers T under key "a"; run "b" fails before its send under key "b" (no credit). 2. The rows are lost.
+    3. "b" is cleared: refused, as T "may be this very delivery"; that is stored in the row of "b". 4. "a" is cleared.
+    """
+    a, b = deliver("a", delivery_key="a"), deliver("b", delivery_key="b")
+    sent = a.run()["id"]
+    with without_credit(sandbox):
+        b.run()
+    change(states, "DELETE FROM outbound_transfer_memory WHERE delivery_key IS NOT NULL")
+    if other_key_was_cleared:
+        with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
+            again(b)
+    with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
+        again(a)
+    assert list(billed(sandbox)) == [sent]
