@@ -145,10 +145,15 @@ def test_a_search_that_had_to_wait_is_made_again(deliver, sandbox, monkeypatch, 
     if at == "Airflow":
         monkeypatch.setattr(FakeTaskInstance, "get_task_states", ask_late)
     changes = {"a wait": [refuse], "a silence": [the_other_index_sends], "Airflow": []}
-    # The first read is that of the search before the draft, which saves an upload.
-    with before(Operation.GET, *changes[at], skip=1), pytest.raises(AirflowFailException, match=MAY_BE_SENT):
+    third = mapped(deliver(files=[{"name": "third.csv", "content": "third"}]), 3, clear_number=0)
+    # The first read is that of the search before the draft, which saves an upload; no search reads a transfer again.
+    with (
+        before(Operation.ATTACH, third.run),
+        before(Operation.GET, *changes[at], skip=1),
+        pytest.raises(AirflowFailException, match=MAY_BE_SENT),
+    ):
         ti.run()
-    assert len(billed(sandbox)) == 2
+    assert len(billed(sandbox)) == 3
 
 
 def test_checks_that_always_wait_end_the_try(deliver, sandbox) -> None:
