@@ -226,10 +226,11 @@ class Process:
         return response
 
     def _gate_of(self, call: Call[Any]) -> Gate | None:
-        if call.operation is not Operation.GET:
-            is_next_page = call.operation is Operation.LIST and bool((call.params or {}).get("cursor"))
-            return None if is_next_page else _GATES[call.operation]
         last = self.passed[-1] if self.passed else None
+        if call.operation is not Operation.GET:
+            # After several pages, the first one is read again.
+            is_next_page = bool((call.params or {}).get("cursor")) or last is Gate.LIST
+            return None if call.operation is Operation.LIST and is_next_page else _GATES[call.operation]
         if self._first_id and call.path.endswith(self._first_id):
             return Gate.READ_FIRST if self._is_sending else None
         if self._ends or last is Gate.LIST:
