@@ -520,3 +520,25 @@ def test_a_key_that_was_sent_and_has_lost_its_memory_leaves_no_draft(deliver: De
     with pytest.raises(StateLost, match="was sent, and what its row remembered of that is lost"):
         deliver("two").run()
     assert len(sandbox.requests()) == calls
+
+
+@pytest.mark.parametrize("other_key_was_cleared", [False, True])
+def test_what_another_key_suspects_is_not_taken_for_that_keys(
+    deliver: Deliver, sandbox: Sandbox, states: Path, other_key_was_cleared: bool
+) -> None:
+    """The table of keys is lost. The tasks of two keys are cleared, each by its user.
+
+    1. Run "a" delivers T under key "a"; run "b" fails before its send under key "b" (no credit). 2. The rows are lost.
+    3. "b" is cleared: refused, as T "may be this very delivery"; that is stored in the row of "b". 4. "a" is cleared.
+    """
+    a, b = deliver("a", delivery_key="a"), deliver("b", delivery_key="b")
+    sent = a.run()["id"]
+    with without_credit(sandbox):
+        b.run()
+    change(states, "DELETE FROM outbound_transfer_memory WHERE delivery_key IS NOT NULL")
+    if other_key_was_cleared:
+        with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
+            again(b)
+    with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
+        again(a)
+    assert list(billed(sandbox)) == [sent]

@@ -1,10 +1,9 @@
-"""Searches for what may have been sent: among many transfers, on several pages, and under other keys."""
+"""Searches for what may have been sent: among many transfers, and on several pages."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,42 +16,8 @@ from outbound_transfer.client import client
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.messages import Operation, Upload
 from outbound_transfer.protocol.models import build_new_transfer
-from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import DELIVERY, billed
-from support.keyed_tasks import STATE_CONN_ID, KeyedTaskInstance, keyed_task, sqlite_connection
-from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
-
-Deliver = Callable[..., KeyedTaskInstance]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "report.csv"
-    path.write_bytes(b"content")
-    return path
-
-
-@pytest.fixture
-def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
-    monkeypatch.setenv(STATE_CONN_ID, "states")
-    return tmp_path / "states.db"
-
-
-@pytest.fixture
-def deliver(connection: str, sandbox: Sandbox, states: Path, file: Path) -> Deliver:
-    time, airflow = SimulatedClock(sandbox), dict[tuple[str, int], str]()
-
-    def make(run_id: str, **arguments: Any) -> KeyedTaskInstance:
-        return keyed_task(run_id, time, **{"airflow": airflow, "files": [str(file)], **arguments})
-
-    return make
-
-
-def change(states: Path, statement: str) -> None:
-    with closing(sqlite3.connect(states)) as connection:
-        connection.execute(statement)
-        connection.commit()
+from support.tasks import FakeTaskInstance, SimulatedClock
 
 
 def send_others(sandbox: Any, hook: Any, count: int) -> None:
@@ -140,25 +105,3 @@ def test_what_another_index_sends_while_the_pages_are_read_is_not_sent_again(
     with slow_pages(time, 9.0, 6, lambda: index(2, 0).run()), pytest.raises(AirflowFailException, match="may be this"):
         index(0, 1).run()
     assert len(billed(sandbox)) == before + 1
-
-
-@pytest.mark.parametrize("other_key_was_cleared", [False, True])
-def test_what_another_key_suspects_is_not_taken_for_that_keys(
-    deliver: Deliver, sandbox: Sandbox, states: Path, other_key_was_cleared: bool
-) -> None:
-    """The table of keys is lost. The tasks of two keys are cleared, each by its user.
-
-    1. Run "a" delivers T under key "a"; run "b" fails before its send under key "b" (no credit). 2. The rows are lost.
-    3. "b" is cleared: refused, as T "may be this very delivery"; that is stored in the row of "b". 4. "a" is cleared.
-    """
-    a, b = deliver("a", delivery_key="a"), deliver("b", delivery_key="b")
-    sent = a.run()["id"]
-    with without_credit(sandbox):
-        b.run()
-    change(states, "DELETE FROM outbound_transfer_memory WHERE delivery_key IS NOT NULL")
-    if other_key_was_cleared:
-        with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
-            again(b)
-    with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
-        again(a)
-    assert list(billed(sandbox)) == [sent]

@@ -45,6 +45,9 @@ T = TypeVar("T")
 #: A listing with more pages than this is taken to be endless.
 _MAX_PAGES: Final = 10_000
 
+#: How often the listing is read at most: again for what is sent while pages are read.
+_MAX_LISTINGS: Final = 10
+
 #: Times of sending outside of these years (2020 to 2099) are taken to be unknown.
 _MIN_SENT_AT: Final = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
 _MAX_SENT_AT: Final = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
@@ -269,7 +272,7 @@ def find_sent(
         return None
 
     listed: set[str] = set()
-    while True:
+    for _ in range(_MAX_LISTINGS):
         listing = _Listing(since, listed)
         if found := (yield from listing.find(matches, read)):
             return found
@@ -277,6 +280,7 @@ def find_sent(
             return None
         # What is sent while pages are read is on one that is left out, as it would follow those that are old enough.
         listed = listing.ids
+    raise MalformedResponse("list: the listing of transfers is another each time, so it does not show what was sent")
 
 
 class _Listing:
