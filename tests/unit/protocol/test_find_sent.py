@@ -132,3 +132,10 @@ def test_no_representation_of_a_row_shows_personal_data() -> None:
     for shown in (repr(row), str(row), repr(page), repr(row.__rich_repr__())):
         assert "Report" not in shown
         assert "ann@" not in shown
+
+
+def test_a_listing_of_several_pages_whose_rows_have_no_ids_ends_the_search() -> None:
+    """It is read again for what was sent meanwhile, and nothing says where that ends."""
+    nameless = {**OTHER, "id": None}
+    with pytest.raises(errors.MalformedResponse, match="is another each time"):
+        search([nameless], [nameless])
