@@ -6,7 +6,9 @@ What they do is a function of this module, as they import it by its name.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sqlite3
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,8 +16,11 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore
@@ -74,6 +79,10 @@ def crowd(size: int) -> Iterator[Crowd]:
     # Forks of a process that has imported everything, and has no threads and no connections.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
+    with pytest.MonkeyPatch.context() as patch:
+        # Python before 3.12.8 does not tell that process of sys.path; where it cannot import, each of its forks does.
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        forkserver.ensure_running()
     with ProcessPoolExecutor(size, context, initializer=_meet, initargs=(context.Barrier(size),)) as pool:
         yield Crowd(pool, size)
 

@@ -163,6 +163,23 @@ def test_a_second_use_in_a_process_lets_no_other_process_in(hook_of: Callable[[s
     assert "Could not set lock on file" in error
 
 
+def test_who_waits_for_a_file_asks_ever_more_rarely(hook_of: Callable[[str], Hook], monkeypatch: Any) -> None:
+    """Otherwise fifty that wait leave the one that has the file no processor."""
+    pauses: list[float] = []
+    connect = dialect.DuckDbConnections._connect
+
+    def connect_late(connections: dialect.DuckDbConnections) -> Any:
+        if len(pauses) < 9:
+            raise duckdb.IOException("Could not set lock on file")
+        return connect(connections)
+
+    monkeypatch.setattr(dialect.DuckDbConnections, "_connect", connect_late)
+    monkeypatch.setattr(dialect.random, "uniform", lambda _, longest: longest)
+    monkeypatch.setattr(dialect.time, "sleep", pauses.append)
+    with Warehouse(hook_of("duckdb")).transaction():
+        assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 4]
+
+
 def test_a_file_that_changed_while_it_was_opened_is_opened_again(
     hook_of: Callable[[str], Hook], memory: Path, monkeypatch: Any
 ) -> None:
