@@ -5,8 +5,8 @@ that are named) it is installed in a clean environment under the constraints: fi
 import, Airflow's commands and a delivery to the installed sandbox; then with the tools of the tests, for the unit,
 repository, warehouse and contract tests of the unpacked source archive, without those of ``make test-long``. Then by
 itself with the lowest versions that it allows, without constraints. Then, with the last of these versions, each extra
-is installed alone and does what it is for: ``--extra duckdb`` checks that one and nothing else. A version that is missing
-is a failure.
+is installed alone and does what it is for: ``--extra duckdb`` checks that one and nothing else. A version that is
+missing is a failure.
 """
 
 from __future__ import annotations
