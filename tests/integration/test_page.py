@@ -340,6 +340,17 @@ def test_what_is_in_doubt_has_a_tile_of_its_own_that_leads_to_it(
         assert ("t-doubt" in as_user(PAGE, status=status).text) is is_shown
 
 
+def test_a_rehearsal_is_named_and_can_be_looked_for(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+    fill(warehouse)
+    of_task: dict[str, Any] = {"dag_id": "open", "conn_id": "plain", "run_id": "r", "task_id": "deliver"}
+    row = ledger.delivery("t-rehearsed", datetime.now(UTC), status="rehearsed", **of_task)
+    ledger.insert(warehouse, DELIVERIES, [row])
+    text = as_user(PAGE, status="rehearsed").text
+    assert "t-rehearsed" in text
+    assert "t-open" not in text
+    assert re.search(r'<option value="rehearsed" selected[^>]*>Rehearsed<', text)
+
+
 # ------------------------------------------------------------------------------------------------------- one machine
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sqlite3
 import traceback
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from outbound_transfer.airflow_compat.names import AirflowFailException, Airflow
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.queries.connection import query_result
 from outbound_transfer.queries.errors import QueryFailed
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, task_instance
@@ -197,6 +199,26 @@ def test_rows_that_the_connection_makes_dictionaries(connection, database_of, mo
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({**value, "extra": {"cursor": cursor}}))
     sql = "SELECT 'ann@example.com' AS EMAIL, 'Ann' AS name, NULL AS phone"
     assert RecipientsFromSql(sql=sql, conn_id="warehouse").load() == [{"email": ANN, "name": "Ann"}]
+
+
+def test_rows_of_a_driver_that_only_has_dictionaries(connection, database_of, monkeypatch) -> None:
+    def connect(hook):
+        opened = sqlite3.connect(database)
+        opened.row_factory = lambda cursor, row: dict(
+            zip((column[0] for column in cursor.description), row, strict=True)
+        )
+        return opened
+
+    database_of("sqlite").create()
+    database = json.loads(os.environ["AIRFLOW_CONN_WAREHOUSE"])["host"]
+    monkeypatch.setattr("airflow.providers.sqlite.hooks.sqlite.SqliteHook.get_conn", connect)
+    query = "SELECT 'ann@example.com' AS email, 'Ann' AS name"
+    assert RecipientsFromSql(sql=query, conn_id="warehouse").load() == [{"email": ANN, "name": "Ann"}]
+    with (
+        pytest.raises(QueryFailed, match="give each column another name"),
+        query_result("warehouse", "SELECT 1 AS id, 2 AS id") as result,
+    ):
+        list(result.batches)
 
 
 def test_more_rows_than_the_service_takes_are_refused(deliver, crm, sandbox) -> None:

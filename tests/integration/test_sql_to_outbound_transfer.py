@@ -210,6 +210,16 @@ def test_duckdb_runs_nothing_but_a_select(
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("driver", ["duckdb", "psycopg", "psycopg2"])
+def test_a_select_takes_no_number_of_a_sequence(
+    connection: str, sandbox: Sandbox, database_of: Callable[[str], QueryDatabase], driver: str
+) -> None:
+    """At the end, the transaction is rolled back, and of PostgreSQL's sequences nothing is."""
+    database_of(driver).run("CREATE SEQUENCE numbers")
+    with pytest.raises(QueryFailed, match="(?i)read.only"):
+        task(sandbox, sql="SELECT nextval('numbers') AS a", file_name="a.csv").run()
+
+
 @pytest.mark.parametrize("sql", ["PIVOT (SELECT 'a' AS n, 1 AS v) ON n USING sum(v)", "FROM (SELECT 1 AS a)"])
 def test_duckdb_has_other_words_for_a_select(
     connection: str, sandbox: Sandbox, database_of: Callable[[str], QueryDatabase], sql: str
