@@ -103,7 +103,7 @@ def test_a_task_whose_state_is_lost_after_the_send_does_not_send_again(deliver, 
     before = len(sandbox.requests())
 
     for _ in range(2):
-        with pytest.raises(AirflowFailException, match=f"{sent} may be this very delivery.*resend=True"):
+        with pytest.raises(AirflowFailException, match=f"{sent} may be this very delivery.*resend='{sent}'"):
             again(ti)
 
     assert billed(sandbox) == [sent]
@@ -127,18 +127,20 @@ def test_a_lost_state_can_be_overruled_by_a_clear_with_resend(deliver, sandbox) 
     first = ti.run()["id"]
     ti.store.values.clear()
 
-    second = again(ti, resend=True)["id"]
+    second = again(ti, resend=first)["id"]
     assert billed(sandbox) == [first, second]
 
 
-def test_a_lost_state_is_not_overruled_by_resend_alone(deliver, sandbox) -> None:
-    ti = deliver(resend=True)
-    ti.run()
+def test_a_lost_state_is_not_overruled_by_the_id_of_another_transfer(deliver, sandbox) -> None:
+    ti = deliver()
+    first = ti.run()["id"]
+    second = again(ti, resend=first)["id"]
     ti.store.values.clear()
-    ti.try_number += 1  # an automatic retry: Airflow did not hear of the first try's end
+    ti.try_number += 1  # an automatic retry: Airflow did not hear of the last try's end
 
-    with pytest.raises(AirflowFailException, match="may be this very delivery"):
+    with pytest.raises(AirflowFailException, match=f"{second} may be this very delivery"):
         ti.run_once()
+    assert billed(sandbox) == [first, second]
 
 
 def test_a_first_try_that_made_nothing_leaves_a_state(deliver, sandbox, files) -> None:
@@ -532,11 +534,11 @@ def test_a_clear_that_withdraws_a_resend_compares_the_files(deliver, sandbox, fi
     ti = deliver()
     first = ti.run()["id"]
     with without_credit(sandbox):
-        again(ti, resend=True)
+        again(ti, resend=first)
     Path(files[0]).write_bytes(b"corrected")
     for _ in range(2):
         with pytest.raises(AirflowFailException, match=f"delivered transfer {first}, with other input: a.csv has"):
-            again(ti, resend=False)
+            again(ti, resend=None)
 
 
 def test_a_retry_after_a_try_that_left_nothing_compares_the_files(deliver, sandbox, files) -> None:
@@ -639,8 +641,9 @@ def test_a_resend_of_steps_whose_memory_is_lost_is_sent(task, sandbox, files) ->
     create.run()
     first = deliver(create)
     create.store.values.clear()
-    again(create, resend=True)
-    assert [first, deliver(create)] == billed(sandbox)
+    again(create, resend=first)
+    second = deliver(create)
+    assert (again(create), billed(sandbox)) == (second, [first, second])
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 409])
@@ -779,33 +782,28 @@ def test_files_come_in_any_iterable(deliver, sandbox, files, kind) -> None:
 # Clears.
 
 
-def test_a_clear_is_seen_where_it_leaves_max_tries_as_it_was(deliver, sandbox) -> None:
+def test_a_resend_is_sent_where_a_clear_leaves_max_tries_as_it_was(deliver, sandbox) -> None:
     """Retries were lowered by one, and the task cleared: its ``max_tries`` comes to the same."""
     ti = deliver(retries=1)
     first = ti.run()["id"]
     ti.retries = 0
     before = ti.max_tries
 
-    with pytest.raises(AirflowFailException, match=f"{first} was sent, .* clear this task once more"):
-        again(ti, resend=True)
+    second = again(ti, resend=first)["id"]
 
     assert ti.max_tries == before
-    second = again(ti)["id"]
     assert billed(sandbox) == [first, second]
 
 
 def test_a_clear_of_another_task_does_not_resend(deliver, sandbox) -> None:
-    ti = deliver(retries=1, wait=True, resend=True, timeout=0)
-    ti.try_number = 1
+    ti = deliver(retries=1)
+    first = ti.run()["id"]
+    with pytest.raises(Exception, match="Timed out"):
+        again(ti, resend=first, wait=True, timeout=0)
+    ti.try_number, ti.clear_number = ti.try_number + 1, 2  # an automatic retry, and another task of the run was cleared
+
     with pytest.raises(Exception, match="Timed out"):
         ti.run_once()
-    ti.try_number, ti.clear_number = 2, 1  # an automatic retry, and another task of may be this very delivery
-
-    with pytest.raises(AirflowFailException, match="does not say whether this task or another of its run"):
-        ti.run_once()
-    assert len(billed(sandbox)) == 1
-
-    again(ti, wait=False)
     assert len(billed(sandbox)) == 2
 
 
@@ -1135,8 +1133,9 @@ def _timing_out_after_the_send(send: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_a_draft_that_was_not_sent_is_not_called_sent(deliver, sandbox, hook) -> None:
     """Before its automatic retry, another task of the run is cleared, and the draft is removed."""
-    ti = deliver(resend=True)
-    ti.retries = ti.max_tries = 1
+    ti = deliver()
+    first = ti.run()["id"]
+    ti.retries = 1
 
     def change() -> None:
         ti.clear_number += 1
@@ -1145,7 +1144,7 @@ def test_a_draft_that_was_not_sent_is_not_called_sent(deliver, sandbox, hook) ->
 
     ti.before_retry = change
     sandbox.patch_account(outstanding_transfer_limit=0)
-    assert [ti.run()["id"]] == billed(sandbox)
+    assert [first, again(ti, resend=first)["id"]] == billed(sandbox)
 
 
 def _not_connected(send: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,14 @@ from outbound_transfer.operators.transfer import (
     DiscardTransferOperator,
     SendTransferOperator,
 )
-from outbound_transfer.protocol.errors import InvalidDelivery, SourceChanged, SourceUnreadable, TransferLimitReached
-from support.tasks import FakeTaskInstance, SimulatedClock
+from outbound_transfer.protocol.errors import (
+    InvalidDelivery,
+    NotFound,
+    SourceChanged,
+    SourceUnreadable,
+    TransferLimitReached,
+)
+from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -113,7 +120,8 @@ def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, 
                 "delivery_key": "",
                 "is_rehearsal": False,
                 "made_by": "task",
-                "is_resend": False,
+                "resend": "",
+                "is_granted": False,
                 "files": on_disk(files),
             }
         ],
@@ -142,16 +150,54 @@ def test_the_teardown_knows_the_draft_even_if_a_later_try_misses_a_file(task, sa
     assert ti.xcoms["transfer_id"] == first
 
 
-def test_resend_sends_again_after_a_clear_only(task, sandbox, files) -> None:
-    ti = task(DeliverFilesOperator, files=files, resend=True, retries=1, **DELIVERY)
-    first = ti.run()
-    assert ti.run_once()["id"] == first["id"], "an automatic retry is no wish to send again"
-    ti.clear()
+def test_a_resend_that_is_left_in_place_sends_one_more_once(task, sandbox, files) -> None:
+    ti = task(DeliverFilesOperator, files=files, retries=1, **DELIVERY)
+    first = ti.run()["id"]
 
-    second = ti.run()
+    second = again(ti, resend=first)["id"]
 
-    assert second["id"] != first["id"]
-    assert billed(sandbox) == 2
+    ti.try_number += 1
+    assert (ti.run_once()["id"], again(ti)["id"], again(ti, resend=None)["id"]) == (second, second, second)
+    assert again(ti, resend=first)["id"] == second
+    third = again(ti, resend=second)["id"]
+    assert (again(ti)["id"], again(ti, resend=first)["id"]) == (third, third)
+    assert (len({first, second, third}), billed(sandbox)) == (3, 3)
+
+
+def test_a_resend_that_is_withdrawn_returns_to_what_was_sent(task, sandbox, files, hook) -> None:
+    ti = task(DeliverFilesOperator, files=files, keep_draft=True, **DELIVERY)
+    first = ti.run()["id"]
+    with without_credit(sandbox):
+        again(ti, resend=first)
+    draft = ti.xcoms["transfer_id"]
+
+    assert again(ti, resend=None)["id"] == first
+    with pytest.raises(NotFound):
+        hook.get_transfer(draft)
+    assert billed(sandbox) == 1
+
+
+def test_a_resend_that_names_a_draft_sends_once(task, sandbox, files) -> None:
+    """It was not sent when the user named it."""
+    ti = task(DeliverFilesOperator, files=files, keep_draft=True, **DELIVERY)
+    with without_credit(sandbox):
+        ti.run()
+
+    sent = again(ti, resend=ti.xcoms["transfer_id"])["id"]
+    assert again(ti)["id"] == sent
+    assert billed(sandbox) == 1
+
+
+@pytest.mark.parametrize("name", ["tr_of_nobody", "None", " "])
+def test_a_resend_that_names_nothing_sends_nothing_again(task, sandbox, files, name, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(DeliverFilesOperator, "log", logging.getLogger("the task's"))
+    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
+    first = ti.run()["id"]
+
+    assert again(ti, resend=name)["id"] == first
+    assert billed(sandbox) == 1
+    warning = "Nothing is sent once more, as resend names another transfer: tr_of_nobody"
+    assert (warning in caplog.text) is (name == "tr_of_nobody")
 
 
 def test_other_input_after_a_send_fails_and_says_so(task, sandbox, files) -> None:

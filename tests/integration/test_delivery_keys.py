@@ -18,7 +18,6 @@ from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.client import client
 from outbound_transfer.delivery.memory import Memory, Scope, Writer
 from outbound_transfer.delivery.memory_store import RowMemoryStore, StateLost
-from outbound_transfer.operators.transfer import CreateTransferOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.ids import check_delivery_key
 from outbound_transfer.protocol.messages import Operation
@@ -138,8 +137,13 @@ def test_a_retry_does_not_send_again_under_another_key(deliver: Deliver, sandbox
         pytest.raises(AirflowFailException, match="already delivered"),
     ):
         task.run()
+    (sent,) = billed(sandbox)
+    with pytest.raises(AirflowFailException, match=f"{sent}, with other input: another delivery_key.*resend='{sent}'"):
+        again(task)
     assert list(billed(sandbox).values()) == [1]
-    again(task)  # which is how a user sends it again
+    again(task, resend=sent)
+    with pytest.raises(AirflowFailException, match="another delivery_key"):
+        again(task)
     assert list(billed(sandbox).values()) == [1, 1]
 
 
@@ -155,6 +159,10 @@ def test_a_run_whose_key_is_removed_does_not_send_again(deliver: Deliver, sandbo
     with pytest.raises(AirflowFailException, match="already delivered"):
         again(one, delivery_key=None)
     assert list(billed(sandbox).values()) == [1]
+    (sent,) = billed(sandbox)
+    assert again(one, delivery_key=None, resend=sent)["id"] != sent
+    assert again(one)["id"] == next(reversed(billed(sandbox)))
+    assert list(billed(sandbox).values()) == [1, 1]
 
 
 def test_a_retry_and_a_clear_return_the_transfer_and_the_indexes_of_a_mapped_task_share_it(deliver: Deliver) -> None:
@@ -385,9 +393,11 @@ def test_another_users_connection_does_not_send_what_it_cannot_see(
     sent = deliver("one").run()["id"]
     monkeypatch.setattr(sandbox, "transfer_api_key", sandbox.new_key("other"))
     monkeypatch.setenv(CONNECTION, connection_json(sandbox))
-    with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try.*give it another delivery_key"):
+    with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try.*set resend='{sent}'"):
         deliver("two").run()
     assert list(billed(sandbox)) == [sent]
+    second = deliver("two", resend=sent).run()["id"]
+    assert list(billed(sandbox)) == [sent, second]
 
 
 # What is refused.
@@ -447,26 +457,80 @@ def test_a_database_that_is_down_fails_the_delivery_before_anything_is_created(
     assert not sandbox.requests()
 
 
-def test_a_key_is_not_resent(deliver: Deliver, sandbox: Sandbox) -> None:
-    with pytest.raises(AirflowFailException, match="a key is delivered once, so give it another key"):
-        deliver("one", resend="true").run()
+@pytest.mark.parametrize("value", [True, "true"])
+def test_a_resend_that_is_a_switch_is_refused(deliver: Deliver, sandbox: Sandbox, value: Any) -> None:
+    with pytest.raises(AirflowFailException, match="resend must be the id of the transfer to send once more"):
+        deliver("one", resend=value, _airflow_from_mapped=True).run()
     assert not sandbox.requests()
 
 
-@pytest.mark.parametrize("value", ["yes", "1", 1, None, ""])
-def test_a_resend_that_is_neither_true_nor_false_is_refused(deliver: Deliver, value: Any) -> None:
-    task = deliver("one", delivery_key=None)
-    task.run()
-    with pytest.raises(AirflowFailException, match="resend must be true or false"):
-        again(task, resend=value)
+# A key's delivery that is sent once more.
 
 
-def test_a_resend_may_be_text(deliver: Deliver, sandbox: Sandbox) -> None:
-    task = deliver("one", delivery_key=None)
-    sent = task.run()["id"]
-    assert again(task, resend="False")["id"] == sent
-    assert again(task, resend="True")["id"] != sent
-    assert "resend" in CreateTransferOperator.template_fields
+def test_a_resend_is_made_by_one_of_the_tasks_of_a_key(deliver: Deliver, sandbox: Sandbox) -> None:
+    one, two = deliver("one"), deliver("two")
+    first = one.run()["id"]
+    assert two.run()["id"] == first
+
+    second = again(one, resend=first)["id"]
+    assert (again(two, resend=first)["id"], again(one)["id"]) == (second, second)
+    assert (again(two, resend=None)["id"], again(one, resend=None)["id"]) == (second, second)
+    assert deliver("three").run()["id"] == second
+    assert list(billed(sandbox)) == [first, second]
+
+
+def test_a_resend_of_a_key_that_another_task_is_making_is_waited_for(deliver: Deliver, sandbox: Sandbox) -> None:
+    one = deliver("one")
+    first = one.run()["id"]
+    with without_credit(sandbox):
+        again(one, resend=first)
+    two = deliver("two", resend=first)
+    two.airflow["one", -1] = "up_for_retry"
+    with pytest.raises(DeliveryKeyInUse, match="of run one delivers under delivery key 'k' and has not sent yet"):
+        two.run()
+
+    two.airflow["one", -1] = "failed"
+    second = again(two)["id"]
+    assert again(one)["id"] == second
+    assert list(billed(sandbox)) == [first, second]
+
+
+def test_a_resend_of_a_key_that_is_withdrawn_returns_to_what_was_sent(deliver: Deliver, sandbox: Sandbox) -> None:
+    one = deliver("one", keep_draft=True)
+    first = one.run()["id"]
+    with without_credit(sandbox):
+        again(one, resend=first)
+
+    assert deliver("two").run()["id"] == first
+    assert [call["status"] for call in sandbox.requests() if call["method"] == "DELETE"] == [204]
+    assert again(one, resend=None)["id"] == first
+    assert list(billed(sandbox)) == [first]
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "k"), ("k", None), ("k", "k2")])
+def test_a_resend_that_is_withdrawn_together_with_its_key_sends_nothing(
+    deliver: Deliver, sandbox: Sandbox, before: str | None, after: str | None
+) -> None:
+    task = deliver("one", delivery_key=before)
+    first = task.run()["id"]
+    with without_credit(sandbox):
+        again(task, resend=first)
+
+    with pytest.raises(AirflowFailException, match=f"delivered transfer {first}, with other input"):
+        again(task, resend=None, delivery_key=after)
+    assert list(billed(sandbox)) == [first]
+
+
+def test_a_lost_row_is_overruled_once(deliver: Deliver, sandbox: Sandbox, states: Path) -> None:
+    task = deliver("one")
+    first = task.run()["id"]
+    change(states, "DELETE FROM outbound_transfer_memory")
+    second = again(task, resend=first)["id"]
+    assert again(task)["id"] == second
+    change(states, "DELETE FROM outbound_transfer_memory")
+    with pytest.raises(AirflowFailException, match=f"Transfer {second} may be this very delivery"):
+        again(task)
+    assert list(billed(sandbox)) == [first, second]
 
 
 # Deferrals.

@@ -182,14 +182,14 @@ def test_a_read_before_the_send_is_refused_for_a_while(dag, sandbox) -> None:
 
 def test_the_retry_of_a_resend_does_not_ask_again(dag, sandbox) -> None:
     other = dag.run()
-    other.run()
+    sent = other.run()["id"]
     task = FakeTaskInstance(other.make, other.time, map_index=1, try_number=1, max_tries=1)
-    with pytest.raises(AirflowFailException, match="set resend=True and clear the task"):
+    with pytest.raises(AirflowFailException, match=f"set resend='{sent}' and clear the task"):
         task.run()
 
     sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 20)
     with pytest.raises(Exception, match="503"):
-        again(task, resend=True)
+        again(task, resend=sent)
     sandbox.clear_faults()
     task.try_number += 1
     task.run_once()
@@ -235,20 +235,20 @@ def refused(dag: Dag, task: FakeTaskInstance) -> FakeTaskInstance:
 @pytest.mark.parametrize("is_advised", [True, False])
 def test_a_task_with_a_draft_is_cleared_to_send_again(dag, is_mapped, is_advised) -> None:
     other = dag.run()
-    other.run()
+    sent = other.run()["id"]
     task = refused(dag, FakeTaskInstance(other.make, other.time, map_index=1 if is_mapped else -1))
     task.other_tasks = 0 if is_mapped else 1
     if is_advised:
-        with pytest.raises(AirflowFailException, match="set resend=True and clear the task"):
+        with pytest.raises(AirflowFailException, match=f"set resend='{sent}' and clear the task"):
             again(task)
-    again(task, resend=True)
+    again(task, resend=sent)
     assert dag.billed() == 2
 
 
 @pytest.mark.parametrize("trouble", ["the send", "a file"])
 def test_its_retry_does_not_ask_again(dag, sandbox, trouble) -> None:
     other = dag.run()
-    other.run()
+    sent = other.run()["id"]
     task = refused(dag, FakeTaskInstance(other.make, other.time, map_index=1))
     task.retries = 1
     file, aside = (Path(other.make().files[0]).with_name(name) for name in ("report.csv", "aside"))
@@ -258,7 +258,7 @@ def test_its_retry_does_not_ask_again(dag, sandbox, trouble) -> None:
     else:
         sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 30)
         task.before_retry = sandbox.clear_faults
-    again(task, resend=True)
+    again(task, resend=sent)
     assert dag.billed() == 2
 
 
@@ -300,9 +300,9 @@ def test_a_run_is_corrected_after_a_hundred_others(dag) -> None:
 @pytest.mark.parametrize("was_resent", [True, False])
 def test_another_run_was_cleared_since(dag, was_resent) -> None:
     other = dag.run()
-    other.run()
+    sent = other.run()["id"]
     if was_resent:
-        again(other, resend=True)
+        again(other, resend=sent)
     else:
         with pytest.raises(AirflowFailException, match="already delivered"):
             again(other, subject="Another")

@@ -124,7 +124,7 @@ def test_after_a_resend_that_has_failed_the_first_transfer_is_reminded_of(files,
     delivering, reminding = (FakeTaskInstance(lambda each=each: copy(each), time) for each in (deliver, remind))
     first = delivering.run()["id"]
     with without_credit(sandbox):
-        again(delivering, resend=True)
+        again(delivering, resend=first)
     reminding.upstream = {"deliver": delivering}
     second = reminding.run()
     assert (second["subject"], sandbox.sent()) == ("Once more: Report", [first, second["id"]])
@@ -220,7 +220,7 @@ def test_a_task_that_has_lost_its_memory_delivers_to_nobody_twice(redeliver, san
         with pytest.raises(AirflowFailException, match=error):
             again(task)
     assert sandbox.sent() == [first["id"], second]
-    third = again(task, resend=True)["id"]
+    third = again(task, resend=second)["id"]
     assert received(sandbox, third) == ([BOB, EVE] if has_picked_up else [ANN, BOB, EVE])
 
 
@@ -249,11 +249,27 @@ def test_a_task_that_remembers_only_to_whom_it_delivers_ends_after_a_pickup(rede
 
 
 def test_a_clear_with_resend_delivers_to_those_who_are_left(redeliver, sandbox, first) -> None:
-    task = redeliver(resend=True)
+    task = redeliver()
     second = task.run()
     sandbox.pickup(first["id"], ANN)
-    third = again(task)
+    third = again(task, resend=second["id"])
     assert (received(sandbox, second["id"]), received(sandbox, third["id"])) == ([ANN, BOB, EVE], [BOB, EVE])
+
+
+def test_a_redelivery_that_cannot_know_who_was_left_is_made_once_the_first_transfer_is_named(
+    redeliver, sandbox, first
+) -> None:
+    task = redeliver()
+    with without_credit(sandbox):
+        task.run()
+    task.store.values.clear()
+    sandbox.pickup(first["id"], ANN)
+    with pytest.raises(AirflowFailException, match=f"picked up by somebody since .* set resend='{first['id']}'"):
+        again(task)
+
+    second = again(task, resend=first["id"])["id"]
+    assert received(sandbox, second) == [BOB, EVE]
+    assert (again(task)["id"], sandbox.sent()) == (second, [first["id"], second])
 
 
 def test_no_address_is_stored(redeliver, first) -> None:
@@ -348,7 +364,7 @@ def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, monke
 
 def test_a_resend_goes_to_those_who_are_left_right_before_its_send(redeliver, sandbox, first, monkeypatch) -> None:
     task = redeliver()
-    task.run()
+    second = task.run()["id"]
     fill = DraftWriter.fill
 
     def fill_and_pick_up(self: Any, *arguments: Any) -> None:
@@ -357,7 +373,7 @@ def test_a_resend_goes_to_those_who_are_left_right_before_its_send(redeliver, sa
         sandbox.pickup(first["id"], ANN)
 
     monkeypatch.setattr(DraftWriter, "fill", fill_and_pick_up)
-    assert received(sandbox, again(task, resend=True)["id"]) == [BOB, EVE]
+    assert received(sandbox, again(task, resend=second)["id"]) == [BOB, EVE]
 
 
 def test_a_draft_whose_removal_before_its_send_is_not_known_is_in_no_doubt(

@@ -120,7 +120,7 @@ def test_everything_but_the_send_is_done(make, sandbox, rehearse, kind, tmp_path
 
 
 @BOTH_MODES
-@pytest.mark.parametrize("arguments", [{"keep_draft": True}, {"wait": True}, {"resend": True}])
+@pytest.mark.parametrize("arguments", [{"keep_draft": True}, {"wait": True}, {"resend": "tr_1"}])
 def test_no_argument_lets_a_rehearsal_send_or_keep_its_draft(make, sandbox, rehearse, deferrable, arguments) -> None:
     rehearse(True)
 

@@ -214,7 +214,7 @@ def test_a_reminder_takes_what_is_delivered_and_not_how() -> None:
             security_question="?",
             security_answer="!",
             archive="all.zip",
-            resend=True,
+            resend="tr_1",
             wait=True,
             **DELIVER,
         )
@@ -223,5 +223,5 @@ def test_a_reminder_takes_what_is_delivered_and_not_how() -> None:
     copied = ("files", "recipients", "archive", "security", "security_question", "outbound_transfer_conn_id")
     assert [getattr(reminder, name) for name in copied] == [getattr(deliver, name) for name in copied]
     assert (reminder.subject, reminder.message, reminder.retries) == (None, "Please", 2)
-    assert (reminder.resend, reminder.wait, reminder.trigger_rule) == (False, False, "all_done")
+    assert (reminder.resend, reminder.wait, reminder.trigger_rule) == (None, False, "all_done")
     assert reminder.upstream_task_ids == {"deliver"}

@@ -51,7 +51,8 @@ class Run:
 
     def __init__(self, sandbox: Sandbox, file: Path, items: Sequence[str], *, steps: bool = False) -> None:
         self.items, self._time, self._file, self._steps = list(items), SimulatedClock(sandbox), file, steps
-        self.clear_number, self.retries, self.resend, self.deferrable = 0, 0, False, False
+        self.clear_number, self.retries, self.deferrable = 0, 0, False
+        self.resend: str | None = None
         self.before_retry: Callable[[], object] = lambda: None
         self.before_resume: Callable[[], object] | None = None
         self._tasks: dict[tuple[int, str], FakeTaskInstance] = {}
@@ -80,7 +81,7 @@ class Run:
         def make() -> Any:
             values = {name: value(index) if callable(value) else value for name, value in arguments.items()}
             recipients = {"recipients": RECIPIENTS} if "subject" in values else {}
-            resend = {"resend": True} if self.resend else {}
+            resend = {"resend": self.resend} if self.resend else {}
             return operator(task_id="task", deferrable=self.deferrable, **values, **recipients, **resend)
 
         task = self._tasks.setdefault((index, operator.__name__), FakeTaskInstance(make, self._time, self.retries))
@@ -128,8 +129,9 @@ def test_what_a_resend_overruled_is_asked_about_again_for_another_item(connectio
     run = Run(sandbox, file, ["X", "Y"])
     before = [run.deliver(0), run.deliver(1)]
     run.clear()
-    run.resend = True
+    run.resend = before[0]
     sent = run.deliver(0)
+    run.resend = before[1]
     if trouble == "the send":
         with without_credit(sandbox):
             run.deliver(1)
@@ -141,29 +143,50 @@ def test_what_a_resend_overruled_is_asked_about_again_for_another_item(connectio
         file.write_bytes(content)
     run.items = ["Y", "X"]
 
-    with pytest.raises(AirflowFailException, match=f"already delivered transfer {before[1]}, with other"):
+    with pytest.raises(AirflowFailException, match="already delivered transfer|may be this very delivery"):
         run.deliver(1)
 
     assert billed(sandbox) == [*before, sent]
 
 
-def test_an_automatic_retry_is_no_clear_though_the_retries_are_lowered(connection, sandbox, file) -> None:
+def test_only_the_index_whose_transfer_is_named_sends_again(connection, sandbox, file) -> None:
+    run = Run(sandbox, file, ["X", "Y"])
+    before = [run.deliver(0), run.deliver(1)]
+    run.resend = before[0]
+    for _ in range(2):
+        run.clear()
+        assert [run.deliver(0), run.deliver(1)] == [billed(sandbox)[-1], before[1]]
+    assert (billed(sandbox)[:2], len(billed(sandbox))) == (before, 3)
+
+
+def test_a_resend_does_not_send_the_item_of_another_index(connection, sandbox, file) -> None:
+    """It names what its index has sent, which has the item of another index now."""
+    run = Run(sandbox, file, ["X", "Y"])
+    before = [run.deliver(0), run.deliver(1)]
+    run.clear()
+    run.items, run.resend = ["Y", "X"], before[1]
+    with pytest.raises(AirflowFailException, match="already delivered transfer|may be this very delivery"):
+        run.deliver(1)
+    assert billed(sandbox) == before
+
+
+def test_the_retry_of_a_resend_does_not_send_the_item_of_another_index(connection, sandbox, file) -> None:
     """Index 0 is cleared with ``resend``, and its automatic retry has the item of index 1."""
     run = Run(sandbox, file, ["X", "Y"])
     run.retries = 2
     before = [run.deliver(0), run.deliver(1)]
     run.clear()
-    run.resend = True
+    run.resend = before[1]
     sent = run.deliver(1)
+    run.resend = before[0]
 
     def change() -> None:
         sandbox.clear_faults()
         run.items = ["Y", "X"]
-        run.task.retries = 1
 
     sandbox.plan_faults({**DOWN, "method": "POST", "path": "*/send"}, *[DOWN] * 40)
     run.before_retry = change
-    with pytest.raises(AirflowFailException, match=f"already delivered transfer {before[0]}, with other"):
+    with pytest.raises(AirflowFailException, match="already delivered transfer|may be this very delivery"):
         run.deliver(0)
     assert billed(sandbox) == [*before, sent]
 
@@ -173,7 +196,7 @@ def test_a_resend_that_fails_before_it_creates_anything_does_not_doubt_what_was_
     sent = task.run()["id"]
     file.unlink()
     with pytest.raises(Exception, match=r"report\.csv is not there") as failed:
-        again(task, resend=True)
+        again(task, resend=sent)
     assert sent not in str(failed.value)
 
 
@@ -242,9 +265,9 @@ def test_a_resend_whose_draft_is_replaced_after_a_deferral_is_not_made_up_for(de
     sandbox.plan_faults({**LATER, "method": "POST", "path": "*/files", "skip": 1})
     during_the_deferral(task, (folder / "small.csv").unlink)
     with without_credit(sandbox):
-        again(task, resend=True)
+        again(task, resend=first)
 
-    assert again(task, resend=False)["id"] == first
+    assert again(task, resend=None)["id"] == first
     assert task.deferrals == 1
 
 
@@ -372,11 +395,11 @@ def test_an_item_that_another_index_sends_meanwhile_is_not_sent_again(
     assert billed(sandbox) == sent
     assert len(sent) == 1
 
-    # Nor where the connection leads later, to an account that cannot say what was found in the other.
+    # Nor where the connection leads later, to an account that cannot say what was sent in the other.
     run.clear_number = 1
     run.clear()
     monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
-    with pytest.raises(AirflowFailException, match=f"Transfer {sent[0]} may be this very delivery"):
+    with pytest.raises(AirflowFailException, match="cannot be listed now"):
         run.deliver(0)
 
     assert (billed(sandbox), billed(elsewhere)) == (sent, [])
@@ -402,29 +425,29 @@ def test_a_resend_that_failed_is_not_made_up_for_when_it_is_no_longer_asked_for(
     first = task.run()["id"]
     sandbox.plan_faults({"kind": "error", "method": "POST", "path": path, "status": 403, "code": "no_credit"})
     with pytest.raises(AirflowFailException, match="no_credit") as failed:
-        again(task, resend=True)
+        again(task, resend=first)
     assert first not in str(failed.value)
 
-    assert again(task, resend=False)["id"] == first
-    assert again(task, resend=False)["id"] == first
+    assert again(task, resend=None)["id"] == first
+    assert again(task, resend=None)["id"] == first
     assert billed(sandbox) == [first]
 
-    second = again(task, resend=True)["id"]
-    assert again(task, resend=False)["id"] == second
+    second = again(task, resend=first)["id"]
+    assert again(task, resend=None)["id"] == second
     assert billed(sandbox) == [first, second]
 
 
 def test_a_resend_is_tried_again_by_its_own_retries(deliver, sandbox) -> None:
     task = deliver()
-    first = task.run()["id"]
+    first = newest = task.run()["id"]
     for times in (2, 3):
         sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "/v1/transfers", "status": 503}] * 20)
         task.retries = 1
         with pytest.raises(Exception, match="503"):
-            again(task, resend=True)
+            again(task, resend=newest)
         sandbox.clear_faults()
         task.try_number += 1
-        task.run_once()
+        newest = task.run_once()["id"]
         assert len(billed(sandbox)) == times
     assert billed(sandbox)[0] == first
 
@@ -484,6 +507,25 @@ def test_an_index_whose_connection_leads_elsewhere_does_not_send_what_was_sent_t
     assert (billed(sandbox), billed(elsewhere)) == ([sent], [])
 
 
+def test_what_was_not_sent_elsewhere_is_sent_here_once_its_user_names_that_account(
+    connection, sandbox, elsewhere, file, monkeypatch
+) -> None:
+    run = Run(sandbox, file, ["X", "A"])
+    with without_credit(sandbox):
+        run.deliver(1)
+    run.clear()
+    run.items = ["X", "B"]
+    monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
+    account = sandbox.base_url.removeprefix("http://")
+    with pytest.raises(AirflowFailException, match=f"cannot be listed now.*set resend='{account}'"):
+        run.deliver(1)
+
+    run.resend = account
+    sent = run.deliver(1)
+    run.clear()
+    assert (run.deliver(1), billed(sandbox), billed(elsewhere)) == (sent, [], [sent])
+
+
 # The run's beginning, and a trigger that fails.
 
 
@@ -510,7 +552,7 @@ def test_a_trigger_that_fails_while_the_state_is_lost_does_not_make_it_a_first_t
         task._operator().execute(task.context())
     task.store.values.clear()
 
-    with pytest.raises(AirflowFailException, match="may be this very delivery|does not say whether this task"):
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
         task._operator().resume_execution("__fail__", {"error": "Trigger failure"}, task.context())
 
     assert len(billed(sandbox)) == 1
@@ -534,14 +576,14 @@ def test_a_possible_send_that_a_failed_resend_overruled_is_asked_about_again(del
     task.store.values.clear()
     sandbox.plan_faults({"kind": "error", "method": "POST", "path": "*/send", "status": 403, "code": "no_credit"})
     with pytest.raises(AirflowFailException, match="no_credit"):
-        again(task, resend=True)
+        again(task, resend=first)
 
     for _ in range(2):
         with pytest.raises(AirflowFailException, match=f"{first}.*may be this very delivery"):
-            again(task, resend=False)
+            again(task, resend=None)
     assert billed(sandbox) == [first]
 
-    second = again(task, resend=True)["id"]
+    second = again(task, resend=first)["id"]
     assert billed(sandbox) == [first, second]
 
 
@@ -558,7 +600,7 @@ def test_a_record_that_is_lost_while_its_try_is_deferred_is_missed_though_an_old
         task._operator().execute(task.context())
     del task.store.values["outbound_transfer_delivery_try_2"]
 
-    with pytest.raises(AirflowFailException, match="may be this very delivery|does not say whether this task"):
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
         task._operator().resume_execution("__fail__", {"error": "Trigger failure"}, task.context())
 
     assert len(billed(sandbox)) == 1
@@ -584,9 +626,12 @@ def test_a_task_that_gets_the_input_of_another_for_its_retry_does_not_send_it_ag
 
 @pytest.mark.parametrize("is_all", [False, True], ids=["the newest record", "all records"])
 def test_a_resend_whose_record_is_lost_while_it_waits_is_not_made_again(deliver, sandbox, is_all) -> None:
-    task = deliver(wait=True, deferrable=True, timeout=600, resend=True)
+    task = deliver(wait=True, deferrable=True, timeout=600)
+    make = task.make
     for number in (1, 2):
         if number == 2:
+            resend = {"resend": billed(sandbox)[0]}
+            task.make = lambda resend=resend: changed(make(), resend)
             task.clear()
         task.try_number = number
         with pytest.raises(TaskDeferred):
@@ -595,10 +640,25 @@ def test_a_resend_whose_record_is_lost_while_it_waits_is_not_made_again(deliver,
     for key in lost:
         del task.store.values[key]
 
-    with pytest.raises(AirflowFailException, match="may be this very delivery|does not say whether this task"):
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
         task._operator().resume_execution("__fail__", {"error": "Trigger failure"}, task.context())
 
     assert len(billed(sandbox)) == 2
+
+
+@pytest.mark.parametrize("has_failed_before", [False, True])
+def test_a_resend_whose_newest_memory_is_lost_is_not_made_again(deliver, sandbox, has_failed_before) -> None:
+    task = deliver()
+    first = task.run()["id"]
+    if has_failed_before:
+        with without_credit(sandbox):
+            again(task, resend=first)
+    second = again(task, resend=first)["id"]
+    del task.store.values[f"outbound_transfer_delivery_try_{task.try_number}"]
+
+    with pytest.raises(AirflowFailException, match=f"{second} may be this very delivery"):
+        again(task)
+    assert billed(sandbox) == [first, second]
 
 
 def test_an_item_is_found_that_another_index_sent_before_the_run_was_queued_again(connection, sandbox, file) -> None:
@@ -632,20 +692,3 @@ def test_a_task_that_has_its_old_name_again_does_not_send_elsewhere_what_its_oth
         again(task)
 
     assert (billed(sandbox), billed(elsewhere)) == ([sent], [])
-
-
-def test_what_another_index_has_sent_is_remembered_whatever_becomes_of_its_file(connection, sandbox, file) -> None:
-    run = Run(sandbox, file, ["A", "X"])
-    with without_credit(sandbox):
-        run.deliver(1)
-    run.clear()
-    run.items = ["X", "A"]
-    sent = run.deliver(0)
-    run.items = ["A", "X"]
-    for _ in range(2):
-        run.clear()
-        with pytest.raises(AirflowFailException, match=f"{sent}.*may be this very delivery"):
-            run.deliver(1)
-        file.write_bytes(b"changed since")
-
-    assert billed(sandbox) == [sent]

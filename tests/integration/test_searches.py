@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ import pytest
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.client import client
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.errors import MalformedResponse
 from outbound_transfer.protocol.messages import Operation, Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from support.deliveries import DELIVERY, billed
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support.tasks import FakeTaskInstance, SimulatedClock, again
 
 
 def send_others(sandbox: Any, hook: Any, count: int) -> None:
@@ -105,3 +108,39 @@ def test_what_another_index_sends_while_the_pages_are_read_is_not_sent_again(
     with slow_pages(time, 9.0, 6, lambda: index(2, 0).run()), pytest.raises(AirflowFailException, match="may be this"):
         index(0, 1).run()
     assert len(billed(sandbox)) == before + 1
+
+
+@contextmanager
+def unreadable(*transfer_ids: str) -> Iterator[None]:
+    """The service shows transfers in a way that cannot be read, in its listing and by themselves."""
+    send = client.send
+
+    def spoil(*arguments: Any) -> Any:
+        call, response = arguments[2], send(*arguments)
+        if call.operation not in (Operation.LIST, Operation.GET):
+            return response
+        body = json.loads(response.body)
+        rows = [row for row in body.get("data", [body]) if row["id"] in transfer_ids]
+        for row in rows:
+            row["status"] = None
+        return replace(response, body=json.dumps(body).encode()) if rows else response
+
+    with mock.patch.object(client, "send", spoil):
+        yield
+
+
+def test_a_row_that_cannot_be_read_stops_the_delivery_until_resend_names_it(
+    connection: str, sandbox: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("a")
+    task = FakeTaskInstance(
+        lambda: DeliverFilesOperator(task_id="task", files=str(tmp_path / "a.csv"), **DELIVERY), SimulatedClock(sandbox)
+    )
+    first = task.run()["id"]
+    task.store.values.clear()
+    with unreadable(first):
+        with pytest.raises(MalformedResponse, match=f"cannot be read .* set resend='{first}' and clear the task"):
+            again(task)
+        second = again(task, resend=first)["id"]
+        assert again(task)["id"] == second
+    assert list(billed(sandbox)) == [first, second]

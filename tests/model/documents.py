@@ -22,11 +22,10 @@ _GENERATED: Final = "<!-- Written by `python -m model --write-docs`. -->"
 _WORDS: Final = {
     "phase": "memory",
     "input": "input",
-    "intent": "intent",
+    "resend": "`resend` names",
     "by_id": "the service shows",
     "question": "somebody else may have sent it",
     "search": "search",
-    "has_superseded": "something was superseded",
     "is_outdated": "outdated",
     "is_wanted": "wanted",
 }
@@ -57,7 +56,7 @@ def _decisions() -> Iterator[str]:
     yield "| | nothing is sent, and the error says |"
     yield "|---|---|"
     for reason in Reason:
-        yield f"| {_title(reason)} | {reason.value.replace('{', '*').replace('}', '*')} |"
+        yield f"| {_title(reason)} | {reason.value.replace('!r', '').replace('{', '*').replace('}', '*')} |"
 
 
 def _conditions(rule: Rule) -> str:
@@ -102,7 +101,8 @@ def _limits() -> Iterator[str]:
         yield "\nThe same to the task:\n"
         yield from _block(pair.same)
     yield "\n## What is refused without `resend`\n"
-    yield "With less evidence, a task refuses rather than sends. A clear with `resend=True` sends once more, always."
+    yield "With less evidence, a task refuses rather than sends. A clear with `resend` for what the refusal names sends"
+    yield "once more."
     yield "\n| | troubles | what to do |"
     yield "|---|---|---|"
     for limit in limits.OF_A_CLEAR:

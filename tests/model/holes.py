@@ -114,14 +114,8 @@ HOLES: Final = (
         tries=4,
     ),
     _hole("F1", "a draft that was only read is handed on", "crash in a call, failure", "hands_on_unwritten"),
-    _hole("F2", "a second resend under one clear", "resend one, crash, lost memory", "trusts_gap", twice=False),
     _hole(
-        "F3",
-        "a suspicion stops other input",
-        "failure, twin, first input, other input",
-        "suspects_blindly",
-        items=("Y",),
-        at_most=4,
+        "F2", "a second resend in place of one transfer", "resend one, crash, lost memory", "trusts_gap", twice=False
     ),
     _hole(
         "F4",
@@ -130,9 +124,9 @@ HOLES: Final = (
         "discards_handed_on",
         tries=4,
         twice=False,
+        often=("resend one",),
     ),
     _hole("F5", "a given-up try sends while the next one begins", "zombie", "loads_first"),
-    _hole("F6", "a resend is ignored", "resend one, crash", "acts_by_discard", twice=False),
     _hole(
         "F7",
         "a draft that was discarded counts as sent",
@@ -141,15 +135,6 @@ HOLES: Final = (
         rules=THREE,
         items=_FILES,
         tries=3,
-    ),
-    _hole(
-        "F8",
-        "three tasks: a resend is refused for ever",
-        "lost memory",
-        "publishes_overruled",
-        rules=THREE,
-        items=_FILES,
-        tries=5,
     ),
     _hole(
         "D1",

@@ -16,6 +16,7 @@ class Limit(NamedTuple):
 
     :ivar sets: the minimal sets of troubles that lead there, each as text.
     :ivar what: what such a failure says; "" if it says what was sent wrongly.
+    :ivar is_final: whether what the refusal names does not let the delivery go on either.
     :ivar short: how the page of guarantees names it, if it is one of the send.
     :ivar scenarios: where it is stated, if it is one of the send: the same names elsewhere may be a fault. The first
         set is shown in the first one.
@@ -25,6 +26,7 @@ class Limit(NamedTuple):
     remedy: str
     sets: tuple[str, ...]
     what: str = ""
+    is_final: bool = False
     short: str = ""
     scenarios: tuple[Scenario, ...] = (scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE)
 
@@ -34,6 +36,8 @@ class Limit(NamedTuple):
             name = name_of(failure.troubles)
             is_stated = name in self.sets and scenario in self.scenarios
             return name if is_stated and ": " not in failure.what else None
+        if failure.promise == 3 and not self.is_final:
+            return None
         came = {name for name, _ in failure.troubles}
         return next((each for each in self.sets if self.what in failure.what and came.issuperset(_split(each))), None)
 
@@ -140,25 +144,32 @@ BESIDE_THE_MODEL: Final = (
 OF_A_CLEAR: Final = (
     Limit(
         "Something else was sent",
-        "trigger a new run, or set `resend=True`",
-        ("other input", "other file", "first input", "order", "early order", "key removed"),
+        "trigger a new run, or set `resend`",
+        (
+            *("other input", "other file", "first input", "order", "early order"),
+            *("key given", "key change", "key removed"),
+        ),
         "OTHER_INPUT",
     ),
     Limit(
         "The connection leads to another account, or has another user's key",
-        "correct the connection, or look there and set `resend=True`",
+        "correct the connection, or look there and set `resend`",
         ("other user", "other account", "early other account", "late other account"),
         "MADE_ELSEWHERE",
     ),
     Limit(
         "Another index may have sent it where the connection does not lead any more",
-        "correct the connection, or look there and set `resend=True`",
-        ("failure + new key", "failure + other account", "failure + late other account", "order + early other account"),
+        "correct the connection, or look there and set `resend`",
+        (
+            *("failure + new key", "failure + other account", "failure + late other account"),
+            *("order + early other account", "new name + new key", "new name + other account"),
+            *("lost memory + other user", "lost memory + other account"),
+        ),
         "CANNOT_SEARCH",
     ),
     Limit(
         "Its like was sent, and nothing says by whom",
-        "if it is another delivery, set `resend=True`",
+        "if it is another delivery, set `resend`",
         (
             *("lost memory", "lost memory of a key", "memory lost during a send", "memory of a key lost during a send"),
             *("twin", "new name", "order", "early order", "crash + key given", "zombie + key given"),
@@ -168,7 +179,7 @@ OF_A_CLEAR: Final = (
     ),
     Limit(
         "It was sent, or may have been, and the service does not show it",
-        "look in the service's web application; if it was not sent, set `resend=True`",
+        "look in the service's web application; if it was not sent, set `resend`",
         (
             *("deleted transfer", "deleted before it was heard of", "lost memory", "memory lost during a send"),
             "restored service",
@@ -176,20 +187,21 @@ OF_A_CLEAR: Final = (
         "IN_DOUBT",
     ),
     Limit(
-        "Airflow does not say which task was cleared",
-        "clear it once more",
-        ("crash + key given",),
-        "WHICH_CLEARED",
+        "What an index has sent is to be sent once more, and the index has now an item that another has sent",
+        "let the list have its former order, or trigger a new run",
+        ("order", "early order"),
+        "OTHER_INPUT",
+        is_final=True,
     ),
     Limit(
         "Three tasks: what was sent is found by the task that sends",
-        "set `resend=True`, and clear all three",
+        "set `resend`, and clear all three",
         ("lost memory", "order", "early order"),
         ": found",
     ),
     Limit(
         "Three tasks: the task that attaches knows the newest draft only",
-        "set `resend=True`, and clear all three",
+        "set `resend`, and clear all three",
         ("",),
         "task 1, v1: sent",
     ),

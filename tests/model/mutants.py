@@ -10,23 +10,22 @@ from unittest.mock import patch
 
 from model.explore import Explored, Scenario, explore
 from model.promises import Promises
-from model.scenarios import ALL, INDEXES, MAPPED_ALONE, REDELIVERY, SUSPECTED, THREE, scenario
+from model.scenarios import ALL, FOUND, INDEXES, MAPPED_ALONE, REDELIVERY, THREE, scenario
 from outbound_transfer.delivery.decision import TABLE, Action, Decision, Reason, Rule, Step
 
 #: What a rule may wrongly say instead.
 _WRONG: Final[dict[Action, tuple[Action | Reason, ...]]] = {
     Action.RETRIEVE: (Action.CREATE, Action.FORGET, Action.RESUME),
     Action.SEARCH: (Action.CREATE,),
-    Action.CREATE: (Action.SEARCH,),
+    Action.CREATE: (Action.SEARCH, Action.RETURN, Action.FORGET),
     Action.RESUME: (Action.DISCARD, Action.CREATE),
     Action.DISCARD: (Action.RESUME, Action.FORGET, Action.RETURN),
     Action.FORGET: (Reason.IN_DOUBT, Action.RETURN),
-    Action.SUPERSEDE: (Action.RETURN, Reason.MAY_BE_SENT, Action.FORGET),
     Action.REVERT: (Action.CREATE, Action.FORGET),
     Action.CHECK: (Action.SEND,),
     Action.CONFIRM: (Action.SEND,),
-    Action.RETURN: (Action.SUPERSEDE, Action.FORGET, Reason.OTHER_INPUT),
-    Action.REFUSE: (Action.RETURN, Action.SUPERSEDE, Action.FORGET, Action.CREATE),
+    Action.RETURN: (Action.CREATE, Action.FORGET, Reason.OTHER_INPUT),
+    Action.REFUSE: (Action.RETURN, Action.FORGET, Action.CREATE),
     Action.STOP: (Action.SEND,),
     Action.SEND: (Action.CONFIRM, Action.STOP),
 }
@@ -97,12 +96,12 @@ MAX_WORLDS: Final = 12_000
 SMALL: Final = (
     scenario("a resend that fails", "clear, resend one, crash, failure", at_most=1, twice=False),
     scenario("a clear of another", "clear one, resend one, resend for another, crash", twice=False),
-    scenario("a suspicion and a deletion", "clear, lost memory, deleted once it is suspected", tries=4),
+    scenario("a find and a deletion", "clear, lost memory, deleted transfer", tries=4),
     scenario("a deletion and a resend", "clear, resend one, crash, deleted transfer", twice=False),
     scenario("a move", "clear, resend one, failure, other account", twice=False),
     scenario("other input at once", "clear, resend one, failure, other input", twice=False),
     MAPPED_ALONE,
-    SUSPECTED,
+    FOUND,
     scenario(
         "an index that may have been sent elsewhere",
         "failure, order, late other account",

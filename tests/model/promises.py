@@ -1,11 +1,10 @@
 """What is promised in every world, and of what follows from it.
 
-1. Each delivery is sent at most once, and once more for each clear that asks for it, unless a later one takes it back.
-   What is sent was written by one writer, in a try that Airflow still runs. A task that succeeds returns its delivery,
-   sent. What a refusal says is so.
+1. Each delivery is sent at most once, and once more in place of each transfer that ``resend`` names. What is sent was
+   written by one writer, in a try that Airflow still runs. A task that succeeds returns its delivery, sent. What a
+   refusal says is so.
 2. From a world in which nothing runs any more, a clear of all tasks ends with every delivery sent, once.
-3. There, a clear of all tasks with ``resend=True`` sends each once more. If a task cannot know what was cleared, or is
-   one of three, another such clear does.
+3. There, a clear with ``resend`` for what a task has returned, or for what its refusal names, sends once more.
 4. A clear makes no draft in vain, continues with one that was handed on, and leaves none behind that is known not to be
    sent. This one is about cost, not safety.
 """
@@ -13,7 +12,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Final
 
@@ -30,19 +29,19 @@ MAX_STEPS: Final = 50
 
 def broken_promise(world: World) -> str:
     """Return the promise that is broken in a world; "" if none is."""
-    return world.broken or _sent_too_often(world.transfers, world.granted)
+    return world.broken or _sent_too_often(world.transfers, world.named)
 
 
 @cache
-def _sent_too_often(transfers: tuple[Transfer, ...], granted: tuple[tuple[int, int], ...]) -> str:
-    """Each item of a key, and each task, is sent once, and once more for each clear that asks for it."""
+def _sent_too_often(transfers: tuple[Transfer, ...], named: tuple[str, ...]) -> str:
+    """Each item of a key, and each task, is sent once; and once more by each task for each transfer that is named."""
     sent = [each for each in transfers if each.status in ("sent", "hidden") and each.maker >= 0]
-    allowed = dict(granted)
-    for maker, count in Counter(each.maker for each in sent).items():
-        if count > 1 + allowed.get(maker, 0):
+    of_makers = Counter(each.maker for each in sent)
+    for maker, count in of_makers.items():
+        if count > 1 + len(named):
             return f"task {maker} sends too often"
     repeated = sum(count - 1 for count in Counter((each.item, each.key) for each in sent).values())
-    return "an item is sent too often" if repeated > sum(allowed.values()) else ""
+    return "an item is sent too often" if repeated > len(named) * len(of_makers) else ""
 
 
 def is_quiet(world: World) -> bool:
@@ -55,49 +54,58 @@ class Promises:
     """Judges the worlds of one scenario."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[World, bool], tuple[str, World]] = {}
+        self._known: dict[World, tuple[str, World]] = {}
 
     def __call__(self, explorer: Explorer, world: World) -> Iterator[tuple[int, str]]:
         """Yield the promises that are broken."""
         if broken := broken_promise(world):
             yield 1, broken
         elif is_quiet(world):
-            why, after = self._cleared(explorer, world, is_resend=False)
+            why, after = self._cleared(explorer, world)
             if why:
                 yield 2, why
-            if waste := _find_waste(world, after):
+            if waste := _find_waste(world, after, range(len(world.slots))):
                 yield 4, waste
-            has_keys = bool(explorer.scenario.rules.keys)  # of a key, there is no resend: another key is the way out
-            if not has_keys and (why := self._find_way_out(explorer, world)):
-                yield 3, why
-            why, after = self._cleared(explorer, world, is_resend=True)
-            if not (why or waste) and _find_waste(world, after) == LEFT_BEHIND:
-                yield 4, LEFT_BEHIND
+            for number in explorer.executor.makers(clearable(world)):
+                why, before, again = _send_once_more(explorer, after, number)
+                if why:
+                    yield 3, why
+                elif not waste and _find_waste(before, again, [number]) == LEFT_BEHIND:
+                    yield 4, LEFT_BEHIND
 
-    def _find_way_out(self, explorer: Explorer, world: World) -> str:
-        makers = explorer.executor.makers(clearable(world))
-        before = _count_sent(world)
-        why, after = self._cleared(explorer, world, is_resend=True)
-        is_seen = all(_sees_its_clear(world, number) for number in range(len(world.slots)))
-        if why and (not is_seen or "WHICH_CLEARED" in why or "create" in explorer.scenario.rules.kinds):
-            # Another clear of the tasks that were refused, with those that have made their draft.
-            refused = [number for number, slot in enumerate(after.slots) if slot.state in ("failed", "refused")]
-            again = {each for number in refused for each in (*explorer.executor.upstream(number), number)}
-            why, after = _clear(explorer, after, tuple(sorted(again)), is_resend=True)
-        sent = _count_sent(after)
-        return why or ("" if all(sent[each] == before[each] + 1 for each in makers) else "it does not send once more")
-
-    def _cleared(self, explorer: Explorer, world: World, *, is_resend: bool) -> tuple[str, World]:
+    def _cleared(self, explorer: Explorer, world: World) -> tuple[str, World]:
         """Return why a clear of all tasks does not deliver, "" if it does; and what is then."""
         world = world._replace(used=(), messages=())
-        key = world, is_resend
-        if key not in self._known:
-            self._known[key] = _clear(explorer, world, clearable(world), is_resend=is_resend)
-        return self._known[key]
+        if world not in self._known:
+            self._known[world] = _clear(explorer, world, clearable(world))
+        return self._known[world]
 
 
-def _clear(explorer: Explorer, world: World, numbers: tuple[int, ...], *, is_resend: bool) -> tuple[str, World]:
-    executor, after, why = explorer.executor, clear(world, numbers, is_resend=is_resend), ""
+def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, World, World]:
+    """Clear a task, and those that its draft is for, with what it has returned, or what a refusal names, as resend.
+
+    :return: why it does not send once more; and the world before and after.
+    """
+    executor = explorer.executor
+    group = tuple(each for each in clearable(world) if each == maker or maker in executor.upstream(each))
+    before, named = world, _named_by(world, group)
+    why, after = _clear(explorer, before, group, named)
+    if why and (renamed := _named_by(after, group)) != named:  # what was asked first has hidden what is asked next
+        before = after
+        why, after = _clear(explorer, before, group, renamed)
+    is_once = _count_sent(after)[maker] == _count_sent(world)[maker] + 1
+    return why or ("" if is_once else "it does not send once more"), before, after
+
+
+def _named_by(world: World, group: tuple[int, ...]) -> str:
+    """Return what the tasks that share a draft let the user name: what a refusal says, or what they have returned."""
+    slots = [world.slots[number] for number in group]
+    refused = next((slot.named for slot in slots if slot.named), "")
+    return refused or next((str(slot.result) for slot in reversed(slots) if slot.result >= 0), "")
+
+
+def _clear(explorer: Explorer, world: World, numbers: tuple[int, ...], resend: str = "") -> tuple[str, World]:
+    executor, after, why = explorer.executor, clear(world, numbers, resend), ""
     for number in range(len(after.slots)):
         if after.slots[number].state not in ("new", "queued") or not executor.may_start(after, number):
             continue
@@ -112,19 +120,14 @@ def _clear(explorer: Explorer, world: World, numbers: tuple[int, ...], *, is_res
     return why or broken_promise(after), after
 
 
-def _sees_its_clear(world: World, number: int) -> bool:
-    """Return whether a task remembers its newest try, so that it sees that it is cleared after it."""
-    records = world.stores[number].records
-    return bool(records) and records[-1][0] == world.slots[number].tries
-
-
-def _find_waste(before: World, after: World) -> str:
-    """Return what was done in vain when the tasks of a world were cleared."""
+def _find_waste(before: World, after: World, numbers: Iterable[int]) -> str:
+    """Return what was done in vain when some tasks of a world were cleared."""
     made = after.transfers[len(before.transfers) :]
     refused = {number for number, slot in enumerate(after.slots) if slot.state == "refused"}
     if any(each.maker in refused or each.status == "gone" for each in made):
         return "a draft is made in vain"
-    for number, store in enumerate(before.stores[: len(before.slots)]):
+    for number in numbers:
+        store = before.stores[number]
         memory = MEMORIES[store.records[-1][1]] if store.records else None
         if memory is None or memory.phase not in (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING):
             continue
@@ -144,7 +147,7 @@ def _may_continue(world: World, number: int, draft_id: int) -> bool:
     slot, draft = world.slots[number], world.transfers[draft_id]
     is_same = (draft.item, draft.connection, draft.key) == (slot.item, world.run.connection, slot.key)
     is_left = draft.status == "draft" and not draft.is_outdated
-    return is_same and is_left and not world.granted
+    return is_same and is_left and not world.named
 
 
 def _count_sent(world: World) -> Counter[int]:

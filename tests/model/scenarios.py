@@ -44,15 +44,15 @@ def scenario(
 _PROCESS: Final = "crash, crash in a call, zombie, wait, lost response, failure, deferral, failure for good"
 _LOST: Final = (
     "clear, resend one, crash, crash in a call, zombie, failure, lost memory, memory lost during a send, other input, "
-    "other user, twin, deleted transfer, deleted before it was heard of, deleted once it is suspected"
+    "other user, twin, deleted transfer, deleted before it was heard of"
 )
 
 ONE_TASK: Final = scenario("one task", f"clear, {_PROCESS}", at_most=3)
 RESEND: Final = scenario("resend", "clear, resend one, crash, crash in a call, failure, zombie", tries=4)
 RESEND_AGAIN: Final = scenario("resend, and again", "clear, resend one, crash, failure", tries=4)
-UNSURE: Final = scenario(
-    "resend, and it is not known what was cleared",
-    "clear one, resend one, crash, failure, twin, lost memory, resend with lowered retries, resend for another",
+RESEND_ANY: Final = scenario(
+    "a resend of this or that",
+    "clear one, resend one, crash, failure, twin, lost memory, resend for another",
 )
 INPUT: Final = scenario(
     "other input",
@@ -64,8 +64,8 @@ MOVED: Final = scenario(
 )
 LOST: Final = scenario("lost memory", f"{_LOST}, other account")
 ROW: Final = scenario("lost memory in a table", _LOST, Rules(is_row=True))
-SUSPECTED: Final = scenario(
-    "a suspicion, and other input",
+FOUND: Final = scenario(
+    "a find, and other input",
     "clear, failure, crash, twin, first input, other input",
     items=("Y",),
     tries=4,
@@ -87,6 +87,13 @@ MAPPED: Final = scenario(
     INDEXES,
     ("X", "Y"),
     tries=4,
+    twice=False,
+)
+MAPPED_RESEND: Final = scenario(
+    "a mapped task, and a resend",
+    "clear one, resend, failure, order, lost memory",
+    INDEXES,
+    ("X", "Y"),
     twice=False,
 )
 MAPPED_MOVED: Final = scenario(
@@ -185,18 +192,18 @@ THREE_MAPPED: Final = scenario(
 )
 KEY: Final = scenario(
     "a delivery key",
-    "clear, crash, crash in a call, zombie, wait, failure, deferral, key change, key removed, "
+    "clear, resend one, crash, crash in a call, zombie, wait, failure, deferral, key change, key removed, "
     "lost memory of a key, memory of a key lost during a send, older memory of a key",
     KEYS,
 )
 KEY_GIVEN: Final = scenario(
     "a key is given",
-    "clear, crash, crash in a call, zombie, failure, key given, key removed",
+    "clear, resend one, crash, crash in a call, zombie, failure, key given, key removed",
     Rules(keys=("", "k")),
 )
 KEY_SHARED: Final = scenario(
     "two tasks with one key",
-    "clear one, crash, zombie, failure, lost memory of a key, memory of a key lost during a send",
+    "clear one, resend one, crash, zombie, failure, lost memory of a key, memory of a key lost during a send",
     Rules(kinds=("deliver", "deliver"), keys=("k", "l")),
     ("X", "X"),
     tries=4,

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from model.tries import Executor, is_visible, writer_of
-from model.world import MEMORIES, PEOPLE, Context, Event, Process, World, change, remember, replaced, scope
-from outbound_transfer.delivery.decision import Intent, Phase
+from model.tries import Executor, is_visible, newest_first, writer_of
+from model.world import MEMORIES, PEOPLE, Context, Event, Process, Published, World, change, remember, replaced, scope
+from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.memory import Likeness, Memory
 from outbound_transfer.files.attached import AttachedFile
 
@@ -44,10 +44,14 @@ class SharedExecutor(Executor):
         process = world.processes[index]
         if state == "success" and self.rules.kinds[process.context.slot] == "create":
             memory = MEMORIES[process.memory]
-            superseded = tuple(int(each.draft_id) for each in memory.superseded)
-            is_asked = self.intent(process) in (Intent.NORMAL, Intent.UNSURE) or self.rules.publishes_overruled
+            superseded = tuple(map(int, memory.superseded_ids()))
+            resend = process.context.resend
+            is_asked = not memory.is_granted(resend)
             question = (memory.question.name if memory.question else "") if is_asked else OVERRULED
-            number, published = process.context.slot, (result, process.context.item, question, superseded)
+            number, published = (
+                process.context.slot,
+                (result, process.context.item, question, superseded, resend),
+            )
             changes["slots"] = replaced(world.slots, number, change(world.slots[number], published=published))
         return super()._end(event, world, index, state, result, **changes)
 
@@ -205,16 +209,25 @@ class SharedExecutor(Executor):
 
     def _search_shared(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         context = process.context
-        _, item, _, superseded = _published(context)
-        known, is_exact = {self.draft(process), *superseded}, self._question(process) is Likeness.EXACT
-        found = not world.run.is_clock_behind and any(
-            each.status == "sent" and is_visible(each, context.connection) and number not in known
-            for number, each in enumerate(world.transfers)
-            if each.item == item or (not is_exact and each.item and PEOPLE[each.item] == PEOPLE[item])
+        _, item, _, superseded, resend = _published(context)
+        known, is_exact = (
+            {str(self.draft(process)), *map(str, superseded)} - {resend},
+            self._question(process) is Likeness.EXACT,
         )
-        event = self._event(process, "searches", "found" if found else "none")
-        if found:
-            return self._end(event, world, index, "refused")
+        found = next(
+            (
+                number
+                for number, each in newest_first(world)
+                if each.status == "sent" and is_visible(each, context.connection) and str(number) not in known
+                if each.item == item or (not is_exact and each.item and PEOPLE[each.item] == PEOPLE[item])
+            ),
+            -1,
+        )
+        is_found = found >= 0 and str(found) != resend and not world.run.is_clock_behind
+        event = self._event(process, "searches", "found" if is_found else "none")
+        if is_found:
+            slots = replaced(world.slots, context.slot, change(world.slots[context.slot], named=str(found)))
+            return self._end(event, world._replace(slots=slots), index, "refused")
         return self._go(event, world, index, self._checked(change(process, search="NONE")))
 
     def _confirm_shared(self, world: World, index: int, process: Process) -> tuple[Event, World]:
@@ -244,7 +257,7 @@ class SharedExecutor(Executor):
         return process.wanted == "YES" or process.search in ("READ", "NONE")
 
 
-def _published(context: Context) -> tuple[int, str, str, tuple[int, ...]]:
+def _published(context: Context) -> Published:
     assert context.published is not None, "the task that makes the draft has succeeded"
     return context.published
 

@@ -25,11 +25,9 @@ from model.world import (
     Store,
     Transfer,
     World,
-    arguments,
     change,
     input_of,
     intern,
-    licence,
     new_transfer,
     remember,
     replaced,
@@ -42,13 +40,13 @@ from outbound_transfer.delivery.decision import (
     Check,
     Evidence,
     Input,
-    Intent,
     Phase,
+    Resend,
     Search,
     Step,
     decide,
 )
-from outbound_transfer.delivery.memory import Likeness, Memory, Writer, intent_of, was_cleared_since
+from outbound_transfer.delivery.memory import Likeness, Memory, Writer
 from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.files.attached import AttachedFile
 
@@ -62,9 +60,7 @@ _STORES: Final = (
     "BEGUN",
     "DISCARDED",
     "HEARD",
-    "SUSPECT",
     "FORGET",
-    "SUPERSEDE",
     "REVERT",
     "CREATE",
     "RESUME",
@@ -97,18 +93,15 @@ class Rules(NamedTuple):
     :ivar is_unfenced: a try that Airflow has given up goes on reading and writing the memory.
     :ivar keeps_hand_over: a draft that is continued still counts as handed on.
     :ivar hands_on_unwritten: a try hands on a draft that it has only looked at.
-    :ivar trusts_gap: a clear counts though the memory of a later try, which may have acted on it, is lost.
-    :ivar suspects_blindly: a suspicion is stored without the input and the scope of the search.
+    :ivar trusts_gap: what a user names is sent once more though the memory of a try, which may have done so, is lost.
     :ivar discards_handed_on: a draft is discarded while it still counts as handed on.
     :ivar loads_first: a try loads the memory before it excludes the earlier ones.
-    :ivar acts_by_discard: a clear counts as acted on once a draft is discarded.
     :ivar discards_sending: a draft is discarded while it still counts as one that may be sent.
     :ivar forgets_refusal: that a discard was refused, as the draft is sent, is not stored.
     :ivar forgets_read: that a read shows it sent is not stored.
     :ivar keeps_checks: what was asked before a wait among the checks is not asked again.
     :ivar asks_after_waits: three tasks, mapped: a retry, and a run that was cleared, do not open the question.
     :ivar asks_despite_resend: three tasks, mapped: they open it even if a resend has overruled it.
-    :ivar publishes_overruled: three tasks: a question that a resend has overruled is published.
     :ivar attaches_unasked: three tasks: files are removed and uploaded without asking whether the try is still wanted.
     """
 
@@ -127,17 +120,14 @@ class Rules(NamedTuple):
     keeps_hand_over: bool = False
     hands_on_unwritten: bool = False
     trusts_gap: bool = False
-    suspects_blindly: bool = False
     discards_handed_on: bool = False
     loads_first: bool = False
-    acts_by_discard: bool = False
     discards_sending: bool = False
     forgets_refusal: bool = False
     forgets_read: bool = False
     keeps_checks: bool = False
     asks_after_waits: bool = False
     asks_despite_resend: bool = False
-    publishes_overruled: bool = False
     attaches_unasked: bool = False
 
 
@@ -230,43 +220,41 @@ class Executor:
 
     def evidence(self, process: Process) -> Evidence:
         memory, is_settling = MEMORIES[process.memory], process.mode == "settle"
+        resend = process.context.resend
+        compared = Input.OTHER if is_settling else input_evidence(memory, process.context)
+        is_searched_here = not is_settling and (not self._is_shared(process) or self._cannot_search(process))
+        is_decided = memory.is_granted(resend) and not self._has_item_of_another(process)
         return Evidence(
             phase=memory.phase,
-            input=Input.OTHER if is_settling else input_evidence(memory, process.context),
-            intent=self.intent(process),
+            input=compared,
+            resend=memory.what_names(resend),
             by_id=ById[process.by_id],
-            question=memory.question is not None and (not self._is_shared(process) or self._cannot_search(process)),
+            question=memory.question is not None and is_searched_here and not is_decided,
             search=Search[process.search],
-            has_superseded=bool(memory.superseded),
             is_outdated=Check[process.outdated],
             is_wanted=Check[process.wanted],
         )
 
-    def intent(self, process: Process) -> Intent:
-        memory, context, is_settling = MEMORIES[process.memory], process.context, process.mode == "settle"
-        resend = context.is_resend and not context.key
-        if is_settling:  # another key is a wish to send again
-            resend |= bool(context.key) and context.key != memory.scope.delivery_key
-        return intent_of(
-            memory,
-            self.writer(process),
-            arguments("" if is_settling else context.item),
-            resend=resend,
-            is_first_after_clear=context.is_first_after_clear,
-        )
+    def _has_item_of_another(self, process: Process) -> bool:
+        memory, context = MEMORIES[process.memory], process.context
+        is_resend = memory.what_names(context.resend) in (Resend.NAMED, Resend.GRANTED)
+        return is_resend and input_evidence(memory, context) is Input.OTHER and self.facts(context).is_mapped
 
     def _decide(self, process: Process) -> Process:
         """Return the process with what it does next, as the table says."""
-        if process.mode == "settle" and MEMORIES[process.memory].phase is Phase.EMPTY:
+        memory = MEMORIES[process.memory]
+        is_withdrawn = memory.what_names(process.context.resend) is Resend.WITHDRAWN
+        if process.mode == "settle" and memory.phase is Phase.EMPTY and not is_withdrawn:
             return change(process, next="SETTLED")
         action, reason = decide(Step[process.step], self.evidence(process))
+        if process.mode == "settle" and action is Action.CREATE:
+            return change(process, next="SETTLED")
         if action is not Action.REFUSE:
             return change(process, next=self.discarding(process) if action is Action.DISCARD else action.name)
         assert reason is not None
-        is_found = process.found >= 0
         if process.step == "SEND":  # its own unsent draft is discarded first
-            return change(process, next=self.discarding(process), then="SUSPECT" if is_found else reason.name)
-        return change(process, next="SUSPECT" if is_found else "REFUSE", then=reason.name)
+            return change(process, next=self.discarding(process), then=reason.name)
+        return change(process, next="REFUSE", then=reason.name)
 
     def discarding(self, process: Process, *, is_unsent: bool = False) -> str:
         """Return the first step of a discard: store that the draft was not sent, if that is known."""
@@ -303,7 +291,9 @@ class Executor:
         if process.next == "RETURN":
             return self._end(event, world, index, "success", self.draft(process), **changes)
         if process.next == "REFUSE":
-            changes = {"broken": world.broken or self._untrue(world, process), **changes}
+            number, named = process.context.slot, self._named(process)
+            slots = replaced(world.slots, number, change(world.slots[number], named=named))
+            changes = {"broken": world.broken or self._untrue(world, process), "slots": slots, **changes}
             detail = f"{event.detail}; it refuses: {process.then}".removeprefix("; ")
             return self._end(event._replace(detail=detail), world, index, "refused", **changes)
         return event, world._replace(processes=replaced(world.processes, index, process), **changes)
@@ -339,9 +329,16 @@ class Executor:
         is_of_key = bool(transfer.key) and transfer.key == context.key
         if transfer.maker not in (context.slot, *self.upstream(context.slot)) and not is_of_key:
             return "a task succeeds, and returns what another has sent"
-        if slot.is_resend_due and context.is_resend and not context.key and self.kind(context.slot) == "deliver":
-            return "a task was cleared to send again, and succeeds without"
+        if str(result) == (context.published[4] if context.published else context.resend):
+            return "a task is to send once more, and returns what was sent before"
         return ""
+
+    def _named(self, process: Process) -> str:
+        """Return what the text of a refusal says that ``resend`` may name."""
+        memory = MEMORIES[process.memory]
+        if process.then == "CANNOT_SEARCH":
+            return memory.scope.account
+        return str(process.found) if process.found >= 0 else memory.draft_id
 
     def _untrue(self, world: World, process: Process) -> str:
         """Return what is wrong about what a refusal says; "" if it is so."""
@@ -349,6 +346,7 @@ class Executor:
         here, then = scope(context.connection), memory.scope
         has_moved = (here.account, here.key_check) != (then.account, then.key_check)
         transfer = world.transfers[int(memory.draft_id)] if memory.draft_id else GONE
+        found = world.transfers[process.found] if process.found >= 0 else GONE
         was_sent, is_settling = transfer.status in ("sent", "hidden"), process.mode == "settle"
         is_other, is_shown = transfer.item != context.item, is_visible(transfer, context.connection)
         is_so = {
@@ -356,8 +354,7 @@ class Executor:
             "MADE_ELSEWHERE": has_moved and memory.phase in (Phase.DRAFT, Phase.SENDING),
             "IN_DOUBT": memory.phase is Phase.SENDING and not (is_shown and transfer.item == memory.identity),
             "CANNOT_SEARCH": has_moved,
-            "MAY_BE_SENT": was_sent and PEOPLE[transfer.item] == PEOPLE[context.item],
-            "WHICH_CLEARED": was_sent and (context.is_resend or is_settling),
+            "MAY_BE_SENT": found is not GONE and PEOPLE[found.item] == PEOPLE[context.item],
         }
         return "" if is_so.get(process.then, True) else f"it refuses, and what it says is not so: {process.then}"
 
@@ -381,10 +378,7 @@ class Executor:
 
     def _after(self, process: Process, action: Action, **known: Any) -> Memory:
         memory, writer = MEMORIES[process.memory], self.writer(process)
-        after = memory.after(action, writer, **known)
-        if self.rules.acts_by_discard and action in (Action.DISCARD, Action.FORGET):
-            after = replace(after, writer=writer)
-        return after
+        return memory.after(action, writer, **known)
 
     def writer(self, process: Process) -> Writer:
         return writer_of(process.context, is_keyed=process.store >= len(self.rules.kinds))
@@ -399,13 +393,10 @@ class Executor:
             broken = "a transfer is sent with the wrong files"
         elif draft.is_outdated:
             broken = "a recipient who has picked up gets it again"
-        slots = world.slots
-        if draft.maker >= 0:
-            sender = change(slots[draft.maker], sent_key=draft.key, is_resend_due=False)
-            slots = replaced(slots, draft.maker, sender)
-        transfers = replaced(world.transfers, number, change(draft, status="sent"))
+        earlier = sum(each.status in ("sent", "hidden") for each in world.transfers)
+        transfers = replaced(world.transfers, number, change(draft, status="sent", after=earlier))
         messages = tuple(each for each in world.messages if each[1] != number)
-        return world._replace(transfers=transfers, slots=slots, messages=messages, broken=broken, **changes)
+        return world._replace(transfers=transfers, messages=messages, broken=broken, **changes)
 
     # The beginning.
 
@@ -480,11 +471,9 @@ class Executor:
         before = MEMORIES[stored] if stored >= 0 else Memory(writer, here)
         if not is_complete:
             question = self.facts(context).missing_memory.or_wider(question)
-        memory = before.continued(writer, question, is_complete=is_complete)
+        memory = before.continued(writer, question, is_complete=is_complete or self.rules.trusts_gap)
         if self.rules.forgets_question:
             memory = replace(memory, question=question)
-        if self.rules.trusts_gap:
-            memory = replace(memory, writer=replace(memory.writer, clears=before.writer.clears))
         return memory
 
     def _claim_old(self, world: World, index: int, process: Process) -> tuple[Event, World]:
@@ -501,10 +490,8 @@ class Executor:
                 return self._go(event, world, index, change(process, next="SETTLED"))
             return self._end(event, world, index, "failed")
         if row.is_sent:
-            writer, is_wanted = writer_of(context, is_keyed=True), context.is_resend or bool(context.key)
-            is_settled = newest < 0 or (is_wanted and was_cleared_since(MEMORIES[newest], writer))
-            next_ = change(process, next="SETTLED") if is_settled else self.decide(change(old, memory=newest))
-            return self._go(event, world, index, next_)
+            settled = self.decide(change(old, memory=newest)) if row.records else change(process, next="SETTLED")
+            return self._go(event, world, index, settled)
         memory = self.begun(newest, context, is_complete=newest >= 0, is_keyed=True)
         old = change(old, claim=row.claim + 1, memory=remember(memory))
         claimed = self._stored(row, old, old.memory, claim=old.claim, owner=context.slot)
@@ -519,7 +506,8 @@ class Executor:
         context, question = process.context, MEMORIES[process.memory].question
         if world.stores[context.slot].claim != context.number:
             return self._end(self._event(process, "a later try has begun: it stops"), world, index, "failed")
-        own = change(process, store=context.slot, claim=context.number, question=question.name if question else "")
+        own = self._reset(process)
+        own = change(own, store=context.slot, claim=context.number, question=question.name if question else "")
         if context.key:
             return self._claim_key(world, index, own)
         own_memory = MEMORIES[process.own]
@@ -540,16 +528,17 @@ class Executor:
         number = self._rule(context.key)
         row = world.stores[number]
         event = self._event(process, "claims its key")
-        if row.is_sent and row.records:
-            process = change(process, store=number, claim=row.claim, memory=row.records[-1][1], mode="deliver")
-            return self._decided(event._replace(detail="it is sent"), world, index, process)
-        if row.owner not in (-1, context.slot) and world.slots[row.owner].state in _ACTIVE:
-            return self._end(event._replace(detail="it is in use"), world, index, "failed")
         newest = row.records[-1][1] if row.records else -1
+        if row.is_sent and row.records and (not context.resend or MEMORIES[newest].draft_id != context.resend):
+            process = change(process, store=number, claim=row.claim, memory=newest, mode="deliver")
+            return self._decided(event._replace(detail="it is sent"), world, index, process)
+        is_active = row.owner not in (-1, context.slot) and world.slots[row.owner].state in _ACTIVE
+        if is_active and not row.is_sent:
+            return self._end(event._replace(detail="it is in use"), world, index, "failed")
         is_complete = newest >= 0 or not was_here
         memory = self.begun(newest, context, is_complete=is_complete, is_keyed=True, question=question)
         process = change(process, store=number, claim=row.claim + 1, memory=remember(memory), is_complete=is_complete)
-        claimed = self._stored(row, process, process.memory, claim=process.claim, owner=context.slot)
+        claimed = self._stored(row, process, process.memory, claim=process.claim, owner=context.slot, is_sent=False)
         world = world._replace(stores=replaced(world.stores, number, claimed))
         return self._go(event, world, index, self.prepared(process))
 
@@ -597,11 +586,12 @@ class Executor:
         return transfer.status.upper()
 
     def _search(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        found = -1
-        search = "IMPOSSIBLE" if self._cannot_search(process) else "NONE"
-        if search == "NONE":
-            found = self._find(world, process)
-            search = "NONE" if found < 0 else "FOUND"
+        resend, found = process.context.resend, self._find(world, process)
+        search = "NONE" if found < 0 else "FOUND"
+        if found >= 0 and str(found) == resend:
+            search, found = "NONE", -1
+        elif self._cannot_search(process) and resend != MEMORIES[process.memory].scope.account:
+            search, found = "IMPOSSIBLE", -1
         event = self._event(process, "searches", search.lower())
         return self._decided(event, world, index, change(process, search=search, found=found))
 
@@ -616,14 +606,17 @@ class Executor:
         if world.run.is_clock_behind:
             return -1
         memory, context = MEMORIES[process.memory], process.context
-        known = {int(each.draft_id) for each in memory.superseded} | {int(memory.draft_id or -1)}
-        for number, transfer in enumerate(world.transfers):
-            if transfer.status != "sent" or number in known or not is_visible(transfer, context.connection):
+        known = set(memory.superseded_ids())
+        if memory.what_names(context.resend) is not Resend.NAMED:
+            known.add(memory.draft_id)
+        is_exact = memory.question is Likeness.EXACT or (self._has_item_of_another(process) and not memory.has_gap)
+        for number, transfer in newest_first(world):
+            if transfer.status != "sent" or str(number) in known or not is_visible(transfer, context.connection):
                 continue
             is_keyed = bool(context.key) and transfer.key not in ("", context.key)
             if is_keyed and world.stores[self._rule(transfer.key)].is_sent:
                 continue
-            is_alike = memory.question is not Likeness.EXACT and PEOPLE[transfer.item] == PEOPLE[context.item]
+            is_alike = not is_exact and PEOPLE[transfer.item] == PEOPLE[context.item]
             if transfer.item == context.item or is_alike:
                 return number
         return -1
@@ -658,8 +651,6 @@ class Executor:
     def _discarded(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         world, process = self._save(world, process, self._after(process, Action.DISCARD))
         event = self._event(process, "stores that the draft is gone")
-        if process.then == "SUSPECT":
-            return self._go(event, world, index, change(process, next="SUSPECT"))
         if process.then:
             return self._go(event, world, index, change(process, next="REFUSE"))
         if process.step == "SEND":
@@ -679,38 +670,12 @@ class Executor:
             is_writer=False,
         )
 
-    def _suspect(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        found, context = process.found, process.context
-        about: dict[str, Any] = {
-            "input": input_of(context.item, context.connection),
-            "scope": scope(context.connection, context.key),
-        }
-        memory = self._after(
-            process,
-            Action.REFUSE,
-            phase=Phase.SUSPECTED,
-            draft_id=str(found),
-            identity=world.transfers[found].item,
-            files={},
-            **({} if self.rules.suspects_blindly else about),
-        )
-        world, process = self._save(world, process, memory)
-        event = self._event(process, "stores what it has found", str(found))
-        return self._go(event, world, index, change(process, next="REFUSE", then="MAY_BE_SENT"))
-
     def _store(self, world: World, index: int, process: Process, action: Action, **known: Any) -> tuple[Event, World]:
         world, process = self._save(world, process, self._after(process, action, **known))
         return self._decided(self._event(process, f"stores: {action.value}"), world, index, self._reset(process))
 
     def _forget(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         return self._store(world, index, process, Action.FORGET)
-
-    def _supersede(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        if process.by_id in ("DRAFT", "DISCARDED"):
-            world = world._replace(broken=world.broken or "a draft that is known to be unsent is superseded")
-        item = "" if process.mode == "settle" else process.context.item
-        granted = licence(self.writer(process), item)
-        return self._store(world, index, process, Action.SUPERSEDE, licence=granted)
 
     def _revert(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         return self._store(world, index, process, Action.REVERT)
@@ -720,10 +685,14 @@ class Executor:
     def _create(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         # A crash between the create and the store is one before the create: nobody knows the draft.
         context, number = process.context, len(world.transfers)
+        if process.by_id in ("DRAFT", "DISCARDED") and MEMORIES[process.memory].draft_id:
+            world = world._replace(broken=world.broken or "a draft that is known to be unsent is superseded")
         is_shared = self._is_shared(process)
+        named = MEMORIES[process.memory].what_names(context.resend)
         memory = self._after(
             process,
             Action.CREATE,
+            resend=context.resend if named in (Resend.NAMED, Resend.GRANTED) else "",
             draft_id=str(number),
             identity=context.item,
             input=input_of(context.item, context.connection),
@@ -877,6 +846,11 @@ def is_visible(transfer: Transfer, connection: str) -> bool:
     """Return whether a connection's key sees a transfer."""
     there, here = CONNECTIONS[transfer.connection], CONNECTIONS[connection]
     return transfer.status in ("draft", "sent") and (there.account, there.user) == (here.account, here.user)
+
+
+def newest_first(world: World) -> list[tuple[int, Transfer]]:
+    """Return the transfers with their numbers, as a listing shows them."""
+    return sorted(enumerate(world.transfers), key=lambda each: (each[1].after, each[0]), reverse=True)
 
 
 def gone(world: World, number: int) -> World:

@@ -52,8 +52,7 @@ def start(executor: Executor, world: World, number: int, *, is_resumed: bool = F
         number=tries,
         item=slot.item,
         clears=(slot.cleared, run.clear_number),
-        is_resend=run.is_resend,
-        is_first_after_clear=run.clear_number > 0 and tries == slot.fresh + 1 and tries > 1 and not is_resumed,
+        resend=run.resend,
         connection=run.connection,
         key=slot.key,
         is_resumed=is_resumed,
@@ -62,18 +61,12 @@ def start(executor: Executor, world: World, number: int, *, is_resumed: bool = F
         attached=upstream[-1].attached if upstream else "",
     )
     process = intern(Process(intern(context), BEGINS[executor.kind(number)], is_again=is_resumed))
-    running = change(slot, tries=tries, state="running", last_key=slot.key, published=None, attached="")
-    granted = dict(world.granted)
-    earlier = {slot.cleared_key, slot.sent_key} - {None}
-    if slot.cleared_key is not None and earlier != {slot.key}:
-        granted[number] = granted.get(number, 0) + 1  # a clear with another key asks for another delivery
-        running = change(running, cleared_key=None)
-    detail = slot.item + (", resend" if run.is_resend else "")
+    running = change(slot, tries=tries, state="running", published=None, attached="")
+    detail = slot.item + (f", resend={run.resend}" if run.resend else "")
     return (
         Event((number, tries), "goes on after its deferral" if is_resumed else "starts", detail),
         world._replace(
             slots=replaced(world.slots, number, running),
-            granted=tuple(sorted(granted.items())),
             processes=tuple(sorted((*world.processes, process), key=lambda each: each.context[:2])),
         ),
     )
@@ -86,29 +79,28 @@ def resumes(executor: Executor, world: World) -> Steps:
             yield start(executor, world, number, is_resumed=True)
 
 
-def clear(world: World, numbers: tuple[int, ...], *, is_resend: bool, is_shown: bool = True) -> World:
+def clear(world: World, numbers: tuple[int, ...], resend: str = "") -> World:
     """Return the world in which a user has cleared some tasks of the run.
 
-    :param is_shown: whether ``max_tries`` changes; not if the task's retries were lowered just so.
+    :param resend: what the DAG gives as ``resend`` from then on.
     """
-    slots, granted = list(world.slots), dict(world.granted)
+    slots = list(world.slots)
     for number in numbers:
         slot = slots[number]
-        cleared = slot.cleared + is_shown
-        is_withdrawn = slot.is_resend_due and not (world.processes or world.messages)
-        slots[number] = change(
-            slot,
-            state="queued",
-            cleared=cleared,
-            fresh=slot.tries,
-            cleared_key=slot.last_key,
-            is_resend_due=is_resend,
-            result=-1,
-        )
-        granted[number] = granted.get(number, 0) + is_resend - is_withdrawn
-    granted = {number: count for number, count in granted.items() if count}
-    run = change(world.run, clear_number=world.run.clear_number + 1, is_resend=is_resend)
-    return world._replace(slots=tuple(slots), run=run, granted=tuple(sorted(granted.items())))
+        slots[number] = change(slot, state="queued", cleared=slot.cleared + 1, result=-1, named="")
+    return naming(world._replace(slots=tuple(slots)), resend)
+
+
+def naming(world: World, resend: str) -> World:
+    """Return the world in which something was cleared, and the DAG gives ``resend``."""
+    run = change(world.run, clear_number=world.run.clear_number + 1, resend=resend)
+    return world._replace(run=run, named=tuple(sorted({*world.named, *([resend] if resend else [])})))
+
+
+def _can_be_named(world: World) -> list[str]:
+    """Return what a user may give as ``resend``: what was sent, and what a refusal names."""
+    sent = {str(number) for number, each in enumerate(world.transfers) if each.status in ("sent", "hidden")}
+    return sorted(sent | {slot.named for slot in world.slots if slot.named})
 
 
 def clearable(world: World) -> tuple[int, ...]:
@@ -117,7 +109,7 @@ def clearable(world: World) -> tuple[int, ...]:
     return tuple(number for number, slot in enumerate(world.slots) if slot.state in idle and slot.tries)
 
 
-def _clears(*, is_resend: bool, which: str = "all", is_shown: bool = True) -> Trouble:
+def _clears(*, is_resend: bool, which: str = "all") -> Trouble:
     def clears(executor: Executor, world: World) -> Steps:
         cleared = clearable(world)
         choices = {
@@ -127,26 +119,18 @@ def _clears(*, is_resend: bool, which: str = "all", is_shown: bool = True) -> Tr
         }
         for numbers in choices[which]:
             names = " and ".join(f"task {number}" for number in numbers)
-            how = (" with resend=True" if is_resend else "") + ("" if is_shown else ", its retries lowered")
-            yield (
-                Event(None, f"a user clears {names}{how}"),
-                clear(world, numbers, is_resend=is_resend, is_shown=is_shown),
-            )
+            for resend in _can_be_named(world) if is_resend else [""]:
+                how = f" with resend={resend}" if resend else ""
+                yield Event(None, f"a user clears {names}{how}"), clear(world, numbers, resend)
 
     return clears
 
 
 def clear_another(executor: Executor, world: World) -> Steps:
-    """Clear another task of the run, with a DAG that says ``resend=True``: here, only the run's number changes."""
-    run = change(world.run, clear_number=world.run.clear_number + 1, is_resend=True)
-    granted = dict(world.granted)
-    for number, slot in enumerate(world.slots):
-        if slot.cleared and slot.state not in ("success", "refused"):  # it runs since its clear: this asks it, too
-            granted[number] = granted.get(number, 0) + 1
-    yield (
-        Event(None, "a user sets resend=True, and clears another task"),
-        world._replace(run=run, granted=tuple(sorted(granted.items()))),
-    )
+    """Clear another task of the run, with a DAG that gives ``resend``: here, only the run's number changes."""
+    for resend in _can_be_named(world):
+        if resend != world.run.resend:
+            yield Event(None, f"a user sets resend={resend}, and clears another task"), naming(world, resend)
 
 
 def _live(world: World) -> Iterator[int]:
@@ -300,7 +284,7 @@ def delete_task(executor: Executor, world: World) -> Steps:
                 Event(None, f"task {number} is deleted, and made anew"),
                 world._replace(
                     slots=replaced(
-                        world.slots, number, change(slot, tries=0, cleared=0, fresh=0, state="new", result=-1)
+                        world.slots, number, change(slot, tries=0, cleared=0, state="new", result=-1, named="")
                     ),
                     stores=replaced(world.stores, number, intern(Store())),
                 ),
@@ -355,8 +339,9 @@ def _moves(connection: str, *, is_early: bool | None = None) -> Trouble:
 
 def send_twin(executor: Executor, world: World) -> Steps:
     """Let another run send an equal transfer, and nothing tell that it is another's."""
-    twin = intern(Transfer("X", "first", "sent", -1, content="whole", is_heard=True))
-    if twin not in world.transfers:
+    sent = sum(each.status in ("sent", "hidden") for each in world.transfers)
+    twin = intern(Transfer("X", "first", "sent", -1, content="whole", is_heard=True, after=sent))
+    if all(each.maker != -1 or each.status != "sent" for each in world.transfers):
         yield (
             Event(None, "another run sends a transfer that equals X"),
             world._replace(transfers=(*world.transfers, twin)),
@@ -366,10 +351,9 @@ def send_twin(executor: Executor, world: World) -> Steps:
 def _deletes(when: str) -> Trouble:
     def delete(executor: Executor, world: World) -> Steps:
         """Delete a sent transfer in the service's web application."""
-        newest = [MEMORIES[store.records[-1][1]] for store in world.stores if store.records]
-        suspected = {int(memory.draft_id) for memory in newest if memory.phase is Phase.SUSPECTED}
+        refused = {slot.named for slot in world.slots}
         for number, transfer in enumerate(world.transfers):
-            known = "suspected" if number in suspected else "heard" if transfer.is_heard else "unheard"
+            known = "heard" if transfer.is_heard or str(number) in refused else "unheard"
             if transfer.status == "sent" and known == when:
                 yield (
                     Event(None, f"transfer {number} is deleted in the web application"),
@@ -450,7 +434,6 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "clear an index": _clears(is_resend=False, which="index"),
     "resend": _clears(is_resend=True),
     "resend one": _clears(is_resend=True, which="one"),
-    "resend with lowered retries": _clears(is_resend=True, which="one", is_shown=False),
     "resend for another": clear_another,
     "crash": crash,
     "crash in a call": crash_in_call,
@@ -486,7 +469,6 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "twin": send_twin,
     "deleted transfer": _deletes("heard"),
     "deleted before it was heard of": _deletes("unheard"),
-    "deleted once it is suspected": _deletes("suspected"),
     "new name": rename,
     "pickup": _picks_up(is_checked=False),
     "pickup after the check": _picks_up(is_checked=True),

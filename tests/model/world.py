@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,10 +17,6 @@ from outbound_transfer.delivery.memory import (
     InputDigests,
     Memory,
     Scope,
-    Writer,
-    arguments_of,
-    digest,
-    licence_of,
     scope_of,
 )
 from outbound_transfer.protocol.models import NewRecipient, NewTransfer
@@ -84,17 +80,6 @@ def input_of(item: str, connection: str) -> InputDigests:
     return InputDigests.of(new_transfer(item), None, CONNECTIONS[connection].key)
 
 
-@cache
-def arguments(item: str) -> dict[str, Any]:
-    """Return the arguments by which an item is ordered; of no item, none."""
-    return arguments_of(new_transfer(item), None) if item else {}
-
-
-@cache
-def licence(writer: Writer, item: str) -> str:
-    return digest(licence_of(writer, arguments(item)))
-
-
 # What is remembered.
 
 _NUMBERS: Final[dict[bytes, int]] = {}
@@ -127,6 +112,9 @@ class Store(NamedTuple):
 
 # Airflow.
 
+#: What a task that creates a draft returns; see :class:`Slot`.
+Published: TypeAlias = tuple[int, str, str, tuple[int, ...], str]
+
 
 @_by_identity
 class Slot(NamedTuple):
@@ -134,32 +122,24 @@ class Slot(NamedTuple):
 
     :ivar item: what its input is now.
     :ivar tries: number of its newest try.
-    :ivar cleared: how often it was cleared, as far as ``max_tries`` shows it.
-    :ivar fresh: number of its newest try when it was cleared last.
+    :ivar cleared: how often it was cleared.
     :ivar state: new, queued, running, deferred, failed (Airflow retries it), refused or success.
     :ivar result: the transfer that it returned.
+    :ivar named: what its last refusal says that ``resend`` may name: a transfer, or an account.
     :ivar key: its delivery key; "" if it has none.
-    :ivar last_key: that of its newest try.
-    :ivar sent_key: that under which it has sent; None if it has not.
-    :ivar cleared_key: that of its newest try when it was cleared; None if it was not.
-    :ivar is_resend_due: it was cleared in order to send again, and has not sent since.
     :ivar published: what a task that creates the draft has returned: transfer, item, how alike a sent transfer must
-        be to stop the send, and what was sent before a resend.
+        be to stop the send, what was sent before a resend, and what ``resend`` names.
     :ivar attached: the file that a task which attaches it has returned.
     """
 
     item: str
     tries: int = 0
     cleared: int = 0
-    fresh: int = 0
     state: str = "new"
     result: int = -1
+    named: str = ""
     key: str = ""
-    last_key: str = ""
-    sent_key: str | None = None
-    cleared_key: str | None = None
-    is_resend_due: bool = False
-    published: tuple[int, str, str, tuple[int, ...]] | None = None
+    published: Published | None = None
     attached: str = ""
 
 
@@ -168,7 +148,7 @@ class Run(NamedTuple):
     """What all tasks of the DAG run see.
 
     :ivar clear_number: how often something in the run was cleared.
-    :ivar is_resend: whether the DAG says ``resend=True``.
+    :ivar resend: what the DAG gives as ``resend``: a transfer, or an account; "" if it gives none.
     :ivar connection: where the connection leads.
     :ivar has_other_tasks: whether the run has tasks that its DAG no longer has.
     :ivar has_picked_up: whether the recipient of a redelivery has picked up the first transfer.
@@ -176,7 +156,7 @@ class Run(NamedTuple):
     """
 
     clear_number: int = 0
-    is_resend: bool = False
+    resend: str = ""
     connection: str = "first"
     has_other_tasks: bool = False
     has_picked_up: bool = False
@@ -191,13 +171,12 @@ class Context(NamedTuple):
     number: int
     item: str
     clears: Clears
-    is_resend: bool
-    is_first_after_clear: bool
+    resend: str
     connection: str
     key: str
     is_resumed: bool
     has_other_tasks: bool
-    published: tuple[int, str, str, tuple[int, ...]] | None = None
+    published: Published | None = None
     attached: str = ""
 
 
@@ -263,6 +242,7 @@ class Transfer(NamedTuple):
     :ivar key: the delivery key that it was made under.
     :ivar is_outdated: made before somebody picked up the first transfer, for a redelivery.
     :ivar is_heard: whether a try has heard that it was sent, and has stored that if it does.
+    :ivar after: how many transfers were sent before it: a listing begins with the newest.
     """
 
     item: str
@@ -275,6 +255,7 @@ class Transfer(NamedTuple):
     key: str = ""
     is_outdated: bool = False
     is_heard: bool = False
+    after: int = 0
 
 
 #: What is left of a draft that was removed.
@@ -287,7 +268,7 @@ class World(NamedTuple):
     :ivar stores: of each slot, then of each delivery key.
     :ivar messages: calls of processes that are gone, which the service has not received yet: the call, the
         transfer, and the file.
-    :ivar granted: how often each task was cleared in order to send again: with ``resend=True``, or with another key.
+    :ivar named: what ``resend`` has named since the run began.
     :ivar used: how often each trouble has come, in the order of the scenario.
     :ivar broken: the promise that was broken; "" if none was.
     """
@@ -298,7 +279,7 @@ class World(NamedTuple):
     transfers: tuple[Transfer, ...]
     messages: tuple[tuple[str, int, str], ...]
     run: Run
-    granted: tuple[tuple[int, int], ...]
+    named: tuple[str, ...]
     used: tuple[int, ...]
     broken: str = ""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from outbound_transfer.delivery.decision import Phase
-from outbound_transfer.delivery.memory import Memory, scope_of, was_cleared_since
+from outbound_transfer.delivery.memory import Memory, may_be_cleared_since, scope_of
 from outbound_transfer.files.attached import AttachedFile, describe_differences, holds_only
 from outbound_transfer.files.uploads import FinishedUpload, attach_sources
 from outbound_transfer.protocol import endpoints
@@ -135,7 +135,7 @@ class FilesTask:
         if before is None or not before.files or not before.files.keys() <= held.keys():
             raise FileConflict(f"Transfer {transfer.id} was sent, and not with all files of this task.")
         gone: list[Any] = []
-        if was_cleared_since(before, self._facts.writer) is not False:
+        if may_be_cleared_since(before, self._facts.writer):
             sources = find_sources(gone)
             if differences := [] if gone else describe_differences(before.files, sources):
                 raise AlreadyDelivered(

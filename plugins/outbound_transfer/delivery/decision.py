@@ -9,8 +9,8 @@ Two rules follow, and the table is made of them:
   more; 409, and it was sent.
 
 :func:`decide` is called again after each action, with what that action has shown and what is remembered then
-(:meth:`.Memory.after`: DISCARD, FORGET and SUPERSEDE leave EMPTY, REVERT leaves SENDING; SUPERSEDE makes RESEND
-LICENSED; after each of them, the service is asked anew), until it says ``SEND`` or gives an answer. Everything here is
+(:meth:`.Memory.after`: DISCARD and FORGET leave EMPTY, REVERT leaves what was superseded; after each of them, the
+service is asked anew), until it says ``SEND`` or gives an answer. Everything here is
 pure; :mod:`.delivery` gathers the evidence and acts.
 """
 
@@ -27,7 +27,6 @@ class Phase(Enum):
     DRAFT = "draft"  # its writer may still work on it
     HANDED_ON = "handed_on"  # its writer has stopped, with no call in doubt, such as a send answered with 503
     SENDING = "sending"  # announced before the first attempt: it may be applied, or was; the service is asked which
-    SUSPECTED = "suspected"  # a search found a sent transfer that may be this delivery
 
 
 class Step(Enum):
@@ -49,13 +48,16 @@ class Input(Enum):
     UNKNOWN = "unknown"  # the secrets cannot be compared: the connection's key was replaced
 
 
-class Intent(Enum):
-    """Whether the user wants a second send of what may be sent already."""
+class Resend(Enum):
+    """What ``resend`` names: a transfer that was sent, or may have been, in place of which one more is to be sent.
 
-    NORMAL = "normal"
-    RESEND = "resend"  # resend=True, and the task was cleared since the last action, or since its memory was lost
-    LICENSED = "licensed"  # an earlier try of this clear was granted the resend of this input, and acts on it
-    UNSURE = "unsure"  # resend=True, and Airflow does not say whether it was this task that was cleared
+    An id asks for one more send, however many tries, clears and tasks read it: what was sent then has another id.
+    """
+
+    NONE = "nothing that is remembered"
+    NAMED = "what is remembered"  # or, if the memory of a try is lost, anything: that try may have sent it
+    GRANTED = "what the draft replaces"
+    WITHDRAWN = "no longer what the draft replaces"
 
 
 class ById(Enum):
@@ -73,7 +75,8 @@ class Search(Enum):
     """Whether the service lists a sent transfer that may be this delivery.
 
     Those of other runs and delivery keys do not count, nor unequal ones of other tasks. Those of other indexes do:
-    nobody knows which index has sent which, so equal items are refused.
+    nobody knows which index has sent which, so equal items are refused. If ``resend`` names the newest, the user has
+    seen it: then there is none.
     """
 
     NOT_SEARCHED = "not searched"
@@ -99,7 +102,6 @@ class Action(Enum):
     RESUME = "continue with the draft"
     DISCARD = "discard the draft"
     FORGET = "forget the draft"
-    SUPERSEDE = "grant the resend; what was sent is superseded"
     REVERT = "return to what was sent before a resend that is not wanted any more"
     CHECK = "check what must hold for the send"
     CONFIRM = "ask Airflow whether this try is still wanted"
@@ -114,27 +116,27 @@ class Reason(Enum):
 
     OTHER_INPUT = (
         "{subject} has already delivered transfer {transfer_id}, with other input: {differences}. Nothing is sent. "
-        "To deliver this, {new_delivery}"
+        "To deliver this, {another}, or set resend={transfer_id!r} and clear the task."
     )
     MADE_ELSEWHERE = (
         "Transfer {transfer_id} was sent by an earlier try, or may have been, in account {then}, and the connection "
-        "leads to {now}, or has another user's key. Nothing is sent. If it was not sent there, {resend}"
+        "leads to {now}, or has another user's key. Nothing is sent. If it was not sent there, set "
+        "resend={transfer_id!r} and clear the task."
     )
     IN_DOUBT = (
         "Transfer {transfer_id} was sent by an earlier try, or may have been, and the service does not show it any "
-        "more. Nothing is sent. Look in the service's web application; if it was not sent, {resend}"
+        "more. Nothing is sent. Look in the service's web application; if it was not sent, set resend={transfer_id!r} "
+        "and clear the task."
     )
     MAY_BE_SENT = (
         "Transfer {transfer_id} may be this very delivery: it has its subject and recipients, and files of it, and "
-        "another try, index or task may have sent it. Nothing is sent. If it is another delivery, {resend}"
+        "another try, index or task may have sent it. Nothing is sent. If it is another delivery, set "
+        "resend={transfer_id!r} and clear the task."
     )
     CANNOT_SEARCH = (
         "This may have been sent in account {then}, where the connection led before, or with another key, and what "
-        "was sent there cannot be listed now. Nothing is sent. If it was not sent there, {resend}"
-    )
-    WHICH_CLEARED = (
-        "Transfer {transfer_id} was sent, and Airflow does not say whether this task or another of its run was cleared "
-        "since. Nothing is sent again. To send again, clear this task once more"
+        "was sent there cannot be listed now. Nothing is sent. If it was not sent there, set resend={then!r} and clear "
+        "the task."
     )
 
 
@@ -144,8 +146,8 @@ class Evidence(NamedTuple):
     :ivar question: whether another index or task of the run, or a try whose memory is lost, may have sent this very
         delivery. In every try but the first one of a run that was never cleared, it is open for a mapped task, also
         where the index has its memory, as items may have changed places, and for input other than what is remembered.
-        Once open, it stays open for later tries.
-    :ivar has_superseded: whether the memory says that something was sent before a resend.
+        Once open, it stays open for later tries. A resend asks nobody, as the user has decided, but in two cases: a try
+        whose memory is lost may have made it, or the index of a mapped task has another item now.
     :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again: OPEN before
         each attempt of a redelivery, NO for other deliveries.
     :ivar is_wanted: whether Airflow still runs this try, and the memory is still its own.
@@ -153,11 +155,10 @@ class Evidence(NamedTuple):
 
     phase: Phase = Phase.EMPTY
     input: Input = Input.SAME
-    intent: Intent = Intent.NORMAL
+    resend: Resend = Resend.NONE
     by_id: ById = ById.NOT_RETRIEVED
     question: bool = False
     search: Search = Search.NOT_SEARCHED
-    has_superseded: bool = False
     is_outdated: Check = Check.NO
     is_wanted: Check = Check.OPEN
 
@@ -192,62 +193,54 @@ def _rule(why: str, then: Action | Reason, **conditions: object) -> Rule:
     )
 
 
-#: A granted resend asks nobody: the user has decided.
-SEARCHING: Final = (Intent.NORMAL, Intent.UNSURE)
 _SENDABLE: Final = (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING)
 
-#: A transfer that a search took for this delivery.
-_SUSPECTED: Final = (
-    _rule("the user has seen it, and it is another's", Action.FORGET, phase=Phase.SUSPECTED, intent=Intent.RESEND),
-    _rule("it was found for other input", Action.FORGET, phase=Phase.SUSPECTED, input=Input.OTHER),
-    _rule("nothing has changed since it was found", Reason.MAY_BE_SENT, phase=Phase.SUSPECTED),
-)
+_NAMED: Final = {"by_id": (ById.SENT, ById.GONE, ById.HIDDEN), "resend": Resend.NAMED}
 
 #: What the remembered id shows.
 _BY_ID: Final = (
     _rule("the service knows what became of it", Action.RETRIEVE, phase=_SENDABLE, by_id=ById.NOT_RETRIEVED),
-    _rule("the user wants another", Action.SUPERSEDE, by_id=ById.SENT, intent=Intent.RESEND),
-    _rule("it may be another task that was cleared", Reason.WHICH_CLEARED, by_id=ById.SENT, intent=Intent.UNSURE),
-    _rule("something else was delivered", Reason.OTHER_INPUT, by_id=ById.SENT, input=Input.OTHER),
-    _rule("it is delivered", Action.RETURN, by_id=ById.SENT),
     _rule("it was not sent, and cannot be any more", Action.FORGET, by_id=ById.DISCARDED),
     _rule("nobody can reach it any more", Action.FORGET, by_id=(ById.GONE, ById.HIDDEN), phase=Phase.HANDED_ON),
     _rule("nobody can reach it any more", Action.FORGET, by_id=ById.GONE, phase=Phase.DRAFT),
-    _rule("one more may be sent", Action.SUPERSEDE, by_id=(ById.GONE, ById.HIDDEN), intent=Intent.RESEND),
+    _rule(
+        "others may have sent what is to be sent now",
+        Action.SEARCH,
+        **_NAMED,
+        question=True,
+        search=Search.NOT_SEARCHED,
+    ),
+    _rule("its like was sent", Reason.MAY_BE_SENT, **_NAMED, question=True, search=Search.FOUND),
+    _rule("the user wants one more", Action.CREATE, **_NAMED),
+    _rule("something else was delivered", Reason.OTHER_INPUT, by_id=ById.SENT, input=Input.OTHER),
+    _rule("it is delivered", Action.RETURN, by_id=ById.SENT),
     _rule("it may be sent there, or have been", Reason.MADE_ELSEWHERE, by_id=ById.HIDDEN),
     _rule("it may have been sent, and removed since", Reason.IN_DOUBT, by_id=ById.GONE),
     _rule("its writer may still work on it", Action.DISCARD, by_id=ById.DRAFT, phase=(Phase.DRAFT, Phase.SENDING)),
     _rule("it is not what is wanted", Action.DISCARD, by_id=ById.DRAFT, input=(Input.OTHER, Input.UNKNOWN)),
-    _rule("another resend is granted", Action.DISCARD, by_id=ById.DRAFT, intent=Intent.RESEND),
-    _rule("its resend is not wanted any more", Action.DISCARD, by_id=ById.DRAFT, intent=SEARCHING, has_superseded=True),
+    _rule(
+        "it is not, or no longer, to be sent", Action.DISCARD, by_id=ById.DRAFT, resend=(Resend.NAMED, Resend.WITHDRAWN)
+    ),
     _rule("its writer has stopped", Action.RESUME, by_id=ById.DRAFT),
-)
-
-#: Nothing of this delivery can be sent by what is remembered.
-_NOTHING_SENDABLE: Final = (
-    _rule("a granted resend is not wanted any more", Action.REVERT, intent=Intent.NORMAL, has_superseded=True),
-    _rule("the user wants another, whatever was sent", Action.SUPERSEDE, intent=Intent.RESEND),
 )
 
 #: Whether it was sent by somebody else, or by a try that nothing is remembered of: asked before a draft is created, to
 #: save an upload, and before each attempt.
-_OTHERS: Final = {"question": True, "intent": SEARCHING}
-_SEARCH: Final = _rule("others may have sent it", Action.SEARCH, **_OTHERS, search=Search.NOT_SEARCHED)
+_SEARCH: Final = _rule("others may have sent it", Action.SEARCH, question=True, search=Search.NOT_SEARCHED)
 
 #: The first row that applies decides.
 TABLE: Final = {
     Step.PREPARE: (
-        *_SUSPECTED,
         *_BY_ID,
-        *_NOTHING_SENDABLE,
+        _rule("no resend of it is wanted any more", Action.REVERT, resend=Resend.WITHDRAWN),
         _SEARCH,
-        _rule("nobody can be asked", Reason.CANNOT_SEARCH, **_OTHERS, search=Search.IMPOSSIBLE),
-        _rule("its like was sent", Reason.MAY_BE_SENT, **_OTHERS, search=Search.FOUND),
+        _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, search=Search.IMPOSSIBLE),
+        _rule("its like was sent", Reason.MAY_BE_SENT, question=True, search=Search.FOUND),
         _rule("nobody has sent it, and nobody can", Action.CREATE),
     ),
     Step.SEND: (
         _SEARCH,
-        _rule("its like was sent", Reason.MAY_BE_SENT, **_OTHERS, search=(Search.FOUND, Search.IMPOSSIBLE)),
+        _rule("its like was sent", Reason.MAY_BE_SENT, question=True, search=(Search.FOUND, Search.IMPOSSIBLE)),
         _rule("what it was made from may have changed", Action.CHECK, is_outdated=Check.OPEN),
         _rule("it is not to be sent to these people any more", Action.DISCARD, is_outdated=Check.YES),
         _rule("a process can outlive its try", Action.CONFIRM, is_wanted=Check.OPEN),

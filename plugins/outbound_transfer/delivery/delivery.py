@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from outbound_transfer.delivery.check import check_sent, describe_changes
-from outbound_transfer.delivery.decision import Action, ById, Check, Decision, Intent, Phase, Reason, Step, decide
+from outbound_transfer.delivery.decision import Action, ById, Check, Decision, Phase, Reason, Resend, Step, decide
 from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
-from outbound_transfer.delivery.memory import Likeness, Memory, Scope, digest, licence_of, was_cleared_since
+from outbound_transfer.delivery.memory import Likeness, Memory, Scope, may_be_cleared_since
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.delivery.refusal import refusal
 from outbound_transfer.files.attached import holds_exactly
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound
-from outbound_transfer.protocol.identity import identity_of
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -47,6 +46,8 @@ class Delivery:
 
     :param scope: where the connection leads.
     :param observer: is notified of every step.
+    :param resend: the id of what was sent, or may have been, in place of which this is sent; or the account where it
+        may have been sent; "" if nothing is named.
     :param on_draft: called once the draft or the sent transfer that this try works on is known.
     :param on_sent: called when this try has sent its transfer.
     :param is_of_other_key: returns whether a transfer was delivered under another delivery key.
@@ -61,16 +62,17 @@ class Delivery:
         facts: TaskFacts,
         scope: Scope,
         observer: DeliveryObserver | None = None,
+        resend: str = "",
         on_draft: Callable[[Delivery], object] = lambda delivery: None,  # noqa: ARG005
         on_sent: Callable[[], object] = lambda: None,
         is_of_other_key: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
     ) -> None:
         observer = observer or DeliveryObserver()
         self.client, self.store, self.log, self.facts, self.scope = client, store, log, facts, scope
-        self.evidence = EvidenceCollector(client, facts, scope, observer, is_of_other_key)
+        self.evidence = EvidenceCollector(client, facts, scope, observer, resend, is_of_other_key)
         self.draft = DraftWriter(client, store, log, Memory(facts.writer, scope), observer)
-        self._on_draft, self._on_sent = on_draft, on_sent
-        self._is_complete, self._may_resend, self._is_first_attempt = True, False, True
+        self.resend, self._on_draft, self._on_sent = resend, on_draft, on_sent
+        self._is_complete = self._is_first_attempt = True
         #: Whether an attempt at the send was made before, after which the next one has waited.
         self._has_waited = facts.is_resumed
 
@@ -102,34 +104,26 @@ class Delivery:
         """Store what is known beside what is remembered."""
         self.draft.keep(replace(self.memory, **known))
 
-    def may_be_sent(self, *, resend: bool) -> bool:
-        """Return whether an earlier try may have sent something, so that this one must be asked for the very same.
-
-        :param resend: send again if the task was cleared since.
-        """
-        if self.evidence.intent(self.memory, {}, resend=resend) is Intent.RESEND:
-            return False
-        return not self._is_complete or self.memory.phase in (Phase.SENDING, Phase.SUSPECTED)
-
-    @property
-    def has_made(self) -> bool:
-        """Whether what is remembered is this delivery's own: a suspected transfer may be another run's."""
-        return bool(self.memory.draft_id) and self.memory.phase is not Phase.SUSPECTED
+    def may_be_sent(self) -> bool:
+        """Return whether an earlier try may have sent something, so that this one must be asked for the very same."""
+        return not self._is_complete or bool(self.possibly_sent_id)
 
     @property
     def possibly_sent_id(self) -> str:
-        """The id of what was sent, or may have been; "" if nothing was."""
-        return self.memory.draft_id if self.memory.phase is Phase.SENDING else ""
+        """The id of what was sent, or may have been; "" if nothing was but what ``resend`` names."""
+        is_named = self.memory.draft_id == self.resend
+        return self.memory.draft_id if self.memory.phase is Phase.SENDING and not is_named else ""
 
-    def withdraw(self, *, resend: bool) -> None:
+    def withdraw(self) -> None:
         """Make sure that nothing can be sent any more of what is remembered: the task delivers something else now.
 
-        :param resend: deliver it even if something was sent, if the task was cleared since.
-        :raises AlreadyDelivered: something was sent, or may have been.
+        :raises AlreadyDelivered: something was sent, or may have been, and is not what ``resend`` names.
         """
-        self._may_resend = resend
-        while self.memory.phase is not Phase.EMPTY:
-            self._act(self._decide(Step.PREPARE, None), None)
+        while self.memory.phase is not Phase.EMPTY or self.memory.what_names(self.resend) is Resend.WITHDRAWN:
+            decision = self._decide(Step.PREPARE, None)
+            if decision.action is Action.CREATE:
+                return
+            self._act(decision, None)
 
     # Before the send.
 
@@ -158,8 +152,11 @@ class Delivery:
             match decision.action:
                 case Action.CREATE:
                     order.find()  # a missing file must leave no draft behind
-                    phase = Phase.SENDING if is_shared else Phase.DRAFT
-                    return self._work_on(self.draft.create(order.new, self.evidence.digests(order), phase))
+                    phase, named = Phase.SENDING if is_shared else Phase.DRAFT, self.memory.what_names(self.resend)
+                    resend = self.resend if named in (Resend.NAMED, Resend.GRANTED) else ""
+                    if resend:
+                        self.log.warning("Resending: this is sent in place of transfer %s", resend)
+                    return self._work_on(self.draft.create(order.new, self.evidence.digests(order), phase, resend))
                 case Action.RESUME:
                     self.draft.resume()
                     return self._work_on(self.transfer)
@@ -168,13 +165,8 @@ class Delivery:
                 case _:
                     self._act(decision, order)
 
-    def is_resend(self, order: Order) -> bool:
-        """Return whether what was prepared is sent whatever was sent before: the user has decided so."""
-        return self.evidence.is_resend(self.memory, order)
-
     def _decide(self, step: Step, order: Order | None) -> Decision:
-        resend = order.resend if order else self._may_resend
-        return decide(step, self.evidence.gather(self.memory, order, resend=resend))
+        return decide(step, self.evidence.gather(self.memory, order))
 
     def _act(self, decision: Decision, order: Order | None) -> None:
         """Take a step after which the table is read again."""
@@ -190,10 +182,6 @@ class Delivery:
                 self.evidence.search(self.memory, order)
             case Action.DISCARD:
                 self._discard()
-            case Action.SUPERSEDE:
-                self.log.warning("Resending (resend=True), whatever was sent: %s", self.memory.draft_id or "unknown")
-                arguments = order.arguments if order else {}
-                self.draft.remember(Action.SUPERSEDE, licence=digest(licence_of(self.facts.writer, arguments)))
             case Action.FORGET | Action.REVERT:
                 self.log.warning("Transfer '%s' of an earlier try: %s", self.memory.draft_id, decision.action.value)
                 self.draft.remember(decision.action)
@@ -282,16 +270,16 @@ class Delivery:
 
     def _return(self, order: Order) -> Transfer:
         """Return the transfer that was sent; after a clear, only if its files are still those that were sent."""
-        transfer, was_cleared = self.transfer, was_cleared_since(self.memory, self.facts.writer)
+        transfer = self.transfer
         assert transfer is not None, "it was looked at"
         self._on_draft(self)
         check_sent(self.memory, transfer)
-        if was_cleared is None:  # a try whose memory is lost may have been the first one after a clear
-            was_cleared = self.facts.is_first_after_clear or not self._is_complete
-        changes = describe_changes(self.memory, order, self.log) if was_cleared or self._has_other_files(order) else ""
-        if changes:
+        is_asked_anew = may_be_cleared_since(self.memory, self.facts.writer) or self._has_other_files(order)
+        if is_asked_anew and (changes := describe_changes(self.memory, order, self.log)):
             raise self._refusal(Reason.OTHER_INPUT, order, differences=changes)
         self.log.info("Transfer %s (%s) was sent by an earlier try", transfer.id, transfer.status)
+        if self.resend and self.resend != self.memory.resend:
+            self.log.warning("Nothing is sent once more, as resend names another transfer: %s", self.resend)
         return transfer
 
     def _has_other_files(self, order: Order) -> bool:
@@ -300,18 +288,7 @@ class Delivery:
     def _refusal(
         self, reason: Reason, order: Order | None, found: Transfer | None = None, differences: str = ""
     ) -> AlreadyDelivered:
-        """Return the error, and remember what was found."""
         memory = self.memory
-        if found:
-            self.draft.remember(
-                Action.REFUSE,
-                phase=Phase.SUSPECTED,
-                draft_id=found.id,
-                identity=digest(identity_of(found)),
-                input=self.evidence.digests(order) if order else None,
-                scope=self.scope,
-                files={},
-            )
         if not differences and memory.input and order:
             differences = ", ".join(memory.input.differences(order.new, order.files)) or "phones or security_answer"
         transfer_id = found.id if found else memory.draft_id

@@ -18,9 +18,8 @@ import msgspec
 from outbound_transfer.airflow_compat.run_state import find_state
 from outbound_transfer.airflow_compat.task_loops import refuse_loop
 from outbound_transfer.airflow_compat.task_try import TaskTry
-from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.delivery import Delivery
-from outbound_transfer.delivery.memory import Likeness, Memory, Scope, scope_of, was_cleared_since
+from outbound_transfer.delivery.memory import Likeness, Memory, Scope, scope_of
 from outbound_transfer.delivery.memory_store import MemoryStore, RowMemoryStore, task_memory
 from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.protocol.ids import check_delivery_key
@@ -57,14 +56,14 @@ def begin_delivery(
     *,
     facts: TaskFacts,
     delivery_key: str | None = None,
-    resend: bool = False,
+    resend: str = "",
     **options: Any,
 ) -> Delivery:
     """Return the delivery of the running try, which has begun.
 
-    :param resend: send again what the task may have sent under a key that it has no longer, if it was cleared since.
+    :param resend: the id of what was sent, or may have been, in place of which this is delivered.
     :param options: of :class:`.Delivery`.
-    :raises AlreadyDelivered: the task has delivered elsewhere, or may have, and was not cleared since.
+    :raises AlreadyDelivered: the task has delivered under another key, or may have, and ``resend`` does not name that.
     :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under the key.
     :raises InvalidDelivery: the key cannot be one.
     :raises NoMemoryTable: there is no database to keep the memory in.
@@ -72,23 +71,23 @@ def begin_delivery(
     key = "" if delivery_key is None else check_delivery_key(delivery_key)
     settings = client.settings
     scope = scope_of(settings.account, settings.transfer_api_key)
+    options["resend"] = resend
     own = Delivery(client, open_task_memory(context, facts), log, facts=facts, scope=scope, **options)
     own.begin()
     before, scope, question = own.memory.scope, msgspec.structs.replace(scope, delivery_key=key), own.memory.question
     was_here = (before.account, before.delivery_key) == (scope.account, key)
     if before.delivery_key and not was_here:
-        resend = resend or (bool(key) and key != before.delivery_key)  # another key is a wish to send again
-        left_open = _withdraw_key(client, context, log, before, scope, facts, resend=resend)
+        left_open = _withdraw_key(client, context, log, before, scope, facts, resend)
         question = left_open.or_wider(question) if left_open else question
     if not key:
         if question is not own.memory.question:
             own.keep(question=question)
         return own
     if not before.delivery_key:
-        own.withdraw(resend=True)
+        own.withdraw()
     own.draft.keep(Memory(facts.writer, scope, question=question))  # nothing of it can be sent any more
     row = _open_key(context, scope)
-    row.claim(_is_in_use(context))
+    row.claim(_is_in_use(context), resend)
     keyed_facts = TaskFacts(context, is_resumed=row.is_resumed, delivery_key=key)
     store = RowMemoryStore(row, expected=facts.newest_before if was_here else 0, task=keyed_facts.writer.task)
     keyed = Delivery(
@@ -97,7 +96,7 @@ def begin_delivery(
         log,
         facts=keyed_facts,
         scope=scope,
-        is_of_other_key=lambda transfer_id: any(map(_has_made, row.of_other_keys(transfer_id))),
+        is_of_other_key=lambda transfer_id: bool(row.of_other_keys(transfer_id)),
         **options,
     )
     if row.is_sent:
@@ -105,12 +104,6 @@ def begin_delivery(
     else:
         keyed.begin(question)
     return keyed
-
-
-def _has_made(row: MemoryRow) -> bool:
-    """Return whether what a row names was made under its key: a suspected transfer may be another's."""
-    memory = RowMemoryStore(row).read()
-    return memory is not None and memory.phase is not Phase.SUSPECTED
 
 
 def _is_in_use(context: Context) -> Callable[[TaskTry], bool]:
@@ -124,7 +117,7 @@ def _open_key(context: Context, scope: Scope) -> MemoryRow:
 
 
 def _withdraw_key(
-    client: Client, context: Context, log: Logger, then: Scope, now: Scope, facts: TaskFacts, *, resend: bool
+    client: Client, context: Context, log: Logger, then: Scope, now: Scope, facts: TaskFacts, resend: str
 ) -> Likeness | None:
     """Settle what this task has begun under another key, or in another account; return the question left open there.
 
@@ -134,14 +127,12 @@ def _withdraw_key(
     row.claim(_is_in_use(context))
     keyed_facts = TaskFacts(context, is_resumed=facts.is_resumed, delivery_key=then.delivery_key)
     store = RowMemoryStore(row, expected=1)
-    old = Delivery(client, store, log, facts=keyed_facts, scope=now)
+    old = Delivery(client, store, log, facts=keyed_facts, scope=now, resend=resend)
     if row.is_sent:
         old.draft.memory = store.read_sent()
-        if resend and was_cleared_since(old.memory, keyed_facts.writer):
-            return None
     else:
         old.begin()
-    old.withdraw(resend=resend)
+    old.withdraw()
     return old.memory.question
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from outbound_transfer.delivery.check import require_file_list
-from outbound_transfer.delivery.decision import SEARCHING, ById, Check, Evidence, Input, Intent, Phase, Search
-from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, intent_of, matches
+from outbound_transfer.delivery.decision import ById, Check, Evidence, Input, Phase, Resend, Search
+from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, matches
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.files.attached import holds_only
 from outbound_transfer.protocol import flows
@@ -37,6 +37,7 @@ class EvidenceCollector:
     """Gathers what one try knows.
 
     :param scope: where the connection leads.
+    :param resend: see :class:`.Delivery`.
     :param is_of_other_key: returns whether a transfer was delivered under another delivery key.
     :ivar transfer: the draft or the sent transfer, as the service showed it last; None before it is known.
     :ivar is_shared: other tasks fill and send the draft.
@@ -48,10 +49,11 @@ class EvidenceCollector:
         facts: TaskFacts,
         scope: Scope,
         observer: DeliveryObserver,
+        resend: str,
         is_of_other_key: Callable[[str], bool],
     ) -> None:
         self.client, self._facts, self._scope, self._observer = client, facts, scope, observer
-        self._is_of_other_key = is_of_other_key
+        self._resend, self._is_of_other_key = resend, is_of_other_key
         self.transfer: Transfer | None = None
         self.is_shared = self._may_be_elsewhere = False
         self._seen: Seen = Seen()
@@ -84,24 +86,30 @@ class EvidenceCollector:
         """Let everything be asked again."""
         self._seen_with = None
 
-    def gather(self, memory: Memory, order: Order | None, *, resend: bool) -> Evidence:
+    def gather(self, memory: Memory, order: Order | None) -> Evidence:
         """Return what is known now.
 
         :param order: None if nothing is to be delivered here.
         """
-        seen, arguments = self.seen_of(memory), order.arguments if order else {}
+        seen, compared = self.seen_of(memory), self._compare(memory, order)
+        # What other tasks fill is searched for by the one that sends it, as only then its files are known.
+        is_searched_here = order is not None and (not self.is_shared or self._cannot_be_searched(memory))
+        is_decided = memory.is_granted(self._resend) and not self._has_item_of_another(memory, compared)
         return Evidence(
             memory.phase,
-            self._compare(memory, order),
-            self.intent(memory, arguments, resend=resend),
+            compared,
+            memory.what_names(self._resend),
             seen.by_id,
-            # What other tasks fill is searched for by the one that sends it, as only then its files are known.
-            memory.question is not None and (not self.is_shared or self._cannot_be_searched(memory)),
+            memory.question is not None and is_searched_here and not is_decided,
             seen.search,
-            bool(memory.superseded),
             seen.is_outdated if order and order.is_outdated else Check.NO,
             seen.is_wanted,
         )
+
+    def _has_item_of_another(self, memory: Memory, compared: Input) -> bool:
+        """Return whether what ``resend`` names was another item: the list of a mapped task may have changed."""
+        is_resend = memory.what_names(self._resend) in (Resend.NAMED, Resend.GRANTED)
+        return is_resend and compared is Input.OTHER and self._facts.is_mapped
 
     def _compare(self, memory: Memory, order: Order | None) -> Input:
         if order is None:
@@ -114,16 +122,6 @@ class EvidenceCollector:
         if compared is Input.SAME and memory.phase is Phase.HANDED_ON and files:
             return Input.SAME if holds_only(files, memory.files, order.find()) else Input.OTHER
         return compared
-
-    def intent(self, memory: Memory, arguments: Any, *, resend: bool) -> Intent:
-        is_first_after_clear = resend and self._facts.is_first_after_clear
-        return intent_of(
-            memory, self._facts.writer, arguments, resend=resend, is_first_after_clear=is_first_after_clear
-        )
-
-    def is_resend(self, memory: Memory, order: Order) -> bool:
-        """Return whether what was prepared is sent whatever was sent before: the user has decided so."""
-        return self.gather(memory, order, resend=order.resend).intent not in SEARCHING
 
     def retrieve(self, memory: Memory) -> None:
         """Ask the service what became of the remembered draft."""
@@ -148,23 +146,32 @@ class EvidenceCollector:
     def search(self, memory: Memory, order: Order) -> None:
         """Ask the service whether it has sent the like."""
         assert memory.question is not None, "there is a question"
-        if self._cannot_be_searched(memory):
-            self.note(memory, search=Search.IMPOSSIBLE)
-            return
         first = frozenset(identity_of(order.first)[1]) if order.first else None
         wanted = SearchTarget(identity_of(order.new), {source.name: source.size for source in order.find()}, first)
-        known = {memory.draft_id, *(sent.draft_id for sent in memory.superseded)}
+        known = set(memory.superseded_ids())
+        if (
+            memory.what_names(self._resend) is not Resend.NAMED
+        ):  # otherwise, its own counts as well: it is to be the newest
+            known.add(memory.draft_id)
+        has_item = self._has_item_of_another(memory, self._compare(memory, order))
+        likeness = Likeness.EXACT if has_item and not memory.has_gap else memory.question
         found = find_like(
             self.client,
             self._facts,
             self._scope.account,
             wanted,
-            memory.question,
+            likeness,
             unlike=self._unlike,
             known=known | ({order.first.id} if order.first else set()),
+            resend=self._resend,
             is_of_other_key=self._is_of_other_key,
         )
-        self.note(memory, search=Search.FOUND if found else Search.NONE, found=found)
+        if found and found.id == self._resend:  # the user has seen the newest
+            self.note(memory, search=Search.NONE)
+        elif self._cannot_be_searched(memory) and self._resend != memory.scope.account:
+            self.note(memory, search=Search.IMPOSSIBLE)
+        else:
+            self.note(memory, search=Search.FOUND if found else Search.NONE, found=found)
 
     def _cannot_be_searched(self, memory: Memory) -> bool:
         """Return whether others may have sent this where the connection does not lead any more."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from outbound_transfer.delivery.decision import Action, Input, Intent, Phase
+from outbound_transfer.delivery.decision import Action, Input, Phase, Resend
 from outbound_transfer.files.attached import AttachedFile
 from outbound_transfer.protocol.models import NewRecipient, NewTransfer
 
@@ -95,16 +95,6 @@ class InputDigests(msgspec.Struct, frozen=True):
         return Input.SAME if any(hidden) and matches(self.secrets, hidden, api_key) else Input.OTHER
 
 
-class Superseded(msgspec.Struct, frozen=True):
-    """What was sent before a resend that was granted."""
-
-    draft_id: str
-    identity: str
-    input: InputDigests | None
-    scope: Scope
-    files: dict[str, AttachedFile] = {}
-
-
 class Memory(msgspec.Struct, frozen=True):
     """What is remembered of one delivery.
 
@@ -113,8 +103,8 @@ class Memory(msgspec.Struct, frozen=True):
     :ivar input: what it was made from; None before there is a draft.
     :ivar scope: where it was made; where the first try began if nothing was.
     :ivar files: what the draft holds, as its last writer left it.
-    :ivar licence: digest of the clear and the input for which a resend was granted; "" if none was.
-    :ivar superseded: what was sent before, the last at the end.
+    :ivar resend: what the draft is made in place of; "" if it is no resend.
+    :ivar superseded: what was remembered of that; None if nothing was.
     :ivar question: how alike a sent transfer must be to stop the delivery; None if nobody else can have sent it. Every
         later try inherits it.
     """
@@ -126,8 +116,8 @@ class Memory(msgspec.Struct, frozen=True):
     identity: str = ""
     input: InputDigests | None = None
     files: dict[str, AttachedFile] = {}
-    licence: str = ""
-    superseded: tuple[Superseded, ...] = ()
+    resend: str = ""
+    superseded: Memory | None = None
     question: Likeness | None = None
 
     def continued(self, writer: Writer, question: Likeness | None, *, is_complete: bool) -> Memory:
@@ -149,69 +139,50 @@ class Memory(msgspec.Struct, frozen=True):
         """
         changes: dict[str, Any] = {}
         match action:
-            case Action.CREATE | Action.RESUME:
+            case Action.CREATE:
+                changes = {"phase": Phase.DRAFT, "files": {}, "superseded": self if self.draft_id else self.superseded}
+            case Action.RESUME:
                 changes = {"phase": Phase.DRAFT}
             case Action.SEND:
-                changes = {"phase": Phase.SENDING}
+                changes = {"writer": writer, "phase": Phase.SENDING}
             case Action.DISCARD | Action.FORGET:
-                changes = {**_NOTHING, "writer": self._acting_on_no_clear(writer)}
-            case Action.SUPERSEDE:
-                sent = Superseded(self.draft_id, self.identity, self.input, self.scope, self.files)
-                changes = {
-                    **_NOTHING,
-                    "superseded": (*self.superseded, *([sent] if sent.draft_id else ())),
-                }
+                changes = {"phase": Phase.EMPTY, "draft_id": "", "identity": "", "files": {}}
             case Action.REVERT:
-                *earlier, sent = self.superseded
-                changes = {
-                    **msgspec.structs.asdict(sent),
-                    "phase": Phase.SENDING,
-                    "superseded": tuple(earlier),
-                    "writer": self._acting_on_no_clear(writer),
-                }
-        return msgspec.structs.replace(self, **{"writer": writer, **changes, **known})
+                earlier = self.superseded or Memory(self.writer, self.scope, input=self.input)
+                clears = self.writer.clears if self.has_gap else earlier.writer.clears
+                then = msgspec.structs.replace(earlier.writer, try_number=writer.try_number, clears=clears)
+                return msgspec.structs.replace(earlier, writer=then, question=self.question)
+        return msgspec.structs.replace(self, **{**changes, **known})
 
-    def _acting_on_no_clear(self, writer: Writer) -> Writer:
-        return msgspec.structs.replace(writer, clears=self.writer.clears)
+    @property
+    def has_gap(self) -> bool:
+        """Whether a try has begun of which nothing is remembered, so that it may have sent. Until the next send."""
+        return self.writer.clears[1] == UNKNOWN_CLEAR
 
+    def what_names(self, resend: str) -> Resend:
+        """Return what ``resend`` names, as a user has set it; "" if it is not set."""
+        if resend and resend == self.resend:
+            return Resend.GRANTED
+        if resend and (resend == self.draft_id or self.has_gap):  # it may name what a lost try has sent
+            return Resend.NAMED
+        return Resend.WITHDRAWN if self.resend else Resend.NONE
 
-_NOTHING: Final[dict[str, Any]] = {"phase": Phase.EMPTY, "draft_id": "", "identity": "", "files": {}}
+    def is_granted(self, resend: str) -> bool:
+        """Return whether this is a resend that nobody is asked about, as no lost try can have made it already."""
+        return self.what_names(resend) in (Resend.GRANTED, Resend.NAMED) and not self.has_gap
 
-
-def intent_of(memory: Memory, writer: Writer, arguments: Any, *, resend: bool, is_first_after_clear: bool) -> Intent:
-    """Return whether the user wants a second send.
-
-    :param writer: the try that decides.
-    :param arguments: what :func:`arguments_of` returns.
-    :param is_first_after_clear: whether Airflow says that this is the first try after a clear; it decides where the
-        memory is about nothing that was sent.
-    """
-    if not resend:
-        return Intent.NORMAL
-    if matches(memory.licence, licence_of(writer, arguments)):
-        return Intent.LICENSED
-    was_cleared = was_cleared_since(memory, writer)
-    if was_cleared is None:
-        return Intent.RESEND if memory.phase is Phase.EMPTY and is_first_after_clear else Intent.UNSURE
-    return Intent.RESEND if was_cleared else Intent.NORMAL
+    def superseded_ids(self) -> tuple[str, ...]:
+        """Return the ids of what was sent, or may have been, before: the first one first."""
+        return (*self.superseded.superseded_ids(), self.superseded.draft_id) if self.superseded else ()
 
 
-def was_cleared_since(memory: Memory, writer: Writer) -> bool | None:
-    """Return whether the task was cleared since its last action; None if it is unknown which task of the run was.
+def may_be_cleared_since(memory: Memory, writer: Writer) -> bool:
+    """Return whether the task was cleared since it has sent, or whether that is not known.
 
     Taking over another task's delivery counts as a clear: it is a new request.
     """
-    if memory.writer.task != writer.task:
-        return True
-    (max_tries, clear_number), (max_tries_then, clear_number_then) = writer.clears, memory.writer.clears
-    if max_tries != max_tries_then:
-        return True
-    return False if clear_number == clear_number_then else None
-
-
-def licence_of(writer: Writer, arguments: Any) -> Any:
-    """Return what a licence to resend is a digest of: the clear, and what the task was asked to deliver then."""
-    return [list(writer.clears), arguments]
+    then = memory.writer
+    return memory.has_gap or (then.task, then.clears[0]) != (writer.task, writer.clears[0])
 
 
 def arguments_of(new: NewTransfer, files: Any) -> dict[str, Any]:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outbound_transfer.delivery.memory import arguments_of
-
 if TYPE_CHECKING:
     from outbound_transfer.files.sources import Source
     from outbound_transfer.protocol.models import NewTransfer, Transfer
@@ -20,7 +18,6 @@ class Order:
     :ivar files: the operator's argument, normalized.
     :ivar find_sources: finds the files; takes a list for the errors of those that are gone if they are only compared
         with what was sent. None if another task attaches them.
-    :ivar resend: send again what may be sent already, if the task was cleared since.
     :ivar is_outdated: checked right before each attempt at the send; None if nothing can change.
     :ivar first: the transfer that this delivers again; None if it is not a second delivery.
     """
@@ -28,17 +25,10 @@ class Order:
     new: NewTransfer
     files: Any = None
     find_sources: Callable[..., Sequence[Source]] | None = None
-    resend: bool = False
     is_outdated: Callable[[], bool] | None = None
     first: Transfer | None = None
 
     _found: Sequence[Source] | None = None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What a resend is granted for: of a second delivery, to whoever has not picked up by then."""
-        arguments = arguments_of(self.new, self.files)
-        return {**arguments, "recipients": None} if self.first else arguments
 
     def find(self) -> Sequence[Source]:
         """Return the files, which are found once."""

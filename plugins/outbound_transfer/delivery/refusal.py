@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.delivery.memory import Scope
 from outbound_transfer.protocol.errors import AlreadyDelivered
-
-_GIVE_KEY: Final = "give it another delivery_key."
-_RESEND: Final = "set resend=True and clear the task"
 
 
 def refusal(
@@ -30,7 +25,6 @@ def refusal(
             differences=differences or "another delivery_key",
             then=then.account,
             now=now.account,
-            resend=_GIVE_KEY if delivery_key else f"{_RESEND}.",
-            new_delivery=_GIVE_KEY if delivery_key else f"trigger a new DAG run, or {_RESEND}.",
+            another="give it another delivery_key" if delivery_key else "trigger a new DAG run",
         )
     )

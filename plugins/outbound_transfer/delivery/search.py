@@ -55,17 +55,21 @@ def find_like(
     *,
     unlike: UnlikeTransfers,
     known: Collection[str] = (),
+    resend: str = "",
     is_of_other_key: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
 ) -> Transfer | None:
     """Find a sent transfer that may be this delivery.
 
     :param unlike: of the try's searches before.
     :param known: ids of transfers that are not: its own draft, and what it has superseded.
+    :param resend: what the user wants to be sent once more; "" if there is nothing. It is returned if it is the newest.
     :param is_of_other_key: whether a transfer was delivered under another delivery key.
     :raises MalformedResponse: the listing does not show what was sent.
     """
 
     def is_other(row: Transfer | UnreadableRow) -> bool:
+        if row.id == resend:
+            return isinstance(row, UnreadableRow)
         if row.id in known or is_of_other_key(row.id):
             return True
         if facts.delivery_key:

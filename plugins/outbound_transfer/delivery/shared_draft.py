@@ -44,8 +44,9 @@ class Made(msgspec.Struct, frozen=True):
 
     :ivar identity: digest of the subject and the recipients; "" if it is not known.
     :ivar question: how alike a sent transfer must be to stop the send; None if nobody else can have sent it.
-    :ivar is_resend: whether nobody is asked, as the user wants it sent whatever was sent before.
-    :ivar superseded: ids of what was sent before a resend.
+    :ivar superseded: ids of what was sent, or may have been, before the resend that this is; none if it is none.
+    :ivar resend: what the user wants to be sent once more; "" if there is nothing.
+    :ivar is_granted: whether it is made in place of that, and nobody is asked.
     :ivar delivery_key: under which other runs may have made it.
     :ivar made_by: the task instance that has made it.
     :ivar files: digests (SHA-256, in hexadecimal) of what was attached, by name.
@@ -60,20 +61,22 @@ class Made(msgspec.Struct, frozen=True):
     delivery_key: str = ""
     is_rehearsal: bool = False
     made_by: str = ""
-    is_resend: bool = False
+    resend: str = ""
+    is_granted: bool = False
     files: dict[str, str] = {}
 
     @classmethod
-    def of(cls, memory: Memory, *, is_resend: bool = False, is_rehearsal: bool = False) -> Made:
+    def of(cls, memory: Memory, *, resend: str = "", is_rehearsal: bool = False) -> Made:
         return cls(
             memory.draft_id,
             memory.scope.account,
             memory.identity,
-            None if is_resend else memory.question,
-            tuple(one.draft_id for one in memory.superseded),
+            None if memory.is_granted(resend) else memory.question,
+            memory.superseded_ids(),
             memory.scope.delivery_key,
             is_rehearsal=is_rehearsal,
-            is_resend=is_resend,
+            resend=resend,
+            is_granted=memory.is_granted(resend),
             files={name: file.sha256 for name, file in memory.files.items()},
         )
 
@@ -112,7 +115,7 @@ class SharedDraft:
         self.made = next((one for one in made if one.identity), made[0] if made else Made(transfer_id, self.account))
         self._unlike = UnlikeTransfers()
         self._draft: Transfer | None = None
-        self._can_move = facts.is_mapped and not self.made.is_resend
+        self._can_move = facts.is_mapped and not self.made.is_granted
         #: Whether another index may have sent this one's item since its draft was made.
         self._may_have_moved = self._can_move and (facts.is_resumed or not facts.is_first_of_all)
         self.may_be_sent, self.has_sent = facts.writer.try_number > 1 or facts.is_resumed, False
@@ -240,8 +243,19 @@ class SharedDraft:
 
     def _fail_if_like_was_sent(self, draft: Transfer, likeness: Likeness) -> None:
         wanted = SearchTarget(identity_of(draft), {file.name: file.size for file in draft.files or ()})
-        known = {draft.id, *self.made.superseded}
-        found = find_like(self.client, self.facts, self.account, wanted, likeness, unlike=self._unlike, known=known)
-        if found:
-            how = "set resend=True of the task that creates the draft, and clear it and those after it."
-            raise AlreadyDelivered(Reason.MAY_BE_SENT.value.format(transfer_id=found.id, resend=how))
+        known = {draft.id, *self.made.superseded} - {self.made.resend}
+        found = find_like(
+            self.client,
+            self.facts,
+            self.account,
+            wanted,
+            likeness,
+            unlike=self._unlike,
+            known=known,
+            resend=self.made.resend,
+        )
+        if found and found.id != self.made.resend:
+            raise AlreadyDelivered(
+                f"{Reason.MAY_BE_SENT.value.format(transfer_id=found.id)} This is about the task that creates the "
+                "draft: clear it and those after it."
+            )

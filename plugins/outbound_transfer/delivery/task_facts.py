@@ -66,13 +66,6 @@ class TaskFacts:
         return self.writer.try_number - (not self.is_resumed)
 
     @property
-    def is_first_after_clear(self) -> bool:
-        """Whether this is the first try after a clear, judged by its number: a clear sets ``max_tries``."""
-        max_tries, clear_number = self.writer.clears
-        retries, number = int(self._context["ti"].task.retries or 0), self.writer.try_number
-        return clear_number > 0 and number > 1 and max_tries - (number - 1) == retries and not self.is_resumed
-
-    @property
     def missing_memory(self) -> Likeness:
         """How alike a transfer must be if a try has begun of which nothing is remembered."""
         # The items of a mapped task, and the deliveries of keys, may have files and recipients in common on purpose.

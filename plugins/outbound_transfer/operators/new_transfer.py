@@ -13,7 +13,7 @@ from outbound_transfer.operators.transfer_task import TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.protocol.wording import pluralize
-from outbound_transfer.tasks.arguments import to_flag, to_repeatable
+from outbound_transfer.tasks.arguments import to_repeatable, to_resend
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class NewTransferOperator(TransferTaskOperator):
         security: str | None = None,
         security_question: str | None = None,
         security_answer: str | None = None,
-        resend: bool | str = False,
+        resend: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -78,7 +78,7 @@ class NewTransferOperator(TransferTaskOperator):
         self.resend = resend
         self._check_known_transfer()
         if self.is_known("resend"):
-            to_flag(resend, "resend")
+            to_resend(resend)
 
     def _check_known_transfer(self) -> None:
         """Validate what is known when the DAG is parsed, as the task will; the rest is taken to be right.
@@ -133,7 +133,7 @@ class NewTransferOperator(TransferTaskOperator):
         self.log.info("The query for the recipients returned %s", pluralize(len(rows), "row"))
         if not rows:
             reason = "The query for the recipients returned no row: nothing is delivered"
-            if query.on_empty == "skip" and not delivery.may_be_sent(resend=to_flag(self.resend, "resend")):
+            if query.on_empty == "skip" and not delivery.may_be_sent():
                 raise AirflowSkipException(reason)
             raise InvalidDelivery(reason)
         self.recipients = mask_phones(rows)

@@ -18,7 +18,6 @@ from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import CANCELED, as_recipient_list, to_epoch
 from outbound_transfer.protocol.recipients import mask_digits, parse_text
-from outbound_transfer.tasks.arguments import to_flag
 from outbound_transfer.tasks.masking import mask_phones, unmask
 
 if TYPE_CHECKING:
@@ -190,7 +189,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
         self._picked_up |= _normalized(first.picked_up)
-        if delivery.may_be_sent(resend=to_flag(self.resend, "resend")):
+        if delivery.may_be_sent():
             selected = [addresses[position] for position in selection.positions] if selection else []
             # Otherwise the search for what an earlier try may have sent is for any of the first transfer's recipients.
             is_current = first.status != CANCELED and self._picked_up.isdisjoint(selected)
@@ -199,9 +198,10 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             if sent_id := delivery.possibly_sent_id:
                 raise AlreadyDelivered(
                     f"Transfer {sent_id} was sent, or may have been, and is not the second delivery of transfer "
-                    f"{first.id}, or not known to be. Nothing is sent. {_how_to_deliver(delivery)}"
+                    f"{first.id}, or not known to be. Nothing is sent. To deliver that again, set resend={sent_id!r} "
+                    "and clear the task."
                 )
-            if not selected:
+            if not selected and delivery.resend != first.id:
                 _fail_if_picked_up_since(delivery.facts.earliest_send(), first)
         _check_deliverable(first)
         outstanding = _normalized(first.not_picked_up) - self._picked_up
@@ -320,11 +320,6 @@ def _names_of_content(kind: type) -> set[str]:
     return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _OWN_ARGUMENTS
 
 
-def _how_to_deliver(delivery: Delivery) -> str:
-    key = delivery.facts.delivery_key
-    return "Give it another delivery_key." if key else "To deliver it again, set resend=True and clear the task."
-
-
 def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
     """Check that who is left now is who was left for every earlier try of the run, whatever it has stored.
 
@@ -336,7 +331,7 @@ def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
         raise AlreadyDelivered(
             f"Transfer {first.id} was picked up by somebody since this run began, and the task's state store lacks to "
             "whom an earlier attempt delivered it again, or may have. Nothing is sent. To deliver it to those who are "
-            "left, set resend=True and clear the task."
+            f"left, set resend={first.id!r} and clear the task."
         )
 
 

@@ -26,7 +26,7 @@ from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
-from outbound_transfer.tasks.arguments import to_flag, to_whole_number
+from outbound_transfer.tasks.arguments import to_resend, to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
 
@@ -69,8 +69,8 @@ class CreateTransferOperator(NewTransferOperator):
         option. An empty text is refused: what a template without a value gives is no choice of that option.
     :param security_question: only with ``security="question"``.
     :param security_answer: only with ``security="question"``; masked everywhere.
-    :param resend: create a new draft if the task is cleared after its transfer was sent: true or false, as a bool or as
-        text, which a template gives.
+    :param resend: the id of a transfer that this task has sent, or may have, as an error names it: once the task is
+        cleared, one more is sent in its place, whatever retries and clears follow. None, or an empty text, for none.
     :return: the transfer's id.
     """
 
@@ -80,12 +80,12 @@ class CreateTransferOperator(NewTransferOperator):
         from outbound_transfer.delivery.shared_draft import Made
 
         client = hook.get_conn()
-        delivery = begin_delivery(client, context, hook.log, facts=self.facts(context), observer=self.recorder)
+        facts, resend = self.facts(context), to_resend(self.resend)
+        delivery = begin_delivery(client, context, hook.log, resend=resend, facts=facts, observer=self.recorder)
         self.load_recipients(delivery)
-        order = Order(self.new_transfer(), resend=to_flag(self.resend, "resend"))
-        transfer = delivery.prepare(order, is_shared=True)
-        is_resend, is_rehearsal = delivery.is_resend(order), client.settings.rehearses
-        Made.of(delivery.memory, is_resend=is_resend, is_rehearsal=is_rehearsal).publish(context)
+        transfer = delivery.prepare(Order(self.new_transfer()), is_shared=True)
+        made = Made.of(delivery.memory, resend=resend, is_rehearsal=client.settings.rehearses)
+        made.publish(context)
         push_link(context, client.settings, transfer.id)
         return transfer.id
 
@@ -225,7 +225,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         so that a clear continues with it. By default the task removes it. A draft whose send is in doubt always stays.
     :param delivery_key: identifies the delivery, as ``job_id`` does BigQuery's jobs: under one key, one transfer of the
         account is sent, whatever DAG run, task or map index delivers it. Who comes later gets that transfer, or fails
-        if its input differs. By default a delivery is that of one task in one run. Without ``resend``.
+        if its input differs. By default a delivery is that of one task in one run.
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
     :param poke_interval: seconds between two polls of the transfer.
     :param timeout: how long to wait at most, in seconds or as a timedelta; by default until it finishes.
@@ -273,15 +273,9 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
                 to_seconds(getattr(self, name), name)
         if self.delivery_key is not None and self.is_known("delivery_key"):
             check_delivery_key(self.delivery_key)
-        if self.is_known("resend", "delivery_key"):
-            self._check_key_is_not_resent(resend=to_flag(self.resend, "resend"))
         for name, default in _OF_THE_WAIT.items():
             if not self.wait and getattr(self, name) != default:
                 raise InvalidDelivery(f"{name} needs wait=True: without it, the task ends with the send")
-
-    def _check_key_is_not_resent(self, *, resend: bool) -> None:
-        if self.delivery_key is not None and resend:
-            raise AirflowFailException("resend and delivery_key: a key is delivered once, so give it another key")
 
     def call_retry_policy(self) -> RetryPolicy:
         return _policy_with_slot_timeout(self.slot_timeout)
@@ -292,7 +286,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         client = hook.get_conn()
         self.announce(client, context)
         self._delivery = delivery = self.begin(client, context)
-        if delivery.has_made:  # Airflow has removed the XComs of the try that made it
+        if delivery.memory.draft_id:  # Airflow has removed the XComs of the try that made it
             self._publish(context, delivery)
         with (
             Spool() as spool,
@@ -313,14 +307,12 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         """Return the delivery, begun by this try."""
         from outbound_transfer.delivery.delivery_key import begin_delivery
 
-        resend = to_flag(self.resend, "resend")
-        self._check_key_is_not_resent(resend=resend)
         return begin_delivery(
             client,
             context,
             self.log,
             delivery_key=self.delivery_key,
-            resend=resend,
+            resend=to_resend(self.resend),
             facts=self.facts(context),
             observer=self.recorder,
             on_draft=lambda delivery: self._publish(context, delivery),
@@ -361,7 +353,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
                 self.check_sources(sources)
             return sources
 
-        return Order(new, files, find_sources, resend=to_flag(self.resend, "resend"))
+        return Order(new, files, find_sources)
 
     def check_sources(self, sources: Sequence[Source]) -> None:
         """Check the files before anything is created; here, any will do."""
@@ -395,7 +387,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         try:
             yield
         except AirflowSkipException as skip:
-            if delivery.may_be_sent(resend=to_flag(self.resend, "resend")):
+            if delivery.may_be_sent():
                 raise InvalidDelivery(
                     "The task cannot be skipped any more, as an earlier try has sent its delivery, or may have. What "
                     f"was to skip it: {skip or 'AirflowSkipException'}"

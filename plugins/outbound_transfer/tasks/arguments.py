@@ -44,15 +44,15 @@ def to_whole_number(value: int | str, argument: str, minimum: int = 1, *, expect
     return number
 
 
-def to_flag(value: Any, argument: str) -> bool:
-    """Convert an argument to a switch: a bool, or its text in any case, as a rendered template gives it.
+def to_resend(value: Any) -> str:
+    """Return the id of what is to be sent once more; "" if nothing is.
 
-    :param argument: its name in the error.
-    :raises AirflowFailException: it is anything else.
+    :raises AirflowFailException: it cannot be one, such as True.
     """
-    if isinstance(value, bool):
-        return value
-    flag = {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else None
-    if flag is None:
-        raise AirflowFailException(f"{argument} must be true or false, not {value!r:.100}")
-    return flag
+    if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
+        return ""
+    if isinstance(value, str) and value.strip().lower() not in ("true", "false"):
+        return value.strip()
+    raise AirflowFailException(
+        f"resend must be the id of the transfer to send once more, as the task's error names it, not {value!r:.100}"
+    )

@@ -182,11 +182,12 @@ class MemoryRow:
 
     # Claims.
 
-    def claim(self, is_active: Callable[[TaskTry], bool] = lambda _: True) -> None:
+    def claim(self, is_active: Callable[[TaskTry], bool] = lambda _: True, resend: str = "") -> None:
         """Make this try the owner of the row, unless a key's delivery was sent: then the row is only read.
 
         From now on, an earlier try of the task can neither read nor write.
 
+        :param resend: the id of what was sent, if it is to be sent once more; "" if it is not.
         :param is_active: returns whether Airflow runs the task of another try, or is going to; asked for a delivery key
             that another task owns.
         :raises DeliveryKeyInUse: another task that is active owns the key.
@@ -195,13 +196,13 @@ class MemoryRow:
         :raises UnsupportedWarehouse: the database cannot keep two owners apart.
         """
         with self._table.naming(f"Nothing was sent, as {self._key} cannot be claimed"):
-            self._claim(is_active)
+            self._claim(is_active, resend)
 
-    def _claim(self, is_active: Callable[[TaskTry], bool]) -> None:
+    def _claim(self, is_active: Callable[[TaskTry], bool], resend: str = "") -> None:
         self._table.ensure()
         for _ in range(_MAX_LOST_CLAIMS):
             row = self._read()
-            if row is not None and self._is_finished(row):
+            if row is not None and self._is_finished(row) and (not resend or row.transfer_id != resend):
                 self.is_sent = True
                 return
             if row is not None:
@@ -224,7 +225,7 @@ class MemoryRow:
         owner = row.owner
         if owner.task == self._try.task:
             self._try.check_newest(owner)
-        elif is_active(owner):
+        elif not self._is_finished(row) and is_active(owner):
             index = f"[{owner.map_index}]" if owner.map_index >= 0 else ""
             raise DeliveryKeyInUse(
                 f"Task {owner.dag_id}.{owner.task_id}{index} of run {owner.run_id} delivers under delivery key "
@@ -244,7 +245,11 @@ class MemoryRow:
         changes["claim_number"] = seen.claim_number + 1
         if not self._is_remembered(seen):
             changes |= {"transfer_id": None, "sent_at": None, "memory": json.dumps(self._first_values)}
-        condition = "[claim_number] = ? AND ([delivery_key] IS NULL OR [sent_at] IS NULL)"
+        condition = "[claim_number] = ?"
+        if self._is_finished(seen):  # it is to be sent once more
+            changes["sent_at"] = None
+        else:  # a key's delivery may have been sent meanwhile
+            condition += " AND ([delivery_key] IS NULL OR [sent_at] IS NULL)"
         with self._warehouse.transaction() as tx:
             return self._update(tx, changes, condition, (seen.claim_number,)) == 1
 

@@ -72,7 +72,6 @@ def _reason_in_model(schedule: Schedule, number: int) -> str:
 def _reason_of(error: BaseException | None) -> str:
     """Return the name of the reason that an error gives."""
     for reason in Reason:
-        fixed, _, _ = reason.value.partition("{resend}")[0].partition("{new_delivery}")
-        if re.search(".*".join(map(re.escape, re.split(r"\{\w+\}", fixed))), str(error), re.DOTALL):
+        if re.search(".*".join(map(re.escape, re.split(r"\{[\w!]+\}", reason.value))), str(error), re.DOTALL):
             return reason.name
     return "an error"

@@ -21,8 +21,8 @@ from model.replay.comparison import Seen, find_differences
 from model.replay.processes import CONNECTION, Fate, Gate, LateCall, Process, gates
 from model.replay.sample import Schedule, Step
 from model.replay.service import Service, make_late_call
-from model.replay.tasks import CONTENTS, Instance, ProcessTaskInstance, Tasks
-from model.world import MEMORIES, scope
+from model.replay.tasks import CONTENTS, RETRIES, Instance, ProcessTaskInstance, Tasks
+from model.world import CONNECTIONS, MEMORIES, scope
 from model.world import Process as ModelProcess
 from outbound_transfer.airflow_compat.names import AirflowFailException, TaskDeferred, timezone
 from outbound_transfer.airflow_compat.task_try import StaleTry
@@ -39,7 +39,7 @@ from support.tasks import ProcessCrashed, SimulatedClock
 #: Where a real process stops before what the model's does next.
 GATES: Final = {
     **dict.fromkeys(("begin", "ATTACH"), Gate.BEGIN),
-    **dict.fromkeys(("BEGUN", "DISCARDED", "HEARD", "SUSPECT", "FORGET", "SUPERSEDE", "REVERT", "RESUME"), Gate.WRITE),
+    **dict.fromkeys(("BEGUN", "DISCARDED", "HEARD", "FORGET", "REVERT", "RESUME"), Gate.WRITE),
     **dict.fromkeys(("WITHDRAW", "ANNOUNCE", "PLAN", "ATTACHED"), Gate.WRITE),
     **dict.fromkeys(("CLAIM_OLD", "CLAIM_KEY"), Gate.CLAIM),
     **dict.fromkeys(("RETRIEVE", "ATTACH_READ", "READ"), Gate.READ),
@@ -173,11 +173,11 @@ class Replay:
                 instance,
                 context.item,
                 context.key,
-                is_resend=context.is_resend,
+                resend=self._real_resend(context.resend),
                 draft_id=draft_id,
             ),
             self._clock,
-            instance.retries,
+            RETRIES,
             try_number=instance.try_number,
             start_date=self._began,
             store=instance.store,
@@ -204,6 +204,14 @@ class Replay:
         self.processes[step.event.who] = process
         process.start()
         self._note(step, process)
+
+    def _real_resend(self, named: str) -> str:
+        """Return what ``resend`` names in the model as the real service has it: a transfer, or an account."""
+        if not named or named.isdecimal():
+            return self.ids[int(named)][0] if named else ""
+        connection = next(name for name, each in CONNECTIONS.items() if each.account == named)
+        with self.service.client(connection) as client:
+            return client.settings.account
 
     def _upstream(self, number: int) -> dict[str, Any]:
         """Return the tasks that a task asks for XComs."""
@@ -305,7 +313,7 @@ class Replay:
         numbers = [int(each) for each in re.findall(r"task (\d+)", step.event.what)]
         self._clear_number += 1
         for number in numbers:
-            self.instances[number].clear(is_shown="lowered" not in step.event.what)
+            self.instances[number].clear()
 
     def clear_another(self, step: Step) -> None:
         self._clear_number += 1
@@ -464,7 +472,7 @@ def _gate(model: ModelProcess) -> Gate | None:
 
 def _is_unseen(model: ModelProcess, step: Step) -> bool:
     """Return whether what the model's process does is nothing that anybody sees."""
-    if _gate(model) is None or step.event.detail == "impossible":
+    if _gate(model) is None:
         return True
     here = scope(model.context.connection).account
     return model.next == "RETRIEVE" and MEMORIES[model.memory].scope.account != here
@@ -485,7 +493,7 @@ class _Clock(SimulatedClock):
 #: What lets each trouble happen.
 HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     **dict.fromkeys(("clear", "clear one", "clear an index"), Replay.clear),
-    **dict.fromkeys(("resend", "resend one", "resend with lowered retries"), Replay.clear),
+    **dict.fromkeys(("resend", "resend one"), Replay.clear),
     "resend for another": Replay.clear_another,
     "crash": Replay.crash,
     "crash in a call": Replay.crash_in_call,
@@ -507,7 +515,6 @@ HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     **dict.fromkeys(("early other account", "late other account"), Replay.keep),
     "twin": Replay.send_twin,
     **dict.fromkeys(("deleted transfer", "deleted before it was heard of"), Replay.hide),
-    "deleted once it is suspected": Replay.hide,
     "new name": Replay.rename,
     **dict.fromkeys(("pickup", "pickup after the check"), Replay.pick_up),
     "restored service": Replay.restore,

@@ -155,8 +155,6 @@ def _is_replayed(explorer: Explorer, step: Step) -> bool:
         return True
     if process.next == "RETRIEVE":
         return MEMORIES[process.memory].scope.account == scope(process.context.connection).account
-    if process.next == "SEARCH":
-        return not explorer.executor._cannot_search(process)
     return not (process.next == "DISCARD" and process.then)
 
 
@@ -179,4 +177,4 @@ def _goes_on(step: Step, process: Process) -> bool:
 
 
 #: Phases in which a try goes on with what an earlier one has chosen.
-_CHOSEN: Final = (Phase.HANDED_ON, Phase.SENDING, Phase.SUSPECTED)
+_CHOSEN: Final = (Phase.HANDED_ON, Phase.SENDING)

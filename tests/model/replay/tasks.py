@@ -39,7 +39,6 @@ class Instance:
     state: str = "new"
     try_number: int = 0
     max_tries: int = RETRIES
-    retries: int = RETRIES
     result: Any = None
     error: BaseException | None = None
     xcoms: dict[str, Any] = field(default_factory=dict)
@@ -49,12 +48,8 @@ class Instance:
     def state_name(self) -> str:
         return self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
 
-    def clear(self, *, is_shown: bool) -> None:
-        if is_shown:  # whatever they were lowered to before
-            self.retries = RETRIES
-            self.max_tries = self.try_number + self.retries
-        else:
-            self.retries = self.max_tries - self.try_number
+    def clear(self) -> None:
+        self.max_tries = self.try_number + RETRIES
         self.state = "queued"
 
     def delete(self) -> None:
@@ -123,13 +118,13 @@ class Tasks:
             "security_answer": f"the answer {item}",
         }
 
-    def operator(self, instance: Instance, item: str, key: str, *, is_resend: bool, draft_id: str) -> Any:
-        common = {"task_id": instance.task_id, "retries": instance.retries, "deferrable": self._is_deferrable}
+    def operator(self, instance: Instance, item: str, key: str, *, resend: str, draft_id: str) -> Any:
+        common = {"task_id": instance.task_id, "retries": RETRIES, "deferrable": self._is_deferrable}
         if instance.kind == "attach":
             return AttachFilesOperator(**common, transfer_id=draft_id, files=self.files(item), max_parallel_uploads=1)
         if instance.kind == "send":
             return SendTransferOperator(**common, transfer_id=draft_id)
-        new = {**self.new_transfer(item), "resend": is_resend and not key}
+        new = {**self.new_transfer(item), "resend": resend}
         if instance.kind == "create":
             return CreateTransferOperator(**common, **new)
         files = {"files": self.files(item), "max_parallel_uploads": 1}

@@ -24,6 +24,7 @@ from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory_store import TaskMemoryStore
 from outbound_transfer.delivery.shared_draft import SharedDraft
+from outbound_transfer.operators import transfer
 
 REPLAYED = [each for each in ALL if each.name not in NOT_REPLAYED]
 
@@ -104,8 +105,8 @@ def deciding(then: Action, *instead: Action, step: Step = Step.PREPARE) -> Calla
     return change
 
 
-def without(owner: type, method: str, returns: Any = None) -> Callable[[pytest.MonkeyPatch], None]:
-    """Return what takes a method out."""
+def without(owner: Any, method: str, returns: Any = None) -> Callable[[pytest.MonkeyPatch], None]:
+    """Return what takes a method or a function out."""
     return lambda monkeypatch: monkeypatch.setattr(owner, method, lambda *_, **__: returns)
 
 
@@ -114,7 +115,7 @@ def without(owner: type, method: str, returns: Any = None) -> Callable[[pytest.M
     [
         pytest.param(scenarios.ONE_TASK, deciding(Action.RESUME, Action.DISCARD), id="any draft is continued"),
         pytest.param(scenarios.ONE_TASK, deciding(Action.CREATE, Action.SEARCH), id="nobody is asked"),
-        pytest.param(scenarios.RESEND, deciding(Action.RETURN, Action.SUPERSEDE), id="a resend is ignored"),
+        pytest.param(scenarios.RESEND, without(transfer, "to_resend", ""), id="a resend is ignored"),
         pytest.param(
             scenarios.MAPPED, deciding(Action.SEND, Action.SEARCH, step=Step.SEND), id="nobody is asked before the send"
         ),

@@ -69,7 +69,7 @@ class LateRequests(RuleBasedStateMachine):
     elsewhere: Sandbox
     death: Any
     late: bool
-    resend: bool
+    named: defaultdict[str, set[str]]
     has_lost_a_record: bool
     has_forgotten: bool
     draft: str
@@ -128,7 +128,7 @@ class LateRequests(RuleBasedStateMachine):
         if plan.stops_at == WAIT:
             self.let_a_task_wait(why)
         if plan.task == "deliver":
-            self.deliver(resend=False)
+            self.deliver()
         else:
             self.deliver_mapped()
 
@@ -142,7 +142,7 @@ class LateRequests(RuleBasedStateMachine):
         if plan.task == "attach" and self.draft:
             self.attach()
         else:
-            self.deliver_in_steps(resend=False, trouble=None)
+            self.deliver_in_steps()
 
     def result_of(self, name: str, ti: FakeTaskInstance) -> tuple[Any, BaseException | None]:
         """Run a task to its end, perhaps but for the process of its first try."""
@@ -207,7 +207,7 @@ class LateRequests(RuleBasedStateMachine):
             is_shared = process.name == "send" and process.ti.state == "running"
             assert process.has_sent or is_shared, f"a try that Airflow has given up has sent {transfer_id}"
             self.judge_sent(process.name, transfer_id, process.versions)
-            if not (self.resend or self.has_lost_a_record or self.has_forgotten):
+            if not (self.named[process.name] or self.has_lost_a_record or self.has_forgotten):
                 self.own[id(process.ti)].append(transfer_id)
 
     def teardown(self) -> None:
@@ -232,7 +232,7 @@ class LateRequests(RuleBasedStateMachine):
         """
 
         def restore() -> None:
-            draft = self.draft if of_steps else self.remembered_draft()
+            draft = self.draft if of_steps else "".join(self.remembered([self.tasks["deliver"]]))
             is_read_again = self.tasks["deliver"].is_deferred or self.running == "send"
             if not draft or self.has_restored or (at_wait and not is_read_again):
                 return
@@ -246,11 +246,6 @@ class LateRequests(RuleBasedStateMachine):
             self.run.time.meanwhile = restore
         else:
             restore()
-
-    def remembered_draft(self) -> str:
-        values = self.tasks["deliver"].store.values
-        records = [self.tasks["deliver"].store.get(key) for key in values if "_try_" in key]
-        return records[-1]["draft_id"] if records else ""
 
     def draft_of_somebody_else(self) -> str:
         people = {"subject": "Theirs", "recipients": ["eve@example.com"]}

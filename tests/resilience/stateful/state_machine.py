@@ -8,8 +8,8 @@ cancels, drafts that grow too old, sending again on purpose, sends that wait for
 try, or whose last request arrives late (:mod:`.late_requests`). After every step the sandboxes' ledgers and stored
 bytes judge, never what a client believes:
 
-* each delivery is billed at most once, whatever its index, name and account, and once more in a run that was cleared in
-  order to send again; what such a run does not send, a later one may not send without being told so;
+* each delivery is billed at most once, whatever its index, name and account, and once more for each transfer of it that
+  ``resend`` has named, however often that was read;
 * what was sent is just the wanted sources' bytes, whole versions of each and never a mixture;
 * a task that succeeded has sent; one that failed has not sent itself, or its error names the transfer and says so;
 * where nothing is wrong any more and nothing is sent yet, a clear sends, whatever other runs of the DAG have sent.
@@ -21,9 +21,10 @@ import functools
 import hashlib
 import itertools
 import json
+import re
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -74,6 +75,16 @@ CONTENTS: dict[str, Callable[[bytes], bytes | None]] = {
 NO_CREDIT, NO_FILE, NO_SERVICE = "no credit", "no file", "no service"
 AWAY = {"away at the create": "/v1/transfers", "away at the send": "*/send"}
 troubles = st.sampled_from([None, None, None, None, NO_CREDIT, NO_FILE, NO_SERVICE, *AWAY])
+
+#: What a user sets ``resend`` to: what the last error names, or the task remembers; the newest transfer, or the one
+#: before; what is not the task's; nothing. None: it stays as it is.
+TOLD, NEWEST, OLDER, FOREIGN, UNKNOWN, TAKEN_AWAY = "told", "newest", "older", "somebody else's", "unknown", ""
+ids = st.sampled_from([*[None] * 6, TOLD, TOLD, NEWEST, NEWEST, NEWEST, OLDER, FOREIGN, UNKNOWN, TAKEN_AWAY])
+
+
+def kind_of(name: str) -> str:
+    """The kind of a delivery, of which the mapped task's items are one."""
+    return "item" if name.startswith("Item") else name
 
 
 class ClockWithCallback(SimulatedClock):
@@ -192,7 +203,11 @@ class DeliveryStateMachine(LateRequests):
         self.known = self.billed()
         self.death = CrashInjector()
         self.deferrable = deferrable
-        self.resend = False
+        #: By kind of delivery, what ``resend`` names now, and by task instance, what its last refusal has named.
+        self.resend = {"deliver": "", "send": "", "item": ""}
+        self.told: dict[int, str] = {}
+        #: By delivery, its transfers that ``resend`` has named while its task ran, or what may have been one.
+        self.named: defaultdict[str, set[str]] = defaultdict(set)
         #: The delivery in one task in other runs of the DAG, and whether this run's has lost a record.
         self.other_runs: list[FakeTaskInstance] = []
         self.has_lost_a_record = self.has_deleted_a_task = False
@@ -204,11 +219,11 @@ class DeliveryStateMachine(LateRequests):
         self.wanted = list(FILES)
 
         def one_task() -> FakeTaskInstance:
-            return self.task(lambda: self.delivery(operator_for(self.given), **self.input(), **self.wait))
+            return self.task(lambda: self.delivery("deliver", operator_for(self.given), **self.input(), **self.wait))
 
         self.tasks = {
             "deliver": one_task(),
-            "create": self.task(lambda: self.delivery(CreateTransferOperator)),
+            "create": self.task(lambda: self.delivery("send", CreateTransferOperator)),
             "attach": self.task(lambda: (AttachFilesOperator, {"transfer_id": self.draft, **self.attached_input()})),
             "send": self.task(lambda: (SendTransferOperator, {"transfer_id": self.draft})),
             "discard": self.task(lambda: (DiscardTransferOperator, {"transfer_id": self.draft})),
@@ -227,16 +242,12 @@ class DeliveryStateMachine(LateRequests):
         #: Clears of the mapped task's run, and an order that its list gets while an index is up for retry.
         self.clears = 0
         self.order_at_retry: list[int] | None = None
-        self.lowers_retries = False
         #: What ``create`` gave, and what of it ``attach`` has attached.
-        self.draft, self.is_draft_of_resend = "", False
+        self.draft = ""
         self.drafts: set[str] = set()
         self.attached: dict[str, set[str]] | None = None
-        #: By delivery: how often it may be billed, and what it has been billed for since that was last raised.
-        self.allowed = {"deliver": 1, "send": 1, **dict.fromkeys(self.items, 1)}
-        self.sent: dict[str, list[str]] = {name: [] for name in self.allowed}
-        #: All that each was billed for, and by task instance what it has sent and may not hide.
-        self.ever: defaultdict[str, set[str]] = defaultdict(set)
+        #: By delivery, what it was billed for, and by task instance what it has sent and may not hide.
+        self.sent: dict[str, list[str]] = {name: [] for name in ["deliver", "send", *self.items]}
         self.own: defaultdict[int, list[str]] = defaultdict(list)
         #: By file, the digests that it has had while the task ran.
         self.versions: dict[str, set[str]] = {}
@@ -253,8 +264,32 @@ class DeliveryStateMachine(LateRequests):
         """Of the delivery in steps: no operator attaches the results of queries."""
         return self.input() if self.given != "query" else as_paths([Path(file) for file in self.files()])
 
-    def delivery(self, operator: type, **arguments: Any) -> tuple[type, dict[str, Any]]:
-        return operator, {**DELIVERY, "subject": f"Report {self.number}", **arguments, "resend": self.resend}
+    def delivery(self, name: str, operator: type, **arguments: Any) -> tuple[type, dict[str, Any]]:
+        resend = self.resend[kind_of(name)]
+        if self.may_have_been(resend, name):
+            self.named[name].add(resend)
+        return operator, {**DELIVERY, "subject": f"Report {self.number}", **arguments, "resend": resend}
+
+    def may_have_been(self, transfer_id: str, name: str) -> bool:
+        """Whether it is a transfer of a delivery, or its like, or the task that delivers it remembers it as its own."""
+        like = ["deliver", "send"] if name in ("deliver", "send") else [name]
+        return any(transfer_id in self.sent[each] for each in like) or any(
+            transfer_id in value for ti in self.task_instances_of(name) for value in ti.store.values.values()
+        )
+
+    def task_instances_of(self, name: str) -> list[FakeTaskInstance]:
+        """:param name: of a delivery, or the kind."""
+        if name == "deliver":
+            return [self.tasks["deliver"], self.other_name]
+        if name == "send":
+            return [self.tasks["create"], self.tasks["send"]]
+        return self.indexes if name == "item" else self.indexes[self.items.index(name) :][:1]
+
+    @staticmethod
+    def remembered(tis: Iterable[FakeTaskInstance]) -> list[str]:
+        """The id that the newest record of each task instance names."""
+        newest = [[ti.store.get(key) for key in ti.store.values if "_try_" in key][-1:] for ti in tis]
+        return [record["draft_id"] for of_one in newest for record in of_one if record["draft_id"]]
 
     def item(self, number: int) -> str:
         """The subject of an item: schedules share an account, and what one has sent is not another's."""
@@ -280,16 +315,10 @@ class DeliveryStateMachine(LateRequests):
             self.trouble = None
             for sandbox in (self.sandbox, self.elsewhere):
                 sandbox.clear_faults()
-        if self.order_at_retry and all(map(self.has_begun, self.indexes[: len(self.items)])):
+        # The first try of an index asks nothing.
+        if self.order_at_retry and all(ti.try_number for ti in self.indexes[: len(self.items)]):
             order, self.order_at_retry = self.order_at_retry, None
             self.reorder(order)
-            for ti in self.indexes if self.lowers_retries else ():
-                ti.retries = RETRIES - 1
-
-    def has_begun(self, ti: FakeTaskInstance) -> bool:
-        """Whether an index has had its first try, of which nothing is asked: of all, or since a clear to send again."""
-        _, clears = self.last_items.get(ti.map_index, ("", -1))
-        return ti.try_number > 0 and (not self.resend or clears == self.clears)
 
     # What happens around the tasks.
 
@@ -373,9 +402,9 @@ class DeliveryStateMachine(LateRequests):
         """A new item of the mapped task, or one that it had, which moves those behind it."""
         if is_restored and self.removed:
             self.items.insert(at, self.removed.pop())
-        elif (item := self.item(len(self.items) + len(self.removed))) not in self.allowed:
+        elif (item := self.item(len(self.items) + len(self.removed))) not in self.sent:
             self.items.insert(at, item)
-            self.allowed[item], self.sent[item] = 1, []
+            self.sent[item] = []
 
     @precondition(lambda self: len(self.items) > 1)
     @rule(at=st.integers(0, 3))
@@ -412,22 +441,32 @@ class DeliveryStateMachine(LateRequests):
         self.sandbox.advance_clock(days * DAY)
         self.elsewhere.advance_clock(days * DAY)
 
+    def set_resend(self, kind: str, what: str | None) -> None:
+        """It stays as it is until it is set anew."""
+        sent, others = [], [*self.known]
+        for name, of_one in self.sent.items():
+            (sent if kind_of(name) == kind else others).extend(of_one)
+        tis = self.task_instances_of(kind)
+        told = [*(self.told[id(ti)] for ti in tis if id(ti) in self.told), *self.remembered(tis)]
+        seen = {TOLD: told, NEWEST: sent, OLDER: sent[:-1], FOREIGN: others, UNKNOWN: ["tr_unknown"], TAKEN_AWAY: [""]}
+        if what is not None and seen[what]:
+            self.counts[f"resend set: {what}"] += 1
+            self.resend[kind] = seen[what][-1]
+
     # The tasks: run for the first time, or cleared and run again, with their retries.
 
-    @rule(resend=st.sampled_from([False, False, False, True]), trouble=troubles)
-    def deliver(self, resend: bool, trouble: str | None = None) -> None:
+    @rule(trouble=troubles, resend=ids)
+    def deliver(self, trouble: str | None = None, resend: str | None = None) -> None:
         ti, other = self.tasks["deliver"], self.other_name
         ti.other_tasks, is_new_name = int(other.try_number > 0), not ti.try_number and other.try_number > 0
         ti.clear_number = max(ti.clear_number, other.clear_number) + (is_new_name and not self.is_queued_again)
         if not (place := self.where(ti)):
             return
-        self.permit("deliver", ti, resend=resend)
+        self.set_resend("deliver", resend)
         if ti.try_number:
             ti.clear()
         with self.connection_to(place, ti):
-            self.resend = resend
             result, error = self.go("deliver", ti, trouble)
-            self.resend = False
         if self.has_forgotten:
             self.own[id(ti)] = []
         self.judge("deliver", ti, result, error)
@@ -435,7 +474,8 @@ class DeliveryStateMachine(LateRequests):
     @rule()
     def deliver_in_another_run(self) -> None:
         """The like, in a run that is due before or at the time of this one."""
-        ti, name = self.task(lambda: self.delivery(operator_for(self.given), **self.input())), len(self.other_runs)
+        ti = self.task(lambda: self.delivery("deliver", operator_for(self.given), **self.input()))
+        name = len(self.other_runs)
         ti.run_id, ti.start_date = f"other run {name}", self.tasks["deliver"].start_date - timedelta(minutes=name)
         before = set(self.billed())
         self.run.result_of(ti)
@@ -447,12 +487,18 @@ class DeliveryStateMachine(LateRequests):
     @precondition(lambda self: not self.has_restored)
     @rule()
     def deliver_in_order(self) -> None:
-        """Nothing is in the way: what was not sent is sent."""
+        """Nothing is in the way: what was not sent is sent, and then sent once more in its place, and only once."""
         self.clear_the_way()
-        self.deliver(resend=False)
+        self.deliver()
         # Under another name, a task does not know what it made in other runs: a limit.
         is_renamed = self.other_name.try_number or self.tasks["deliver"].of_other_runs is not self.other_runs
-        assert self.ever["deliver"] or is_renamed, "the delivery is refused although nothing is wrong"
+        sent = self.sent["deliver"]
+        assert sent or is_renamed, "the delivery is refused although nothing is wrong"
+        if not is_renamed:
+            before = len(sent)
+            self.deliver(resend=NEWEST)
+            self.deliver()
+            assert len(sent) == before + 1, "resend is refused although nothing is wrong"
 
     @precondition(lambda self: not self.has_deleted_a_task)  # a task with a new name would not know of it: a limit
     @rule(is_queued_again=st.booleans(), trouble=troubles)
@@ -466,7 +512,7 @@ class DeliveryStateMachine(LateRequests):
             self.elsewhere.advance_clock(7200)
             now = datetime.fromisoformat(self.sandbox.advance_clock(7200))
             self.tasks["deliver"].restarted = self.other_name.restarted = now
-        self.deliver(resend=False, trouble=trouble)
+        self.deliver(trouble=trouble)
 
     @precondition(lambda self: not self.was_moved)
     @rule(forgets=st.booleans())
@@ -482,7 +528,7 @@ class DeliveryStateMachine(LateRequests):
                 ti.store.values.clear()
 
         self.wait, ti.at_trigger_failure = {"wait": True, "deferrable": True}, fail
-        self.deliver(resend=False)
+        self.deliver()
         self.wait, ti.at_trigger_failure = {}, None
 
     def clear_the_way(self) -> None:
@@ -491,30 +537,6 @@ class DeliveryStateMachine(LateRequests):
         self.death.at, self.run.time.meanwhile, self.plan = -1, None, None
         self.wake()
         self.make_room()
-
-    def permit(self, name: str, ti: FakeTaskInstance, *, resend: bool) -> None:
-        """A delivery may be sent where it was not before, or once more in a run of a task that is cleared for that."""
-        if resend and ti.try_number:
-            self.allowed[name], self.sent[name], self.own[id(ti)] = self.granted(name), [], []
-        else:
-            is_due = name == "send" and self.is_draft_of_resend and self.draft not in self.ever["send"]
-            self.allowed[name] = int(is_due or not self.ever[name])
-
-    def granted(self, name: str) -> int:
-        """How often a delivery may be sent that is to be sent again: what is on its way now was never sent."""
-        process = self.death.process
-        return 1 + bool(process and process.name == name and not self.ever[name])
-
-    def permit_items(self, *tis: FakeTaskInstance, resend: bool = False) -> None:
-        """The same, of all items: whichever index has one, it is sent once."""
-        for item in self.items:
-            if resend and any(ti.try_number for ti in tis):
-                self.allowed[item], self.sent[item] = self.granted(item), []
-            else:
-                self.allowed[item] = int(not self.ever[item])
-        for ti in tis:
-            if resend and ti.try_number:
-                self.own[id(ti)] = []
 
     def where(self, *tis: FakeTaskInstance) -> str | None:
         """Where the connection leads now, if each task remembers where it led; if not, it was never moved: without any
@@ -545,43 +567,40 @@ class DeliveryStateMachine(LateRequests):
     @rule(
         in_the_way=st.tuples(troubles, troubles, troubles),
         order=st.permutations(range(4)),
-        resend=st.sampled_from([False, False, False, True]),
-        lowers_retries=st.booleans(),
+        resend=ids,
     )
     def deliver_mapped(
-        self,
-        in_the_way: Sequence[str | None] = (),
-        order: list[int] | None = None,
-        resend: bool = False,
-        lowers_retries: bool = False,
+        self, in_the_way: Sequence[str | None] = (), order: list[int] | None = None, resend: str | None = None
     ) -> None:
         """Every index, for the first time or cleared, some in trouble.
 
         :param order: of the list at the first automatic retry.
-        :param lowers_retries: whether the DAG has fewer retries from then on.
         """
         self.clears += bool(self.indexes)
         tis = self.indexes_of_items()
         if not (place := self.where(*tis)):
             return
-        self.permit_items(*tis, resend=resend)
-        self.order_at_retry, self.resend = order, resend
-        self.lowers_retries = lowers_retries and not self.has_lost_a_record  # a limit, where nothing shows a retry
+        self.set_resend("item", resend)
+        self.order_at_retry = order
         with self.connection_to(place, *tis):
             for index, (ti, trouble) in enumerate(itertools.zip_longest(tis, in_the_way[: len(tis)])):
                 self.go_mapped(index, ti, trouble)
-        self.order_at_retry, self.resend = None, False
-        for ti in self.indexes:
-            ti.retries = RETRIES
+        self.order_at_retry = None
 
     @precondition(lambda self: self.indexes and not (self.was_moved or self.has_lost_a_record or self.late))
-    @rule()
-    def resend_mapped_in_order(self) -> None:
-        """Nothing is in the way, and no index is new at the second clear: every item is sent again."""
+    @rule(index=st.integers(0, 3))
+    def resend_mapped_in_order(self, index: int) -> None:
+        """Nothing is in the way: what an index has returned, or a refusal of it names, is sent once more, and once."""
         self.clear_the_way()
-        self.deliver_mapped(resend=True)
-        self.deliver_mapped(resend=True)
-        assert all(self.sent[item] for item in self.items), "a resend is refused although nothing is wrong"
+        self.deliver_mapped()
+        index %= len(self.items)
+        sent, ti = self.sent[self.items[index]], self.indexes[index]
+        before = len(sent)
+        for _ in range(4):  # a refusal may name another than the one before
+            if len(sent) == before:
+                self.resend["item"] = ti.result["id"] if ti.result else self.told[id(ti)]
+            self.deliver_mapped()
+        assert len(sent) == before + 1, "resend is refused although nothing is wrong"
 
     @rule(
         runs=st.lists(
@@ -617,7 +636,7 @@ class DeliveryStateMachine(LateRequests):
         """
         tis = self.indexes_of_items()
         one, two = [index for index in indexes if index < len(tis)][:2]
-        is_asked = at_wait and not self.ever[self.items[one]]  # after the wait, if nobody had sent it before
+        is_asked = at_wait and not self.sent[self.items[one]]  # after the wait, if nobody had sent it before
         if not (tis[one].try_number or self.clears or is_asked):
             return  # before its first try, an index of a run that was not cleared is not asked about: a limit
         if not (place := self.where(tis[one], tis[two])):
@@ -629,7 +648,6 @@ class DeliveryStateMachine(LateRequests):
             self.clears += bool(tis[two].try_number)
             results.append((self.items[two], *self.result_of_mapped(tis[two])))
 
-        self.permit_items(tis[one], tis[two])
         with self.connection_to(place, tis[one], tis[two]):
             self.clears += bool(tis[one].try_number)
             if at_wait:
@@ -673,7 +691,8 @@ class DeliveryStateMachine(LateRequests):
         return result, error
 
     def item_of(self, index: int) -> tuple[type, dict[str, Any]]:
-        return self.delivery(operator_for(self.given), **self.input(), subject=self.items[index])
+        item = self.items[index]
+        return self.delivery(item, operator_for(self.given), **self.input(), subject=item)
 
     @rule()
     def create(self) -> None:
@@ -683,7 +702,7 @@ class DeliveryStateMachine(LateRequests):
         self.clear("create")
         result, _ = self.go("create", self.tasks["create"])
         if result is not None and result != self.draft:
-            self.draft, self.attached, self.is_draft_of_resend = result, None, self.resend
+            self.draft, self.attached = result, None
             self.drafts.add(result)
         elif result is None and self.has_restored:
             self.draft = ""  # as the XComs that the others would get it from
@@ -691,7 +710,7 @@ class DeliveryStateMachine(LateRequests):
     @precondition(lambda self: self.draft)
     @rule()
     def attach(self) -> None:
-        was_sent = self.draft in self.ever["send"]
+        was_sent = self.draft in self.sent["send"]
         self.clear("attach")
         result, error = self.go("attach", self.tasks["attach"])
         if not was_sent:
@@ -706,20 +725,18 @@ class DeliveryStateMachine(LateRequests):
 
     def go_send(self, trouble: str | None = None) -> None:
         ti = self.tasks["send"]
-        self.permit("send", ti, resend=self.resend)
         self.clear("send")
         self.judge("send", ti, *self.go("send", ti, trouble))
 
-    @rule(resend=st.sampled_from([False, False, False, True]), trouble=troubles)
-    def deliver_in_steps(self, resend: bool, trouble: str | None) -> None:
+    @rule(trouble=troubles, resend=ids)
+    def deliver_in_steps(self, trouble: str | None = None, resend: str | None = None) -> None:
         """As a DAG does it: each task where the one before has succeeded."""
-        self.resend = resend
+        self.set_resend("send", resend)
         self.go_create()
         if self.draft:
             self.attach()
         if self.attached:
             self.go_send(trouble)
-        self.resend = False
 
     def clear(self, name: str) -> None:
         if self.tasks[name].try_number:
@@ -736,7 +753,7 @@ class DeliveryStateMachine(LateRequests):
         here, self.run.connection = self.run.connection, self.connections[ELSEWHERE if move else HERE]
         gone, error = self.go("discard", discard)
         self.run.connection = here
-        assert error or (gone is (self.draft not in self.ever["send"]) and not move)
+        assert error or (gone is (self.draft not in self.sent["send"]) and not move)
 
     def go(self, name: str, ti: FakeTaskInstance, trouble: str | None = None) -> tuple[Any, BaseException | None]:
         """Run a task to its end; the transfers that were billed meanwhile are judged."""
@@ -748,6 +765,8 @@ class DeliveryStateMachine(LateRequests):
         with mock.patch.object(client, "send", self.death.send), self.in_trouble(trouble):
             result, error = self.result_of(name, ti)
         ti.state = "failed" if error else "success"
+        if told := re.search(r"resend='(tr_\w+)'", str(error)):
+            self.told[id(ti)] = told[1]
         self.run.settle()
         self.make_room()
         self.count(name, error)
@@ -784,9 +803,8 @@ class DeliveryStateMachine(LateRequests):
 
     def count(self, name: str, error: BaseException | None) -> None:
         met = sum(row["state"] == "triggered" for row in self.sandbox.faults())
-        kind = "item" if name.startswith("Item") else name
         self.counts[f"given as {self.given}"] += 1
-        self.counts.update({f"{kind} {'failed' if error else 'succeeded'}": 1, "faults met": met})
+        self.counts.update({f"{kind_of(name)} {'failed' if error else 'succeeded'}": 1, "faults met": met})
 
     def see_versions(self) -> None:
         for path in self.harness.files:
@@ -813,9 +831,10 @@ class DeliveryStateMachine(LateRequests):
         assert (transfer_id in self.drafts) is (name == "send")
         assert self.billed().count(transfer_id) == 1
         self.sent[name].append(transfer_id)
-        self.ever[name].add(transfer_id)
-        self.allowed[name] -= 1
-        assert self.allowed[name] >= 0, f"{name} is billed too often: {self.sent[name]}"
+        named = self.named[name].intersection(self.billed())
+        assert len(self.sent[name]) <= 1 + len(named), (
+            f"{name} is billed too often: {self.sent[name]}, of which resend has named {named}"
+        )
         emailed = [row["recipient"] for row in self.rows("emailed") if row["transfer_id"] == transfer_id]
         assert sorted(emailed) == sorted(DELIVERY["recipients"])
         meant = self.attached if name == "send" else versions
@@ -836,15 +855,17 @@ class DeliveryStateMachine(LateRequests):
         """
         if error is None:
             assert result["id"] in set(self.billed()) - set(self.known), f"{result['id']} was not sent"
-            sent = self.ever[name] | self.ever.get(before, set())
+            sent = [*self.sent[name], *self.sent.get(before, ())]
             assert result["id"] in sent, f"{result['id']} is not what {name} has sent"
             assert (result["id"] in self.drafts) is (name == "send"), f"{result['id']} is the other delivery's"
             return
-        own = self.own[id(ti)]
+        own, resend = self.own[id(ti)], self.resend[kind_of(name)]
+        if resend in own:  # its user knows of it, and of those before it
+            own[:] = own[own.index(resend) + 1 :]
         # Who died says nothing, and who is shown a draft knows of no send.
         if own and not (isinstance(error, ProcessCrashed) or self.may_be_shown_as_draft):
             # An index of the mapped task may find what another has sent, and name that.
-            told = list(set().union(*self.ever.values())) if name.startswith("Item") else own[-1:]
+            told = list(itertools.chain(*self.sent.values())) if name.startswith("Item") else own[-1:]
             assert any(says_sent(error, each) for each in told), f"{name} sent {told}, and does not say so: {error!r}"
 
 

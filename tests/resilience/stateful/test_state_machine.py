@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.delivery import delivery, evidence, memory
+from outbound_transfer.delivery import evidence
+from outbound_transfer.delivery.decision import Resend
 from outbound_transfer.delivery.draft_writer import DraftWriter
+from outbound_transfer.delivery.memory import Memory
 from outbound_transfer.delivery.memory_store import TaskMemoryStore
 from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.operators.transfer import DeliverFilesOperator
@@ -20,7 +22,7 @@ from resilience.fault_matrix.matrix import Harness
 from resilience.fault_matrix.mutants import forgetting_the_draft, never_asking
 from resilience.stateful.late_requests import FULL, Plan
 from resilience.stateful.outliving import WAIT
-from resilience.stateful.state_machine import ELSEWHERE, DeliveryStateMachine, schedules
+from resilience.stateful.state_machine import ELSEWHERE, NEWEST, DeliveryStateMachine, schedules
 from support.inputs import INPUTS, stored_digests
 
 pytestmark = pytest.mark.slow
@@ -64,7 +66,7 @@ def test_a_planned_fault_is_met_and_a_planned_death_happens(begun: Callable[...,
     machine.counts.clear()
     machine.plan_fault("503", skip=1, times=2)
     machine.plan_death(at=4, after=False)
-    machine.deliver(resend=False)
+    machine.deliver()
     assert machine.counts == {"deliver succeeded": 1, "given as paths": 1, "faults met": 2, "deaths": 1}
 
 
@@ -80,7 +82,7 @@ def test_what_changes_between_tries_is_sent_as_the_last_one_found_it(begun: Any,
         machine.see_versions()
 
     ti.before_retry = change_source
-    machine.deliver(resend=False, trouble="away at the send")
+    machine.deliver(trouble="away at the send")
 
     (transfer_id,) = machine.sent["deliver"]
     stored = stored_digests(machine.sandbox, transfer_id, machine.sandbox.transfer(transfer_id)["files"])
@@ -92,7 +94,7 @@ def test_the_machine_finds_an_id_that_is_stored_after_the_send(begun: Any, monke
     def die_after_the_send() -> None:
         machine = begun()
         machine.plan_death(at=4, after=True)
-        machine.deliver(resend=False)
+        machine.deliver()
 
     die_after_the_send()
     forgetting_the_draft(monkeypatch)
@@ -103,45 +105,47 @@ def test_the_machine_finds_an_id_that_is_stored_after_the_send(begun: Any, monke
 def test_the_machine_finds_a_second_delivery_after_a_clear(begun: Any, monkeypatch: Any) -> None:
     never_asking(monkeypatch)
     machine = begun()
-    machine.deliver(resend=False)
+    machine.deliver()
     with pytest.raises(AssertionError, match="billed too often"):
-        machine.deliver(resend=False)
+        machine.deliver()
+
+
+def test_the_machine_finds_an_id_that_is_taken_for_a_resend_again(begun: Any, monkeypatch: Any) -> None:
+    def leave_it_set() -> None:
+        machine = begun()
+        machine.deliver()
+        machine.deliver(resend=NEWEST)
+        machine.deliver()
+        assert len(machine.sent["deliver"]) == 2
+
+    leave_it_set()
+    monkeypatch.setattr(Memory, "what_names", lambda self, resend: Resend.NAMED if resend else Resend.NONE)
+    with pytest.raises(AssertionError, match="billed too often"):
+        leave_it_set()
 
 
 def test_the_machine_finds_a_resend_of_what_another_index_has_sent(begun: Any, monkeypatch: Any) -> None:
-    def resend_with_another_order_at_the_retry() -> None:
+    def name_what_the_last_index_has_sent() -> None:
         machine = begun()
         machine.deliver_mapped()
-        machine.deliver_mapped([None, "away at the send"], order=[1, 0], resend=True)
+        machine.deliver_mapped(resend=NEWEST)
+        assert [len(machine.sent[item]) for item in machine.items] == [1, 2]
 
-    resend_with_another_order_at_the_retry()
-    for module in (delivery, memory):  # a resend that was granted for one item is taken for that of another
-        monkeypatch.setattr(module, "licence_of", lambda writer, _: list(writer.clears))
+    name_what_the_last_index_has_sent()
+    monkeypatch.setattr(Memory, "what_names", lambda self, resend: Resend.NAMED if resend else Resend.NONE)
     with pytest.raises(AssertionError, match="billed too often"):
-        resend_with_another_order_at_the_retry()
-
-
-def test_the_machine_finds_a_retry_that_lowered_retries_pass_off_as_a_clear(begun: Any, monkeypatch: Any) -> None:
-    def resend_with_fewer_retries() -> None:
-        machine = begun()
-        machine.deliver_mapped()
-        machine.deliver_mapped([None, "away at the send"], order=[1, 0], resend=True, lowers_retries=True)
-
-    resend_with_fewer_retries()
-    monkeypatch.setattr(memory, "was_cleared_since", lambda *_: True)
-    with pytest.raises(AssertionError, match="billed too often"):
-        resend_with_fewer_retries()
+        name_what_the_last_index_has_sent()
 
 
 def test_the_machine_finds_a_number_that_is_not_taken_for_evidence(begun: Any, monkeypatch: Any) -> None:
     def lose_the_record_and_the_task_instance() -> None:
         machine = begun()
-        machine.deliver(resend=False, trouble="no service")
-        machine.deliver(resend=False)
+        machine.deliver(trouble="no service")
+        machine.deliver()
         machine.lose_newest_state(0)
         machine.delete_task_instance(0)
-        machine.deliver(resend=False)
-        machine.deliver(resend=False)
+        machine.deliver()
+        machine.deliver()
 
     lose_the_record_and_the_task_instance()
     get = TaskMemoryStore._get
@@ -151,12 +155,16 @@ def test_the_machine_finds_a_number_that_is_not_taken_for_evidence(begun: Any, m
 
 
 def test_the_machine_finds_a_refused_resend(begun: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(memory, "was_cleared_since", lambda *_: False)
-    machine = begun()
-    machine.deliver_mapped()
-    machine.reorder([1, 0])
-    with pytest.raises(AssertionError, match="a resend is refused although nothing is wrong"):
-        machine.resend_mapped_in_order()
+    def resend_in_order() -> None:
+        machine = begun()
+        machine.deliver_in_order()
+        machine.deliver_mapped()
+        machine.resend_mapped_in_order(0)
+
+    resend_in_order()
+    monkeypatch.setattr(Memory, "what_names", lambda *_: Resend.NONE)
+    with pytest.raises(AssertionError, match="resend is refused although nothing is wrong"):
+        resend_in_order()
 
 
 def test_the_machine_finds_old_bytes(begun: Any, monkeypatch: Any) -> None:
@@ -164,23 +172,23 @@ def test_the_machine_finds_old_bytes(begun: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(DeliverFilesOperator, "_is_final", lambda *_: False)  # the draft stays
     machine = begun()
     machine.plan_fault("401", skip=4, times=1)
-    machine.deliver(resend=False)
+    machine.deliver()
     machine.change_source(0, "rewritten")
     monkeypatch.setattr(evidence, "holds_only", lambda *_: True)
     with pytest.raises(AssertionError, match=r"a\.csv was sent with bytes"):
-        machine.deliver(resend=False)
+        machine.deliver()
 
 
 def test_the_machine_finds_a_success_that_sent_nothing(begun: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(DraftWriter, "send", lambda self, _: self.client.perform(get_transfer(self.memory.draft_id)))
     with pytest.raises(AssertionError, match="was not sent"):
-        begun().deliver(resend=False)
+        begun().deliver()
 
 
 def test_the_machine_finds_a_false_alarm(begun: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(TaskFacts, "was_made_by_another_run", lambda *_: False)
     machine = begun()
-    machine.deliver(resend=False, trouble="no file")
+    machine.deliver(trouble="no file")
     machine.deliver_in_another_run()
     machine.want_other_files([1, 0])
     with pytest.raises(AssertionError, match="refused although nothing is wrong"):
@@ -201,16 +209,16 @@ def give_up_a_try_that_waits(machine: DeliveryStateMachine) -> None:
     """B2: a user marks the task."""
     machine.outlive(Plan("deliver", WAIT), FULL)
     machine.wake()
-    machine.deliver(resend=False)
+    machine.deliver()
 
 
 def lose_the_record_of_a_send_that_arrives_late(machine: DeliveryStateMachine) -> None:
     """B7: it arrives in the second try after that of which nothing is known; the first has died."""
-    machine.deliver(resend=False, trouble="no service")
+    machine.deliver(trouble="no service")
     machine.outlive(Plan("deliver", "send"))
     machine.lose_newest_state(0)
     machine.plan_death(at=1, after=True)
-    machine.deliver(resend=False)
+    machine.deliver()
 
 
 def wait_with_a_removal_until_the_send_waits(machine: DeliveryStateMachine) -> None:
@@ -258,7 +266,7 @@ def die_at_an_upload_that_arrives_late(machine: DeliveryStateMachine) -> None:
     """C3, in one task: before the send of the next try, which does not want the file."""
     machine.outlive(Plan("deliver", "attach", steps=3, dies=True))
     machine.want_other_files([0, 1])
-    machine.deliver(resend=False)
+    machine.deliver()
 
 
 def attach_an_upload_that_arrives_late(machine: DeliveryStateMachine) -> None:
@@ -276,7 +284,7 @@ def move_the_connection_before_a_send_arrives(machine: DeliveryStateMachine) -> 
     """C4: from another account."""
     machine.outlive(Plan("deliver", "send", dies=True))
     machine.move_connection(ELSEWHERE)
-    machine.deliver(resend=False)
+    machine.deliver()
     machine.wake()
 
 
@@ -315,7 +323,7 @@ def restore_the_service_during_a_deferral(machine: DeliveryStateMachine) -> None
     """C5."""
     machine.let_a_task_wait(FULL)
     machine.restore_the_service(of_steps=False, at_wait=True)
-    machine.deliver(resend=False)
+    machine.deliver()
 
 
 @pytest.mark.parametrize(

@@ -17,22 +17,21 @@ VERSIONS = recorded_versions()
 CASES = {
     "first try": "first of all, has retries",
     "automatic retry": "",
-    "this task cleared": "first after clear, has retries",
-    "this task cleared before its retry": "first after clear, has retries",
+    "this task cleared": "has retries",
+    "this task cleared before its retry": "has retries",
     "another task cleared before the retry": "",
     "first try in a cleared run": "",
-    "cleared while it runs": "first after clear, has retries",
+    "cleared while it runs": "has retries",
     "run queued again before the retry": "",
     "run deleted and made again": "first of all, has retries",
 }
 
-#: Before Airflow 3.2, only the clear of a finished run is counted, so that this is not known.
+#: Before Airflow 3.2, only the clear of a finished run is counted.
 UNCOUNTED = ("this task cleared before its retry", "cleared while it runs")
 
 
 class Known(NamedTuple):
     is_first_of_all: bool
-    is_first_after_clear: bool
     has_retries: bool
 
 
@@ -45,9 +44,8 @@ def facts_of(version: str, case: str, task_id: str = "plain") -> TaskFacts:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_which_try_it_is(version: str, case: str) -> None:
     facts = facts_of(version, case, "late" if case == "first try in a cleared run" else "plain")
-    is_counted = case not in UNCOUNTED or not version.startswith(("3.0.", "3.1."))
-    assert Known(facts.is_first_of_all, facts.is_first_after_clear, facts.has_retries) == Known(
-        "first of all" in CASES[case], "first after clear" in CASES[case] and is_counted, "has retries" in CASES[case]
+    assert Known(facts.is_first_of_all, facts.has_retries) == Known(
+        "first of all" in CASES[case], "has retries" in CASES[case]
     )
 
 

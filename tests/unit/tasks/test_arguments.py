@@ -1,4 +1,4 @@
-"""Numbers and switches among the arguments of operators."""
+"""Numbers, and the id to send once more, among the arguments of operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
-from outbound_transfer.tasks.arguments import to_flag, to_whole_number
+from outbound_transfer.tasks.arguments import to_resend, to_whole_number
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 
 
@@ -34,15 +34,17 @@ def test_four_uploads_are_the_default_and_a_template_may_set_another() -> None:
     assert "max_parallel_uploads" in deliver.template_fields
 
 
-@pytest.mark.parametrize("value", [True, False, "true", "False", " TRUE "])
-def test_a_switch_may_be_text(value: Any) -> None:
-    assert to_flag(value, "resend") is (str(value).strip().lower() == "true")
+@pytest.mark.parametrize(
+    ("value", "resend"), [(None, ""), ("", ""), (" ", ""), ("None", ""), ("tr_1", "tr_1"), (" tr_1\n", "tr_1")]
+)
+def test_an_id_to_send_once_more_may_be_left_out(value: Any, resend: str) -> None:
+    assert to_resend(value) == resend
 
 
-@pytest.mark.parametrize("value", [None, 0, 1, "", "None", "yes", "1", [True]])
-def test_what_is_no_switch_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(AirflowFailException, match="resend must be true or false, not "):
-        to_flag(value, "resend")
+@pytest.mark.parametrize("value", [True, False, "true", " FALSE ", 0, 1, ["tr_1"], {"id": "tr_1"}])
+def test_what_is_no_id_to_send_once_more_is_refused(value: Any) -> None:
+    with pytest.raises(AirflowFailException, match="resend must be the id of the transfer to send once more, .* not "):
+        to_resend(value)
 
 
 @pytest.mark.parametrize(

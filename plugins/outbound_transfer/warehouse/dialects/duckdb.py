@@ -46,8 +46,8 @@ _OTHER_DATABASE: Final = re.compile(r"$|\w*:")
 LOCK_TIMEOUT: Final = 120.0
 
 #: Maximum seconds between two attempts to open a file that another process has open: of the first, and of later ones.
-_FIRST_PAUSE: Final = 0.02
-_MAX_PAUSE: Final = 0.5
+_FIRST_RETRY_DELAY: Final = 0.02
+_MAX_RETRY_DELAY: Final = 0.5
 
 #: Types of parameters by type of column; the others are the same. DuckDB casts text to timestamps and JSON.
 _PARAMETER_TYPES: Final = {"TIMESTAMP WITH TIME ZONE": "VARCHAR", "JSON": "VARCHAR", "BOOLEAN": "BIGINT"}
@@ -184,7 +184,7 @@ class DuckDbConnections:
         """
         timeout = LOCK_TIMEOUT if self._timeout is None else self._timeout
         deadline = time.monotonic() + timeout
-        pause = _FIRST_PAUSE
+        pause = _FIRST_RETRY_DELAY
         while True:
             try:
                 return self._connect()
@@ -198,7 +198,7 @@ class DuckDbConnections:
             # Random, so that two loops do not stay in step; and rarer, as the attempts of many processes take the
             # processor from the one that has the file.
             time.sleep(random.uniform(0.001, pause))  # noqa: S311
-            pause = min(2 * pause, _MAX_PAUSE)
+            pause = min(2 * pause, _MAX_RETRY_DELAY)
 
     def _connect(self) -> Any:
         if self._path is None:
