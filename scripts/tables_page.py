@@ -54,7 +54,7 @@ def updated_lake(page: str) -> str:
 
 def _field(field: pa.Field) -> str:
     type_ = "timestamp" if pa.types.is_timestamp(field.type) else f"{field.type}".replace("int64", "integer")
-    comment = field.metadata[b"comment"].decode()
+    comment = field.metadata[b"doc"].decode()
     return f"| `{field.name}` | {type_} | {'NULL allowed' if field.nullable else ''} | {comment} |"
 
 

@@ -87,7 +87,7 @@ def _operator(target: dict[str, Any]) -> Any:
         from outbound_transfer.lake.catalog import open_catalog
         from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
 
-        open_catalog("warehouse").catalog.create_namespace_if_not_exists("lake")
+        open_catalog("warehouse").create_namespace_if_not_exists("lake")
         return EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="warehouse", table="lake.events")
     from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 
@@ -100,8 +100,7 @@ def _destination(target: dict[str, Any]) -> Any:
         from outbound_transfer.lake.iceberg import IcebergEventDestination
 
         catalog = open_catalog("warehouse")
-        catalog.catalog.create_namespace_if_not_exists("lake")
-        # Many pages a minute: the 50 newest snapshots stay, as of an hour of the feed.
+        catalog.create_namespace_if_not_exists("lake")
         return IcebergEventDestination(catalog, "lake.events", "bench", keep_snapshots_for=timedelta(0))
     from airflow.sdk import BaseHook
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import subprocess
@@ -14,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.airflow_compat.names import AirflowFailException, redact
 from outbound_transfer.client import deferral
-from outbound_transfer.lake.catalog import hide_secrets, open_catalog
+from outbound_transfer.lake.catalog import open_catalog
 from outbound_transfer.transfers import feed_ingest
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
-from outbound_transfer.warehouse.errors import NotAnIcebergConnection, WarehouseBusy
+from outbound_transfer.warehouse.errors import NotAnIcebergConnection
 from support.iceberg import TABLE, Lake, connection_json, open_lake
 from support.object_storage import ACCESS_KEY, SECRET_KEY, Bucket, running_s3
 from support.tasks import FakeTaskInstance, SimulatedClock
@@ -58,15 +57,6 @@ def test_a_feed_of_two_pages_is_drained_without_a_worker_slot(task, sandbox, lak
     assert task(account="acme").run()["events"] == 0
 
 
-def test_a_page_that_is_refused_is_in_the_log_of_polls(task, sandbox, lake) -> None:
-    sandbox.new_event_key()
-    with pytest.raises(AirflowFailException, match="Check the API key"):
-        task().run()
-    (logged,) = lake.rows("lake.events_polls")
-    assert (logged["action"], logged["status"]) == ("poll", 401)
-    assert lake.rows() == []
-
-
 def test_a_run_with_events_emits_an_event_for_the_tables_asset(connection, sandbox, lake) -> None:
     emitted: list[Any] = []
 
@@ -83,14 +73,11 @@ def test_a_run_with_events_emits_an_event_for_the_tables_asset(connection, sandb
     assert emitted == [("x-outbound-transfer://lake/lake.events", 2)]
 
 
-def test_lineage_names_the_account_and_the_tables(connection, sandbox, lake) -> None:
+def test_lineage_names_the_account_and_the_table(connection, sandbox, lake) -> None:
     operator = EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE)
     lineage = operator.get_openlineage_facets_on_complete(None)
     assert [each.name for each in lineage.inputs] == ["events"]
-    assert [(each.namespace, each.name) for each in lineage.outputs] == [
-        ("iceberg://lake", "lake.events"),
-        ("iceberg://lake", "lake.events_polls"),
-    ]
+    assert [(each.namespace, each.name) for each in lineage.outputs] == [("iceberg://lake", "lake.events")]
 
 
 DRAIN = """
@@ -150,30 +137,6 @@ def test_without_pyiceberg_the_error_names_the_extra(monkeypatch, lake) -> None:
         open_catalog("lake")
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"type": "sql", "uri": "postgresql+psycopg2://ann:s3cr%40t-pass@localhost:1/none"},
-        {"type": "none-s3cr@t-pass", "s3.secret-access-key": "s3cr@t-pass"},
-    ],
-)
-def test_no_secret_of_a_connection_is_in_an_error(monkeypatch, extra: dict[str, str], caplog) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", "extra": extra}))
-    with pytest.raises(Exception, match=r".") as error:  # of whatever kind
-        open_catalog("lake")
-    for secret in ("s3cr@t-pass", "s3cr%40t-pass"):
-        assert secret not in f"{error.value!r} {error.value} {error.value.__cause__} {caplog.text}"
-
-
-def test_an_error_that_quotes_a_secret_is_raised_without_it() -> None:
-    secrets = ("a-long-secret-value",)
-    with pytest.raises(WarehouseBusy, match=r"OSError: refused: \*\*\*") as error, hide_secrets(secrets):
-        raise OSError("refused: a-long-secret-value")
-    assert error.value.__cause__ is None
-    with pytest.raises(OSError, match="refused"), hide_secrets(secrets):
-        raise OSError("refused")
-
-
 SECRET = "s3cr3t-token-value"
 
 
@@ -182,44 +145,22 @@ SECRET = "s3cr3t-token-value"
     [
         {"extra": {"token": f"{SECRET}\n"}},
         {"extra": {"header.Authorization": f"Bearer {SECRET}\n"}},
-        {"extra": {"header.X-Api-Key": f"{SECRET}\n"}},
         {"extra": {"auth": {"type": "custom", "impl": f"x.{SECRET}", "custom": {"password": SECRET}}}},
         {"host": f"http://127.0.0.1:9/x?api_key={SECRET}"},
+        {"extra": {"type": "none", "adls.connection_string": f"{SECRET} ok"}},
+        {"extra": {"type": "none", "s3.proxy-uri": f"http://ann:{SECRET}/x@localhost:1"}},
+        {"extra": {"type": "none", "more": [{"Credentials": {"number": SECRET}}]}},
     ],
 )
-def test_no_secret_of_a_catalog_is_in_an_error_however_it_is_quoted(monkeypatch, connection: dict[str, Any]) -> None:
+def test_a_secret_of_a_connection_is_masked_wherever_it_is(monkeypatch, connection: dict[str, Any]) -> None:
     value = {"conn_type": "iceberg", "host": "http://127.0.0.1:9", **connection}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(value))
     with pytest.raises(Exception, match=r".") as error:  # of whatever kind
         open_catalog("lake")
-    assert SECRET not in "".join(traceback.format_exception(error.value))
-    assert error.type is WarehouseBusy
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"adls.connection_string": f"AccountName=ann;AccountKey={SECRET}"},
-        {"s3.proxy-uri": f"http://ann:{SECRET}/x@localhost:1"},
-        {"oauth2-server-uri": f"http://localhost:1/token?key={SECRET}"},
-        {"more": [{"Credentials": {"number": SECRET}}]},
-    ],
-)
-def test_a_secret_of_a_connection_is_found_wherever_it_is(monkeypatch, tmp_path: Path, extra: dict[str, Any]) -> None:
-    extra |= json.loads(connection_json(tmp_path))["extra"]
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", "extra": extra}))
-    catalog = open_catalog("lake")
-    assert SECRET not in catalog.redact(f"refused: {SECRET}")
+    assert SECRET not in redact("".join(traceback.format_exception(error.value)))
+    assert SECRET not in redact(f"refused: {SECRET}")
     innocent = "refused: http://localhost:1/token, type sql"
-    assert catalog.redact(innocent) == innocent
-
-
-def test_an_error_is_raised_without_the_secret_of_its_cause_and_in_any_encoding() -> None:
-    with pytest.raises(WarehouseBusy, match="OSError: refused") as error, hide_secrets((SECRET,)):
-        raise OSError("refused") from ValueError(SECRET)
-    assert error.value.__cause__ is None
-    with pytest.raises(WarehouseBusy, match="withheld"), hide_secrets((SECRET,)):
-        raise OSError("refused: " + base64.b64encode(f"ann:{SECRET}".encode()).decode())
+    assert redact(innocent) == innocent
 
 
 @pytest.mark.slow
@@ -255,7 +196,7 @@ def s3_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_table_in_a_bucket(connection, sandbox, s3_lake) -> None:
-    catalog = open_catalog("lake").catalog
+    catalog = open_catalog("lake")
     catalog.create_namespace("lake")
     sandbox.add_events(5)
     operator = EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE)
@@ -297,8 +238,6 @@ def test_the_commands_inspect_and_repair_the_table(command, lake, capsys) -> Non
     assert lake.ids() == []
     command("rebuild-cursor", "--yes")
     assert "was 0 and is 0" in capsys.readouterr().out
-    command("replay-rejected")
-    assert "0 lines loaded, 0 left" in capsys.readouterr().out
 
 
 def test_a_cursor_that_is_none_is_repaired_by_command(command, lake, capsys) -> None:
@@ -306,7 +245,7 @@ def test_a_cursor_that_is_none_is_repaired_by_command(command, lake, capsys) -> 
     with pytest.raises(SystemExit, match="feed rebuild-cursor"):
         command("status")
     command("rebuild-cursor", "--yes")
-    assert "The cursor was not valid and is 3." in capsys.readouterr().out
+    assert "The cursor was not valid and is 0." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -255,22 +253,6 @@ def test_a_connection_that_is_not_sql(connection: str, sandbox: Sandbox, monkeyp
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "fs"}))
     with pytest.raises(AirflowFailException, match="connection 'warehouse' is not a SQL connection"):
         task(sandbox, sql="SELECT 1", file_name="a.csv").run()
-
-
-def test_a_locked_duckdb_file_says_what_to_do(
-    connection: str, sandbox: Sandbox, database_of: Callable[[str], QueryDatabase], tmp_path: Path
-) -> None:
-    database = database_of("duckdb")
-    database.create()
-    code = f"import duckdb; held = duckdb.connect({str(tmp_path / 'warehouse.duckdb')!r}); print('held'); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline()
-        try:
-            with pytest.raises(QueryFailed, match="Another process has the DuckDB file open"):
-                task(sandbox, sql="SELECT 1", file_name="a.csv").run()
-        finally:
-            holder.communicate("\n")
 
 
 NO_ROWS = "SELECT id FROM customers WHERE id > 9"

@@ -15,7 +15,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from outbound_transfer.lake.catalog import IcebergCatalog
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
 from outbound_transfer.protocol.events import Page
@@ -59,17 +58,17 @@ class Lake:
     catalog: Any
 
     def destination(self, account: str = "acme", catalog: Any = None, **options: Any) -> IcebergEventDestination:
-        return IcebergEventDestination(IcebergCatalog(catalog or self.catalog), TABLE, account, **options)
+        return IcebergEventDestination(catalog or self.catalog, TABLE, account, **options)
 
     def maintenance(self, account: str = "acme") -> IcebergFeedMaintenance:
         return IcebergFeedMaintenance(self.destination(account))
 
-    def table(self, name: str = TABLE) -> Table:
-        return self.catalog.load_table(name)
+    def table(self) -> Table:
+        return self.catalog.load_table(TABLE)
 
-    def rows(self, name: str = TABLE) -> list[dict[str, Any]]:
-        rows = self.table(name).scan().to_arrow().to_pylist()
-        return sorted(rows, key=lambda row: (row["cursor_from"], row.get("line_number", 0)))
+    def rows(self) -> list[dict[str, Any]]:
+        rows = self.table().scan().to_arrow().to_pylist()
+        return sorted(rows, key=lambda row: (row["cursor_from"], row["line_number"]))
 
     def ids(self, account: str = "acme") -> list[str]:
         return [row["event_id"] for row in self.rows() if row["event_id"] and row["account"] == account]

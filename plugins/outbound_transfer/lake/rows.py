@@ -16,8 +16,8 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def field(name: str, type_: pa.DataType, comment: str, *, null: bool = True) -> pa.Field:
-    """Return a column with its description."""
-    return pa.field(name, type_, nullable=null, metadata={"comment": comment})
+    """Return a column with its description, by the name that pyiceberg reads."""
+    return pa.field(name, type_, nullable=null, metadata={"doc": comment})
 
 
 #: What :data:`outbound_transfer.warehouse.tables.EVENTS` and ``REJECTED_LINES`` have in a SQL database.

@@ -119,23 +119,11 @@ def _worded_errors(connection: Connection, what: str, sql: str | None = None, pa
     except Exception as error:  # each driver has its own
         kind, text = describe_error(error)
         text = redact_parameters(text if sql is None else mask_values(text, sql), parameters, _secrets(connection))
-        advice = _LOCKED_ADVICE if _is_locked(error) else ""
         # Without its cause, whose text may quote a secret.
-        raise QueryFailed(f"connection '{connection.conn_id}' {what}: {kind} {text}{advice}") from None
+        raise QueryFailed(f"connection '{connection.conn_id}' {what}: {kind} {text}") from None
 
 
 def _secrets(connection: Connection) -> list[str]:
     fields = connection.extra_dejson.items()
     secrets = [value for name, value in fields if isinstance(value, str) and _SECRET_FIELD.search(name)]
     return [secret for secret in (connection.password, *secrets) if secret]
-
-
-_LOCKED_ADVICE: Final = (
-    ". Another process has the DuckDB file open, and only one may: run the query once that has closed it (give the "
-    "task retries, and both tasks one pool of one slot), or query a copy of the file"
-)
-
-
-def _is_locked(error: Exception) -> bool:
-    # DuckDB has no class for this error.
-    return type(error).__module__.lstrip("_").startswith("duckdb") and "lock on file" in str(error)

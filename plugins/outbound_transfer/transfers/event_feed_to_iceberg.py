@@ -21,8 +21,8 @@ class EventFeedToIcebergOperator(EventFeedOperator):
     """Load the event feed into an Iceberg table, from the stored cursor to the end, every page exactly once.
 
     Each page is one commit: its events, its rejected lines, and the cursor, which is a property of the table. The
-    table is created at first use, and its log of polls beside it (``<table>_polls``). To read the feed again from its
-    beginning: ``outbound-transfer feed reset --to 0``, which also deletes the rows.
+    table is created at first use. To read the feed again from its beginning: ``outbound-transfer feed reset --to 0``,
+    which also deletes the rows.
 
     A run that loaded events emits an asset event for the table
     (:func:`~outbound_transfer.assets.outbound_transfer.iceberg_asset`). Its ``extra`` is the operator's return value,
@@ -35,7 +35,7 @@ class EventFeedToIcebergOperator(EventFeedOperator):
     :param iceberg_conn_id: connection of the catalog (``apache-airflow-providers-apache-iceberg`` 2.0 or newer).
     :param table: namespace and table, such as ``lake.outbound_transfer_events``. The namespace exists.
     :param keep_snapshots_for: the table's snapshots younger than that do not expire, so that readers can go on using
-        them; of older ones, the newest 50 stay.
+        them. Older ones expire with the next page, except tags and branches.
     :param account: name of the account in the table. Default: its site address.
     :param max_pages: maximum number of pages to load, of up to 1,000 events each, one a minute. ``None``: no limit.
     :param max_rejected: maximum number of unparsable lines per page. If exceeded, the page is not loaded and the task
@@ -70,7 +70,7 @@ class EventFeedToIcebergOperator(EventFeedOperator):
         """Return what was read and written; called by the OpenLineage provider if it is installed."""
         from outbound_transfer.operators.openlineage import lake_lineage
 
-        return lake_lineage(f"iceberg://{self.iceberg_conn_id}", (self.table, f"{self.table}_polls"), self)
+        return lake_lineage(f"iceberg://{self.iceberg_conn_id}", (self.table,), self)
 
     def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:
         from outbound_transfer.lake.catalog import open_catalog

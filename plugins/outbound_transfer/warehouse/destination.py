@@ -207,7 +207,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
 class FeedMaintenance(ABC):
     """Inspection and repair of a feed at its destination, for the command line.
 
-    Inspection changes nothing. Every change is recorded in the log of polls.
+    Inspection changes nothing. In a SQL database, every change is recorded in the log of polls.
 
     :ivar account: name of the feed's account.
     """

@@ -15,7 +15,6 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 
 from outbound_transfer.lake.feed_state import FeedState, read_state
 from outbound_transfer.lake.rows import SCHEMA
-from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.errors import (
     CursorMoved,
     InvalidCursor,
@@ -24,7 +23,6 @@ from outbound_transfer.warehouse.errors import (
     UnusableTable,
     WarehouseBusy,
 )
-from outbound_transfer.warehouse.timestamps import format_timestamp
 from support import iceberg
 from support.feed_pages import event, events, page
 from support.iceberg import LINES, PAGES, InterruptedCatalog, Lake, at_once, open_lake
@@ -41,7 +39,9 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def state_of(lake: Lake, account: str = "acme") -> FeedState:
-    return read_state(lake.table().properties, account)
+    state = read_state(lake.table().metadata, account)
+    assert state is not None
+    return state
 
 
 def problems(lake: Lake) -> list[str]:
@@ -73,7 +73,7 @@ def test_a_table_has_a_comment_for_each_column_and_its_days_as_partitions(lake) 
     lake.destination().get_or_create_cursor()
     table = lake.table()
     assert [field.name for field in table.schema().fields] == SCHEMA.names
-    assert [field.doc for field in table.schema().fields] == [field.metadata[b"comment"].decode() for field in SCHEMA]
+    assert [field.doc for field in table.schema().fields] == [field.metadata[b"doc"].decode() for field in SCHEMA]
     assert [field.name for field in table.spec().fields] == ["loaded_at_day"]
     assert table.format_version == 2
 
@@ -90,15 +90,16 @@ def test_a_page_without_lines_moves_the_cursor_and_excludes_other_readers(lake) 
     assert (destination.get_or_create_cursor(), lake.rows()) == (7, [])
 
 
-def test_a_poll_that_changes_nothing_is_no_snapshot_and_is_shown(lake) -> None:
+def test_a_poll_that_changes_nothing_is_no_commit(lake) -> None:
     destination = lake.destination()
     destination.get_or_create_cursor()
     destination.load_page(page(0, *events(0, 2), has_more=True))
-    before = lake.snapshots()
     assert lake.maintenance().status().caught_up is False
-    assert lake.destination(clock=lambda: NOW).load_page(page(2)) == 0
-    status = lake.maintenance().status()
-    assert (status.caught_up, status.polled_at, lake.snapshots()) == (True, "2026-01-31T12:00:00.000000Z", before)
+    assert lake.destination().load_page(page(2)) == 0
+    assert lake.maintenance().status().caught_up is True
+    before = lake.table().metadata_location
+    assert lake.destination().load_page(page(2)) == 0
+    assert lake.table().metadata_location == before
     with pytest.raises(CursorMoved):
         destination.load_page(page(0))
 
@@ -120,13 +121,6 @@ def test_events_of_one_id_and_other_content_are_all_there_which_verify_says(lake
     destination.load_page(page(4, event(2, data={})))
     said = "1 of the first 2 repeated event ids have rows of different content"
     assert [said in problem for problem in problems(lake)] == [False, True]
-    destination.load_page(page(5, event(3), b"junk"))
-    template = next(row for row in lake.rows() if row["rejected_line"])
-    lines = [event(3), event(3, type="other"), event(3, type="other")]
-    valid = [template | {"rejected_line": line, "line_number": 9 + at} for at, line in enumerate(lines)]
-    lake.table().append(pa.Table.from_pylist(valid, schema=SCHEMA))
-    assert lake.maintenance().replay_rejected_lines() == (3, 1)
-    assert [row["type"] for row in lake.rows() if row["event_id"] == "e3"] == ["transfer_sent", "other"]
 
 
 HOSTILE = ["it's", 'say "hi"', "a.b.c", "ünï 🎉 日本", "x" * 250, "a = 'b' OR 1 = 1", "%s {0}", "back\\slash"]
@@ -167,17 +161,12 @@ def test_values_are_read_back_as_they_were_sent(lake, value: str) -> None:
 UNBOUNDED = "x" * 15 + "\ud7ff and more"
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-def test_a_text_without_a_bound_is_stored_in_any_column_of_a_new_table_and_an_old_one(lake, is_new: bool) -> None:
+def test_a_text_without_a_bound_is_stored_in_any_column(lake) -> None:
     destination = lake.destination()
     destination.get_or_create_cursor()
-    for name in () if is_new else [name for name in lake.table().properties if "metrics" in name]:
-        lake.remove_property(name)
     values = {"event_id": UNBOUNDED, "type": UNBOUNDED, "timestamp": UNBOUNDED, "data": {"a": UNBOUNDED}, UNBOUNDED: 1}
     destination.load_page(page(0, json.dumps(values, ensure_ascii=False).encode(), b"\xff" * 40))
-    destination.log_poll(PollRecord(cursor_from=2, note=UNBOUNDED))
     assert (lake.rows()[0]["event_id"], lake.rows()[0]["type"]) == (UNBOUNDED, UNBOUNDED)
-    assert lake.maintenance().status().note == UNBOUNDED
     assert lake.maintenance().reset(0) == (2, 0)
 
 
@@ -270,7 +259,7 @@ def test_a_table_that_others_never_leave_alone_is_left_to_the_tasks_retries(lake
 
 
 def fail(error: Exception) -> Callable[[], Any]:
-    def run() -> None:
+    def run(*_: object) -> None:
         raise error
 
     return run
@@ -280,10 +269,9 @@ ERRORS = [ConnectionError("reset"), CommitStateUnknownException("504"), CommitFa
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("applied", ["before", "after"])
-def test_a_commit_in_doubt_is_found_out_and_the_page_is_there_once(lake, error: Exception, applied: str) -> None:
+def test_a_commit_in_doubt_is_found_out_and_the_page_is_there_once(lake, error: Exception) -> None:
     lake.destination().get_or_create_cursor()
-    interrupted: Any = InterruptedCatalog(lake.catalog, **{applied: once(fail(error))})
+    interrupted = InterruptedCatalog(lake.catalog, after=once(fail(error)))
     assert lake.destination(catalog=interrupted).load_page(page(0, *events(0, 3))) == 3
     assert (lake.ids(), state_of(lake).cursor) == (["e0", "e1", "e2"], 3)
 
@@ -295,7 +283,7 @@ def test_a_commit_in_doubt_that_cannot_be_found_out_is_raised_and_the_next_run_g
     lake.destination().get_or_create_cursor()
     interrupted = Unreachable(lake.catalog)
     interrupted.at(applied)
-    with pytest.raises(ConnectionError, match="reset"):
+    with pytest.raises(OSError, match="no route"):
         lake.destination(catalog=interrupted).load_page(page(0, *events(0, 3)))
     destination = lake.destination()
     cursor = destination.get_or_create_cursor()
@@ -315,13 +303,15 @@ class Unreachable(InterruptedCatalog):
         raise ConnectionError("reset")
 
 
-def test_a_commit_that_keeps_failing_is_raised(lake) -> None:
+def test_a_commit_that_fails_is_raised_and_the_next_run_loads_the_page(lake) -> None:
     lake.destination().get_or_create_cursor()
+    broken = InterruptedCatalog(lake.catalog, before=once(fail(ConnectionError("reset"))))
+    destination = lake.destination(catalog=broken)
     with pytest.raises(ConnectionError, match="reset"):
-        lake.destination(catalog=InterruptedCatalog(lake.catalog, before=fail(ConnectionError("reset")))).load_page(
-            page(0, *events(0, 3))
-        )
+        destination.load_page(page(0, *events(0, 3)))
     assert lake.rows() == []
+    assert destination.load_page(page(0, *events(0, 3))) == 3
+    assert lake.ids() == ["e0", "e1", "e2"]
 
 
 # ------------------------------------------------------------------------------------------------ inspection, repair
@@ -356,8 +346,6 @@ def test_a_reset_deletes_what_is_read_again_in_the_same_commit(three_pages, to: 
     assert three_pages.maintenance().reset(to) == (20, cursor)
     assert (state_of(three_pages).cursor, len(three_pages.ids())) == (cursor, left)
     assert problems(three_pages) == []
-    (logged,) = three_pages.rows("lake.events_polls")
-    assert (logged["action"], logged["cursor_from"], logged["cursor_to"]) == ("reset", 20, cursor)
 
 
 def test_resets_one_after_another_and_a_feed_that_is_read_again_load_every_event_once(three_pages) -> None:
@@ -372,7 +360,7 @@ def test_resets_one_after_another_and_a_feed_that_is_read_again_load_every_event
 def test_a_reset_of_an_overtaken_command_changes_nothing(three_pages) -> None:
     load = once(lambda: three_pages.destination().load_page(page(20, *events(20, 22))))
     maintenance = three_pages.maintenance()
-    maintenance._table.catalog.catalog = InterruptedCatalog(three_pages.catalog, before=load)
+    maintenance._table.catalog = InterruptedCatalog(three_pages.catalog, before=load)
     with pytest.raises(CursorMoved):
         maintenance.reset(0)
     assert (len(three_pages.ids()), state_of(three_pages).cursor) == (11, 22)
@@ -390,52 +378,25 @@ def test_a_reset_that_was_decided_at_another_cursor_changes_nothing(three_pages)
     assert len(three_pages.ids()) == 3
 
 
-@pytest.mark.parametrize("cursor", ["-1", "many", "", "9" * 19, "9" * 30, "１２", None])
-def test_a_cursor_that_is_none_is_refused_and_rebuilt_by_the_rows(three_pages, cursor: str | None) -> None:
-    if cursor is None:
-        three_pages.remove_property(CURSOR)
+@pytest.mark.parametrize("feed", ["{", '{"cursor": "x"}', "null", '{"x":' + "[" * 50_000, None])
+def test_a_state_that_is_none_is_refused_and_rebuilt_by_the_rows(three_pages, feed: str | None) -> None:
+    """The newest page's end is not known then, so the page is deleted and read again."""
+    if feed is None:
+        for name in (CURSOR, FEED):
+            three_pages.remove_property(name)
     else:
-        three_pages.set_property(CURSOR, cursor)
+        three_pages.set_property(FEED, feed)
     for refused in (three_pages.destination().get_or_create_cursor, three_pages.maintenance().status):
         with pytest.raises(InvalidCursor, match="feed rebuild-cursor"):
             refused()
-    assert three_pages.maintenance().rebuild_cursor() == (None, 20)
-    assert (len(three_pages.ids()), problems(three_pages)) == (9, [])
-
-
-def test_a_cursor_is_rebuilt_by_the_rows_alone(three_pages) -> None:
-    """The newest page's end is not known then, so the page is deleted and read again."""
-    for name in (CURSOR, FEED):
-        three_pages.remove_property(name)
     assert three_pages.maintenance().rebuild_cursor() == (None, 8)
     assert (len(three_pages.ids()), problems(three_pages)) == (7, [])
 
 
-def test_lines_that_are_valid_by_now_become_events_in_one_commit(three_pages) -> None:
-    table = three_pages.table()
-    rows = table.scan().to_arrow().to_pylist()
-    template = next(row for row in rows if row["rejected_line"])
-    valid = [template | {"rejected_line": event(number), "line_number": 50 + number} for number in (60, 61, 61, 0)]
-    table.append(pa.Table.from_pylist(valid, schema=SCHEMA))
-    before = three_pages.table().current_snapshot().snapshot_id
-
-    assert three_pages.maintenance().replay_rejected_lines() == (4, 1)
-
-    loaded = [f"e{number}" for number in (0, 1, 2, *range(4, 10), 60, 61)]
-    assert sorted(three_pages.ids()) == sorted(loaded)
-    assert [row["rejected_line"] for row in three_pages.rows() if row["rejected_line"]] == [b"junk"]
-    assert state_of(three_pages).cursor == 20
-    assert before != three_pages.table().current_snapshot().snapshot_id
-    assert three_pages.maintenance().replay_rejected_lines() == (0, 1)
-
-
-def test_status_counts_rows_and_shows_the_last_poll(three_pages) -> None:
+def test_status_counts_rows(three_pages) -> None:
     status = three_pages.maintenance().status()
     assert (status.cursor, status.events, status.rejected, status.caught_up) == (20, 9, 1, True)
-    assert (status.status, status.note) == (200, None)
-    three_pages.destination().log_poll(PollRecord(cursor_from=20, status=503, note="not now"))
-    status = three_pages.maintenance().status()
-    assert (status.status, status.note, status.caught_up) == (503, "not now", True)
+    assert three_pages.maintenance().replay_rejected_lines() == (0, 1)
 
 
 def test_a_feed_that_was_never_read_is_an_error_and_makes_no_table(lake) -> None:
@@ -454,24 +415,13 @@ def test_a_feed_that_was_never_read_is_an_error_and_makes_no_table(lake) -> None
         maintenance.status()
 
 
-def test_verify_says_what_others_changed(three_pages) -> None:
-    three_pages.set_property(CURSOR, "4")
+def test_verify_says_what_others_added(three_pages) -> None:
+    three_pages.table().append(pa.Table.from_pylist([three_pages.rows()[0] | {"cursor_from": 20}], schema=SCHEMA))
     assert problems(three_pages) == [
-        "6 rows are of pages from the cursor 4 on: it was set back by hand, and the next run loads them twice. "
-        "`feed reset --to 4` deletes them first; `feed rebuild-cursor` skips their pages",
-        "the cursor is 4, and the last commit set it to 20: somebody changed it",
+        "1 event ids occur more than once: the feed repeated them on other pages",
+        "1 rows are of pages from the cursor 20 on, which the next run loads: `feed reset --to 20` deletes them first",
     ]
-    assert three_pages.maintenance().reset(4) == (4, 4)
-    assert problems(three_pages) == []
-
-
-def test_verify_says_that_a_table_was_rolled_back(three_pages) -> None:
-    table = three_pages.table()
-    older = table.current_snapshot().parent_snapshot_id
-    table.manage_snapshots().set_current_snapshot(snapshot_id=older).commit()
-    (problem,) = problems(three_pages)
-    assert "the rows of the newest page, after cursor 8, are missing" in problem
-    assert three_pages.maintenance().rebuild_cursor() == (20, 4)
+    assert three_pages.maintenance().reset(20) == (20, 20)
     assert problems(three_pages) == []
 
 
@@ -485,6 +435,7 @@ def assert_refused(lake: Lake, text: str) -> None:
     for load in (
         lambda: lake.destination().get_or_create_cursor(),
         lambda: lake.destination().load_page(page(20, event(20))),
+        lambda: problems(lake),
     ):
         with pytest.raises(InvalidCursor, match=f"{text}.*feed rebuild-cursor"):
             load()
@@ -497,26 +448,11 @@ def test_a_table_that_was_rolled_back_is_not_loaded_before_its_cursor_is_rebuilt
     for number in range(others):
         other.load_page(page(other.get_or_create_cursor(), event(number)))
     assert_refused(three_pages, "was rolled back")
-    assert three_pages.maintenance().rebuild_cursor() == (20, 4)
+    assert three_pages.maintenance().rebuild_cursor() == (None, 4)
     assert three_pages.destination().get_or_create_cursor() == 4
 
 
-def test_a_rollback_is_seen_though_the_newest_snapshot_has_expired(three_pages) -> None:
-    state = state_of(three_pages)
-    lost = three_pages.table().current_snapshot().snapshot_id
-    roll_back(three_pages)
-    three_pages.table().maintenance.expire_snapshots().by_id(lost).commit()
-    destination = three_pages.destination()
-    assert destination.get_or_create_cursor() == 20  # it proves nothing: clocks of writers differ
-    later = format_timestamp(datetime.now(UTC) + timedelta(hours=1))
-    three_pages.set_property(FEED, state.stamped(state.commit, later).as_properties("acme")[FEED])
-    assert_refused(three_pages, "was rolled back")
-
-
-def test_a_rollback_of_a_reset_is_refused_and_one_of_a_page_without_lines_is_not(three_pages) -> None:
-    three_pages.destination().load_page(page(20, next_cursor=21))
-    roll_back(three_pages)
-    assert three_pages.destination().get_or_create_cursor() == 21
+def test_a_rollback_of_a_reset_is_refused(three_pages) -> None:
     three_pages.maintenance().reset(4)
     table = three_pages.table()
     before = next(each for each in table.snapshots() if each.parent_snapshot_id is None)
@@ -544,8 +480,9 @@ def test_a_cursor_that_somebody_changed_is_refused_with_rows_and_without(three_p
     else:
         three_pages.set_property(CURSOR, cursor)
     assert_refused(three_pages, f"is {cursor or 'missing'}, and the last commit set it to 20")
-    three_pages.maintenance().reset(20)
-    assert three_pages.destination().get_or_create_cursor() == 20
+    assert three_pages.maintenance().reset(20)[0] is None
+    found = (three_pages.destination().get_or_create_cursor(), len(three_pages.ids()))
+    assert found == ((8, 7) if cursor else (20, 0))
 
 
 def test_rows_that_were_deleted_are_no_rollback(three_pages) -> None:
@@ -591,7 +528,6 @@ def test_a_wrong_cursor_that_was_accepted_is_no_measure_after_a_repair(lake, rep
 # ------------------------------------------------------------------------------------------------------- snapshots
 
 
-@pytest.mark.slow
 def test_old_snapshots_expire_and_those_that_readers_may_use_stay(lake) -> None:
     class Clock:
         age = timedelta(0)
@@ -602,28 +538,28 @@ def test_old_snapshots_expire_and_those_that_readers_may_use_stay(lake) -> None:
     clock = Clock()
     destination = lake.destination(clock=clock, keep_snapshots_for=timedelta(hours=1))
     destination.get_or_create_cursor()
-    for number in range(80):
+    for number in range(4):
         destination.load_page(page(number, *events(number, number + 1)))
-    assert lake.snapshots() == 81
+        if number == 1:
+            lake.table().manage_snapshots().create_tag(lake.table().current_snapshot().snapshot_id, "kept").commit()
+    assert lake.snapshots() == 5
     clock.age = timedelta(hours=2)
-    destination.load_page(page(80, *events(80, 81)))
-    assert lake.snapshots() == 50
-    assert len(lake.ids()) == 81
-    metadata = list((lake.folder / "lake").rglob("*.metadata.json"))
-    assert len([file for file in metadata if "events_polls" not in str(file)]) <= 12
+    destination.load_page(page(4, *events(4, 5)))
+    assert lake.snapshots() == 3  # the newest when the page was loaded, the page, and the tag
+    assert len(lake.ids()) == 5
+    assert destination.get_or_create_cursor() == 5
 
 
-@pytest.mark.slow
-def test_an_expiry_that_fails_harms_no_page(lake, caplog) -> None:
-    destination = lake.destination(keep_snapshots_for=timedelta(days=-1))
+def test_an_expiry_that_another_one_overtakes_harms_no_page(lake) -> None:
+    destination = lake.destination()
     destination.get_or_create_cursor()
-    for number in range(73):
-        destination.load_page(page(number, *events(number, number + 1)))
-    commits = iter([lambda: None, fail(ConnectionError("reset"))])
-    broken = InterruptedCatalog(lake.catalog, before=lambda: next(commits)())
-    lake.destination(catalog=broken, keep_snapshots_for=timedelta(days=-1)).load_page(page(73, event(73)))
-    assert (len(lake.ids()), lake.snapshots()) == (74, 75)
-    assert "Could not expire snapshots of lake.events, which a later page repeats: ConnectionError" in caplog.text
+    for number in range(3):
+        destination.load_page(page(number, event(number)))
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    expire = once(lambda: lake.table().maintenance.expire_snapshots().older_than(tomorrow).commit())
+    overtaken = InterruptedCatalog(lake.catalog, before=expire)
+    lake.destination(catalog=overtaken, keep_snapshots_for=timedelta(days=-1)).load_page(page(3, event(3)))
+    assert (lake.ids(), lake.snapshots()) == (["e0", "e1", "e2", "e3"], 2)
 
 
 # --------------------------------------------------------------------------------------------- tables of somebody else
@@ -639,8 +575,7 @@ def test_a_table_of_other_columns_is_refused(lake) -> None:
     fields = [pa.field("account", pa.int64()), pa.field("more", pa.string(), nullable=False)]
     lake.catalog.create_table("lake.events", schema=pa.schema(fields))
     refusal = refusal_of(lake)
-    for part in ("the column account is long, not string", "the column event_id is missing", "more is required"):
-        assert part in refusal
+    assert "the table lake.events is not as this package creates it" in refusal
 
 
 def test_a_column_that_is_dropped_is_refused_and_one_that_is_added_is_not(three_pages) -> None:
@@ -651,13 +586,8 @@ def test_a_column_that_is_dropped_is_refused_and_one_that_is_added_is_not(three_
     assert three_pages.destination().load_page(page(20, *events(20, 22))) == 2
     with three_pages.table().update_schema() as update:
         update.delete_column("raw")
-    assert "the column raw is missing" in refusal_of(three_pages)
-
-
-def test_a_property_of_somebody_else_is_refused(three_pages) -> None:
-    for text in ("{", '{"cursor": "x"}', "null"):
-        three_pages.set_property(FEED, text)
-        assert FEED in refusal_of(three_pages)
+    with pytest.raises(UnusableTable, match="raw"):
+        three_pages.destination().load_page(page(22, *events(22, 24)))
 
 
 def test_a_table_that_was_replaced_is_not_loaded_a_second_time(three_pages) -> None:
@@ -676,8 +606,7 @@ def test_a_namespace_that_is_not_there_is_an_error_in_words(lake) -> None:
 
 @pytest.mark.parametrize("name", ["events", "", ".", "lake.", ".events", "lake..events"])
 def test_a_name_without_a_namespace_is_refused(lake, name: str) -> None:
-    from outbound_transfer.lake.catalog import IcebergCatalog
     from outbound_transfer.lake.iceberg import IcebergEventDestination
 
     with pytest.raises(InvalidName, match=r"namespace\.table"):
-        IcebergEventDestination(IcebergCatalog(lake.catalog), name, "acme")
+        IcebergEventDestination(lake.catalog, name, "acme")

@@ -8,12 +8,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from html import escape
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from outbound_transfer.queries.errors import ResultNotWritable
-from outbound_transfer.queries.rows import Batch, Result, iter_rows
+from outbound_transfer.queries.rows import Result, iter_rows
 from outbound_transfer.queries.values import encodable_texts, to_text
 
 if TYPE_CHECKING:
@@ -52,14 +51,11 @@ _FORMATS: Final = {
     timedelta: "[h]:mm:ss",
 }
 
-#: The start of what a reader takes for an escaped character, such as "_x0041_" for "A".
-_ESCAPE: Final = re.compile("_(?=x[0-9a-fA-F]{4}_)")
+#: What the library writes as another text: what it takes for XML, and escapes that share an underscore.
+_CHANGED: Final = re.compile("<r>.*</r>|.*_x[0-9a-fA-F]{4}_x[0-9a-fA-F]{4}_.*", re.DOTALL)
 
-#: Two of them with one underscore between them: the library escapes only the first.
-_OVERLAP: Final = re.compile("_x[0-9a-fA-F]{4}_x[0-9a-fA-F]{4}_")
-
-_MIN_WIDTH: Final = 8
-_MAX_WIDTH: Final = 60
+#: Of a column, in characters: those of a timestamp with milliseconds, as a date that is cut shows nothing.
+_WIDTH: Final = 24
 
 
 def write_xlsx(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEET_ROWS) -> None:
@@ -70,7 +66,7 @@ def write_xlsx(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEE
     round it, and so is what is beyond a workbook's numbers and days.
 
     :param max_sheet_rows: of a sheet, its header included.
-    :raises ResultNotWritable: a text is too long for a cell, or there are too many columns.
+    :raises ResultNotWritable: a text does not fit into a cell as it is, or there are too many columns.
     """
     from xlsxwriter.workbook import Workbook
 
@@ -95,36 +91,24 @@ def write_xlsx(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEE
 
 def _write_sheets(workbook: Workbook, result: Result, styles: _Styles, max_sheet_rows: int) -> None:
     header = workbook.add_format({"bold": True})
-    sheet, row, widths = None, 0, None
+    sheet, row = _new_sheet(workbook, result.columns, header), 1
     for batch in result.batches:
-        widths = widths or _widths(result.columns, batch)
         for values in iter_rows(batch):
-            if sheet is None or row == max_sheet_rows:
-                sheet, row = _new_sheet(workbook, result.columns, widths, header), 1
+            if row == max_sheet_rows:
+                sheet, row = _new_sheet(workbook, result.columns, header), 1
             for column, value in enumerate(values):
                 if value is not None:
                     _write_cell(sheet, row, column, value, styles, result.columns[column])
             row += 1
-    if sheet is None:
-        _new_sheet(workbook, result.columns, _widths(result.columns, ()), header)
 
 
-def _new_sheet(workbook: Workbook, columns: Sequence[str], widths: Sequence[int], header: Format) -> Worksheet:
+def _new_sheet(workbook: Workbook, columns: Sequence[str], header: Format) -> Worksheet:
     sheet = workbook.add_worksheet()
-    sheet.xls_strmax = sys.maxsize  # texts are checked already, and one that is written as XML is longer
     sheet.freeze_panes(1, 0)
-    for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
-        sheet.set_column(number, number, width)
-        _write_text(sheet, 0, number, _checked(name, name), header)
+    sheet.set_column(0, len(columns) - 1, _WIDTH)
+    for number, name in enumerate(columns):
+        sheet.write_string(0, number, _checked(name, name), header)
     return sheet
-
-
-def _widths(columns: Sequence[str], batch: Batch) -> list[int]:
-    """Return the columns' widths, in characters, as the first rows need them: a date that is cut shows nothing."""
-    texts = [
-        [name, *map(to_text, values[:100])] for name, values in zip(columns, batch or [()] * len(columns), strict=True)
-    ]
-    return [min(max(_MIN_WIDTH, *map(len, column)) + 2, _MAX_WIDTH) for column in texts]
 
 
 def _write_cell(sheet: Worksheet, row: int, column: int, value: Any, styles: _Styles, name: str) -> None:
@@ -146,7 +130,7 @@ def _write_cell(sheet: Worksheet, row: int, column: int, value: Any, styles: _St
         case timedelta() if timedelta() <= value < _DAYS:
             _write_time(sheet, row, column, value, styles)
         case _:
-            _write_text(sheet, row, column, _checked(to_text(value), name))
+            sheet.write_string(row, column, _checked(to_text(value), name))
 
 
 class _AllDigits(float):
@@ -180,23 +164,10 @@ def _is_exact(number: float | Decimal) -> bool:
     return len("".join(map(str, number.as_tuple().digits)).strip("0")) <= _MAX_DIGITS
 
 
-def _write_text(sheet: Worksheet, row: int, column: int, text: str, style: Format | None = None) -> None:
-    """Write a text; as XML if the library would take it for XML as it is, or would escape it wrongly."""
-    if (text.startswith("<r>") and text.endswith("</r>")) or _OVERLAP.search(text):
-        text = _as_xml(text)
-    sheet.write_string(row, column, text, style)
-
-
-def _as_xml(text: str) -> str:
-    """Return the XML of a text; it shows no underscore, as the library would escape once more what looks escaped."""
-    escaped = escape(_ESCAPE.sub("_x005F_", text), quote=False).replace("_", "&#95;")
-    return f'<r><t xml:space="preserve">{escaped}</t></r>'
-
-
 def _checked(text: str, name: str) -> str:
     """Return a text that fits into a cell.
 
-    :raises ResultNotWritable: it would be cut, or cannot be encoded.
+    :raises ResultNotWritable: it would be cut or changed, or cannot be encoded.
     """
     length = len(text)
     if length > MAX_CELL_LENGTH // 2:
@@ -205,6 +176,11 @@ def _checked(text: str, name: str) -> str:
         raise ResultNotWritable(
             f"column {name!r:.100} has a text of {length:,} characters, and a cell of a workbook holds "
             f"{MAX_CELL_LENGTH:,}: shorten it in the query, or deliver CSV, JSON Lines or Parquet"
+        )
+    if _CHANGED.fullmatch(text):
+        raise ResultNotWritable(
+            f"column {name!r:.100} has a text with codes of a workbook, which would show it as another: deliver CSV, "
+            "JSON Lines or Parquet"
         )
     if not text.isascii():
         with encodable_texts():
