@@ -78,13 +78,20 @@ troubles = st.sampled_from([None, None, None, None, NO_CREDIT, NO_FILE, NO_SERVI
 
 #: What a user sets ``resend`` to: what the last error names, or the task remembers; the newest transfer, or the one
 #: before; what is not the task's; nothing. None: it stays as it is.
-TOLD, NEWEST, OLDER, FOREIGN, UNKNOWN, TAKEN_AWAY = "told", "newest", "older", "somebody else's", "unknown", ""
-ids = st.sampled_from([*[None] * 6, TOLD, TOLD, NEWEST, NEWEST, NEWEST, OLDER, FOREIGN, UNKNOWN, TAKEN_AWAY])
+TOLD, NEWEST, OLDER, FOREIGN = "told", "newest", "older", "somebody else's"
+OF_NOBODY = {"unknown": ["tr_unknown"], "taken away": [""]}
+ids = st.sampled_from([*[None] * 6, TOLD, TOLD, NEWEST, NEWEST, NEWEST, OLDER, FOREIGN, *OF_NOBODY])
 
 
 def kind_of(name: str) -> str:
     """The kind of a delivery, of which the mapped task's items are one."""
     return "item" if name.startswith("Item") else name
+
+
+def told_by(error: BaseException | None) -> str:
+    """What ``resend`` may be set to, as an error says; "" if it says nothing."""
+    told = re.search(r"resend='(tr_\w+)'", str(error))
+    return told[1] if told else ""
 
 
 class ClockWithCallback(SimulatedClock):
@@ -448,10 +455,10 @@ class DeliveryStateMachine(LateRequests):
             (sent if kind_of(name) == kind else others).extend(of_one)
         tis = self.task_instances_of(kind)
         told = [*(self.told[id(ti)] for ti in tis if id(ti) in self.told), *self.remembered(tis)]
-        seen = {TOLD: told, NEWEST: sent, OLDER: sent[:-1], FOREIGN: others, UNKNOWN: ["tr_unknown"], TAKEN_AWAY: [""]}
-        if what is not None and seen[what]:
-            self.counts[f"resend set: {what}"] += 1
-            self.resend[kind] = seen[what][-1]
+        named = {TOLD: told, NEWEST: sent, OLDER: sent[:-1], FOREIGN: others, **OF_NOBODY}
+        if what is not None and named[what]:
+            self.counts[f"resend: {what}"] += 1
+            self.resend[kind] = named[what][-1]
 
     # The tasks: run for the first time, or cleared and run again, with their retries.
 
@@ -765,8 +772,8 @@ class DeliveryStateMachine(LateRequests):
         with mock.patch.object(client, "send", self.death.send), self.in_trouble(trouble):
             result, error = self.result_of(name, ti)
         ti.state = "failed" if error else "success"
-        if told := re.search(r"resend='(tr_\w+)'", str(error)):
-            self.told[id(ti)] = told[1]
+        if told := told_by(error):
+            self.told[id(ti)] = told
         self.run.settle()
         self.make_room()
         self.count(name, error)
