@@ -1,8 +1,8 @@
 """What is promised in every world, and of what follows from it.
 
-1. Each delivery is sent at most once, and once more in place of each transfer that ``resend`` names. What is sent was
-   written by one writer, in a try that Airflow still runs. A task that succeeds returns its delivery, sent. What a
-   refusal says is so.
+1. Each delivery is sent at most once, and once more in place of each transfer that ``resend`` names, as long as it
+   does. What is sent was written by one writer, in a try that Airflow still runs. A task that succeeds returns its
+   delivery, sent. What a refusal says is so.
 2. From a world in which nothing runs any more, a clear of all tasks ends with every delivery sent, once.
 3. There, a clear with ``resend`` for what a task has returned, or for what its refusal names, sends once more.
 4. A clear makes no draft in vain, continues with one that was handed on, and leaves none behind that is known not to be
@@ -64,6 +64,8 @@ class Promises:
             why, after = self._cleared(explorer, world)
             if why:
                 yield 2, why
+            if any(count < _count_sent(after)[maker] for maker, count in _count_sent(world).items() if maker >= 0):
+                yield 1, "a clear without resend sends once more"
             if waste := _find_waste(world, after, range(len(world.slots))):
                 yield 4, waste
             for number in explorer.executor.makers(clearable(world)):
