@@ -149,9 +149,7 @@ class EvidenceCollector:
         first = frozenset(identity_of(order.first)[1]) if order.first else None
         wanted = SearchTarget(identity_of(order.new), {source.name: source.size for source in order.find()}, first)
         known = set(memory.superseded_ids())
-        if (
-            memory.what_names(self._resend) is not Resend.NAMED
-        ):  # otherwise, its own counts as well: it is to be the newest
+        if memory.what_names(self._resend) is not Resend.NAMED:  # its own counts, too, if it is to be the newest
             known.add(memory.draft_id)
         has_item = self._has_item_of_another(memory, self._compare(memory, order))
         likeness = Likeness.EXACT if has_item and not memory.has_gap else memory.question
