@@ -163,7 +163,6 @@ OF_A_CLEAR: Final = (
         (
             *("failure + new key", "failure + other account", "failure + late other account"),
             *("order + early other account", "new name + new key", "new name + other account"),
-            *("lost memory + other user", "lost memory + other account"),
         ),
         "CANNOT_SEARCH",
     ),
@@ -172,7 +171,7 @@ OF_A_CLEAR: Final = (
         "if it is another delivery, set `resend`",
         (
             *("lost memory", "lost memory of a key", "memory lost during a send", "memory of a key lost during a send"),
-            *("twin", "new name", "order", "early order", "crash + key given", "zombie + key given"),
+            *("twin", "new name", "order", "early order"),
             "crash + key removed",
         ),
         "MAY_BE_SENT",

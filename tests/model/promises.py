@@ -64,7 +64,10 @@ class Promises:
             why, after = self._cleared(explorer, world)
             if why:
                 yield 2, why
-            if any(count < _count_sent(after)[maker] for maker, count in _count_sent(world).items() if maker >= 0):
+            # Who gives a key, and names what was sent without it, begins anew: what was sent is not the key's.
+            is_anew = explorer.scenario.rules.keys and world.named
+            sent, sent_after = _count_sent(world), _count_sent(after)
+            if not is_anew and any(count < sent_after[maker] for maker, count in sent.items() if maker >= 0):
                 yield 1, "a clear without resend sends once more"
             if waste := _find_waste(world, after, range(len(world.slots))):
                 yield 4, waste

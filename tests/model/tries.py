@@ -309,8 +309,8 @@ class Executor:
         context = process.context
         after = world._replace(processes=without(world.processes, index), **changes)
         slot = after.slots[context.slot]
-        if state == "success" and context.key and self._is_own(world, process):
-            row = process.store
+        row = process.store
+        if state == "success" and context.key and self._is_own(world, process) and after.stores[row].records:
             after = after._replace(stores=replaced(after.stores, row, change(after.stores[row], is_sent=True)))
         if slot.tries != context.number or slot.state != "running":
             return event, after
@@ -490,8 +490,7 @@ class Executor:
                 return self._go(event, world, index, change(process, next="SETTLED"))
             return self._end(event, world, index, "failed")
         if row.is_sent:
-            settled = self.decide(change(old, memory=newest)) if row.records else change(process, next="SETTLED")
-            return self._go(event, world, index, settled)
+            return self._decided(event, world, index, change(old, memory=newest))
         memory = self.begun(newest, context, is_complete=newest >= 0, is_keyed=True)
         old = change(old, claim=row.claim + 1, memory=remember(memory))
         claimed = self._stored(row, old, old.memory, claim=old.claim, owner=context.slot)
@@ -529,7 +528,7 @@ class Executor:
         row = world.stores[number]
         event = self._event(process, "claims its key")
         newest = row.records[-1][1] if row.records else -1
-        if row.is_sent and row.records and (not context.resend or MEMORIES[newest].draft_id != context.resend):
+        if row.is_sent and (not context.resend or MEMORIES[newest].draft_id != context.resend):
             process = change(process, store=number, claim=row.claim, memory=newest, mode="deliver")
             return self._decided(event._replace(detail="it is sent"), world, index, process)
         is_active = row.owner not in (-1, context.slot) and world.slots[row.owner].state in _ACTIVE
