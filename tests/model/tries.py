@@ -592,6 +592,12 @@ class Executor:
         elif self._cannot_search(process) and resend != MEMORIES[process.memory].scope.account:
             search, found = "IMPOSSIBLE", -1
         event = self._event(process, "searches", search.lower())
+        memory = MEMORIES[process.memory]
+        if found >= 0 and memory.question is Likeness.EXACT:
+            wider = replace(memory, question=Likeness.SAME_PEOPLE)
+            if memory.phase is Phase.EMPTY and self._is_own(world, process):  # it is stored as the try ends
+                world, process = self._save(world, process, wider)
+            process = change(process, memory=remember(wider))
         return self._decided(event, world, index, change(process, search=search, found=found))
 
     @staticmethod

@@ -180,6 +180,11 @@ class Delivery:
                 assert order is not None, "only what is to be delivered is searched for"
                 self.log.info("Checking with the service whether this was sent before")
                 self.evidence.search(self.memory, order)
+                seen = self.evidence.seen_of(self.memory)
+                if seen.found and self.memory.question is Likeness.EXACT:
+                    # Another has sent its item, which may change before it is looked for again.
+                    self.draft.memory = replace(self.memory, question=Likeness.SAME_PEOPLE)
+                    self.evidence.note(self.memory, **seen._asdict())
             case Action.DISCARD:
                 self._discard()
             case Action.FORGET | Action.REVERT:
