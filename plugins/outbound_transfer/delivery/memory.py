@@ -20,7 +20,7 @@ from outbound_transfer.protocol.models import NewRecipient, NewTransfer
 Clears: TypeAlias = tuple[int, int]
 
 
-#: The clear number of a memory that is not complete: it is not known which clear was acted on.
+#: The clear number of a memory that has a gap: a try has begun of which nothing is remembered.
 UNKNOWN_CLEAR: Final = -1
 
 
@@ -41,7 +41,7 @@ class Writer(msgspec.Struct, frozen=True):
     """Who wrote the memory.
 
     :ivar task: its identity, where others may write it too; else "".
-    :ivar clears: at its last action. A try that only begins leaves them, so that a clear is seen until it is acted on.
+    :ivar clears: at its last send; see :func:`may_be_cleared_since`.
     """
 
     try_number: int
@@ -123,8 +123,7 @@ class Memory(msgspec.Struct, frozen=True):
     def continued(self, writer: Writer, question: Likeness | None, *, is_complete: bool) -> Memory:
         """Return the memory as a try begins with it.
 
-        :param is_complete: False if the memory of a later try is lost: that try may have taken the draft over, and may
-            have acted on a clear.
+        :param is_complete: False if the memory of a later try is lost: that try may have taken the draft over, and sent.
         """
         phase = Phase.DRAFT if self.phase is Phase.HANDED_ON and not is_complete else self.phase
         wider = question.or_wider(self.question) if question else self.question

@@ -184,7 +184,7 @@ class RowMemoryStore(MemoryStore):
         return _decode(self.row.get(_KEY))
 
     def read_sent(self) -> Memory:
-        """Return what was delivered under a key: it never changes again.
+        """Return what was delivered under a key: it changes only if it is sent once more.
 
         :raises StateLost: it is not there.
         """

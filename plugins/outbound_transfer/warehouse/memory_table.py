@@ -167,7 +167,7 @@ class MemoryRow:
     A task's own row that this try has claimed, by another object, need not be claimed again to write to it.
 
     :param first_values: what is remembered if the row is not there when it is claimed.
-    :ivar is_sent: whether the delivery of a key was sent when it was to be claimed: its memory never changes again.
+    :ivar is_sent: whether the delivery of a key was sent when it was to be claimed: this try only reads it.
     :ivar is_resumed: whether this very try had claimed the row before, and deferred.
     :ivar is_taken_over: whether a try had claimed the row before, this one included, and what it stored is remembered.
     """
