@@ -123,7 +123,8 @@ class Memory(msgspec.Struct, frozen=True):
     def continued(self, writer: Writer, question: Likeness | None, *, is_complete: bool) -> Memory:
         """Return the memory as a try begins with it.
 
-        :param is_complete: False if the memory of a later try is lost: that try may have taken the draft over, and sent.
+        :param is_complete: False if the memory of a later try is lost: that try may have taken the draft over, and may
+            have sent it.
         """
         phase = Phase.DRAFT if self.phase is Phase.HANDED_ON and not is_complete else self.phase
         wider = question.or_wider(self.question) if question else self.question
