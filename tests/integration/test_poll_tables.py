@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -55,6 +56,35 @@ def test_processes_that_start_at_once_elect_one(warehouse: Warehouse, warehouse_
         states = list(pool.map(start, range(8)))
     assert sum(state.is_holder for state in states) == 1
     assert all(state.has_holder for state in states)
+
+
+@pytest.mark.parametrize("name", ["psycopg", "psycopg2", "mysqlclient"])  # the others let one session write at a time
+def test_a_row_that_appears_between_two_statements_is_locked(hook_of: Callable[[str], Hook], name: str) -> None:
+    hook = hook_of(name)
+    first, second = Warehouse(hook), Warehouse(hook)
+    ensure_schema(first, CLUSTER, utc_now())
+    tables, others = PollTables(first, KEY, "a"), PollTables(second, KEY, "b")
+    run, clock = first.run, first.epoch_time
+    threads: list[Future[ClusterState]] = []
+
+    def run_and_let_the_row_appear(tx: Any, statement: str, parameters: Any = (), **names: Any) -> Any:
+        result = run(tx, statement, parameters, **names)
+        if statement.startswith("UPDATE") and not threads:
+            sync(PollTables(second, KEY, "c"), {})
+            PollTables(second, KEY, "c").leave()
+        return result
+
+    def read_clock_while_another_syncs(tx: Any) -> float:
+        if not threads:
+            threads.append(pool.submit(sync, others, {}))
+            wait(threads, timeout=0.5)  # which it spends at the lock
+        return clock(tx)
+
+    with ThreadPoolExecutor(1) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first, "run", run_and_let_the_row_appear)
+        patch.setattr(first, "epoch_time", read_clock_while_another_syncs)
+        states = [sync(tables, {}), threads[0].result()]
+    assert [state.is_holder for state in states] == [True, False]
 
 
 def test_the_holder_reads_what_is_waited_for_and_the_others_what_it_has_read(warehouse: Warehouse) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
+from outbound_transfer.warehouse.errors import DuplicateRow
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
 from outbound_transfer.warehouse.sockets import IDLE_SECONDS, OpenSockets
 from outbound_transfer.warehouse.tables import TABLES, with_names
@@ -112,7 +113,7 @@ class Warehouse:
         """Return whether another session has created the same row or table, or changed the same row first."""
         # The name that every driver gives its error for a duplicate key (PEP 249); the classes differ.
         is_duplicate = any(base.__name__ == "IntegrityError" for base in type(error).__mro__)
-        return is_duplicate or self.dialect.is_conflict(error)
+        return is_duplicate or isinstance(error, DuplicateRow) or self.dialect.is_conflict(error)
 
     def epoch_time(self, tx: Any) -> float:
         """Return the database's time in seconds since the epoch; this machine's if the dialect has no query for it."""

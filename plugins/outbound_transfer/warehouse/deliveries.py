@@ -281,7 +281,7 @@ class DeliveryTables:
                 return
             values = [_to_stored(row[name]) for name in _COLUMNS]
             if before is None:
-                self._warehouse.insert(tx, DELIVERIES, [values])
+                self._warehouse.append_or_insert(tx, DELIVERIES, [values])
                 self._delete(tx, (NO_ACCOUNT, failure_id(update.task)))
             else:
                 columns = ", ".join(f"[{name}] = ?" for name in _COLUMNS[2:])
@@ -342,7 +342,7 @@ class DeliveryTables:
         self._warehouse.run(
             tx,
             f"SELECT {', '.join(f'[{name}]' for name in _COLUMNS)} FROM {{deliveries}}"  # noqa: S608
-            " WHERE [account] = ? AND [transfer_id] = ?",
+            f" WHERE [account] = ? AND [transfer_id] = ?{self._warehouse.dialect.row_lock}",
             key,
         )
         for row in fetch_all(tx):

@@ -101,7 +101,7 @@ class CursorMoved(WarehouseError):
 class DuplicateRow(Exception):
     """A row that was expected to be new is in its table, or occurs twice. The transaction cannot continue.
 
-    Raised and caught within the event store.
+    Caught within the warehouse.
     """
 
 

@@ -67,7 +67,8 @@ class KeyRows(Generic[S]):
     def _change(self, warehouse: Warehouse, key: Key, change: Callable[[Any, S, float], T]) -> T:
         with warehouse.transaction() as tx:
             warehouse.run(tx, self._lock, key[:2])
-            stored = scalar(tx, warehouse.render(self._select), key[:2])
+            # The statement before locks no row that another session adds at that moment, and this query sees it.
+            stored = scalar(tx, warehouse.render(self._select + warehouse.dialect.row_lock), key[:2])
             if stored is None:
                 raise _NoRow
             document, now = self._decode(stored), warehouse.epoch_time(tx)

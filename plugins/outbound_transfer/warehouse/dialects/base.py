@@ -63,6 +63,8 @@ class WarehouseDialect(ABC):
     :cvar begin: statements that open a transaction that writes.
     :cvar lock: statements after which no other session can create tables, until the transaction ends; in the form of
         :meth:`.Warehouse.render`.
+    :cvar row_lock: end of a query that locks the rows it returns, in databases whose transactions see what others
+        commit meanwhile.
     :cvar exists: query whether a table exists, with the named parameters ``plain`` (its name) and ``schema``. None if
         there is no such query: then a row of the table is selected.
     :cvar uses_indexes: whether the database benefits from indexes besides the primary key.
@@ -81,6 +83,7 @@ class WarehouseDialect(ABC):
     max_identifier_length: ClassVar[int]
     begin: tuple[str, ...] = ()
     lock: ClassVar[tuple[str, ...]] = ()
+    row_lock: ClassVar[str] = ""
     exists: ClassVar[str | None] = None
     uses_indexes: ClassVar[bool] = False
     sets_comments: ClassVar[bool] = False

@@ -156,6 +156,7 @@ class MySqlDialect(WarehouseDialect):
 
     name = "mysql"
     placeholder = "%s"
+    row_lock = " FOR UPDATE"
     max_identifier_length = 64
     clock = "SELECT UNIX_TIMESTAMP(SYSDATE(6))"
     # The server compares names there without case, though they may differ by it.

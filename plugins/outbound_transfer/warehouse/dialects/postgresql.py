@@ -27,6 +27,7 @@ class PostgresDialect(WarehouseDialect):
 
     name = "postgresql"
     placeholder = "%s"
+    row_lock = " FOR UPDATE"
     max_identifier_length = 63
     # A stricter default of the database would turn a lost race for the cursor into an error.
     begin = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
