@@ -121,7 +121,6 @@ def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, 
                 "is_rehearsal": False,
                 "made_by": "task",
                 "resend": "",
-                "is_granted": False,
                 "files": on_disk(files),
             }
         ],

@@ -166,15 +166,6 @@ HOLES: Final = (
         guard=_once_both_sends_have_failed,
     ),
     _hole(
-        "D2, and a resend",
-        "three tasks, mapped: a resend is refused for ever",
-        "order",
-        "asks_despite_resend",
-        rules=THREE_INDEXES,
-        items=_PAIR,
-        tries=4,
-    ),
-    _hole(
         "D3",
         "a redelivery waits among its checks",
         "wait, pickup, pickup after the check",

@@ -16,7 +16,6 @@ class Limit(NamedTuple):
 
     :ivar sets: the minimal sets of troubles that lead there, each as text.
     :ivar what: what such a failure says; "" if it says what was sent wrongly.
-    :ivar is_final: whether what the refusal names does not let the delivery go on either.
     :ivar short: how the page of guarantees names it, if it is one of the send.
     :ivar scenarios: where it is stated, if it is one of the send: the same names elsewhere may be a fault. The first
         set is shown in the first one.
@@ -26,7 +25,6 @@ class Limit(NamedTuple):
     remedy: str
     sets: tuple[str, ...]
     what: str = ""
-    is_final: bool = False
     short: str = ""
     scenarios: tuple[Scenario, ...] = (scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE)
 
@@ -36,7 +34,7 @@ class Limit(NamedTuple):
             name = name_of(failure.troubles)
             is_stated = name in self.sets and scenario in self.scenarios
             return name if is_stated and ": " not in failure.what else None
-        if failure.promise == 3 and not self.is_final:
+        if failure.promise == 3:
             return None
         came = {name for name, _ in failure.troubles}
         return next((each for each in self.sets if self.what in failure.what and came.issuperset(_split(each))), None)
@@ -146,7 +144,7 @@ OF_A_CLEAR: Final = (
         "Something else was sent",
         "trigger a new run, or set `resend`",
         (
-            *("other input", "other file", "first input", "order", "early order"),
+            *("other input", "other file", "changed source", "first input", "order", "early order"),
             *("key given", "key change", "key removed"),
         ),
         "OTHER_INPUT",
@@ -184,13 +182,6 @@ OF_A_CLEAR: Final = (
             "restored service",
         ),
         "IN_DOUBT",
-    ),
-    Limit(
-        "What an index has sent is to be sent once more, and the index has now an item that another has sent",
-        "let the list have its former order, or trigger a new run",
-        ("order", "early order"),
-        "OTHER_INPUT",
-        is_final=True,
     ),
     Limit(
         "Three tasks: what was sent is found by the task that sends",

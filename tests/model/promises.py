@@ -18,7 +18,7 @@ from typing import Final
 
 from model.explore import Explorer
 from model.troubles import clear, clearable, start
-from model.world import MEMORIES, Transfer, World
+from model.world import MEMORIES, PEOPLE, Transfer, World
 from outbound_transfer.delivery.decision import Phase
 
 LEFT_BEHIND: Final = "a draft is left behind"
@@ -34,14 +34,17 @@ def broken_promise(world: World) -> str:
 
 @cache
 def _sent_too_often(transfers: tuple[Transfer, ...], named: tuple[str, ...]) -> str:
-    """Each item of a key, and each task, is sent once; and once more by each task for each transfer that is named."""
+    """Each task sends once, and once more for each transfer that is named. So is each item of a key, whatever its file,
+    for each of its own.
+    """
     sent = [each for each in transfers if each.status in ("sent", "hidden") and each.maker >= 0]
-    of_makers = Counter(each.maker for each in sent)
-    for maker, count in of_makers.items():
+    for maker, count in Counter(each.maker for each in sent).items():
         if count > 1 + len(named):
             return f"task {maker} sends too often"
-    repeated = sum(count - 1 for count in Counter((each.item, each.key) for each in sent).values())
-    return "an item is sent too often" if repeated > len(named) * len(of_makers) else ""
+    for (people, _), count in Counter((PEOPLE[each.item], each.key) for each in sent).items():
+        if count > 1 + sum(not one.isdigit() or PEOPLE.get(transfers[int(one)].item) == people for one in named):
+            return "an item is sent too often"
+    return ""
 
 
 def is_quiet(world: World) -> bool:

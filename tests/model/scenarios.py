@@ -96,6 +96,14 @@ MAPPED_RESEND: Final = scenario(
     ("X", "Y"),
     twice=False,
 )
+MAPPED_CHANGED: Final = scenario(
+    "a mapped task, a resend, and a changed source",
+    "resend one, failure, order, changed source",
+    INDEXES,
+    ("Y", "X"),
+    twice=False,
+    at_most=3,
+)
 MAPPED_MOVED: Final = scenario(
     "a mapped task whose connection leads elsewhere",
     "clear, clear one, failure, order, other account, new key",
@@ -145,6 +153,14 @@ RENAMED: Final = scenario(
     Rules(kinds=("deliver", "deliver")),
     ("X", ""),
     tries=4,
+)
+RENAMED_TWICE: Final = scenario(
+    "a task that is renamed and named back",
+    "clear one, resend one, failure, new name, former name",
+    Rules(kinds=("deliver", "deliver")),
+    ("X", ""),
+    twice=False,
+    at_most=3,
 )
 REDELIVERY: Final = scenario(
     "a redelivery",

@@ -19,9 +19,6 @@ from outbound_transfer.files.attached import AttachedFile
 #: Where the tasks begin that do not create the draft.
 BEGINS: Final = {"deliver": "begin", "create": "begin", "attach": "ATTACH", "send": "READ"}
 
-#: Published instead of a question: the user has decided.
-OVERRULED: Final = "overruled"
-
 
 def attached(content: str) -> dict[str, AttachedFile]:
     """Return what is remembered of the file; its content is its version and the try that has uploaded it."""
@@ -46,8 +43,7 @@ class SharedExecutor(Executor):
             memory = MEMORIES[process.memory]
             superseded = tuple(map(int, memory.superseded_ids()))
             resend = process.context.resend
-            is_asked = not memory.is_granted(resend)
-            question = (memory.question.name if memory.question else "") if is_asked else OVERRULED
+            question = memory.question.name if memory.question else ""
             number, published = (
                 process.context.slot,
                 (result, process.context.item, question, superseded, resend),
@@ -199,9 +195,7 @@ class SharedExecutor(Executor):
     def _question(self, process: Process) -> Likeness | None:
         """Return how alike a sent transfer must be to stop the send; None if nobody is asked."""
         name, facts = _published(process.context)[2], self.facts(process.context)
-        if name == OVERRULED and not self.rules.asks_despite_resend:
-            return None
-        question = Likeness[name] if name not in ("", OVERRULED) else None
+        question = Likeness[name] if name else None
         is_later = not facts.is_first_of_all and not self.rules.asks_after_waits
         if self.rules.is_mapped and (process.is_again or is_later):
             return Likeness.EXACT.or_wider(question)

@@ -101,7 +101,6 @@ class Rules(NamedTuple):
     :ivar forgets_read: that a read shows it sent is not stored.
     :ivar keeps_checks: what was asked before a wait among the checks is not asked again.
     :ivar asks_after_waits: three tasks, mapped: a retry, and a run that was cleared, do not open the question.
-    :ivar asks_despite_resend: three tasks, mapped: they open it even if a resend has overruled it.
     :ivar attaches_unasked: three tasks: files are removed and uploaded without asking whether the try is still wanted.
     """
 
@@ -127,7 +126,6 @@ class Rules(NamedTuple):
     forgets_read: bool = False
     keeps_checks: bool = False
     asks_after_waits: bool = False
-    asks_despite_resend: bool = False
     attaches_unasked: bool = False
 
 
@@ -191,7 +189,7 @@ class Executor:
     def is_checked(self, process: Process) -> bool:
         """Return whether a process has made a check for its next attempt at the send."""
         has_checked = self.rules.is_redelivery and process.outdated == "NO"
-        return process.wanted == "YES" or process.search == "NONE" or has_checked
+        return process.wanted == "YES" or process.search in ("NONE", "NAMED") or has_checked
 
     def call(self, world: World, process: Process) -> tuple[str, int, str] | None:
         """Return the call with an effect on a draft that a process is at; None if it is at none."""
@@ -222,23 +220,18 @@ class Executor:
         memory, is_settling = MEMORIES[process.memory], process.mode == "settle"
         resend = process.context.resend
         compared = Input.OTHER if is_settling else input_evidence(memory, process.context)
-        is_searched_here = not is_settling and (not self._is_shared(process) or self._cannot_search(process))
-        is_decided = memory.is_granted(resend) and not self._has_item_of_another(process)
+        named = memory.what_names(resend)
+        is_asked = not self._is_shared(process) or named is Resend.OTHER or self._cannot_search(process)
         return Evidence(
             phase=memory.phase,
             input=compared,
-            resend=memory.what_names(resend),
+            resend=named,
             by_id=ById[process.by_id],
-            question=memory.question is not None and is_searched_here and not is_decided,
+            question=not is_settling and memory.question is not None and is_asked,
             search=Search[process.search],
             is_outdated=Check[process.outdated],
             is_wanted=Check[process.wanted],
         )
-
-    def _has_item_of_another(self, process: Process) -> bool:
-        memory, context = MEMORIES[process.memory], process.context
-        is_resend = memory.what_names(context.resend) in (Resend.NAMED, Resend.GRANTED)
-        return is_resend and input_evidence(memory, context) is Input.OTHER and self.facts(context).is_mapped
 
     def _decide(self, process: Process) -> Process:
         """Return the process with what it does next, as the table says."""
@@ -588,7 +581,7 @@ class Executor:
         resend, found = process.context.resend, self._find(world, process)
         search = "NONE" if found < 0 else "FOUND"
         if found >= 0 and str(found) == resend:
-            search, found = "NONE", -1
+            search, found = "NAMED", -1
         elif self._cannot_search(process) and resend != MEMORIES[process.memory].scope.account:
             search, found = "IMPOSSIBLE", -1
         event = self._event(process, "searches", search.lower())
@@ -612,9 +605,10 @@ class Executor:
             return -1
         memory, context = MEMORIES[process.memory], process.context
         known = set(memory.superseded_ids())
-        if memory.what_names(context.resend) is not Resend.NAMED:
+        if process.by_id != "SENT":
             known.add(memory.draft_id)
-        is_exact = memory.question is Likeness.EXACT or (self._has_item_of_another(process) and not memory.has_gap)
+        known.discard(context.resend)
+        is_exact = memory.question is Likeness.EXACT
         for number, transfer in newest_first(world):
             if transfer.status != "sent" or str(number) in known or not is_visible(transfer, context.connection):
                 continue
@@ -694,10 +688,11 @@ class Executor:
             world = world._replace(broken=world.broken or "a draft that is known to be unsent is superseded")
         is_shared = self._is_shared(process)
         named = MEMORIES[process.memory].what_names(context.resend)
+        is_resend = process.search == "NAMED" or named in (Resend.NAMED, Resend.GRANTED)
         memory = self._after(
             process,
             Action.CREATE,
-            resend=context.resend if named in (Resend.NAMED, Resend.GRANTED) else "",
+            resend=context.resend if is_resend else "",
             draft_id=str(number),
             identity=context.item,
             input=input_of(context.item, context.connection),

@@ -320,6 +320,13 @@ def _changes(number: int, **changes: str) -> Trouble:
     return change_arguments
 
 
+def change_source(executor: Executor, world: World) -> Steps:
+    """Let a file of the item X change, whichever index has it."""
+    slots = tuple(change(slot, item="x") if slot.item == "X" else slot for slot in world.slots)
+    if slots != world.slots:
+        yield Event(None, "a file of X changes"), world._replace(slots=slots)
+
+
 def _moves(connection: str, *, is_early: bool | None = None) -> Trouble:
     """Return the trouble that the connection leads elsewhere.
 
@@ -372,6 +379,14 @@ def rename(executor: Executor, world: World) -> Steps:
             Event(None, "task 0 is renamed: it is task 1 now"),
             world._replace(slots=slots, run=change(world.run, has_other_tasks=True)),
         )
+
+
+def rename_back(executor: Executor, world: World) -> Steps:
+    """Give it its former name again: Airflow knows what has become of the task instance."""
+    first, second = world.slots
+    if first.state == "removed" and second.state not in ("running", "deferred"):
+        slots = (change(first, state="queued"), change(second, state="removed"))
+        yield Event(None, "task 1 is renamed: it is task 0 again"), world._replace(slots=slots)
 
 
 def _picks_up(*, is_checked: bool) -> Trouble:
@@ -455,6 +470,7 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "early order": _reorders(is_early=True),
     "other input": _changes(0, item="Y"),
     "other file": _changes(0, item="x"),
+    "changed source": change_source,
     "first input": _changes(0, item="X"),
     "other file of task 1": _changes(1, item="v2"),
     "key given": _changes(0, key="k"),
@@ -470,6 +486,7 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "deleted transfer": _deletes("heard"),
     "deleted before it was heard of": _deletes("unheard"),
     "new name": rename,
+    "former name": rename_back,
     "pickup": _picks_up(is_checked=False),
     "pickup after the check": _picks_up(is_checked=True),
     "restored service": restore,

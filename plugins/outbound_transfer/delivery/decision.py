@@ -54,8 +54,9 @@ class Resend(Enum):
     An id asks for one more send, however many tries, clears and tasks read it: what was sent then has another id.
     """
 
-    NONE = "nothing that is remembered"
-    NAMED = "what is remembered"  # or, if the memory of a try is lost, anything: that try may have sent it
+    NONE = "nothing"
+    NAMED = "what is remembered"
+    OTHER = "something else, which another index or task may have sent, or a try whose memory is lost"
     GRANTED = "what the draft replaces"
     WITHDRAWN = "no longer what the draft replaces"
 
@@ -75,13 +76,13 @@ class Search(Enum):
     """Whether the service lists a sent transfer that may be this delivery.
 
     Those of other runs and delivery keys do not count, nor unequal ones of other tasks. Those of other indexes do:
-    nobody knows which index has sent which, so equal items are refused. If ``resend`` names the newest, the user has
-    seen it: then there is none.
+    nobody knows which index has sent which, so equal items are refused.
     """
 
     NOT_SEARCHED = "not searched"
     NONE = "none"
     FOUND = "found"
+    NAMED = "the newest is what resend names"  # so that the user has seen all of them
     IMPOSSIBLE = "impossible"  # it may have been sent where the connection does not lead any more
 
 
@@ -146,8 +147,7 @@ class Evidence(NamedTuple):
     :ivar question: whether another index or task of the run, or a try whose memory is lost, may have sent this very
         delivery. In every try but the first one of a run that was never cleared, it is open for a mapped task, also
         where the index has its memory, as items may have changed places, and for input other than what is remembered.
-        Once open, it stays open for later tries. A resend asks nobody, as the user has decided, but in two cases: a try
-        whose memory is lost may have made it, or the index of a mapped task has another item now.
+        Once open, it stays open for later tries, also of a resend: what it names may not be the newest any more.
     :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again: OPEN before
         each attempt of a redelivery, NO for other deliveries.
     :ivar is_wanted: whether Airflow still runs this try, and the memory is still its own.
@@ -195,7 +195,8 @@ def _rule(why: str, then: Action | Reason, **conditions: object) -> Rule:
 
 _SENDABLE: Final = (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING)
 
-_NAMED: Final = {"by_id": (ById.SENT, ById.GONE, ById.HIDDEN), "resend": Resend.NAMED}
+#: What may have been sent.
+_POSSIBLY_SENT: Final = (ById.SENT, ById.GONE, ById.HIDDEN)
 
 #: What the remembered id shows.
 _BY_ID: Final = (
@@ -204,14 +205,28 @@ _BY_ID: Final = (
     _rule("nobody can reach it any more", Action.FORGET, by_id=(ById.GONE, ById.HIDDEN), phase=Phase.HANDED_ON),
     _rule("nobody can reach it any more", Action.FORGET, by_id=ById.GONE, phase=Phase.DRAFT),
     _rule(
-        "others may have sent what is to be sent now",
+        "others may have sent it since",
         Action.SEARCH,
-        **_NAMED,
+        by_id=_POSSIBLY_SENT,
+        resend=(Resend.NAMED, Resend.OTHER),
         question=True,
         search=Search.NOT_SEARCHED,
     ),
-    _rule("its like was sent", Reason.MAY_BE_SENT, **_NAMED, question=True, search=Search.FOUND),
-    _rule("the user wants one more", Action.CREATE, **_NAMED),
+    _rule(
+        "another has sent the newest",
+        Reason.MAY_BE_SENT,
+        by_id=_POSSIBLY_SENT,
+        resend=Resend.NAMED,
+        search=Search.FOUND,
+    ),
+    _rule("the user wants one more", Action.CREATE, by_id=_POSSIBLY_SENT, resend=Resend.NAMED),
+    _rule(
+        "the user wants one more than another has sent",
+        Action.CREATE,
+        by_id=_POSSIBLY_SENT,
+        resend=Resend.OTHER,
+        search=Search.NAMED,
+    ),
     _rule("something else was delivered", Reason.OTHER_INPUT, by_id=ById.SENT, input=Input.OTHER),
     _rule("it is delivered", Action.RETURN, by_id=ById.SENT),
     _rule("it may be sent there, or have been", Reason.MADE_ELSEWHERE, by_id=ById.HIDDEN),

@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from outbound_transfer.delivery.check import check_sent, describe_changes
-from outbound_transfer.delivery.decision import Action, ById, Check, Decision, Phase, Reason, Resend, Step, decide
+from outbound_transfer.delivery.decision import (
+    Action,
+    ById,
+    Check,
+    Decision,
+    Phase,
+    Reason,
+    Resend,
+    Search,
+    Step,
+    decide,
+)
 from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, may_be_cleared_since
@@ -152,8 +163,8 @@ class Delivery:
             match decision.action:
                 case Action.CREATE:
                     order.find()  # a missing file must leave no draft behind
-                    phase, named = Phase.SENDING if is_shared else Phase.DRAFT, self.memory.what_names(self.resend)
-                    resend = self.resend if named in (Resend.NAMED, Resend.GRANTED) else ""
+                    phase = Phase.SENDING if is_shared else Phase.DRAFT
+                    resend = self.resend if self._is_resend() else ""
                     if resend:
                         self.log.warning("Resending: this is sent in place of transfer %s", resend)
                     return self._work_on(self.draft.create(order.new, self.evidence.digests(order), phase, resend))
@@ -164,6 +175,11 @@ class Delivery:
                     return self._return(order)
                 case _:
                     self._act(decision, order)
+
+    def _is_resend(self) -> bool:
+        """Return whether what is created now is in place of what ``resend`` names."""
+        is_newest = self.evidence.seen_of(self.memory).search is Search.NAMED
+        return is_newest or self.memory.what_names(self.resend) in (Resend.NAMED, Resend.GRANTED)
 
     def _decide(self, step: Step, order: Order | None) -> Decision:
         return decide(step, self.evidence.gather(self.memory, order))

@@ -92,24 +92,19 @@ class EvidenceCollector:
         :param order: None if nothing is to be delivered here.
         """
         seen, compared = self.seen_of(memory), self._compare(memory, order)
+        named = memory.what_names(self._resend)
         # What other tasks fill is searched for by the one that sends it, as only then its files are known.
-        is_searched_here = order is not None and (not self.is_shared or self._cannot_be_searched(memory))
-        is_decided = memory.is_granted(self._resend) and not self._has_item_of_another(memory, compared)
+        is_searched_here = not self.is_shared or named is Resend.OTHER or self._cannot_be_searched(memory)
         return Evidence(
             memory.phase,
             compared,
-            memory.what_names(self._resend),
+            named,
             seen.by_id,
-            memory.question is not None and is_searched_here and not is_decided,
+            order is not None and memory.question is not None and is_searched_here,
             seen.search,
             seen.is_outdated if order and order.is_outdated else Check.NO,
             seen.is_wanted,
         )
-
-    def _has_item_of_another(self, memory: Memory, compared: Input) -> bool:
-        """Return whether what ``resend`` names was another item: the list of a mapped task may have changed."""
-        is_resend = memory.what_names(self._resend) in (Resend.NAMED, Resend.GRANTED)
-        return is_resend and compared is Input.OTHER and self._facts.is_mapped
 
     def _compare(self, memory: Memory, order: Order | None) -> Input:
         if order is None:
@@ -147,25 +142,24 @@ class EvidenceCollector:
         """Ask the service whether it has sent the like."""
         assert memory.question is not None, "there is a question"
         first = frozenset(identity_of(order.first)[1]) if order.first else None
-        wanted = SearchTarget(identity_of(order.new), {source.name: source.size for source in order.find()}, first)
+        files = None if self.is_shared else {source.name: source.size for source in order.find()}
+        wanted = SearchTarget(identity_of(order.new), files, first)
         known = set(memory.superseded_ids())
-        if memory.what_names(self._resend) is not Resend.NAMED:  # its own counts, too, if it is to be the newest
+        if self.seen_of(memory).by_id is not ById.SENT:  # its own counts, too, for what is the newest
             known.add(memory.draft_id)
-        has_item = self._has_item_of_another(memory, self._compare(memory, order))
-        likeness = Likeness.EXACT if has_item and not memory.has_gap else memory.question
         found = find_like(
             self.client,
             self._facts,
             self._scope.account,
             wanted,
-            likeness,
+            memory.question,
             unlike=self._unlike,
             known=known | ({order.first.id} if order.first else set()),
             resend=self._resend,
             is_of_other_key=self._is_of_other_key,
         )
-        if found and found.id == self._resend:  # the user has seen the newest
-            self.note(memory, search=Search.NONE)
+        if found and found.id == self._resend:
+            self.note(memory, search=Search.NAMED)
         elif self._cannot_be_searched(memory) and self._resend != memory.scope.account:
             self.note(memory, search=Search.IMPOSSIBLE)
         else:

@@ -161,15 +161,11 @@ class Memory(msgspec.Struct, frozen=True):
 
     def what_names(self, resend: str) -> Resend:
         """Return what ``resend`` names, as a user has set it; "" if it is not set."""
-        if resend and resend == self.resend:
-            return Resend.GRANTED
-        if resend and (resend == self.draft_id or self.has_gap):  # it may name what a lost try has sent
-            return Resend.NAMED
-        return Resend.WITHDRAWN if self.resend else Resend.NONE
-
-    def is_granted(self, resend: str) -> bool:
-        """Return whether this is a resend that nobody is asked about, as no lost try can have made it already."""
-        return self.what_names(resend) in (Resend.GRANTED, Resend.NAMED) and not self.has_gap
+        if resend and resend in (self.resend, self.draft_id):
+            return Resend.GRANTED if resend == self.resend else Resend.NAMED
+        if self.resend and self.phase is not Phase.SENDING:  # what was sent stays sent
+            return Resend.WITHDRAWN
+        return Resend.OTHER if resend and self.draft_id else Resend.NONE
 
     def superseded_ids(self) -> tuple[str, ...]:
         """Return the ids of what was sent, or may have been, before: the first one first."""

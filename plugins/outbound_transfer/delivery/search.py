@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class SearchTarget:
     """The transfer that a delivery is to become.
 
-    :ivar files: sizes in bytes, by name.
+    :ivar files: sizes in bytes, by name; None if they are unknown, so that any match.
     :ivar first: normalized addresses of the transfer that this delivers again, to some of them; None if it does not.
     """
 
     identity: Identity
-    files: Mapping[str, int]
+    files: Mapping[str, int] | None
     first: frozenset[str] | None = None
 
 

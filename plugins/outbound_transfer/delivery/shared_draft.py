@@ -46,7 +46,6 @@ class Made(msgspec.Struct, frozen=True):
     :ivar question: how alike a sent transfer must be to stop the send; None if nobody else can have sent it.
     :ivar superseded: ids of what was sent, or may have been, before the resend that this is; none if it is none.
     :ivar resend: what the user wants to be sent once more; "" if there is nothing.
-    :ivar is_granted: whether it is made in place of that, and nobody is asked.
     :ivar delivery_key: under which other runs may have made it.
     :ivar made_by: the task instance that has made it.
     :ivar files: digests (SHA-256, in hexadecimal) of what was attached, by name.
@@ -62,7 +61,6 @@ class Made(msgspec.Struct, frozen=True):
     is_rehearsal: bool = False
     made_by: str = ""
     resend: str = ""
-    is_granted: bool = False
     files: dict[str, str] = {}
 
     @classmethod
@@ -71,12 +69,11 @@ class Made(msgspec.Struct, frozen=True):
             memory.draft_id,
             memory.scope.account,
             memory.identity,
-            None if memory.is_granted(resend) else memory.question,
+            memory.question,
             memory.superseded_ids(),
             memory.scope.delivery_key,
             is_rehearsal=is_rehearsal,
             resend=resend,
-            is_granted=memory.is_granted(resend),
             files={name: file.sha256 for name, file in memory.files.items()},
         )
 
@@ -115,9 +112,8 @@ class SharedDraft:
         self.made = next((one for one in made if one.identity), made[0] if made else Made(transfer_id, self.account))
         self._unlike = UnlikeTransfers()
         self._draft: Transfer | None = None
-        self._can_move = facts.is_mapped and not self.made.is_granted
         #: Whether another index may have sent this one's item since its draft was made.
-        self._may_have_moved = self._can_move and (facts.is_resumed or not facts.is_first_of_all)
+        self._may_have_moved = facts.is_mapped and (facts.is_resumed or not facts.is_first_of_all)
         self.may_be_sent, self.has_sent = facts.writer.try_number > 1 or facts.is_resumed, False
         self.check_account(self.made.account)
 
@@ -205,7 +201,7 @@ class SharedDraft:
         question = self.made.question
         if self._may_have_moved:
             question = Likeness.EXACT.or_wider(question)
-        self._may_have_moved = self._can_move  # the next attempt has waited
+        self._may_have_moved = self.facts.is_mapped  # the next attempt has waited
         if question:
             self._fail_if_like_was_sent(transfer, question)
         self.facts.check_still_running()

@@ -69,7 +69,7 @@ class LateRequests(RuleBasedStateMachine):
     elsewhere: Sandbox
     death: Any
     late: bool
-    named: defaultdict[str, set[str]]
+    resend: dict[str, str]
     has_lost_a_record: bool
     has_forgotten: bool
     draft: str
@@ -207,7 +207,7 @@ class LateRequests(RuleBasedStateMachine):
             is_shared = process.name == "send" and process.ti.state == "running"
             assert process.has_sent or is_shared, f"a try that Airflow has given up has sent {transfer_id}"
             self.judge_sent(process.name, transfer_id, process.versions)
-            if not (self.named[process.name] or self.has_lost_a_record or self.has_forgotten):
+            if not (transfer_id in self.resend.values() or self.has_lost_a_record or self.has_forgotten):
                 self.own[id(process.ti)].append(transfer_id)
 
     def teardown(self) -> None:
@@ -232,7 +232,7 @@ class LateRequests(RuleBasedStateMachine):
         """
 
         def restore() -> None:
-            draft = self.draft if of_steps else "".join(self.remembered([self.tasks["deliver"]]))
+            draft = self.draft if of_steps else self.remembered_draft()
             is_read_again = self.tasks["deliver"].is_deferred or self.running == "send"
             if not draft or self.has_restored or (at_wait and not is_read_again):
                 return
@@ -246,6 +246,11 @@ class LateRequests(RuleBasedStateMachine):
             self.run.time.meanwhile = restore
         else:
             restore()
+
+    def remembered_draft(self) -> str:
+        values = self.tasks["deliver"].store.values
+        records = [self.tasks["deliver"].store.get(key) for key in values if "_try_" in key]
+        return records[-1]["draft_id"] if records else ""
 
     def draft_of_somebody_else(self) -> str:
         people = {"subject": "Theirs", "recipients": ["eve@example.com"]}

@@ -12,7 +12,8 @@ bytes judge, never what a client believes:
   ``resend`` has named, however often that was read;
 * what was sent is just the wanted sources' bytes, whole versions of each and never a mixture;
 * a task that succeeded has sent; one that failed has not sent itself, or its error names the transfer and says so;
-* where nothing is wrong any more and nothing is sent yet, a clear sends, whatever other runs of the DAG have sent.
+* where nothing is wrong any more and nothing is sent yet, a clear sends, whatever other runs of the DAG have sent; and
+  so does one with ``resend`` once it was sent.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import json
 import re
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -76,22 +77,22 @@ NO_CREDIT, NO_FILE, NO_SERVICE = "no credit", "no file", "no service"
 AWAY = {"away at the create": "/v1/transfers", "away at the send": "*/send"}
 troubles = st.sampled_from([None, None, None, None, NO_CREDIT, NO_FILE, NO_SERVICE, *AWAY])
 
-#: What a user sets ``resend`` to: what the last error names, or the task remembers; the newest transfer, or the one
-#: before; what is not the task's; nothing. None: it stays as it is.
+#: What a user sets ``resend`` to: what an error names; the newest transfer, or the one before; what is not the task's;
+#: nothing. None: it stays as it is.
 TOLD, NEWEST, OLDER, FOREIGN = "told", "newest", "older", "somebody else's"
 OF_NOBODY = {"unknown": ["tr_unknown"], "taken away": [""]}
 ids = st.sampled_from([*[None] * 6, TOLD, TOLD, NEWEST, NEWEST, NEWEST, OLDER, FOREIGN, *OF_NOBODY])
 
 
 def kind_of(name: str) -> str:
-    """The kind of a delivery, of which the mapped task's items are one."""
-    return "item" if name.startswith("Item") else name
+    """The kind of the delivery that a task is about: one task's, that in steps, or an item of the mapped task."""
+    return name if name == "deliver" else "item" if name.startswith("Item") else "send"
 
 
 def told_by(error: BaseException | None) -> str:
-    """What ``resend`` may be set to, as an error says; "" if it says nothing."""
-    told = re.search(r"resend='(tr_\w+)'", str(error))
-    return told[1] if told else ""
+    """The transfer that an error is about, which is the one that ``resend`` may be set to; "" if it names none."""
+    told = re.search(r"\btr_\w+", str(error))
+    return told[0] if told else ""
 
 
 class ClockWithCallback(SimulatedClock):
@@ -210,11 +211,11 @@ class DeliveryStateMachine(LateRequests):
         self.known = self.billed()
         self.death = CrashInjector()
         self.deferrable = deferrable
-        #: By kind of delivery, what ``resend`` names now, and by task instance, what its last refusal has named.
+        #: By kind of delivery, what ``resend`` names, what it has named when a task ran, and by task instance, what its
+        #: last error has named.
         self.resend = {"deliver": "", "send": "", "item": ""}
-        self.told: dict[int, str] = {}
-        #: By delivery, its transfers that ``resend`` has named while its task ran, or what may have been one.
         self.named: defaultdict[str, set[str]] = defaultdict(set)
+        self.told: defaultdict[str, dict[int, str]] = defaultdict(dict)
         #: The delivery in one task in other runs of the DAG, and whether this run's has lost a record.
         self.other_runs: list[FakeTaskInstance] = []
         self.has_lost_a_record = self.has_deleted_a_task = False
@@ -273,30 +274,8 @@ class DeliveryStateMachine(LateRequests):
 
     def delivery(self, name: str, operator: type, **arguments: Any) -> tuple[type, dict[str, Any]]:
         resend = self.resend[kind_of(name)]
-        if self.may_have_been(resend, name):
-            self.named[name].add(resend)
+        self.named[kind_of(name)].add(resend)
         return operator, {**DELIVERY, "subject": f"Report {self.number}", **arguments, "resend": resend}
-
-    def may_have_been(self, transfer_id: str, name: str) -> bool:
-        """Whether it is a transfer of a delivery, or its like, or the task that delivers it remembers it as its own."""
-        like = ["deliver", "send"] if name in ("deliver", "send") else [name]
-        return any(transfer_id in self.sent[each] for each in like) or any(
-            transfer_id in value for ti in self.task_instances_of(name) for value in ti.store.values.values()
-        )
-
-    def task_instances_of(self, name: str) -> list[FakeTaskInstance]:
-        """:param name: of a delivery, or the kind."""
-        if name == "deliver":
-            return [self.tasks["deliver"], self.other_name]
-        if name == "send":
-            return [self.tasks["create"], self.tasks["send"]]
-        return self.indexes if name == "item" else self.indexes[self.items.index(name) :][:1]
-
-    @staticmethod
-    def remembered(tis: Iterable[FakeTaskInstance]) -> list[str]:
-        """The id that the newest record of each task instance names."""
-        newest = [[ti.store.get(key) for key in ti.store.values if "_try_" in key][-1:] for ti in tis]
-        return [record["draft_id"] for of_one in newest for record in of_one if record["draft_id"]]
 
     def item(self, number: int) -> str:
         """The subject of an item: schedules share an account, and what one has sent is not another's."""
@@ -453,9 +432,7 @@ class DeliveryStateMachine(LateRequests):
         sent, others = [], [*self.known]
         for name, of_one in self.sent.items():
             (sent if kind_of(name) == kind else others).extend(of_one)
-        tis = self.task_instances_of(kind)
-        told = [*(self.told[id(ti)] for ti in tis if id(ti) in self.told), *self.remembered(tis)]
-        named = {TOLD: told, NEWEST: sent, OLDER: sent[:-1], FOREIGN: others, **OF_NOBODY}
+        named = {TOLD: [*self.told[kind].values()], NEWEST: sent, OLDER: sent[:-1], FOREIGN: others, **OF_NOBODY}
         if what is not None and named[what]:
             self.counts[f"resend: {what}"] += 1
             self.resend[kind] = named[what][-1]
@@ -571,11 +548,7 @@ class DeliveryStateMachine(LateRequests):
         yield
         self.run.connection = here
 
-    @rule(
-        in_the_way=st.tuples(troubles, troubles, troubles),
-        order=st.permutations(range(4)),
-        resend=ids,
-    )
+    @rule(in_the_way=st.tuples(troubles, troubles, troubles), order=st.permutations(range(4)), resend=ids)
     def deliver_mapped(
         self, in_the_way: Sequence[str | None] = (), order: list[int] | None = None, resend: str | None = None
     ) -> None:
@@ -605,7 +578,7 @@ class DeliveryStateMachine(LateRequests):
         before = len(sent)
         for _ in range(4):  # a refusal may name another than the one before
             if len(sent) == before:
-                self.resend["item"] = ti.result["id"] if ti.result else self.told[id(ti)]
+                self.resend["item"] = ti.result["id"] if ti.result else self.told["item"][id(ti)]
             self.deliver_mapped()
         assert len(sent) == before + 1, "resend is refused although nothing is wrong"
 
@@ -773,7 +746,7 @@ class DeliveryStateMachine(LateRequests):
             result, error = self.result_of(name, ti)
         ti.state = "failed" if error else "success"
         if told := told_by(error):
-            self.told[id(ti)] = told
+            self.told[kind_of(name)][id(ti)] = told
         self.run.settle()
         self.make_room()
         self.count(name, error)
@@ -810,8 +783,9 @@ class DeliveryStateMachine(LateRequests):
 
     def count(self, name: str, error: BaseException | None) -> None:
         met = sum(row["state"] == "triggered" for row in self.sandbox.faults())
+        kind = "item" if name.startswith("Item") else name
         self.counts[f"given as {self.given}"] += 1
-        self.counts.update({f"{kind_of(name)} {'failed' if error else 'succeeded'}": 1, "faults met": met})
+        self.counts.update({f"{kind} {'failed' if error else 'succeeded'}": 1, "faults met": met})
 
     def see_versions(self) -> None:
         for path in self.harness.files:
@@ -838,10 +812,9 @@ class DeliveryStateMachine(LateRequests):
         assert (transfer_id in self.drafts) is (name == "send")
         assert self.billed().count(transfer_id) == 1
         self.sent[name].append(transfer_id)
-        named = self.named[name].intersection(self.billed())
-        assert len(self.sent[name]) <= 1 + len(named), (
-            f"{name} is billed too often: {self.sent[name]}, of which resend has named {named}"
-        )
+        alike = self.sent[name] if name.startswith("Item") else self.sent["deliver"] + self.sent["send"]
+        named = self.named[kind_of(name)].intersection(alike)
+        assert len(self.sent[name]) <= 1 + len(named), f"{name} is billed too often: {self.sent[name]}, named: {named}"
         emailed = [row["recipient"] for row in self.rows("emailed") if row["transfer_id"] == transfer_id]
         assert sorted(emailed) == sorted(DELIVERY["recipients"])
         meant = self.attached if name == "send" else versions
@@ -860,15 +833,16 @@ class DeliveryStateMachine(LateRequests):
 
         :param before: the item of the index when it began; it may have another since.
         """
+        own, resend = self.own[id(ti)], self.resend[kind_of(name)]
+        if resend in own:  # its user knows of it, and of those before it
+            own[:] = own[own.index(resend) + 1 :]
         if error is None:
             assert result["id"] in set(self.billed()) - set(self.known), f"{result['id']} was not sent"
             sent = [*self.sent[name], *self.sent.get(before, ())]
             assert result["id"] in sent, f"{result['id']} is not what {name} has sent"
             assert (result["id"] in self.drafts) is (name == "send"), f"{result['id']} is the other delivery's"
+            assert result["id"] != resend or name == "send", f"{resend} is not sent once more"
             return
-        own, resend = self.own[id(ti)], self.resend[kind_of(name)]
-        if resend in own:  # its user knows of it, and of those before it
-            own[:] = own[own.index(resend) + 1 :]
         # Who died says nothing, and who is shown a draft knows of no send.
         if own and not (isinstance(error, ProcessCrashed) or self.may_be_shown_as_draft):
             # An index of the mapped task may find what another has sent, and name that.

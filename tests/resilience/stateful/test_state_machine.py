@@ -163,7 +163,7 @@ def test_the_machine_finds_a_refused_resend(begun: Any, monkeypatch: Any) -> Non
 
     resend_in_order()
     monkeypatch.setattr(Memory, "what_names", lambda *_: Resend.NONE)
-    with pytest.raises(AssertionError, match="resend is refused although nothing is wrong"):
+    with pytest.raises(AssertionError, match="is not sent once more"):
         resend_in_order()
 
 
