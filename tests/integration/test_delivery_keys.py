@@ -571,7 +571,7 @@ class OldRow:
 
 @pytest.mark.parametrize(("by", "expected", "is_complete"), [("own", 2, True), ("own", 3, False), ("other", 3, True)])
 def test_an_older_row_of_a_backup_is_a_gap_in_the_tries(by, expected, is_complete) -> None:
-    memory = Memory(Writer(2, (3, 0), by), Scope("acme.example.com", "key", "statements"))
+    memory = Memory(Writer(2, 3, by), Scope("acme.example.com", "key", "statements"))
     store = RowMemoryStore(OldRow(memory), expected=expected, task="own")
     assert store.begin() == (memory, is_complete)
 

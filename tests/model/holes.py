@@ -115,9 +115,6 @@ HOLES: Final = (
     ),
     _hole("F1", "a draft that was only read is handed on", "crash in a call, failure", "hands_on_unwritten"),
     _hole(
-        "F2", "a second resend in place of one transfer", "resend one, crash, lost memory", "trusts_gap", twice=False
-    ),
-    _hole(
         "F4",
         "a late discard meets a draft that is continued",
         "clear, resend one, crash in a call, failure",

@@ -118,7 +118,7 @@ SMALL: Final = (
 
 #: The changes that are not found, by rule, each with the reason.
 NOT_FOUND: Final[dict[str, str]] = {
-    "PREPARE 6 FORGET": "the rows below search, too, and refuse the same; what is forgotten is a clear's way back",
+    "PREPARE 8 FORGET": "the rows below search, too, and create the same; what is forgotten is a clear's way back",
 }
 
 

@@ -22,6 +22,7 @@ from model.world import MEMORIES, PEOPLE, Transfer, World
 from outbound_transfer.delivery.decision import Phase
 
 LEFT_BEHIND: Final = "a draft is left behind"
+IN_VAIN: Final = "a draft is made in vain"
 
 #: More than any try of the model takes.
 MAX_STEPS: Final = 50
@@ -78,6 +79,8 @@ class Promises:
                 why, before, again = _send_once_more(explorer, after, number)
                 if why:
                     yield 3, why
+                elif before is not after and _find_waste(after, before, [number]) == IN_VAIN:
+                    yield 4, IN_VAIN
                 elif not waste and _find_waste(before, again, [number]) == LEFT_BEHIND:
                     yield 4, LEFT_BEHIND
 
@@ -133,7 +136,7 @@ def _find_waste(before: World, after: World, numbers: Iterable[int]) -> str:
     made = after.transfers[len(before.transfers) :]
     refused = {number for number, slot in enumerate(after.slots) if slot.state == "refused"}
     if any(each.maker in refused or each.status == "gone" for each in made):
-        return "a draft is made in vain"
+        return IN_VAIN
     for number in numbers:
         store = before.stores[number]
         memory = MEMORIES[store.records[-1][1]] if store.records else None

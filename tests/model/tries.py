@@ -93,7 +93,6 @@ class Rules(NamedTuple):
     :ivar is_unfenced: a try that Airflow has given up goes on reading and writing the memory.
     :ivar keeps_hand_over: a draft that is continued still counts as handed on.
     :ivar hands_on_unwritten: a try hands on a draft that it has only looked at.
-    :ivar trusts_gap: what a user names is sent once more though the memory of a try, which may have done so, is lost.
     :ivar discards_handed_on: a draft is discarded while it still counts as handed on.
     :ivar loads_first: a try loads the memory before it excludes the earlier ones.
     :ivar discards_sending: a draft is discarded while it still counts as one that may be sent.
@@ -118,7 +117,6 @@ class Rules(NamedTuple):
     is_unfenced: bool = False
     keeps_hand_over: bool = False
     hands_on_unwritten: bool = False
-    trusts_gap: bool = False
     discards_handed_on: bool = False
     loads_first: bool = False
     discards_sending: bool = False
@@ -136,6 +134,7 @@ class _Facts(TaskFacts):
 
     def __init__(self, context: Context, *, is_mapped: bool) -> None:
         self.writer, self.delivery_key, self.is_mapped = writer_of(context), context.key, is_mapped
+        self.clear_number = context.clear_number
         self._has_removed_tasks = context.has_other_tasks
 
     def has_removed_tasks(self) -> bool:
@@ -464,7 +463,7 @@ class Executor:
         before = MEMORIES[stored] if stored >= 0 else Memory(writer, here)
         if not is_complete:
             question = self.facts(context).missing_memory.or_wider(question)
-        memory = before.continued(writer, question, is_complete=is_complete or self.rules.trusts_gap)
+        memory = before.continued(writer, question, is_complete=is_complete)
         if self.rules.forgets_question:
             memory = replace(memory, question=question)
         return memory
@@ -824,7 +823,7 @@ class Executor:
 
 @cache
 def writer_of(context: Context, *, is_keyed: bool = False) -> Writer:
-    return Writer(context.number, context.clears, f"task {context.slot}" if is_keyed else "")
+    return Writer(context.number, context.max_tries, f"task {context.slot}" if is_keyed else "")
 
 
 _COMPARED: Final[dict[tuple[int, str, str, bool], Input]] = {}

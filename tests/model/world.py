@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from outbound_transfer.delivery.memory import (
-    Clears,
     InputDigests,
     Memory,
     Scope,
@@ -170,7 +169,8 @@ class Context(NamedTuple):
     slot: int
     number: int
     item: str
-    clears: Clears
+    max_tries: int
+    clear_number: int
     resend: str
     connection: str
     key: str

@@ -56,7 +56,7 @@ class Resend(Enum):
 
     NONE = "nothing"
     NAMED = "what is remembered"
-    OTHER = "something else, which another index or task may have sent, or a try whose memory is lost"
+    OTHER = "something else"  # which another index or task may have sent, or a try whose memory is lost
     GRANTED = "what the draft replaces"
     WITHDRAWN = "no longer what the draft replaces"
 

@@ -8,7 +8,7 @@ import json
 import secrets
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -16,12 +16,8 @@ from outbound_transfer.delivery.decision import Action, Input, Phase, Resend
 from outbound_transfer.files.attached import AttachedFile
 from outbound_transfer.protocol.models import NewRecipient, NewTransfer
 
-#: A task's ``max_tries`` and its run's ``clear_number``: a clear changes at least one of them, a retry neither.
-Clears: TypeAlias = tuple[int, int]
-
-
-#: The clear number of a memory that has a gap: a try has begun of which nothing is remembered.
-UNKNOWN_CLEAR: Final = -1
+#: Instead of the ``max_tries`` of the last send, if a later try may have sent: nothing is remembered of it.
+UNKNOWN: Final = -1
 
 
 class Likeness(Enum):
@@ -41,11 +37,11 @@ class Writer(msgspec.Struct, frozen=True):
     """Who wrote the memory.
 
     :ivar task: its identity, where others may write it too; else "".
-    :ivar clears: at its last send; see :func:`may_be_cleared_since`.
+    :ivar max_tries: of the task at the last send, which a clear changes, or :data:`UNKNOWN`.
     """
 
     try_number: int
-    clears: Clears
+    max_tries: int
     task: str = ""
 
 
@@ -128,8 +124,8 @@ class Memory(msgspec.Struct, frozen=True):
         """
         phase = Phase.DRAFT if self.phase is Phase.HANDED_ON and not is_complete else self.phase
         wider = question.or_wider(self.question) if question else self.question
-        clears = self.writer.clears if is_complete else (writer.clears[0], UNKNOWN_CLEAR)
-        writer = msgspec.structs.replace(writer, clears=clears, task=self.writer.task)
+        max_tries = self.writer.max_tries if is_complete else UNKNOWN
+        writer = msgspec.structs.replace(writer, max_tries=max_tries, task=self.writer.task)
         return msgspec.structs.replace(self, writer=writer, phase=phase, question=wider)
 
     def after(self, action: Action, writer: Writer, **known: Any) -> Memory:
@@ -149,15 +145,9 @@ class Memory(msgspec.Struct, frozen=True):
                 changes = {"phase": Phase.EMPTY, "draft_id": "", "identity": "", "files": {}}
             case Action.REVERT:
                 earlier = self.superseded or Memory(self.writer, self.scope, input=self.input)
-                clears = self.writer.clears if self.has_gap else earlier.writer.clears
-                then = msgspec.structs.replace(earlier.writer, try_number=writer.try_number, clears=clears)
+                then = msgspec.structs.replace(earlier.writer, try_number=writer.try_number, max_tries=UNKNOWN)
                 return msgspec.structs.replace(earlier, writer=then, question=self.question)
         return msgspec.structs.replace(self, **{**changes, **known})
-
-    @property
-    def has_gap(self) -> bool:
-        """Whether a try has begun of which nothing is remembered, so that it may have sent. Until the next send."""
-        return self.writer.clears[1] == UNKNOWN_CLEAR
 
     def what_names(self, resend: str) -> Resend:
         """Return what ``resend`` names, as a user has set it; "" if it is not set."""
@@ -178,7 +168,7 @@ def may_be_cleared_since(memory: Memory, writer: Writer) -> bool:
     Taking over another task's delivery counts as a clear: it is a new request.
     """
     then = memory.writer
-    return memory.has_gap or (then.task, then.clears[0]) != (writer.task, writer.clears[0])
+    return (then.task, then.max_tries) != (writer.task, writer.max_tries)
 
 
 def arguments_of(new: NewTransfer, files: Any) -> dict[str, Any]:

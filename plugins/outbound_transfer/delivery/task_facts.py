@@ -42,7 +42,8 @@ class TaskFacts:
     def __init__(self, context: Context, *, is_resumed: bool = False, delivery_key: str = "") -> None:
         self._context, self.is_resumed, self.delivery_key = context, is_resumed, delivery_key
         task = _describe_task(context) if delivery_key else ""
-        self.writer = Writer(int(context["ti"].try_number), read_clears(context), task)
+        max_tries, self.clear_number = read_clears(context)
+        self.writer = Writer(int(context["ti"].try_number), max_tries, task)
 
     @property
     def is_mapped(self) -> bool:
@@ -53,12 +54,12 @@ class TaskFacts:
     @property
     def has_retries(self) -> bool:
         """Whether Airflow retries the task if this try fails with an error that may pass."""
-        return self.writer.try_number <= self.writer.clears[0]
+        return self.writer.try_number <= self.writer.max_tries
 
     @property
     def is_first_of_all(self) -> bool:
         """Whether this is the first try, in a run of which nothing was ever cleared."""
-        return self.writer.try_number == 1 and not self.writer.clears[1]
+        return self.writer.try_number == 1 and not self.clear_number
 
     @property
     def newest_before(self) -> int:

@@ -26,6 +26,7 @@ from model.world import CONNECTIONS, MEMORIES, scope
 from model.world import Process as ModelProcess
 from outbound_transfer.airflow_compat.names import AirflowFailException, TaskDeferred, timezone
 from outbound_transfer.airflow_compat.task_try import StaleTry
+from outbound_transfer.cluster import allowance
 from outbound_transfer.delivery.memory_store import StateLost
 from outbound_transfer.delivery.task_facts import DISCARDED_KEY
 from outbound_transfer.protocol import endpoints, flows
@@ -125,6 +126,8 @@ class Replay:
         with ExitStack() as stack:
             stack.enter_context(mock.patch.dict("os.environ", {CONNECTION: ""}))
             file = self._folder / f"{self._name}.db"
+            # The database's clock is real: the key's calls of one minute would be used up at once.
+            stack.enter_context(mock.patch.object(allowance, "find_database", return_value=None))
             if self._rules.is_row:
                 environment = {"AIRFLOW_CONN_STATES": sqlite_connection(file), STATE_CONN_ID: "states"}
                 stack.enter_context(mock.patch.dict("os.environ", environment))
@@ -398,6 +401,9 @@ class Replay:
     def rename(self, step: Step) -> None:
         self.instances[0].state, self.instances[1].state = "removed", "new"
 
+    def rename_back(self, step: Step) -> None:
+        self.instances[0].state, self.instances[1].state = "queued", "removed"
+
     def hide(self, step: Step) -> None:
         number = int(step.event.what.split()[1])
         transfer_id, connection = self.ids[number]
@@ -509,13 +515,15 @@ HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     "clock behind": Replay.set_clock_back,
     "deleted task": Replay.delete_task,
     **dict.fromkeys(("order", "early order"), Replay.keep),
-    **dict.fromkeys(("other input", "other file", "first input", "other file of task 1"), Replay.keep),
+    **dict.fromkeys(("other input", "other file", "changed source", "first input"), Replay.keep),
+    "other file of task 1": Replay.keep,
     **dict.fromkeys(("key given", "key change", "key removed"), Replay.keep),
     **dict.fromkeys(("new key", "other user", "other account", "first scope"), Replay.keep),
     **dict.fromkeys(("early other account", "late other account"), Replay.keep),
     "twin": Replay.send_twin,
     **dict.fromkeys(("deleted transfer", "deleted before it was heard of"), Replay.hide),
     "new name": Replay.rename,
+    "former name": Replay.rename_back,
     **dict.fromkeys(("pickup", "pickup after the check"), Replay.pick_up),
     "restored service": Replay.restore,
     "removed by a task": Replay.remove_draft,
