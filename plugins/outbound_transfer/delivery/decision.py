@@ -221,7 +221,7 @@ _BY_ID: Final = (
     ),
     _rule("the user wants one more", Action.CREATE, by_id=_POSSIBLY_SENT, resend=Resend.NAMED),
     _rule(
-        "the user wants one more than another has sent",
+        "the user wants one more in place of what another has sent",
         Action.CREATE,
         by_id=_POSSIBLY_SENT,
         resend=Resend.OTHER,
