@@ -24,7 +24,7 @@ def work(task: Callable[[], Any]) -> int:
         nonlocal done
         done += 1
         if event == "c_call":
-            done += _characters(frame, getattr(called, "__self__", None))
+            done += _characters(frame, called)
 
     sys.setprofile(count)
     try:
@@ -34,7 +34,10 @@ def work(task: Callable[[], Any]) -> int:
     return done
 
 
-def _characters(frame: FrameType, owner: Any) -> int:
+def _characters(frame: FrameType, called: Any) -> int:
+    owner = getattr(called, "__self__", None)
+    if isinstance(owner, bytearray) and called.__name__ in ("append", "extend"):
+        return 0  # what is there already is not looked at
     if isinstance(owner, (str, bytes, bytearray)):
         return len(owner)
     if isinstance(owner, re.Pattern):  # what it searches is not seen: at most the longest text at hand
