@@ -71,7 +71,7 @@ OF_THE_SEND: Final = (
         "look in the service's web application before you clear the task",
         (
             *("lost memory + deleted transfer", "lost memory + other user", "lost memory + other account"),
-            *("lost memory + clock behind", "failure + order + clock behind"),
+            *("lost memory + clock behind", "failure + order + clock behind", "order + clock behind"),
         ),
         scenarios=(scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE, scenarios.CLOCKS),
         short="memory is lost, or items change places, and the transfer cannot be seen: it was deleted, is elsewhere, "
@@ -111,7 +111,12 @@ OF_THE_SEND: Final = (
     Limit(
         "An item goes to another task or index, and its connection to another account",
         "use a `delivery_key`, or trigger a new run",
-        ("new name + other account", "failure + order + early other account"),
+        (
+            *("new name + other account", "failure + order + early other account"),
+            # With what another index has sent as `resend`, too.
+            *("order + other account", "order + early other account", "order + late other account"),
+            "failure + order + late other account",
+        ),
         scenarios=(scenarios.RENAMED, scenarios.MAPPED_MOVED, scenarios.MAPPED_IN_BOTH),
         short="an item gets another task or index, and account",
     ),
@@ -194,6 +199,12 @@ OF_A_CLEAR: Final = (
         "set `resend`, and clear all three",
         ("",),
         "task 1, v1: sent",
+    ),
+    Limit(
+        "A resend is refused right before its send: where the connection leads now, another index has sent the item",
+        "set `resend` to what the refusal names",
+        ("order + new key",),
+        "a draft is made in vain",
     ),
     Limit(
         "A draft that cannot be reached stays, unsent and not billed",
