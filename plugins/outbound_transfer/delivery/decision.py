@@ -54,7 +54,7 @@ class Resend(Enum):
     An id asks for one more send, however many tries, clears and tasks read it: what was sent then has another id.
     """
 
-    NONE = "nothing"
+    NONE = "nothing"  # also if nothing is remembered that it could replace
     NAMED = "what is remembered"
     OTHER = "something else"  # which another index or task may have sent, or a try whose memory is lost
     GRANTED = "what the draft replaces"
