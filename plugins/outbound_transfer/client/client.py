@@ -254,7 +254,7 @@ class Client(_BaseClient):
     def _send(self, call: Call[Any]) -> Response:
         if upload := call.upload:
             call = replace(call, upload=replace(upload, chunks=lambda: self._until_stopped(upload)))
-        with observe_attempt(self._observer, call) as attempt:
+        with observe_attempt(self._observer, call, self.settings.account) as attempt:
             response = send(self._http, self.settings, call, self._secrets)
             attempt.status = response.status
         return response
@@ -317,7 +317,7 @@ class AsyncClient(_BaseClient):
         return await drive_async(flow, self.perform)
 
     async def _send(self, call: Call[Any]) -> Response:
-        with observe_attempt(self._observer, call) as attempt:
+        with observe_attempt(self._observer, call, self.settings.account) as attempt:
             response = await send_async(self._http, self.settings, call, self._secrets)
             attempt.status = response.status
         return response

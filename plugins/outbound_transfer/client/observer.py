@@ -1,4 +1,7 @@
-"""The observer of calls: an interface through which metrics and the ledger learn of every attempt and retry."""
+"""The observer of calls: an interface through which metrics and the ledger learn of every attempt and retry.
+
+Each attempt is a span, too, with the attributes of OpenTelemetry's conventions for HTTP clients.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.trace import SpanKind
+
+from outbound_transfer.client.traces import set_error, trace
 from outbound_transfer.protocol.messages import Call
 
 if TYPE_CHECKING:
@@ -44,14 +50,23 @@ class Observer:
 
 
 @contextmanager
-def observe_attempt(observer: Observer, call: Call[Any]) -> Iterator[CallAttempt]:
-    """Time the attempt made in the block and notify ``observer`` of it; the block sets the attempt's status."""
+def observe_attempt(observer: Observer, call: Call[Any], account: str) -> Iterator[CallAttempt]:
+    """Time and trace the attempt made in the block and notify ``observer``; the block sets the attempt's status.
+
+    :param account: site address of the account.
+    """
     attempt, started = CallAttempt(call), time.monotonic()
-    try:
-        yield attempt
-    finally:
-        attempt.seconds = time.monotonic() - started
-        notify(observer.on_attempt, attempt)
+    with trace(call.operation.value, kind=SpanKind.CLIENT, account=account) as span:
+        span.set_attribute("http.request.method", call.method)
+        try:
+            yield attempt
+        finally:
+            attempt.seconds = time.monotonic() - started
+            if attempt.status is not None:
+                span.set_attribute("http.response.status_code", attempt.status)
+                if attempt.status >= 400:
+                    set_error(span, str(attempt.status))
+            notify(observer.on_attempt, attempt)
 
 
 def notify(listener: Callable[[Any], None], event: Any) -> None:

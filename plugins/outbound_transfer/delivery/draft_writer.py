@@ -70,7 +70,7 @@ class DraftWriter:
         """Withdraw the word that the draft's writer has stopped: this try is its writer now."""
         self.remember(Action.RESUME, scope=self._scope)
         self._has_taken_over = True
-        self._log.info("Resuming draft %s of an earlier try", self.memory.draft_id)
+        self._log.info("Resuming draft %s", self.memory.draft_id)
 
     def discard(self, *, is_draft: bool) -> bool:
         """Remove the draft; return False if it turns out to be sent.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from outbound_transfer.client.traces import trace
 from outbound_transfer.files.checksum import HashingUpload
 from outbound_transfer.files.parallel import run_uploads
 from outbound_transfer.files.progress import UploadProgress
@@ -93,6 +94,7 @@ def _upload(
 
     hashing = HashingUpload(source.upload(on_progress))
     flow = flows.attach(transfer_id, hashing.upload, check_unchanged=source.check_unchanged)
-    file = client.run(flow, before_attempt=check_still_current)
+    with trace("upload", transfer_id=transfer_id, file_size=source.size):
+        file = client.run(flow, before_attempt=check_still_current)
     log_progress.done()
     return FinishedUpload(source, file, hashing.sha256)

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from outbound_transfer.client import AsyncClient, Settings
 from outbound_transfer.client.drivers import drive_async
 from outbound_transfer.client.retry import POLL_RETRY_POLICY, RetryDetails
+from outbound_transfer.client.traces import NO_PARENT, trace
 from outbound_transfer.polling.cluster import ClusterMember, ClusterPoll
 from outbound_transfer.polling.hints import Hints
 from outbound_transfer.polling.rate_limiter import RateLimiter
@@ -180,7 +181,12 @@ class SharedPoller:
 
     async def _fetch(self, poll_start: Now) -> None:
         """Request everything that is due. Responses are added to ``_scan_result`` as they arrive."""
-        await self._connect()
+        # Not within the span of the trigger that came first: it polls for all.
+        with trace("poll", parent=NO_PARENT, waiters=len(list(self._registry))):
+            await self._connect()
+            await self._fetch_due(poll_start)
+
+    async def _fetch_due(self, poll_start: Now) -> None:
         self._scan_result.has_response = self._scan_result.is_incomplete = False
         watchers = [
             watcher for watcher in self._registry.watchers if watcher.due_at(self._times) <= poll_start.monotonic

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from outbound_transfer.client.traces import trace
 from outbound_transfer.protocol.errors import CallError
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.transfers.progress import IngestProgress
@@ -80,13 +81,15 @@ class FeedIngest:
         self.cursor = self._destination.get_or_create_cursor()
         self._destination.bind_account(self._address)
         while True:
-            page = self._read()
-            responded_at = self._clock()
-            is_accepted = self._destination.accepts_cursor(page)
-            if is_accepted:
-                self._load(page)
-                if self.progress.is_done(self._max_pages):
-                    return
+            with trace("page", account=self.account, cursor=self.cursor) as span:
+                page = self._read()
+                responded_at = self._clock()
+                span.set_attribute("outbound_transfer.events", len(page.events))
+                is_accepted = self._destination.accepts_cursor(page)
+                if is_accepted:
+                    self._load(page)
+            if is_accepted and self.progress.is_done(self._max_pages):
+                return
             self._wait(FEED_INTERVAL - (self._clock() - responded_at), is_accepted=is_accepted)
 
     def _read(self) -> Page:

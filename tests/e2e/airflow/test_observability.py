@@ -18,6 +18,7 @@ from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
 from support.mail_server import MailServer
 from support.repository import REPOSITORY
+from support.span_collector import SpanCollector
 
 pytestmark = pytest.mark.e2e
 
@@ -73,10 +74,12 @@ Found # files (# kB) to deliver
 Created draft T for # recipients
 Waiting # s to repeat attach: # rate_limited: 'b c.csv': A planned fault. The key's rate limit is exhausted; the call \
 is repeated after the delay that the service asks for.
+Resuming draft T
 Found # files (# kB) to deliver
 Waiting # s to repeat attach: the connection to URL broke: ReadError [Errno #] Connection reset by peer
 Attached b c.csv: # kB in # s (# B/s)
 Attached a.csv: # kB in # s (# B/s)
+Sending transfer 'T'
 Sent transfer T: pending, expires DATE
 Done: # files (# kB) to # recipients in # s of try #; transfer T, URL/transfers/T
 Waiting for transfer T until it finishes, without a worker slot; polled every # s
@@ -106,22 +109,28 @@ class ViewStack(ManySandboxesStack):
         (dags / "in_view.py").write_text(DAGS.format(recipients=RECIPIENTS, glob=str(outbox / "*.csv")))
         self.mail = MailServer()
         self._open.enter_context(self.mail.served())
+        self.collector = SpanCollector()
+        self._open.enter_context(self.collector.served())
         super().start()
         self.sandbox = self.sandboxes[0]
         self.sandbox.patch_account(feed_interval_seconds=1)
 
     def settings(self) -> dict[str, str]:
         transport = {"type": "file", "log_file_path": str(self.folder / "lineage.jsonl"), "append": True}
-        return super().settings() | {
-            "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder / "dags"),
-            "AIRFLOW__CORE__PARALLELISM": "4",
-            "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "60",  # a busy machine needs more than 10 s
-            # A fork shares the channel to the task's supervisor, and may hang there.
-            "AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD": "True",
-            "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
-            "OUTBOUND_TRANSFER_OUTBOX": str(self.folder / "outbox"),
-            "OUTBOUND_TRANSFER_POKE_INTERVAL": "1",
-        }
+        return (
+            super().settings()
+            | self.collector.settings()
+            | {
+                "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder / "dags"),
+                "AIRFLOW__CORE__PARALLELISM": "4",
+                "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "60",  # a busy machine needs more than 10 s
+                # A fork shares the channel to the task's supervisor, and may hang there.
+                "AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD": "True",
+                "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+                "OUTBOUND_TRANSFER_OUTBOX": str(self.folder / "outbox"),
+                "OUTBOUND_TRANSFER_POKE_INTERVAL": "1",
+            }
+        )
 
     def connections(self) -> dict[str, str]:
         smtp = {
@@ -256,6 +265,29 @@ def test_the_log_tells_a_delivery_a_line_for_each_step(stack: ViewStack) -> None
     sandbox.assert_all_faults_triggered()
 
     assert stack.story("told", run_id, "deliver") == [NOT_RECORDED, *STORY.strip().splitlines()]
+
+
+def test_a_delivery_is_traced_within_airflows_spans(stack: ViewStack) -> None:
+    before = len(stack.sandbox.sent())
+    run_id = stack.airflow.trigger("told", {})
+    (transfer_id,) = until(lambda: stack.sandbox.sent()[before:])
+    for recipient in RECIPIENTS:
+        stack.sandbox.pickup(transfer_id, recipient)
+    until(lambda: stack.state("told", run_id) == "success")
+
+    def spans(name: str) -> dict[bytes, bytes]:
+        """The parents of the spans of that name."""
+        return {span.span_id: span.parent_span_id for span in stack.collector.spans if span.name == name}
+
+    until(lambda: spans("outbound_transfer.poll"))  # which the triggerer exports a little later
+    uploads = spans("outbound_transfer.upload")
+    assert uploads
+    assert set(uploads.values()) <= spans("worker.deliver").keys() | spans("worker.delivery.deliver").keys()
+    assert set(uploads) <= set(spans("outbound_transfer.attach").values())
+    assert set(spans("outbound_transfer.poll").values()) == {b""}
+    ours = [str(span) for span in stack.collector.spans if span.name.startswith("outbound_transfer.")]
+    print(f"{len(ours)} spans, such as\n{ours[0]}")
+    assert [one for one in ours if any(each in one for each in (*SECRETS, *FILES, "Report"))] == []
 
 
 def test_a_delivery_tells_openlineage_its_files_and_its_transfer(stack: ViewStack) -> None:
