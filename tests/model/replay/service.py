@@ -24,8 +24,8 @@ from outbound_transfer_sandbox.service.sandbox import SandboxService
 from outbound_transfer_sandbox.testing import Sandbox
 from support.connections import connection_json
 
-#: More calls than schedules make: the rate of a key is not what they are about.
-_CALLS: Final = 10**6
+#: More calls and transfers than schedules make: the limits of an account are not what they are about.
+_UNLIMITED: Final = 10**6
 
 _OTHER_USER: Final = "bob@example.com"
 
@@ -35,7 +35,7 @@ class Account:
 
     def __init__(self, service: SandboxService, sandbox: Sandbox) -> None:
         self.service, self.sandbox = service, sandbox
-        sandbox.patch_account(requests_per_window=_CALLS)
+        sandbox.patch_account(requests_per_window=_UNLIMITED, outstanding_transfer_limit=_UNLIMITED)
 
     def status(self, transfer_id: str) -> str:
         """Return draft, sent, or gone."""
