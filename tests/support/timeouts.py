@@ -10,10 +10,10 @@ from typing import Any
 TEST_TIMEOUT = 120
 
 
-def eventually(condition: Callable[[], Any]) -> Any:
-    """What `condition` gives as soon as that is something."""
+def eventually(condition: Callable[[], Any], interval: float = 0.005) -> Any:
+    """What `condition` gives as soon as that is something; asked every ``interval`` seconds."""
     until = time.monotonic() + TEST_TIMEOUT
     while not (found := condition()):
         assert time.monotonic() < until, "it does not come"
-        time.sleep(0.005)
+        time.sleep(interval)
     return found

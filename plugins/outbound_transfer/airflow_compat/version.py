@@ -14,5 +14,8 @@ HAS_TABS: Final = _MAJOR_MINOR >= (3, 1)
 #: Whether the ``extra`` of an asset event can hold mappings: 3.0 fails a task that has succeeded because of one.
 HAS_NESTED_EXTRA: Final = _MAJOR_MINOR >= (3, 1)
 
+#: Whether an asset event can be of a partition.
+HAS_PARTITIONS: Final = _MAJOR_MINOR >= (3, 2)
+
 #: Whether Airflow keeps the state of tasks and of assets.
 HAS_STATE_STORES: Final = _MAJOR_MINOR >= (3, 3)

@@ -71,6 +71,14 @@ def folder_asset(path: str) -> Asset:
     return Asset(name=folder, uri=f"x-outbound-transfer://objects/{scheme or 'file'}/{rest.strip('/')}")
 
 
+def days_asset(asset: Asset) -> Asset:
+    """Return the asset whose partitions are the UTC days of an asset, such as ``2026-11-22``.
+
+    Its events come from :class:`~outbound_transfer.transfers.loaded_days.LoadedDaysOperator`.
+    """
+    return Asset(name=f"{asset.name}/days", uri=f"{asset.uri}/days")
+
+
 def emit_asset_event(context: Any, asset: Asset, extra: dict[str, Any]) -> None:
     """Emit an event of ``asset`` when the task succeeds."""
     if "outlet_events" in context:

@@ -247,11 +247,12 @@ class Replay:
     def _meet(self, step: Step, fate: Fate, **options: Any) -> None:
         """Let a process meet its fate at its next call."""
         model, process = self._process(step)
-        if fate is not Fate.DIE and not process.skip_to(_gate(model)):
+        is_there = fate is Fate.DIE or process.skip_to(_gate(model))
+        if not is_there and not _is_behind(process, model):
             raise Differs(f"the model's process is at {model.next}, the real one {_where(process)}")
         if process.is_alive:
             process.go(fate, **options)
-        else:
+        elif is_there or options.get("ends") == "soon":
             process.error = ProcessCrashed()  # right before its end
         self._note(step, process)
 

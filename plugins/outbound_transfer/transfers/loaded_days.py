@@ -1,0 +1,76 @@
+"""The operator that announces each UTC day of the event feed as a partition, once it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import Asset, BaseOperator
+
+from outbound_transfer.airflow_compat.names import AirflowSkipException
+from outbound_transfer.airflow_compat.version import HAS_PARTITIONS
+from outbound_transfer.assets.outbound_transfer import days_asset
+from outbound_transfer.protocol.errors import InvalidDelivery
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: Number of days that one run announces at most; the newest, if a DAG was paused for longer.
+MAX_DAYS: Final = 90
+
+
+class LoadedDaysOperator(BaseOperator):
+    """Emit a partition for each UTC day that an ingestion has read to its end, once. Airflow 3.2 and newer.
+
+    A day is read to its end by the first run that starts after it and reaches the end of the feed, whether the day had
+    events or not. Which days were announced, Airflow itself knows: their asset events are this task's inlets. So no run
+    that fails in between loses a day or announces it twice. The first run announces the day before it; if none is new,
+    the task is skipped, and emits nothing.
+
+    A task of its own, as Airflow emits an event of each outlet of a task that succeeds.
+
+    :param asset: what the ingestion loads, such as ``table_asset("events", sql_conn_id=…)``; schedule a DAG on its
+        :func:`~outbound_transfer.assets.outbound_transfer.days_asset`.
+    :param loaded: what the ingestion has returned: its ``output``.
+    :return: the days, such as ``["2026-11-22"]``.
+    """
+
+    template_fields: Sequence[str] = ("loaded",)
+
+    def __init__(self, *, asset: Asset, loaded: Any, **kwargs: Any) -> None:
+        if not HAS_PARTITIONS:
+            raise InvalidDelivery("LoadedDaysOperator needs Airflow 3.2 or newer, which has partitions of assets")
+        self.days = days_asset(asset)
+        super().__init__(**{**kwargs, "inlets": [self.days], "outlets": [self.days]})
+        self.loaded = loaded
+
+    def execute(self, context: Context) -> list[str]:
+        if not isinstance(self.loaded, Mapping) or self.loaded.get("has_more") is not False:
+            raise AirflowSkipException("The ingestion has not reached the end of the feed: the next run looks again")
+        events = context["inlet_events"][self.days].ascending(False).limit(MAX_DAYS)
+        started = context["dag_run"].start_date
+        assert started is not None, "the run has started"
+        days = loaded_days((event.partition_key for event in events), started)
+        if not days:
+            raise AirflowSkipException("No day has ended since the last one that was announced")
+        context["outlet_events"][self.days].add_partitions(days)
+        return days
+
+
+def loaded_days(announced: Iterable[str | None], until: datetime) -> list[str]:
+    """Return the UTC days that have ended before ``until``, and after those that were announced; the oldest first.
+
+    :param announced: keys of partitions, in any order; others than days do not count.
+    """
+    last = until.astimezone(UTC).date() - timedelta(days=1)
+    newest = max(filter(None, map(_parse_day, announced)), default=last - timedelta(days=1))
+    count = min((last - newest).days, MAX_DAYS)
+    return [(last - timedelta(days=back)).isoformat() for back in reversed(range(count))]
+
+
+def _parse_day(key: str | None) -> date | None:
+    try:
+        return date.fromisoformat(key or "")
+    except ValueError:
+        return None
