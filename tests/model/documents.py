@@ -94,6 +94,7 @@ def _limits() -> Iterator[str]:
     yield "not as it was meant. Each has two schedules in which the task knows the same when it decides to send."
     yield "Only in the second one, that is right."
     for number, limit in enumerate(limits.OF_THE_SEND, start=1):
+        assert limit.scenarios, "each limit of the send has its scenarios"
         pair = pair_of(limit.scenarios[0], limit.sets[0])
         yield f"\n## {number}. {limit.title}\n"
         yield f"{described(limit)}\n"

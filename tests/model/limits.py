@@ -17,8 +17,8 @@ class Limit(NamedTuple):
     :ivar sets: the minimal sets of troubles that lead there, each as text.
     :ivar what: what such a failure says; "" if it says what was sent wrongly.
     :ivar short: how the page of guarantees names it, if it is one of the send.
-    :ivar scenarios: where it is stated, if it is one of the send: the same names elsewhere may be a fault. The first
-        set is shown in the first one.
+    :ivar scenarios: where it is stated: elsewhere it may be a fault. The first set of one of the send is shown in the
+        first one. None for all scenarios.
     """
 
     title: str
@@ -26,15 +26,15 @@ class Limit(NamedTuple):
     sets: tuple[str, ...]
     what: str = ""
     short: str = ""
-    scenarios: tuple[Scenario, ...] = (scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE)
+    scenarios: tuple[Scenario, ...] | None = None
 
     def covers(self, failure: Failure, scenario: Scenario) -> str | None:
         """Return the set that leads to a failure; None if none does."""
         if not self.what:
             name = name_of(failure.troubles)
-            is_stated = name in self.sets and scenario in self.scenarios
+            is_stated = name in self.sets and scenario in (self.scenarios or ())
             return name if is_stated and ": " not in failure.what else None
-        if failure.promise == 3:
+        if failure.promise == 3 or scenario not in (self.scenarios or [scenario]):
             return None
         came = {name for name, _ in failure.troubles}
         return next((each for each in self.sets if self.what in failure.what and came.issuperset(_split(each))), None)
@@ -99,6 +99,7 @@ OF_THE_SEND: Final = (
         "A late send is applied, and its transfer deleted, between a read and the discard that follows it",
         "cancel a transfer, and delete it once its task has finished",
         ("crash in a call + deleted before it was heard of", "zombie + deleted before it was heard of"),
+        scenarios=(scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE),
         short="a transfer is deleted before its send is heard of",
     ),
     Limit(
@@ -148,11 +149,28 @@ OF_A_CLEAR: Final = (
     Limit(
         "Something else was sent",
         "trigger a new run, or set `resend`",
-        (
-            *("other input", "other file", "changed source", "first input", "order", "early order"),
-            *("key given", "key change", "key removed"),
-        ),
+        ("other input", "other file", "changed source", "first input", "order", "early order"),
         "OTHER_INPUT",
+    ),
+    Limit(
+        "It was sent, or may have been, under another delivery key or in another account",
+        "correct the key or the connection, or trigger a new run",
+        ("key given", "key change", "key removed"),
+        "OTHER_KEY",
+    ),
+    Limit(
+        "A mapped task's items have the same people, and files of the same names, and an index has not begun",
+        "clear that index with `resend`, or use a `delivery_key` for each item",
+        ("",),
+        "MAY_BE_SENT",
+        scenarios=(scenarios.MAPPED_ALIKE, scenarios.MAPPED_EQUAL),
+    ),
+    Limit(
+        "Three tasks, mapped: items have the same people, and files of the same names",
+        "clear the tasks of that index with `resend`, or use a task for each item",
+        ("",),
+        ": found",
+        scenarios=(scenarios.THREE_MAPPED_RESEND,),
     ),
     Limit(
         "The connection leads to another account, or has another user's key",

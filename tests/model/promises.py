@@ -4,7 +4,8 @@
    does. What is sent was written by one writer, in a try that Airflow still runs. A task that succeeds returns its
    delivery, sent. What a refusal says is so.
 2. From a world in which nothing runs any more, a clear of all tasks ends with every delivery sent, once.
-3. There, a clear with ``resend`` for what a task has returned, or for what its refusal names, sends once more.
+3. There, a clear with ``resend`` for what a task has returned, or for what its refusal names, sends once more; or the
+   refusal says to trigger a new run.
 4. A clear makes no draft in vain, continues with one that was handed on, and leaves none behind that is known not to be
    sent. This one is about cost, not safety.
 """
@@ -18,7 +19,7 @@ from typing import Final
 
 from model.explore import Explorer
 from model.troubles import clear, clearable, start
-from model.world import MEMORIES, PEOPLE, Transfer, World
+from model.world import DELIVERY, MEMORIES, NEW_RUN, Transfer, World
 from outbound_transfer.delivery.decision import Phase
 
 LEFT_BEHIND: Final = "a draft is left behind"
@@ -35,15 +36,15 @@ def broken_promise(world: World) -> str:
 
 @cache
 def _sent_too_often(transfers: tuple[Transfer, ...], named: tuple[str, ...]) -> str:
-    """Each task sends once, and once more for each transfer that is named. So is each item of a key, whatever its file,
-    for each of its own.
+    """Each task sends once, and once more for each transfer that is named. So is each delivery of a key, whatever its
+    file, for each of its own.
     """
     sent = [each for each in transfers if each.status in ("sent", "hidden") and each.maker >= 0]
     for maker, count in Counter(each.maker for each in sent).items():
         if count > 1 + len(named):
             return f"task {maker} sends too often"
-    for (people, _), count in Counter((PEOPLE[each.item], each.key) for each in sent).items():
-        if count > 1 + sum(not one.isdigit() or PEOPLE.get(transfers[int(one)].item) == people for one in named):
+    for (delivery, _), count in Counter((DELIVERY[each.item], each.key) for each in sent).items():
+        if count > 1 + sum(not one.isdigit() or DELIVERY.get(transfers[int(one)].item) == delivery for one in named):
             return "an item is sent too often"
     return ""
 
@@ -100,8 +101,12 @@ def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, 
     executor = explorer.executor
     group = tuple(each for each in clearable(world) if each == maker or maker in executor.upstream(each))
     before, named = world, _named_by(world, group)
+    if named == NEW_RUN:
+        return "", before, before
     why, after = _clear(explorer, before, group, named)
     if why and (renamed := _named_by(after, group)) != named:  # what was asked first has hidden what is asked next
+        if renamed == NEW_RUN:
+            return "", before, after
         before = after
         why, after = _clear(explorer, before, group, renamed)
     is_once = _count_sent(after)[maker] == _count_sent(world)[maker] + 1

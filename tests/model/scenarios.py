@@ -104,6 +104,20 @@ MAPPED_CHANGED: Final = scenario(
     twice=False,
     at_most=3,
 )
+MAPPED_ALIKE: Final = scenario(
+    "a mapped task whose items have the same people, and a resend",
+    "clear one, resend, failure, order, lost memory",
+    INDEXES,
+    ("X", "V"),
+    twice=False,
+)
+MAPPED_EQUAL: Final = scenario(
+    "a mapped task whose files have the same sizes, and a resend",
+    "clear one, resend, order, lost memory",
+    INDEXES,
+    ("X", "W"),
+    twice=False,
+)
 MAPPED_MOVED: Final = scenario(
     "a mapped task whose connection leads elsewhere",
     "clear, clear one, failure, order, other account, new key",
@@ -204,6 +218,15 @@ THREE_MAPPED: Final = scenario(
     ("X", "X", "Y", "Y"),
     tries=8,
     often=("failure",),
+    at_most=3,
+)
+THREE_MAPPED_RESEND: Final = scenario(
+    "three tasks, mapped, and a resend",
+    "clear an index, resend, failure, order",
+    THREE_INDEXES,
+    ("X", "X", "V", "V"),
+    tries=8,
+    twice=False,
     at_most=3,
 )
 KEY: Final = scenario(

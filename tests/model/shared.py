@@ -11,7 +11,21 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from model.tries import Executor, is_visible, newest_first, writer_of
-from model.world import MEMORIES, PEOPLE, Context, Event, Process, Published, World, change, remember, replaced, scope
+from model.world import (
+    MEMORIES,
+    NEW_RUN,
+    PEOPLE,
+    SIZES,
+    Context,
+    Event,
+    Process,
+    Published,
+    World,
+    change,
+    remember,
+    replaced,
+    scope,
+)
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.memory import Likeness, Memory
 from outbound_transfer.files.attached import AttachedFile
@@ -39,7 +53,10 @@ class SharedExecutor(Executor):
         self, event: Event, world: World, index: int, state: str, result: int = -1, **changes: Any
     ) -> tuple[Event, World]:
         process = world.processes[index]
-        if state == "success" and self.rules.kinds[process.context.slot] == "create":
+        is_of_create = self.rules.kinds[process.context.slot] == "create"
+        if state == "success" and is_of_create and self._has_other_files(world, result, process):
+            return super()._end(event, world, index, "refused", **changes)
+        if state == "success" and is_of_create:
             memory = MEMORIES[process.memory]
             superseded = tuple(map(int, memory.superseded_ids()))
             resend = process.context.resend
@@ -50,6 +67,12 @@ class SharedExecutor(Executor):
             )
             changes["slots"] = replaced(world.slots, number, change(world.slots[number], published=published))
         return super()._end(event, world, index, state, result, **changes)
+
+    @staticmethod
+    def _has_other_files(world: World, number: int, process: Process) -> bool:
+        """Return whether the task that attaches files refuses a transfer, as it was sent with others."""
+        transfer = world.transfers[number]
+        return transfer.status == "sent" and transfer.item != process.context.item
 
     def sent(self, world: World, number: int, **changes: Any) -> World:
         draft = world.transfers[number]
@@ -203,9 +226,10 @@ class SharedExecutor(Executor):
 
     def _search_shared(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         context = process.context
-        _, item, _, superseded, resend = _published(context)
+        _, item, _, superseded, named = _published(context)
+        resend = "" if named in map(str, superseded) else named
         known, is_exact = (
-            {str(self.draft(process)), *map(str, superseded)} - {resend},
+            {str(self.draft(process)), *map(str, superseded)},
             self._question(process) is Likeness.EXACT,
         )
         found = next(
@@ -213,14 +237,16 @@ class SharedExecutor(Executor):
                 number
                 for number, each in newest_first(world)
                 if each.status == "sent" and is_visible(each, context.connection) and str(number) not in known
-                if each.item == item or (not is_exact and each.item and PEOPLE[each.item] == PEOPLE[item])
+                if SIZES.get(each.item) == SIZES[item]
+                or (not is_exact and each.item and PEOPLE[each.item] == PEOPLE[item])
             ),
             -1,
         )
         is_found = found >= 0 and str(found) != resend and not world.run.is_clock_behind
         event = self._event(process, "searches", "found" if is_found else "none")
         if is_found:
-            slots = replaced(world.slots, context.slot, change(world.slots[context.slot], named=str(found)))
+            way_out = NEW_RUN if superseded else str(found)
+            slots = replaced(world.slots, context.slot, change(world.slots[context.slot], named=way_out))
             return self._end(event, world._replace(slots=slots), index, "refused")
         return self._go(event, world, index, self._checked(change(process, search="NONE")))
 

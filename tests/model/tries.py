@@ -17,7 +17,9 @@ from model.world import (
     CONNECTIONS,
     GONE,
     MEMORIES,
+    NEW_RUN,
     PEOPLE,
+    SIZES,
     Context,
     Event,
     Process,
@@ -41,6 +43,7 @@ from outbound_transfer.delivery.decision import (
     Evidence,
     Input,
     Phase,
+    Reason,
     Resend,
     Search,
     Step,
@@ -217,14 +220,12 @@ class Executor:
 
     def evidence(self, process: Process) -> Evidence:
         memory, is_settling = MEMORIES[process.memory], process.mode == "settle"
-        resend = process.context.resend
-        compared = Input.OTHER if is_settling else input_evidence(memory, process.context)
-        named = memory.what_names(resend)
-        is_asked = not self._is_shared(process) or named is Resend.OTHER or self._cannot_search(process)
+        is_shared = self._is_shared(process)
+        is_asked = not is_shared or self._cannot_search(process)
         return Evidence(
             phase=memory.phase,
-            input=compared,
-            resend=named,
+            input=Input.OTHER if is_settling else input_evidence(memory, process.context, is_shared=is_shared),
+            resend=memory.what_names("" if is_settling else process.context.resend),
             by_id=ById[process.by_id],
             question=not is_settling and memory.question is not None and is_asked,
             search=Search[process.search],
@@ -235,12 +236,12 @@ class Executor:
     def _decide(self, process: Process) -> Process:
         """Return the process with what it does next, as the table says."""
         memory = MEMORIES[process.memory]
-        is_withdrawn = memory.what_names(process.context.resend) is Resend.WITHDRAWN
+        is_withdrawn = memory.what_names("") is Resend.WITHDRAWN
         if process.mode == "settle" and memory.phase is Phase.EMPTY and not is_withdrawn:
             return change(process, next="SETTLED")
         action, reason = decide(Step[process.step], self.evidence(process))
-        if process.mode == "settle" and action is Action.CREATE:
-            return change(process, next="SETTLED")
+        if process.mode == "settle" and action is Action.REFUSE:
+            reason = Reason.OTHER_KEY
         if action is not Action.REFUSE:
             return change(process, next=self.discarding(process) if action is Action.DISCARD else action.name)
         assert reason is not None
@@ -266,13 +267,15 @@ class Executor:
     def _prepared(self, process: Process) -> Process:
         """Return the process with the question that Airflow's facts raise, and what it does next."""
         context, memory = process.context, MEMORIES[process.memory]
-        is_own = memory.input is not None and not memory.input.differences(new_transfer(context.item), None)
+        is_shared = self._is_shared(process)
+        known = None if is_shared else memory.input
+        is_own = known is not None and not known.differences(new_transfer(context.item), None)
         is_elsewhere = memory.question is not None or self.rules.is_mapped
         if question := self.facts(context).find_question(memory, is_own=is_own):
             is_elsewhere |= is_own or memory.input is None
             memory = replace(memory, question=question.or_wider(memory.question))
         if memory.input is None:
-            memory = replace(memory, input=input_of(context.item, context.connection))
+            memory = replace(memory, input=input_of(context.item, context.connection, is_shared=is_shared))
         process = change(process, memory=remember(memory), is_elsewhere=is_elsewhere, mode="deliver", step="PREPARE")
         return self.decide(process)
 
@@ -326,8 +329,10 @@ class Executor:
         return ""
 
     def _named(self, process: Process) -> str:
-        """Return what the text of a refusal says that ``resend`` may name."""
+        """Return what the text of a refusal says that ``resend`` may name, or another way out."""
         memory = MEMORIES[process.memory]
+        if process.then in ("MAY_BE_SENT_SINCE", "OTHER_KEY"):
+            return NEW_RUN
         if process.then == "CANNOT_SEARCH":
             return memory.scope.account
         return str(process.found) if process.found >= 0 else memory.draft_id
@@ -346,6 +351,8 @@ class Executor:
             "MADE_ELSEWHERE": has_moved and memory.phase in (Phase.DRAFT, Phase.SENDING),
             "IN_DOUBT": memory.phase is Phase.SENDING and not (is_shown and transfer.item == memory.identity),
             "CANNOT_SEARCH": has_moved,
+            "OTHER_KEY": memory.phase is Phase.SENDING or was_sent or has_moved,
+            "MAY_BE_SENT_SINCE": has_moved or (found is not GONE and PEOPLE[found.item] == PEOPLE[context.item]),
             "MAY_BE_SENT": found is not GONE and PEOPLE[found.item] == PEOPLE[context.item],
         }
         return "" if is_so.get(process.then, True) else f"it refuses, and what it says is not so: {process.then}"
@@ -577,11 +584,14 @@ class Executor:
         return transfer.status.upper()
 
     def _search(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        resend, found = process.context.resend, self._find(world, process)
+        resend, replaced = process.context.resend, MEMORIES[process.memory].replaced_by(process.context.resend)
+        if replaced and replaced.input and replaced.input.differences(new_transfer(process.context.item), None):
+            resend = ""
+        found = self._find(world, process, resend)
         search = "NONE" if found < 0 else "FOUND"
         if found >= 0 and str(found) == resend:
             search, found = "NAMED", -1
-        elif self._cannot_search(process) and resend != MEMORIES[process.memory].scope.account:
+        elif self._cannot_search(process) and process.context.resend != MEMORIES[process.memory].scope.account:
             search, found = "IMPOSSIBLE", -1
         event = self._event(process, "searches", search.lower())
         memory = MEMORIES[process.memory]
@@ -598,15 +608,15 @@ class Executor:
         has_moved = (memory.scope.account, memory.scope.key_check) != (here.account, here.key_check)
         return has_moved and process.is_elsewhere and memory.question is not Likeness.EXACT
 
-    def _find(self, world: World, process: Process) -> int:
+    def _find(self, world: World, process: Process, resend: str) -> int:
         """Return a sent transfer that may be this delivery; -1 if there is none."""
         if world.run.is_clock_behind:
             return -1
         memory, context = MEMORIES[process.memory], process.context
         known = set(memory.superseded_ids())
-        if process.by_id != "SENT":
+        if not resend or process.by_id != "SENT":
             known.add(memory.draft_id)
-        known.discard(context.resend)
+        known.discard(resend)
         is_exact = memory.question is Likeness.EXACT
         for number, transfer in newest_first(world):
             if transfer.status != "sent" or str(number) in known or not is_visible(transfer, context.connection):
@@ -615,7 +625,7 @@ class Executor:
             if is_keyed and world.stores[self._rule(transfer.key)].is_sent:
                 continue
             is_alike = not is_exact and PEOPLE[transfer.item] == PEOPLE[context.item]
-            if transfer.item == context.item or is_alike:
+            if SIZES[transfer.item] == SIZES[context.item] or is_alike:
                 return number
         return -1
 
@@ -694,7 +704,7 @@ class Executor:
             resend=context.resend if is_resend else "",
             draft_id=str(number),
             identity=context.item,
-            input=input_of(context.item, context.connection),
+            input=input_of(context.item, context.connection, is_shared=is_shared),
             scope=scope(context.connection, context.key),
             phase=Phase.SENDING if is_shared else Phase.DRAFT,
         )
@@ -826,18 +836,20 @@ def writer_of(context: Context, *, is_keyed: bool = False) -> Writer:
     return Writer(context.number, context.max_tries, f"task {context.slot}" if is_keyed else "")
 
 
-_COMPARED: Final[dict[tuple[int, str, str, bool], Input]] = {}
+_COMPARED: Final[dict[tuple[int, str, str, bool, bool], Input]] = {}
 
 
-def input_evidence(memory: Memory, context: Context) -> Input:
+def input_evidence(memory: Memory, context: Context, *, is_shared: bool) -> Input:
     """Compare what a task is asked to deliver with what is remembered."""
     if memory.input is None:
         return Input.SAME
     is_same_key = memory.scope.key_check == scope(context.connection).key_check
-    key = (id(memory.input), context.item, context.connection, is_same_key)
+    key = (id(memory.input), context.item, context.connection, is_same_key, is_shared)
     if key not in _COMPARED:
         api_key = CONNECTIONS[context.connection].key
-        _COMPARED[key] = memory.input.compare(new_transfer(context.item), api_key, is_same_key=is_same_key)
+        _COMPARED[key] = memory.input.compare(
+            new_transfer(context.item, is_shared=is_shared), api_key, is_same_key=is_same_key
+        )
     return _COMPARED[key]
 
 

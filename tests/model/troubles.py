@@ -11,6 +11,7 @@ from model.shared import BEGINS
 from model.tries import Executor, Steps, gone
 from model.world import (
     MEMORIES,
+    NEW_RUN,
     Context,
     Event,
     Process,
@@ -101,7 +102,7 @@ def naming(world: World, resend: str) -> World:
 def _can_be_named(world: World) -> list[str]:
     """Return what a user may give as ``resend``: what was sent, and what a refusal names."""
     sent = {str(number) for number, each in enumerate(world.transfers) if each.status in ("sent", "hidden")}
-    return sorted(sent | {slot.named for slot in world.slots if slot.named})
+    return sorted(sent | {slot.named for slot in world.slots if slot.named not in ("", NEW_RUN)})
 
 
 def clearable(world: World) -> tuple[int, ...]:

@@ -40,8 +40,14 @@ def _by_identity(cls: type[T]) -> type[T]:
 
 # What is delivered, and where.
 
-#: Who gets an item, for a search that compares people: "x" is X after a file of it has changed.
-PEOPLE: Final = {"X": "p", "Y": "q", "x": "p", "Z": "r"}
+#: Who gets an item, for a search that compares people: "x" is X after a file of it has changed, V and W are others.
+PEOPLE: Final = {"X": "p", "Y": "q", "x": "p", "Z": "r", "V": "p", "W": "p"}
+
+#: As what an item counts, that a changed file has made another.
+DELIVERY: Final = {**{item: item for item in PEOPLE}, "x": "X"}
+
+#: The names and sizes of its files: those of W are X's, with other bytes.
+SIZES: Final = {**{item: item for item in PEOPLE}, "W": "X"}
 
 
 class Connection(NamedTuple):
@@ -68,15 +74,19 @@ def scope(connection: str, delivery_key: str = "") -> Scope:
 
 
 @cache
-def new_transfer(item: str) -> NewTransfer:
-    """Return what a task is asked to deliver. Each has a secret, which only the connection's key can compare."""
-    recipient = NewRecipient(f"{PEOPLE[item]}@example.com")
-    return NewTransfer(f"for {PEOPLE[item]}", (recipient,), message=item, security_answer=item)
+def new_transfer(item: str, *, is_shared: bool = False) -> NewTransfer:
+    """Return what a task is asked to deliver. Each has a secret, which only the connection's key can compare.
+
+    :param is_shared: it creates a draft for other tasks, and does not know the files.
+    """
+    people = PEOPLE[item]
+    files = people if is_shared else item  # items of the same people differ in them alone
+    return NewTransfer(f"for {people}", (NewRecipient(f"{people}@example.com"),), message=files, security_answer=files)
 
 
 @cache
-def input_of(item: str, connection: str) -> InputDigests:
-    return InputDigests.of(new_transfer(item), None, CONNECTIONS[connection].key)
+def input_of(item: str, connection: str, *, is_shared: bool = False) -> InputDigests:
+    return InputDigests.of(new_transfer(item, is_shared=is_shared), None, CONNECTIONS[connection].key)
 
 
 # What is remembered.
@@ -111,6 +121,9 @@ class Store(NamedTuple):
 
 # Airflow.
 
+#: What a refusal says that a user may do who wants to deliver nevertheless, and not by ``resend``.
+NEW_RUN: Final = "a new run"
+
 #: What a task that creates a draft returns; see :class:`Slot`.
 Published: TypeAlias = tuple[int, str, str, tuple[int, ...], str]
 
@@ -124,7 +137,7 @@ class Slot(NamedTuple):
     :ivar cleared: how often it was cleared.
     :ivar state: new, queued, running, deferred, failed (Airflow retries it), refused or success.
     :ivar result: the transfer that it returned.
-    :ivar named: what its last refusal says that ``resend`` may name: a transfer, or an account.
+    :ivar named: what its last refusal says that ``resend`` may name: a transfer, or an account; or :data:`NEW_RUN`.
     :ivar key: its delivery key; "" if it has none.
     :ivar published: what a task that creates the draft has returned: transfer, item, how alike a sent transfer must
         be to stop the send, what was sent before a resend, and what ``resend`` names.

@@ -51,12 +51,12 @@ class Input(Enum):
 class Resend(Enum):
     """What ``resend`` names: a transfer that was sent, or may have been, in place of which one more is to be sent.
 
-    An id asks for one more send, however many tries, clears and tasks read it: what was sent then has another id.
+    An id asks for one more send, however many tries, clears and tasks read it: what was sent then has another id, and
+    only who remembers it, or remembers nothing, may send in its place.
     """
 
-    NONE = "nothing"  # also if nothing is remembered that it could replace
+    NONE = "nothing"  # of what is remembered; what a search finds, it may name
     NAMED = "what is remembered"
-    OTHER = "something else"  # which another index or task may have sent, or a try whose memory is lost
     GRANTED = "what the draft replaces"
     WITHDRAWN = "no longer what the draft replaces"
 
@@ -134,6 +134,14 @@ class Reason(Enum):
         "another try, index or task may have sent it. Nothing is sent. If it is another delivery, set "
         "resend={transfer_id!r} and clear the task."
     )
+    MAY_BE_SENT_SINCE = (
+        "Another try, index or task may have sent this very delivery: {found}. Nothing is sent. To deliver it "
+        "nevertheless, {another}."
+    )
+    OTHER_KEY = (
+        "{subject} has delivered transfer {transfer_id} under another delivery_key or in another account, or may have. "
+        "Nothing is sent. Correct the delivery_key or the connection; or, to deliver this, trigger a new DAG run."
+    )
     CANNOT_SEARCH = (
         "This may have been sent in account {then}, where the connection led before, or with another key, and what "
         "was sent there cannot be listed now. Nothing is sent. If it was not sent there, set resend={then!r} and clear "
@@ -198,6 +206,9 @@ _SENDABLE: Final = (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING)
 #: What may have been sent.
 _POSSIBLY_SENT: Final = (ById.SENT, ById.GONE, ById.HIDDEN)
 
+#: Somebody else may have sent it.
+_POSSIBLY_FOUND: Final = (Search.FOUND, Search.IMPOSSIBLE)
+
 #: What the remembered id shows.
 _BY_ID: Final = (
     _rule("the service knows what became of it", Action.RETRIEVE, phase=_SENDABLE, by_id=ById.NOT_RETRIEVED),
@@ -208,25 +219,18 @@ _BY_ID: Final = (
         "others may have sent it since",
         Action.SEARCH,
         by_id=_POSSIBLY_SENT,
-        resend=(Resend.NAMED, Resend.OTHER),
+        resend=Resend.NAMED,
         question=True,
         search=Search.NOT_SEARCHED,
     ),
     _rule(
-        "another has sent the newest",
-        Reason.MAY_BE_SENT,
+        "another may have sent the newest",
+        Reason.MAY_BE_SENT_SINCE,
         by_id=_POSSIBLY_SENT,
         resend=Resend.NAMED,
-        search=Search.FOUND,
+        search=_POSSIBLY_FOUND,
     ),
     _rule("the user wants one more", Action.CREATE, by_id=_POSSIBLY_SENT, resend=Resend.NAMED),
-    _rule(
-        "the user wants one more in place of what another has sent",
-        Action.CREATE,
-        by_id=_POSSIBLY_SENT,
-        resend=Resend.OTHER,
-        search=Search.NAMED,
-    ),
     _rule("something else was delivered", Reason.OTHER_INPUT, by_id=ById.SENT, input=Input.OTHER),
     _rule("it is delivered", Action.RETURN, by_id=ById.SENT),
     _rule("it may be sent there, or have been", Reason.MADE_ELSEWHERE, by_id=ById.HIDDEN),
@@ -241,21 +245,29 @@ _BY_ID: Final = (
 
 #: Whether it was sent by somebody else, or by a try that nothing is remembered of: asked before a draft is created, to
 #: save an upload, and before each attempt.
-_SEARCH: Final = _rule("others may have sent it", Action.SEARCH, question=True, search=Search.NOT_SEARCHED)
+_SEARCH: Final = (
+    _rule("others may have sent it", Action.SEARCH, question=True, search=Search.NOT_SEARCHED),
+    _rule(
+        "its like may have been sent since",
+        Reason.MAY_BE_SENT_SINCE,
+        question=True,
+        resend=Resend.GRANTED,
+        search=_POSSIBLY_FOUND,
+    ),
+    _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, search=Search.IMPOSSIBLE),
+    _rule("its like was sent", Reason.MAY_BE_SENT, question=True, search=Search.FOUND),
+)
 
 #: The first row that applies decides.
 TABLE: Final = {
     Step.PREPARE: (
         *_BY_ID,
         _rule("no resend of it is wanted any more", Action.REVERT, resend=Resend.WITHDRAWN),
-        _SEARCH,
-        _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, search=Search.IMPOSSIBLE),
-        _rule("its like was sent", Reason.MAY_BE_SENT, question=True, search=Search.FOUND),
+        *_SEARCH,
         _rule("nobody has sent it, and nobody can", Action.CREATE),
     ),
     Step.SEND: (
-        _SEARCH,
-        _rule("its like was sent", Reason.MAY_BE_SENT, question=True, search=(Search.FOUND, Search.IMPOSSIBLE)),
+        *_SEARCH,
         _rule("what it was made from may have changed", Action.CHECK, is_outdated=Check.OPEN),
         _rule("it is not to be sent to these people any more", Action.DISCARD, is_outdated=Check.YES),
         _rule("a process can outlive its try", Action.CONFIRM, is_wanted=Check.OPEN),

@@ -119,6 +119,10 @@ class Delivery:
         """Return whether an earlier try may have sent something, so that this one must be asked for the very same."""
         return not self._is_complete or bool(self.possibly_sent_id)
 
+    def may_have_sent(self) -> bool:
+        """Return whether an earlier try may have sent something, be it what ``resend`` names."""
+        return self.may_be_sent() or self.memory.phase is Phase.SENDING or bool(self.memory.superseded_ids())
+
     @property
     def possibly_sent_id(self) -> str:
         """The id of what was sent, or may have been; "" if nothing was but what ``resend`` names."""
@@ -128,12 +132,12 @@ class Delivery:
     def withdraw(self) -> None:
         """Make sure that nothing can be sent any more of what is remembered: the task delivers something else now.
 
-        :raises AlreadyDelivered: something was sent, or may have been, and is not what ``resend`` names.
+        :raises AlreadyDelivered: something was sent, or may have been.
         """
-        while self.memory.phase is not Phase.EMPTY or self.memory.what_names(self.resend) is Resend.WITHDRAWN:
+        while self.memory.phase is not Phase.EMPTY or self.memory.what_names("") is Resend.WITHDRAWN:
             decision = self._decide(Step.PREPARE, None)
-            if decision.action is Action.CREATE:
-                return
+            if decision.action is Action.REFUSE:
+                raise self._refusal(Reason.OTHER_KEY, None)
             self._act(decision, None)
 
     # Before the send.
@@ -312,8 +316,8 @@ class Delivery:
         memory = self.memory
         if not differences and memory.input and order:
             differences = ", ".join(memory.input.differences(order.new, order.files)) or "phones or security_answer"
-        transfer_id = found.id if found else memory.draft_id
-        return refusal(reason, transfer_id, differences, memory.scope, self.scope, self.facts.delivery_key)
+        found_id, key = found.id if found else "", self.facts.delivery_key
+        return refusal(reason, memory.draft_id, found_id, differences, memory.scope, self.scope, key)
 
     @contextmanager
     def closing(self, is_final: Callable[[BaseException], bool], open_client: Callable[[], Client]) -> Iterator[None]:

@@ -63,7 +63,7 @@ def begin_delivery(
 
     :param resend: the id of what was sent, or may have been, in place of which this is delivered.
     :param options: of :class:`.Delivery`.
-    :raises AlreadyDelivered: the task has delivered under another key, or may have, and ``resend`` does not name that.
+    :raises AlreadyDelivered: the task has delivered under another key, or may have.
     :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under the key.
     :raises InvalidDelivery: the key cannot be one.
     :raises NoMemoryTable: there is no database to keep the memory in.
@@ -71,13 +71,12 @@ def begin_delivery(
     key = "" if delivery_key is None else check_delivery_key(delivery_key)
     settings = client.settings
     scope = scope_of(settings.account, settings.transfer_api_key)
-    options["resend"] = resend
-    own = Delivery(client, open_task_memory(context, facts), log, facts=facts, scope=scope, **options)
+    own = Delivery(client, open_task_memory(context, facts), log, facts=facts, scope=scope, resend=resend, **options)
     own.begin()
     before, scope, question = own.memory.scope, msgspec.structs.replace(scope, delivery_key=key), own.memory.question
     was_here = (before.account, before.delivery_key) == (scope.account, key)
     if before.delivery_key and not was_here:
-        left_open = _withdraw_key(client, context, log, before, scope, facts, resend)
+        left_open = _withdraw_key(client, context, log, before, scope, facts)
         question = left_open.or_wider(question) if left_open else question
     if not key:
         if question is not own.memory.question:
@@ -96,6 +95,7 @@ def begin_delivery(
         log,
         facts=keyed_facts,
         scope=scope,
+        resend=resend,
         is_of_other_key=lambda transfer_id: bool(row.of_other_keys(transfer_id)),
         **options,
     )
@@ -117,7 +117,7 @@ def _open_key(context: Context, scope: Scope) -> MemoryRow:
 
 
 def _withdraw_key(
-    client: Client, context: Context, log: Logger, then: Scope, now: Scope, facts: TaskFacts, resend: str
+    client: Client, context: Context, log: Logger, then: Scope, now: Scope, facts: TaskFacts
 ) -> Likeness | None:
     """Settle what this task has begun under another key, or in another account; return the question left open there.
 
@@ -127,7 +127,7 @@ def _withdraw_key(
     row.claim(_is_in_use(context))
     keyed_facts = TaskFacts(context, is_resumed=facts.is_resumed, delivery_key=then.delivery_key)
     store = RowMemoryStore(row, expected=1)
-    old = Delivery(client, store, log, facts=keyed_facts, scope=now, resend=resend)
+    old = Delivery(client, store, log, facts=keyed_facts, scope=now)
     if row.is_sent:
         old.draft.memory = store.read_sent()
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from outbound_transfer.delivery.check import require_file_list
-from outbound_transfer.delivery.decision import ById, Check, Evidence, Input, Phase, Resend, Search
+from outbound_transfer.delivery.decision import ById, Check, Evidence, Input, Phase, Search
 from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, matches
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.files.attached import holds_only
@@ -62,7 +62,8 @@ class EvidenceCollector:
 
     def with_question(self, memory: Memory, order: Order) -> Memory:
         """Return the memory with the question whether somebody else may have sent this, and what is to be delivered."""
-        is_own = memory.input is not None and not memory.input.differences(order.new, order.files)
+        known = None if self.is_shared else memory.input  # of what other tasks fill, the files are unknown
+        is_own = known is not None and not known.differences(order.new, order.files)
         self._may_be_elsewhere = memory.question is not None or self._facts.has_other_indexes()
         if question := self._facts.find_question(memory, is_own=is_own):
             self._may_be_elsewhere |= is_own or memory.input is None
@@ -92,13 +93,12 @@ class EvidenceCollector:
         :param order: None if nothing is to be delivered here.
         """
         seen, compared = self.seen_of(memory), self._compare(memory, order)
-        named = memory.what_names(self._resend)
         # What other tasks fill is searched for by the one that sends it, as only then its files are known.
-        is_searched_here = not self.is_shared or named is Resend.OTHER or self._cannot_be_searched(memory)
+        is_searched_here = not self.is_shared or self._cannot_be_searched(memory)
         return Evidence(
             memory.phase,
             compared,
-            named,
+            memory.what_names(self._resend if order else ""),
             seen.by_id,
             order is not None and memory.question is not None and is_searched_here,
             seen.search,
@@ -144,8 +144,11 @@ class EvidenceCollector:
         first = frozenset(identity_of(order.first)[1]) if order.first else None
         files = None if self.is_shared else {source.name: source.size for source in order.find()}
         wanted = SearchTarget(identity_of(order.new), files, first)
-        known = set(memory.superseded_ids())
-        if self.seen_of(memory).by_id is not ById.SENT:  # its own counts, too, for what is the newest
+        resend, known = self._resend, set(memory.superseded_ids())
+        replaced = memory.replaced_by(resend)
+        if replaced and replaced.input and replaced.input.differences(order.new, order.files):
+            resend = ""  # it was another item, so that it says nothing about what was sent of this one
+        if not resend or self.seen_of(memory).by_id is not ById.SENT:  # else its own counts, too, as the newest
             known.add(memory.draft_id)
         found = find_like(
             self.client,
@@ -155,10 +158,10 @@ class EvidenceCollector:
             memory.question,
             unlike=self._unlike,
             known=known | ({order.first.id} if order.first else set()),
-            resend=self._resend,
+            resend=resend,
             is_of_other_key=self._is_of_other_key,
         )
-        if found and found.id == self._resend:
+        if found and found.id == resend:
             self.note(memory, search=Search.NAMED)
         elif self._cannot_be_searched(memory) and self._resend != memory.scope.account:
             self.note(memory, search=Search.IMPOSSIBLE)

@@ -153,9 +153,12 @@ class Memory(msgspec.Struct, frozen=True):
         """Return what ``resend`` names, as a user has set it; "" if it is not set."""
         if resend and resend in (self.resend, self.draft_id):
             return Resend.GRANTED if resend == self.resend else Resend.NAMED
-        if self.resend and self.phase is not Phase.SENDING:  # what was sent stays sent
-            return Resend.WITHDRAWN
-        return Resend.OTHER if resend and self.draft_id else Resend.NONE
+        # What was sent stays sent.
+        return Resend.WITHDRAWN if self.resend and self.phase is not Phase.SENDING else Resend.NONE
+
+    def replaced_by(self, resend: str) -> Memory | None:
+        """Return the memory of what ``resend`` names, and this is, or replaces; None if it is of nobody."""
+        return {self.draft_id: self, self.resend: self.superseded}.get(resend) if resend else None
 
     def superseded_ids(self) -> tuple[str, ...]:
         """Return the ids of what was sent, or may have been, before: the first one first."""

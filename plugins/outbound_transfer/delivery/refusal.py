@@ -8,11 +8,12 @@ from outbound_transfer.protocol.errors import AlreadyDelivered
 
 
 def refusal(
-    reason: Reason, transfer_id: str, differences: str, then: Scope, now: Scope, delivery_key: str
+    reason: Reason, transfer_id: str, found: str, differences: str, then: Scope, now: Scope, delivery_key: str
 ) -> AlreadyDelivered:
     """Return the error.
 
-    :param transfer_id: of what was sent, or may have been.
+    :param transfer_id: of what was sent, or may have been, and is remembered.
+    :param found: id of the transfer that a search has found; "" if it has found none.
     :param differences: of what is to be delivered from that; "" if there are none.
     :param then: where that was made.
     :param now: where the connection leads.
@@ -21,8 +22,9 @@ def refusal(
     return AlreadyDelivered(
         reason.value.format(
             subject=f"Delivery key {delivery_key!r}" if delivery_key else "This run",
-            transfer_id=transfer_id,
-            differences=differences or "another delivery_key",
+            transfer_id=found if reason is Reason.MAY_BE_SENT else transfer_id,
+            found=f"transfer {found}" if found else f"in account {then.account}, which cannot be listed now",
+            differences=differences,
             then=then.account,
             now=now.account,
             another="give it another delivery_key" if delivery_key else "trigger a new DAG run",

@@ -68,14 +68,13 @@ def find_like(
     """
 
     def is_other(row: Transfer | UnreadableRow) -> bool:
-        if row.id == resend:
-            return isinstance(row, UnreadableRow)
-        if row.id in known or is_of_other_key(row.id):
+        is_named = row.id == resend
+        if (row.id in known and not is_named) or is_of_other_key(row.id):
             return True
-        if facts.delivery_key:
-            return False
-        if facts.was_made_by_another_run(account, row.id, to_epoch(row.sent_at)):
+        if not facts.delivery_key and facts.was_made_by_another_run(account, row.id, to_epoch(row.sent_at)):
             return True
+        if is_named or facts.delivery_key:  # the user has looked at what is named, should it not be readable
+            return is_named and isinstance(row, UnreadableRow)
         is_equal = may_be_equal(known_identity_of(row), wanted.identity)
         return not is_equal and facts.was_made_by_another_task(account, row.id)
 

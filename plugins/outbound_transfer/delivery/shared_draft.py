@@ -239,7 +239,8 @@ class SharedDraft:
 
     def _fail_if_like_was_sent(self, draft: Transfer, likeness: Likeness) -> None:
         wanted = SearchTarget(identity_of(draft), {file.name: file.size for file in draft.files or ()})
-        known = {draft.id, *self.made.superseded} - {self.made.resend}
+        # Which item was sent before is not known: it says nothing about what was sent of this one.
+        resend = "" if self.made.resend in self.made.superseded else self.made.resend
         found = find_like(
             self.client,
             self.facts,
@@ -247,10 +248,13 @@ class SharedDraft:
             wanted,
             likeness,
             unlike=self._unlike,
-            known=known,
-            resend=self.made.resend,
+            known={draft.id, *self.made.superseded},
+            resend=resend,
         )
-        if found and found.id != self.made.resend:
+        if found and found.id != resend:
+            if self.made.superseded or not self.made.identity:  # what is named then is not what has been found
+                found_text, another = f"transfer {found.id}", "trigger a new DAG run"
+                raise AlreadyDelivered(Reason.MAY_BE_SENT_SINCE.value.format(found=found_text, another=another))
             raise AlreadyDelivered(
                 f"{Reason.MAY_BE_SENT.value.format(transfer_id=found.id)} This is about the task that creates the "
                 "draft: clear it and those after it."

@@ -133,7 +133,7 @@ class NewTransferOperator(TransferTaskOperator):
         self.log.info("The query for the recipients returned %s", pluralize(len(rows), "row"))
         if not rows:
             reason = "The query for the recipients returned no row: nothing is delivered"
-            if query.on_empty == "skip" and not delivery.may_be_sent():
+            if query.on_empty == "skip" and not delivery.may_have_sent():
                 raise AirflowSkipException(reason)
             raise InvalidDelivery(reason)
         self.recipients = mask_phones(rows)

@@ -185,7 +185,9 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         from outbound_transfer.delivery.memory import digest, matches
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
-        selection = msgspec.convert(delivery.store.values.get(_STATE_KEY), _Selection | None)
+        # A resend is to others than what it replaces, which is returned again if the resend is withdrawn.
+        key = f"{_STATE_KEY}_{delivery.resend}" if delivery.resend else _STATE_KEY
+        selection = msgspec.convert(delivery.store.values.get(key), _Selection | None)
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
         self._picked_up |= _normalized(first.picked_up)
@@ -209,7 +211,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
         positions = [position for position, address in enumerate(addresses) if address in outstanding]
         selection = _Selection(digest([first.id, identity_of(first)]), positions)
-        delivery.store.values.set(_STATE_KEY, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
+        delivery.store.values.set(key, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
         return sorted(outstanding)
 
 

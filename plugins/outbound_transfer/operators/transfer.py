@@ -163,7 +163,7 @@ class SendTransferOperator(SendingOperator):
         self._sends = resolve_transfer_id(self.transfer_id)
         self.recorder.set_current(self._sends)
         self._draft = draft = self.shared_draft(hook.get_conn(), context, self._sends)
-        Made(self._sends, draft.account).publish(context)
+        Made(self._sends, draft.account, superseded=draft.made.superseded).publish(context)
         self.announce(draft.client, context)
         try:
             with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
@@ -387,7 +387,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         try:
             yield
         except AirflowSkipException as skip:
-            if delivery.may_be_sent():
+            if delivery.may_have_sent():
                 raise InvalidDelivery(
                     "The task cannot be skipped any more, as an earlier try has sent its delivery, or may have. What "
                     f"was to skip it: {skip or 'AirflowSkipException'}"
