@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
-	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .chromium .mariadb \
+	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .azurite .chromium .mariadb \
 	bench-upload bench-uploads bench-repeats bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
@@ -46,7 +46,7 @@ test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make tes
 test-e2e: setup .chromium .mariadb ## Run shipped DAGs, the page in a browser, the search for secrets, single faults
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "(e2e or slow) and not nightly" $(ARGS)
 
-test-long: setup .chromium .mariadb ## Run the tests that only `make nightly` runs: kills, fuzzers, other DAG runs, second drivers, dbt, …
+test-long: setup .azurite .chromium .mariadb ## Run the tests that only `make nightly` runs: kills, fuzzers, other DAG runs, second drivers, dbt, …
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile --timeout 3600 -m "nightly" $(ARGS)
 
 nightly: setup ## Run everything for hours, with the day's SEED; failures are named at the end (NIGHTLY="test-faults" for a part)
@@ -56,11 +56,19 @@ nightly: setup ## Run everything for hours, with the day's SEED; failures are na
 	done; \
 	test -z "$$failed" || { echo "Failed with SEED=$$seed:$$failed" >&2; exit 1; }
 
-test-package: setup .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone (about 15 minutes; ARGS=--extra=duckdb)
+test-package: setup .azurite .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone (about 15 minutes; ARGS=--extra=duckdb)
 	$(RUN) tests/packaging/run.py $(ARGS)
 
 test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.2.1" (about 30 minutes; ARGS=--short: 5)
 	$(RUN) -m versions $(ARGS) $(VERSIONS)
+
+.azurite: setup # For the tests of Azure: a server of blobs, which npm has
+	@test -e .venv/azurite/node_modules/azurite || { \
+		echo "The tests of Azure need Azurite, and there is none: it is installed." >&2; \
+		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
+		command -v npm >/dev/null || { $$AS_ROOT apt-get update -qq && \
+			$$AS_ROOT apt-get install -qq --yes --no-install-recommends npm >/dev/null; } && \
+		npm install --silent --no-audit --no-fund --no-save --prefix .venv/azurite azurite@3.37.0; }
 
 .chromium: # For the browser tests
 	@command -v chromium >/dev/null || { \

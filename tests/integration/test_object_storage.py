@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import socket
@@ -11,7 +10,6 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,18 +17,14 @@ from airflow.sdk.io import store
 from s3fs import S3FileSystem
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHook
-from outbound_transfer.files.sources import CHUNK_BYTES, Source
-from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.files.sources import CHUNK_BYTES
 from outbound_transfer.protocol.errors import SourceChanged, SourceUnreadable
 from support.object_storage import ACCESS_KEY, SECRET_KEY, Bucket, connection_json, refusing_keys, running_s3
-from support.tasks import FakeTaskInstance, SimulatedClock
-
-MB = 1024 * 1024
+from support.remote_files import MB, at_chunk, delivery_maker, digest, open_files, pattern, peak_memory, stored
+from support.tasks import FakeTaskInstance
 
 #: An object of many of the blocks that are read ahead.
 LARGE = 96 * MB
-
-DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
 
 @pytest.fixture(scope="module")
@@ -53,44 +47,7 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
 @pytest.fixture
 def deliver(connection, sandbox) -> Callable[..., FakeTaskInstance]:
-    """Make a delivery of files; its time is the sandbox's."""
-    time = SimulatedClock(sandbox)
-
-    def make(*files: Any, **arguments: Any) -> FakeTaskInstance:
-        operator = {"task_id": "task", "files": list(files), "keep_draft": True, **DELIVERY, **arguments}
-        return FakeTaskInstance(lambda: DeliverFilesOperator(**operator), time)
-
-    return make
-
-
-def pattern(size: int) -> bytes:
-    """Bytes of which no two chunks are alike."""
-    return b"".join(number.to_bytes(8, "big") for number in range(size // 8 + 1))[:size]
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def stored(sandbox, hook, transfer_id: str) -> dict[str, str]:
-    """SHA-256 by name of what a transfer holds."""
-    files = hook.list_files(transfer_id)
-    return {file.name: sandbox.stored_file(transfer_id, file.id)["sha256"] for file in files}
-
-
-def at_chunk(monkeypatch: pytest.MonkeyPatch, name: str, number: int, act: Callable[[], object]) -> None:
-    """Let ``act`` happen when ``number`` chunks of the file ``name`` have been read; 0: before it is opened."""
-    whole = Source._chunks
-
-    def chunks(self: Source, on_progress: Callable[[int], object]) -> Iterator[bytes]:
-        if self.name == name and number == 0:
-            act()
-        for count, chunk in enumerate(whole(self, on_progress), 1):
-            if self.name == name and number == count:
-                act()
-            yield chunk
-
-    monkeypatch.setattr(Source, "_chunks", chunks)
+    return delivery_maker(sandbox)
 
 
 NAMES = [
@@ -270,36 +227,6 @@ def test_a_large_object_streams_without_a_temporary_copy(bucket, deliver, sandbo
 
     assert stored(sandbox, hook, result["id"]) == {"large.bin": digest(content)}
     assert looks == [([], [])]
-
-
-def open_files(folder: str) -> list[str]:
-    """Files under ``folder`` that this process has open, those without a name included."""
-    links = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            links.append(os.readlink(descriptor))
-        except OSError:
-            continue
-    return [link for link in links if link.startswith(folder)]
-
-
-class peak_memory:  # noqa: N801  # a context manager reads like a function
-    """The most memory that this process has held inside the block, beyond what it held at its beginning; in bytes."""
-
-    def __enter__(self) -> list[int]:
-        if not Path("/proc/self/clear_refs").exists():
-            pytest.skip("peak memory is measured with Linux' /proc")
-        Path("/proc/self/clear_refs").write_text("5")
-        self.before, self.peak = _status("VmRSS"), list[int]()
-        return self.peak
-
-    def __exit__(self, *_: object) -> None:
-        self.peak.append(_status("VmHWM") - self.before)
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 CHANGES: dict[str, Callable[[Bucket, int], None]] = {

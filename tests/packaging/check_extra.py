@@ -96,6 +96,18 @@ def check_s3(folder: Path) -> None:
     run_dag(folder, DELIVER.format(files='"s3://aws_default@extras/report.csv"', more=""))
 
 
+def check_sftp(folder: Path) -> None:
+    run_dag(folder, DELIVER.format(files='"sftp://sftp_default@/upload/*.csv"', more=""))
+
+
+def check_azure(folder: Path) -> None:
+    """Deliver a blob; of SharePoint and OneDrive, the file system is there."""
+    from airflow.sdk import ObjectStoragePath
+
+    run_dag(folder, DELIVER.format(files='"abfs://wasb_default@extras/*.csv"', more=""))
+    assert type(ObjectStoragePath("msgd://msgraph_default@site/drive/a").fs).__name__ == "MSGDriveFS"
+
+
 def check_gcs(folder: Path) -> None:
     """As far as without Google: the file system is there, and it is the network that fails."""
     from outbound_transfer.files.content import Spool
@@ -151,6 +163,8 @@ CHECKS: dict[str, Callable[[Path], None]] = {
     "xlsx": check_xlsx,
     "s3": check_s3,
     "gcs": check_gcs,
+    "azure": check_azure,
+    "sftp": check_sftp,
     "slack": lambda folder: check_notifier("slack", folder),
     "smtp": lambda folder: check_notifier("smtp", folder),
     "openlineage": check_openlineage,

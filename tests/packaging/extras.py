@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
-from support import mariadb, object_storage, postgres
+from support import azurite, mariadb, object_storage, postgres, sftp_server
 from support.mail_server import MailServer
 
 #: What is no user's.
@@ -60,14 +60,9 @@ def _server(extra: str, folder: Path) -> Iterator[dict[str, str]]:
     elif extra == "iceberg":
         place = {"uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder / 'lake'}"}
         yield {"AIRFLOW_CONN_LAKE": json.dumps({"conn_type": "iceberg", "extra": {"type": "sql", **place}})}
-    elif extra == "s3":
-        with object_storage.running_s3() as address:
-            object_storage.Bucket(address, "extras").put("report.csv", b"a,b")
-            yield {"AIRFLOW_CONN_AWS_DEFAULT": object_storage.connection_json(address)}
-    elif extra == "gcs":
-        connection = {"conn_type": "google_cloud_platform", "extra": {"project": "none", "is_anonymous": True}}
-        given = {"AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT": json.dumps(connection)}
-        yield given | {"STORAGE_EMULATOR_HOST": _NOBODY}
+    elif extra in ("s3", "gcs", "azure", "sftp"):
+        with _store(extra, folder) as variables:
+            yield variables
     elif extra == "slack":
         with _webhook() as address:
             yield {"AIRFLOW_CONN_SLACK_DEFAULT": json.dumps({"conn_type": "slackwebhook", "password": address})}
@@ -80,6 +75,31 @@ def _server(extra: str, folder: Path) -> Iterator[dict[str, str]]:
         assert len(mail.messages) == 1, mail.messages
     else:
         yield {}
+
+
+@contextmanager
+def _store(extra: str, folder: Path) -> Iterator[dict[str, str]]:
+    """A store with one file, and the connection to it."""
+    if extra == "s3":
+        with object_storage.running_s3() as address:
+            object_storage.Bucket(address, "extras").put("report.csv", b"a,b")
+            yield {"AIRFLOW_CONN_AWS_DEFAULT": object_storage.connection_json(address)}
+    elif extra == "gcs":
+        connection = {"conn_type": "google_cloud_platform", "extra": {"project": "none", "is_anonymous": True}}
+        given = {"AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT": json.dumps(connection)}
+        yield given | {"STORAGE_EMULATOR_HOST": _NOBODY}
+    elif extra == "azure":
+        with azurite.running_azurite(folder) as address:
+            azurite.Container(address, "extras").put("report.csv", b"a,b")
+            graph = {"conn_type": "msgraph", "host": "tenant", "login": "client", "password": "secret"}
+            yield {
+                "AIRFLOW_CONN_WASB_DEFAULT": azurite.connection_json(address),
+                "AIRFLOW_CONN_MSGRAPH_DEFAULT": json.dumps(graph),
+            }
+    else:
+        with sftp_server.running_sftp() as server:
+            server.put("upload/report.csv", b"a,b")
+            yield {"AIRFLOW_CONN_SFTP_DEFAULT": server.connection_json()}
 
 
 @contextmanager

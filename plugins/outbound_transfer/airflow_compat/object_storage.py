@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 _PACKAGES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("s3", "s3a"), "airflow-provider-outbound-transfer[s3]"),
     **dict.fromkeys(("gs", "gcs"), "airflow-provider-outbound-transfer[gcs]"),
-    **dict.fromkeys(("abfs", "abfss", "adl"), "apache-airflow-providers-microsoft-azure"),
+    **dict.fromkeys(("abfs", "abfss", "adl", "msgd"), "airflow-provider-outbound-transfer[azure]"),
+    **dict.fromkeys(("sftp", "ssh"), "airflow-provider-outbound-transfer[sftp]"),
 }
 
 
@@ -19,9 +20,13 @@ def filesystem_of(path: ObjectStoragePath) -> Any:
     """Return the file system of a path, as Airflow attaches it.
 
     :raises ModuleNotFoundError: no provider that is installed has one for the path's scheme; the text says which does.
+    :raises ConnectionError: the server cannot be reached, or refuses the login.
     """
     try:
         return path.fs
+    except OSError as error:
+        # Its text may quote a private key of the connection's extra, which the library of SFTP opens as a file.
+        raise ConnectionError(f"the connection failed: {error.strerror or error}") from None
     except ValueError:
         if _has_filesystem(path.protocol):
             raise
@@ -37,3 +42,17 @@ def _has_filesystem(scheme: str) -> bool:
     except ImportError:  # before 3.1
         from airflow.io import has_fs  # type: ignore[attr-defined,no-redef]
     return bool(has_fs(scheme))
+
+
+def resolve_links(filesystem: Any, path: str) -> str:
+    """Return a path with the links in it resolved; only SFTP has links."""
+    client: Any = getattr(filesystem, "client", None)
+    if not hasattr(client, "start_sftp_client"):
+        return path
+    from fsspec.asyn import sync
+
+    async def resolve() -> str:
+        async with client.start_sftp_client() as sftp:
+            return str(await sftp.realpath(path))
+
+    return str(sync(filesystem.loop, resolve))

@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from outbound_transfer.airflow_compat.object_storage import resolve_links
 from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches, OutboundTransferError, SourceUnreadable
 
 if TYPE_CHECKING:
@@ -206,16 +207,21 @@ class _RemoteTree(_Tree):
         self.store = store
         with self.translate_errors(root):
             store.fs.invalidate_cache()  # a cached listing may be out of date
-            self.filters = "prefix" in inspect.signature(getattr(store.fs, "_find", store.fs.find)).parameters
+            # Without a depth, it would list all folders below, too.
+            find = inspect.signature(getattr(store.fs, "_find", store.fs.find))
+            self.filters = {"prefix", "maxdepth"} <= set(find.parameters)
 
     def _list(self, folder: str, stem: str, folders: bool) -> Iterable[_Entry]:
-        listed = f"{self.store.path.rstrip('/')}/{folder}".rstrip("/")
+        listed = self._full_path(folder)
         # The store filters, so one file of a million costs one request. An empty result is not trusted: fsspec returns
         # it for errors of the store too.
         found = self._find(listed, stem, folders) if stem else {}
         for info in found.values() or self.store.fs.ls(listed, detail=True):
             path = info["name"].strip("/")
             name = "" if path == listed.strip("/") else path.rpartition("/")[2]
+            if not name and info["type"] == "file" and not info["name"].endswith("/"):
+                # The library of Azure lists this object alone, and leaves out what the folder of its name holds.
+                raise NotADirectoryError("a file has the folder's name")
             is_folder = partial(self._is_folder, info) if name else partial(self._check_own_entry, folder, info)
             yield _Entry(name, f"{folder}/{name}".removeprefix("/"), is_folder)
 
@@ -248,3 +254,11 @@ class _RemoteTree(_Tree):
 
     def _shown(self, folder: str) -> object:
         return self.store / folder
+
+    def identity(self, folder: str) -> object:
+        with self.translate_errors(folder):
+            return resolve_links(self.store.fs, self._full_path(folder))
+
+    def _full_path(self, folder: str) -> str:
+        # To a server of SFTP, "" is the user's home.
+        return f"{self.store.path.rstrip('/')}/{folder}".rstrip("/") or "/"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import stat
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 from unicodedata import normalize
@@ -188,12 +190,23 @@ class RemoteFile:
             found = self.path.fs.info(self.path.path)
             if found["type"] != "file" or found["size"] is None:
                 raise SourceUnreadable(f"{self.path} is not a file, or one of unknown size")
-            return int(found["size"]), str(self.path.checksum())
+            return int(found["size"]), _fingerprint(found)
 
     def open(self) -> BinaryIO:
         with _readable(self.path):
-            # The libraries' default block is many times as large, and is buffered twice.
-            return self.path.open("rb", block_size=8 * CHUNK_BYTES)  # type: ignore[no-any-return]
+            # The default block of the libraries that read ahead is many times as large, and is buffered twice. To a
+            # server of SFTP, the block is what one request asks for.
+            reads_ahead = "block_size" in inspect.signature(self.path.fs._open).parameters
+            return self.path.open("rb", block_size=8 * CHUNK_BYTES if reads_ahead else None)  # type: ignore[no-any-return]
+
+
+def _fingerprint(info: Mapping[str, Any]) -> str:
+    """Return what changes with an object: its ETag, the time of its last change, or all that is known of it.
+
+    Not the file system's ``checksum``: over SFTP, that runs a command on the server, and reading changes ``info``.
+    """
+    version = next((info[key] for key in ("ETag", "etag", "mtime") if info.get(key)), None)
+    return str(version or sha256(repr(info).encode()).hexdigest())
 
 
 #: Says why a delivery without files fails.

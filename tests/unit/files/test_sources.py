@@ -268,24 +268,27 @@ def test_a_pattern_that_finds_nothing_is_refused(folder: Path, pattern: str) -> 
         resolve_files([folder / "a.csv", folder / pattern])
 
 
+#: Which extra reads a scheme.
+EXTRAS = {"s3": "s3", "gs": "gcs", "abfs": "azure", "sftp": "sftp"}
+
+
 @pytest.mark.parametrize("key", ["a.csv", "*.csv"])
 @pytest.mark.parametrize(
     ("scheme", "advice"),
     [
-        ("gs", r"pip install 'airflow-provider-outbound-transfer\[gcs\]'"),
-        ("abfs", "pip install 'apache-airflow-providers-microsoft-azure'"),
+        *(
+            (scheme, rf"pip install 'airflow-provider-outbound-transfer\[{extra}\]'")
+            for scheme, extra in EXTRAS.items()
+        ),
         ("hdfs", "install the Airflow provider that does"),
     ],
 )
-def test_a_store_whose_provider_is_not_installed_says_what_to_install(scheme: str, advice: str, key: str) -> None:
-    with pytest.raises(SourceUnreadable, match=rf"no provider that is installed reads {scheme}://: {advice}"):
-        resolve_files(f"{scheme}://bucket/{key}")
-
-
-def test_the_provider_of_s3_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_whose_provider_is_not_installed_says_what_to_install(
+    scheme: str, advice: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("airflow.sdk.io.fs._register_filesystems", dict)
-    with pytest.raises(SourceUnreadable, match=r"pip install 'airflow-provider-outbound-transfer\[s3\]'"):
-        resolve_files("s3://nobody@no-bucket-of-this-test/a.csv")
+    with pytest.raises(SourceUnreadable, match=rf"no provider that is installed reads {scheme}://: {advice}"):
+        resolve_files(f"{scheme}://nobody@no-bucket-of-this-test/{key}")
 
 
 def test_one_name_for_many_files_is_refused(folder: Path) -> None:

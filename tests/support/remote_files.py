@@ -1,0 +1,90 @@
+"""Deliveries of files that a server has: made, changed in the middle of a read, and compared byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.files.sources import Source
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from support.tasks import FakeTaskInstance, SimulatedClock
+
+MB = 1024 * 1024
+
+DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
+
+
+def delivery_maker(sandbox: Any) -> Callable[..., FakeTaskInstance]:
+    """Return a function that makes a delivery of files; its time is the sandbox's."""
+    time = SimulatedClock(sandbox)
+
+    def make(*files: Any, **arguments: Any) -> FakeTaskInstance:
+        operator = {"task_id": "task", "files": list(files), "keep_draft": True, **DELIVERY, **arguments}
+        return FakeTaskInstance(lambda: DeliverFilesOperator(**operator), time)
+
+    return make
+
+
+def pattern(size: int) -> bytes:
+    """Bytes of which no two chunks are alike."""
+    return b"".join(number.to_bytes(8, "big") for number in range(size // 8 + 1))[:size]
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def stored(sandbox, hook, transfer_id: str) -> dict[str, str]:
+    """SHA-256 by name of what a transfer holds."""
+    files = hook.list_files(transfer_id)
+    return {file.name: sandbox.stored_file(transfer_id, file.id)["sha256"] for file in files}
+
+
+def at_chunk(monkeypatch: pytest.MonkeyPatch, name: str, number: int, act: Callable[[], object]) -> None:
+    """Let ``act`` happen when ``number`` chunks of the file ``name`` have been read; 0: before it is opened."""
+    whole = Source._chunks
+
+    def chunks(self: Source, on_progress: Callable[[int], object]) -> Iterator[bytes]:
+        if self.name == name and number == 0:
+            act()
+        for count, chunk in enumerate(whole(self, on_progress), 1):
+            if self.name == name and number == count:
+                act()
+            yield chunk
+
+    monkeypatch.setattr(Source, "_chunks", chunks)
+
+
+def open_files(folder: str) -> list[str]:
+    """Files under ``folder`` that this process has open, those without a name included."""
+    links = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            links.append(os.readlink(descriptor))
+        except OSError:
+            continue
+    return [link for link in links if link.startswith(folder)]
+
+
+class peak_memory:  # noqa: N801  # a context manager reads like a function
+    """The most memory that this process has held inside the block, beyond what it held at its beginning; in bytes."""
+
+    def __enter__(self) -> list[int]:
+        if not Path("/proc/self/clear_refs").exists():
+            pytest.skip("peak memory is measured with Linux' /proc")
+        Path("/proc/self/clear_refs").write_text("5")
+        self.before, self.peak = _status("VmRSS"), list[int]()
+        return self.peak
+
+    def __exit__(self, *_: object) -> None:
+        self.peak.append(_status("VmHWM") - self.before)
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
