@@ -392,3 +392,17 @@ def test_a_draft_in_doubt_that_the_task_has_discarded_was_not_sent(dag, sandbox,
 
     again(task)
     assert dag.billed() == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_resend_that_is_left_in_the_dag_sends_nothing_of_an_earlier_run(dag: Dag, is_lost: bool) -> None:
+    earlier, later = dag.run(), dag.run()
+    first, second = earlier.run()["id"], later.run()["id"]
+    third = again(later, resend=second)["id"]
+    if is_lost:
+        earlier.store.values.clear()
+        with pytest.raises(AirflowFailException, match=f"{first} may be this very delivery"):
+            again(earlier, resend=second)
+    else:
+        assert again(earlier, resend=second)["id"] == first
+    assert dag.sandbox.sent() == [first, second, third]

@@ -42,14 +42,18 @@ def file(tmp_path: Path) -> Path:
 
 
 class Run:
-    """A run whose task is mapped over subjects; each index is delivered in one task, or in three.
+    """A run whose task is mapped; each index is delivered in one task, or in three.
 
+    :param is_alike: the items differ in their file alone; otherwise in their subject alone.
     :ivar task: the one that ran last.
     """
 
     task: FakeTaskInstance
 
-    def __init__(self, sandbox: Sandbox, file: Path, items: Sequence[str], *, steps: bool = False) -> None:
+    def __init__(
+        self, sandbox: Sandbox, file: Path, items: Sequence[str], *, steps: bool = False, is_alike: bool = False
+    ) -> None:
+        self._is_alike = is_alike
         self.items, self._time, self._file, self._steps = list(items), SimulatedClock(sandbox), file, steps
         self.clear_number, self.retries, self.deferrable = 0, 0, False
         self.resend: str | None = None
@@ -60,10 +64,11 @@ class Run:
     def deliver(self, index: int) -> str:
         """Run an index to its end; return the id of its transfer."""
         if not self._steps:
-            return str(self._task(index, DeliverFilesOperator, subject=self._item, files=[str(self._file)]).run()["id"])
+            task = self._task(index, DeliverFilesOperator, subject=self._item, files=self._files)
+            return str(task.run()["id"])
         create = self._task(index, CreateTransferOperator, subject=self._item)
         made = create.run()
-        attach = self._task(index, AttachFilesOperator, transfer_id=made, files=[str(self._file)])
+        attach = self._task(index, AttachFilesOperator, transfer_id=made, files=self._files)
         send = self._task(index, SendTransferOperator, transfer_id=made)
         send.upstream = attach.upstream = {"create": create}
         attach.run()
@@ -74,14 +79,20 @@ class Run:
         for task in self._tasks.values():
             task.clear()
 
+    def file_of(self, item: str) -> Path:
+        return self._file.with_name(f"{item}.csv") if self._is_alike else self._file
+
     def _item(self, index: int) -> str:
-        return self.items[index]
+        return "Report" if self._is_alike else self.items[index]
+
+    def _files(self, index: int) -> list[str]:
+        return [str(self.file_of(self.items[index]))]
 
     def _task(self, index: int, operator: type, **arguments: Any) -> FakeTaskInstance:
         def make() -> Any:
             values = {name: value(index) if callable(value) else value for name, value in arguments.items()}
             recipients = {"recipients": RECIPIENTS} if "subject" in values else {}
-            resend = {"resend": self.resend} if self.resend else {}
+            resend = {"resend": self.resend} if self.resend and "subject" in values else {}
             return operator(task_id="task", deferrable=self.deferrable, **values, **recipients, **resend)
 
         task = self._tasks.setdefault((index, operator.__name__), FakeTaskInstance(make, self._time, self.retries))
@@ -157,6 +168,41 @@ def test_only_the_index_whose_transfer_is_named_sends_again(connection, sandbox,
         run.clear()
         assert [run.deliver(0), run.deliver(1)] == [billed(sandbox)[-1], before[1]]
     assert (billed(sandbox)[:2], len(billed(sandbox))) == (before, 3)
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["one task", "three tasks"])
+def test_one_resend_for_all_indexes_sends_the_file_of_one(connection, sandbox, file, steps) -> None:
+    run = Run(sandbox, file, ["A", "B", "C"], steps=steps, is_alike=True)
+    for item in run.items:
+        run.file_of(item).write_text(item)
+    before = [run.deliver(index) for index in range(3)]
+    run.resend = before[2]
+    for _ in range(2):
+        run.clear()
+        after = [run.deliver(index) for index in range(3)]
+        assert after[:2] == before[:2]
+        assert billed(sandbox) == [*before, after[2]]
+    assert [each["name"] for each in sandbox.transfer(after[2])["files"]] == ["C.csv"]
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["one task", "three tasks"])
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_moved_file_that_has_grown_is_not_sent_again(connection, sandbox, file, steps, is_sent) -> None:
+    run = Run(sandbox, file, ["A", "B"], steps=steps, is_alike=True)
+    for item in run.items:
+        run.file_of(item).write_text(item)
+    if is_sent:
+        run.resend = run.deliver(0)
+    else:
+        with without_credit(sandbox):
+            run.deliver(0)
+    sent = run.deliver(1)
+    run.file_of("B").write_text("B has grown")
+    run.items = ["B", "A"]
+    run.clear()
+    with pytest.raises(AirflowFailException, match=f"{sent}.*very delivery|very delivery: transfer {sent}"):
+        run.deliver(0)
+    assert billed(sandbox) == [*([run.resend] if run.resend else []), sent]
 
 
 def test_a_resend_does_not_send_the_item_of_another_index(connection, sandbox, file) -> None:

@@ -85,22 +85,23 @@ OF_THE_SEND: Final = (
         short="memory is lost, and the input is another",
     ),
     Limit(
-        "Memory is lost while a send is still under way",
-        "clear the task some minutes later",
+        "Memory is lost, and `resend` names a newer transfer to the same people, behind which its own is not seen",
+        "look in the service's web application for older ones before you set `resend`",
+        ("lost memory",),
+        scenarios=(scenarios.MAPPED_ALIKE, scenarios.MAPPED_EQUAL),
+        short="memory is lost, and `resend` names a newer transfer to the same people",
+    ),
+    Limit(
+        "Memory is lost while a send is still under way, or its transfer deleted before the task hears of it",
+        "clear the task, or delete the transfer, some minutes later",
         (
             "crash in a call + memory lost during a send",
             "crash in a call + memory of a key lost during a send",
             "zombie + memory lost during a send",
+            *("crash in a call + deleted before it was heard of", "zombie + deleted before it was heard of"),
         ),
         scenarios=(scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE, scenarios.KEY),
-        short="memory is lost while a send is under way",
-    ),
-    Limit(
-        "A late send is applied, and its transfer deleted, between a read and the discard that follows it",
-        "cancel a transfer, and delete it once its task has finished",
-        ("crash in a call + deleted before it was heard of", "zombie + deleted before it was heard of"),
-        scenarios=(scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE),
-        short="a transfer is deleted before its send is heard of",
+        short="memory is lost while a send is under way, or a transfer deleted before its send is heard of",
     ),
     Limit(
         "The list of a mapped task changes its order while an index is in its first try",

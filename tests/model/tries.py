@@ -268,11 +268,12 @@ class Executor:
         """Return the process with the question that Airflow's facts raise, and what it does next."""
         context, memory = process.context, MEMORIES[process.memory]
         is_shared = self._is_shared(process)
-        known = None if is_shared else memory.input
-        is_own = known is not None and not known.differences(new_transfer(context.item), None)
+        asked = new_transfer(context.item, is_shared=is_shared)
+        is_own = memory.input is not None and not memory.input.differences(asked, None)
         is_elsewhere = memory.question is not None or self.rules.is_mapped
         if question := self.facts(context).find_question(memory, is_own=is_own):
             is_elsewhere |= is_own or memory.input is None
+            question = question.or_wider(Likeness.SAME_PEOPLE) if is_shared else question
             memory = replace(memory, question=question.or_wider(memory.question))
         if memory.input is None:
             memory = replace(memory, input=input_of(context.item, context.connection, is_shared=is_shared))
@@ -284,6 +285,8 @@ class Executor:
     def _go(self, event: Event, world: World, index: int, process: Process, **changes: Any) -> tuple[Event, World]:
         """Return the world in which a process goes on, or ends if that is what it has decided."""
         if process.next == "RETURN":
+            if process.by_id in ("GONE", "HIDDEN"):
+                changes["broken"] = world.broken or "a task returns what the service does not show"
             return self._end(event, world, index, "success", self.draft(process), **changes)
         if process.next == "REFUSE":
             number, named = process.context.slot, self._named(process)

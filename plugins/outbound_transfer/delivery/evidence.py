@@ -62,11 +62,12 @@ class EvidenceCollector:
 
     def with_question(self, memory: Memory, order: Order) -> Memory:
         """Return the memory with the question whether somebody else may have sent this, and what is to be delivered."""
-        known = None if self.is_shared else memory.input  # of what other tasks fill, the files are unknown
-        is_own = known is not None and not known.differences(order.new, order.files)
+        is_own = memory.input is not None and not memory.input.differences(order.new, order.files)
         self._may_be_elsewhere = memory.question is not None or self._facts.has_other_indexes()
         if question := self._facts.find_question(memory, is_own=is_own):
             self._may_be_elsewhere |= is_own or memory.input is None
+            if self.is_shared:  # its files are unknown, and so is whether the index still has its own item
+                question = question.or_wider(Likeness.SAME_PEOPLE)
             memory = msgspec.structs.replace(memory, question=question.or_wider(memory.question))
         if memory.input is None:  # so that a later try knows it, should this one not come to the draft
             memory = msgspec.structs.replace(memory, input=self.digests(order))

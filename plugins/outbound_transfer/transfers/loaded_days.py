@@ -58,12 +58,12 @@ class LoadedDaysOperator(BaseOperator):
         return days
 
 
-def loaded_days(announced: Iterable[str | None], until: datetime) -> list[str]:
-    """Return the UTC days that have ended before ``until``, and after those that were announced; the oldest first.
+def loaded_days(announced: Iterable[str | None], now: datetime) -> list[str]:
+    """Return the UTC days that have ended before ``now``, and after those that were announced; the oldest first.
 
     :param announced: keys of partitions, in any order; others than days do not count.
     """
-    last = until.astimezone(UTC).date() - timedelta(days=1)
+    last = now.astimezone(UTC).date() - timedelta(days=1)
     newest = max(filter(None, map(_parse_day, announced)), default=last - timedelta(days=1))
     count = min((last - newest).days, MAX_DAYS)
     return [(last - timedelta(days=back)).isoformat() for back in reversed(range(count))]

@@ -31,6 +31,7 @@ NOT_REPLAYED: Final = {
     "three tasks, mapped": (
         "the model has no task that attaches there, without which nothing is sent; the same tests play it"
     ),
+    "three tasks, mapped, and a resend": "likewise; tests/integration/test_reruns.py plays it",
     "the send of a key whose memory was lost since it was announced": (
         "the real row says that it was sent, and not what"
     ),

@@ -22,8 +22,8 @@ RETRIES: Final = 20
 #: Airflow's names of the states of the model.
 STATES: Final = {"refused": "failed", "new": "None", "absent": "None"}
 
-#: The content of the file, by item: "x" is X after the file has changed.
-CONTENTS: Final = {"X": b"X", "Y": b"YY", "x": b"xxx", "v1": b"one", "v2": b"two and more"}
+#: The content of the file, by item: "x" is X after the file has changed, and W's has the size of X's.
+CONTENTS: Final = {"X": b"X", "Y": b"YY", "x": b"xxx", "V": b"VVVV", "W": b"W", "v1": b"one", "v2": b"two and more"}
 
 
 @dataclass
@@ -107,15 +107,16 @@ class Tasks:
     def delivery_key(self, key: str) -> str | None:
         return f"{key} of {self._name}" if key else None
 
-    def new_transfer(self, item: str) -> dict[str, Any]:
-        """Return what is delivered, with a secret."""
+    def new_transfer(self, item: str, *, is_shared: bool = False) -> dict[str, Any]:
+        """Return what is delivered, with a secret; what creates a draft for other tasks knows nothing of its files."""
+        files = PEOPLE[item] if is_shared else item
         return {
             "subject": self.subject(item),
             "recipients": self.recipients(item),
-            "message": f"about {item}",
+            "message": f"about {files}",
             "security": "question",
             "security_question": "Which one?",
-            "security_answer": f"the answer {item}",
+            "security_answer": f"the answer {files}",
         }
 
     def operator(self, instance: Instance, item: str, key: str, *, resend: str, draft_id: str) -> Any:
@@ -124,7 +125,7 @@ class Tasks:
             return AttachFilesOperator(**common, transfer_id=draft_id, files=self.files(item), max_parallel_uploads=1)
         if instance.kind == "send":
             return SendTransferOperator(**common, transfer_id=draft_id)
-        new = {**self.new_transfer(item), "resend": resend}
+        new = {**self.new_transfer(item, is_shared=instance.kind == "create"), "resend": resend}
         if instance.kind == "create":
             return CreateTransferOperator(**common, **new)
         files = {"files": self.files(item), "max_parallel_uploads": 1}
