@@ -133,7 +133,10 @@ class FilesTask:
         held = {file.name: file for file in transfer.files or ()}
         before = self._before
         if before is None or not before.files or not before.files.keys() <= held.keys():
-            raise FileConflict(f"Transfer {transfer.id} was sent, and not with all files of this task.")
+            raise FileConflict(
+                f"Transfer {transfer.id} was sent, and it is not known whether with the files of this task. Nothing is "
+                "attached. To deliver them, trigger a new DAG run."
+            )
         gone: list[Any] = []
         if may_be_cleared_since(before, self._facts.writer):
             sources = find_sources(gone)

@@ -191,7 +191,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
         self._picked_up |= _normalized(first.picked_up)
-        if delivery.may_be_sent():
+        if delivery.possibly_sent_id or not delivery.is_complete:
             selected = [addresses[position] for position in selection.positions] if selection else []
             # Otherwise the search for what an earlier try may have sent is for any of the first transfer's recipients.
             is_current = first.status != CANCELED and self._picked_up.isdisjoint(selected)
