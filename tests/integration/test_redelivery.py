@@ -256,6 +256,27 @@ def test_a_clear_with_resend_delivers_to_those_who_are_left(redeliver, sandbox, 
     assert (received(sandbox, second["id"]), received(sandbox, third["id"])) == ([ANN, BOB, EVE], [BOB, EVE])
 
 
+@pytest.mark.parametrize("left", ["one", "nobody"])
+def test_a_resend_that_has_failed_and_is_withdrawn_leaves_the_second_delivery(redeliver, sandbox, first, left) -> None:
+    task = redeliver()
+    second = task.run()["id"]
+    sandbox.pickup(first["id"], ANN)
+    with without_credit(sandbox):
+        again(task, resend=second)
+    if left == "nobody":
+        for recipient in (BOB, EVE):
+            sandbox.pickup(first["id"], recipient)
+    assert again(task, resend=None)["id"] == second
+    assert sandbox.sent() == [first["id"], second]
+
+
+def test_a_resend_of_another_redelivery_sends_nothing(redeliver, sandbox, first) -> None:
+    task = redeliver()
+    second = task.run()["id"]
+    assert again(task, resend="tr_of_another")["id"] == second
+    assert sandbox.sent() == [first["id"], second]
+
+
 def test_a_redelivery_that_cannot_know_who_was_left_is_made_once_the_first_transfer_is_named(
     redeliver, sandbox, first
 ) -> None:

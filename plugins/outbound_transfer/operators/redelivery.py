@@ -182,22 +182,28 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
         """Return to whom to deliver, normalized: whom an earlier try may have sent to, otherwise who is left."""
+        from outbound_transfer.delivery.decision import Resend
         from outbound_transfer.delivery.memory import digest, matches
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
-        # A resend is to others than what it replaces, which is returned again if the resend is withdrawn.
-        key = f"{_STATE_KEY}_{delivery.resend}" if delivery.resend else _STATE_KEY
-        selection = msgspec.convert(delivery.store.values.get(key), _Selection | None)
+        memory = delivery.memory
+        if memory.what_names(delivery.resend) is Resend.WITHDRAWN:  # what it was to replace is returned
+            memory = memory.superseded or msgspec.structs.replace(memory, draft_id="", resend="")
+            sent_id = memory.draft_id
+        else:
+            sent_id = delivery.possibly_sent_id
+        stored = map(delivery.store.values.get, map(_state_key, (delivery.resend, memory.resend, "")))
+        selection = msgspec.convert(next(filter(None, stored), None), _Selection | None)
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
         self._picked_up |= _normalized(first.picked_up)
-        if delivery.possibly_sent_id or not delivery.is_complete:
+        if sent_id or not delivery.is_complete:
             selected = [addresses[position] for position in selection.positions] if selection else []
             # Otherwise the search for what an earlier try may have sent is for any of the first transfer's recipients.
             is_current = first.status != CANCELED and self._picked_up.isdisjoint(selected)
-            if selected and (delivery.possibly_sent_id or is_current):
+            if selected and (sent_id or is_current):
                 return selected
-            if sent_id := delivery.possibly_sent_id:
+            if sent_id:
                 raise AlreadyDelivered(
                     f"Transfer {sent_id} was sent, or may have been, and is not the second delivery of transfer "
                     f"{first.id}, or not known to be. Nothing is sent. To deliver that again, set resend={sent_id!r} "
@@ -211,6 +217,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
         positions = [position for position, address in enumerate(addresses) if address in outstanding]
         selection = _Selection(digest([first.id, identity_of(first)]), positions)
+        key = _state_key(delivery.resend)
         delivery.store.values.set(key, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
         return sorted(outstanding)
 
@@ -320,6 +327,11 @@ def _names_of_content(kind: type) -> set[str]:
     signatures = [inspect.signature(each.__init__) for each in classes if "__init__" in vars(each)]  # type: ignore[misc]
     parameters = [parameter for signature in signatures for parameter in signature.parameters.values()]
     return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _OWN_ARGUMENTS
+
+
+def _state_key(resend: str) -> str:
+    """Return where it is stored to whom a delivery is: each resend is to those who are left then."""
+    return f"{_STATE_KEY}_{resend}" if resend else _STATE_KEY
 
 
 def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
