@@ -369,7 +369,9 @@ class Replay:
 
     def _change_memory(self, step: Step, changed: Callable[[Any], Any]) -> None:
         """Change what the newest try has stored; None deletes it."""
-        at = next(compress(count(), map(is_not, step.before.stores, step.after.stores)))
+        at = next(compress(count(), map(is_not, step.before.stores, step.after.stores)), None)
+        if at is None:  # it had stored nothing else
+            return
         if at < len(self.instances) and not self._rules.is_row:
             values = self.instances[at].store.values
             newest = max((key for key in values if "_try_" in key), key=lambda key: int(key.rpartition("_")[2]))
