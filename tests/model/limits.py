@@ -174,6 +174,13 @@ OF_A_CLEAR: Final = (
         scenarios=(scenarios.THREE_MAPPED_RESEND,),
     ),
     Limit(
+        "Three tasks, mapped: an index has sent the item of another",
+        "trigger a new run",
+        ("order",),
+        ": sent",
+        scenarios=(scenarios.THREE_MAPPED_RESEND,),
+    ),
+    Limit(
         "The connection leads to another account, or has another user's key",
         "correct the connection, or look there and set `resend`",
         ("other user", "other account", "early other account", "late other account"),

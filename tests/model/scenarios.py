@@ -222,7 +222,7 @@ THREE_MAPPED: Final = scenario(
 )
 THREE_MAPPED_RESEND: Final = scenario(
     "three tasks, mapped, and a resend",
-    "clear an index, resend, failure, order",
+    "clear an index, resend, order",
     THREE_INDEXES,
     ("X", "X", "V", "V"),
     tries=8,

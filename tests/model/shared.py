@@ -55,6 +55,8 @@ class SharedExecutor(Executor):
         process = world.processes[index]
         is_of_create = self.rules.kinds[process.context.slot] == "create"
         if state == "success" and is_of_create and self._has_other_files(world, result, process):
+            number = process.context.slot
+            changes["slots"] = replaced(world.slots, number, change(world.slots[number], named=NEW_RUN))
             return super()._end(event, world, index, "refused", **changes)
         if state == "success" and is_of_create:
             memory = MEMORIES[process.memory]

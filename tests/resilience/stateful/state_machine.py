@@ -95,6 +95,11 @@ def told_by(error: BaseException | None) -> str:
     return told[0] if told else ""
 
 
+def is_for_a_new_run(error: BaseException | None) -> bool:
+    """Return whether an error says that only a new run delivers."""
+    return "To deliver it nevertheless, trigger a new DAG run" in str(error) or "Correct the delivery_key" in str(error)
+
+
 class ClockWithCallback(SimulatedClock):
     """Time in which something may happen while a client waits.
 
@@ -216,6 +221,8 @@ class DeliveryStateMachine(LateRequests):
         self.resend = {"deliver": "", "send": "", "item": ""}
         self.named: defaultdict[str, set[str]] = defaultdict(set)
         self.told: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        #: How each task instance has ended last.
+        self.errors: dict[int, BaseException | None] = {}
         #: The delivery in one task in other runs of the DAG, and whether this run's has lost a record.
         self.other_runs: list[FakeTaskInstance] = []
         self.has_lost_a_record = self.has_deleted_a_task = False
@@ -570,7 +577,9 @@ class DeliveryStateMachine(LateRequests):
     @precondition(lambda self: self.indexes and not (self.was_moved or self.has_lost_a_record or self.late))
     @rule(index=st.integers(0, 3))
     def resend_mapped_in_order(self, index: int) -> None:
-        """Nothing is in the way: what an index has returned, or a refusal of it names, is sent once more, and once."""
+        """Nothing is in the way: what an index has returned, or a refusal of it names, is sent once more, and once;
+        or the refusal says that a new run delivers it.
+        """
         self.clear_the_way()
         self.deliver_mapped()
         index %= len(self.items)
@@ -580,6 +589,8 @@ class DeliveryStateMachine(LateRequests):
             if len(sent) == before:
                 self.resend["item"] = ti.result["id"] if ti.result else self.told["item"][id(ti)]
             self.deliver_mapped()
+            if is_for_a_new_run(self.errors[id(ti)]):
+                return
         assert len(sent) == before + 1, "resend is refused although nothing is wrong"
 
     @rule(
@@ -745,6 +756,7 @@ class DeliveryStateMachine(LateRequests):
         with mock.patch.object(client, "send", self.death.send), self.in_trouble(trouble):
             result, error = self.result_of(name, ti)
         ti.state = "failed" if error else "success"
+        self.errors[id(ti)] = error
         if told := told_by(error):
             self.told[kind_of(name)][id(ti)] = told
         self.run.settle()
