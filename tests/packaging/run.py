@@ -3,7 +3,8 @@
 The wheel is built from the source archive and must be the one that the tree gives. For Python 3.11 and 3.13 (or those
 that are named) it is installed in a clean environment under the constraints: first by itself, for every module's
 import, Airflow's commands and a delivery to the installed sandbox; then with the tools of the tests, for the unit,
-repository, warehouse and contract tests of the unpacked source archive, without those of ``make test-long``. Then by
+repository, warehouse and contract tests of the unpacked source archive, without those of ``make test-long``. The SBOM
+names what it was installed with, by itself: ``--sbom FILE`` keeps it. Then by
 itself with the lowest versions that it allows, without constraints. Then, with the last of these versions, each extra
 is installed alone and does what it is for: ``--extra duckdb`` checks that one and nothing else. A version that is
 missing is a failure.
@@ -24,12 +25,13 @@ from pathlib import Path
 
 from extras import extras_of, surroundings
 
-from support.package_contents import REPOSITORY, faults_of_sdist, faults_of_wheel
+from support.package_contents import REPOSITORY, faults_of_sbom, faults_of_sdist, faults_of_wheel, with_version
 from support.pythons import NoPython, python_of
 
 DISTRIBUTION = "airflow-provider-outbound-transfer"
 UV = Path(sys.executable).with_name("uv")
 CONSTRAINTS = REPOSITORY / "constraints.txt"
+SBOM = "sbom.cdx.json"
 COMMANDS = {
     ("providers", "list"): DISTRIBUTION,
     ("providers", "get", DISTRIBUTION): DISTRIBUTION,
@@ -46,6 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", metavar="VERSION", help="in the place of 3.11 and 3.13")
     parser.add_argument("--extra", action="append", metavar="NAME", help="check this extra alone, and nothing else")
+    parser.add_argument("--sbom", type=Path, metavar="FILE", help="keep the SBOM of the last of these versions here")
     parser.add_argument("--workers", default="2", help="processes of the tests")
     options = parser.parse_args()
     try:
@@ -55,6 +58,8 @@ def main() -> int:
             wheel, sdist = build(Path(folder))
             for version, python in interpreters.items() if not options.extra else ():
                 try_out(wheel, sdist, python, Path(folder) / version, options.workers)
+                if options.sbom:
+                    shutil.copyfile(Path(folder) / version / SBOM, options.sbom)
             if not options.extra:
                 try_out_lowest(wheel, next(iter(interpreters.values())), Path(folder) / "lowest")
             for extra in options.extra or extras_of(wheel):
@@ -90,6 +95,8 @@ def try_out(wheel: Path, sdist: Path, python: Path, folder: Path, workers: str) 
     with step(f"Python {name}: installed by itself"):
         run(UV, "venv", "--python", python, environment)
         install(environment, wheel)
+    with step(f"Python {name}: the SBOM"):
+        describe(wheel, environment, folder)
     with step(f"Python {name}: every module, a delivery to the installed sandbox"):
         home = folder / "airflow"
         home.mkdir()
@@ -112,6 +119,18 @@ def try_out(wheel: Path, sdist: Path, python: Path, folder: Path, workers: str) 
         pytest = (environment / "bin/pytest", "-q", "-n", workers, "--dist", "worksteal", "-m", "not nightly")
         said = run(*pytest, *tests, cwd=sources)
         print(f"    {said.strip().splitlines()[-1]}", flush=True)
+
+
+def describe(wheel: Path, environment: Path, folder: Path) -> None:
+    """Write the SBOM of the wheel: it bundles nothing, so the packages are those that it is installed with."""
+    sbom, pyproject = folder / SBOM, folder / "pyproject.toml"
+    # CycloneDX's tool reads the version there, and does not know hatch's.
+    pyproject.write_text(with_version((REPOSITORY / "pyproject.toml").read_text(), wheel))
+    command = ("environment", "--validate", "--spec-version", "1.6", "--mc-type", "library", "--pyproject", pyproject)
+    tool = Path(sys.executable).with_name("cyclonedx-py")
+    run(tool, *command, "--output-file", sbom, environment / "bin/python")
+    if faults := list(faults_of_sbom(sbom, wheel)):
+        raise Failed("\n".join(faults))
 
 
 def try_out_lowest(wheel: Path, python: Path, folder: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.package_contents import REPOSITORY, faults_of_sdist, faults_of_wheel
+from support.package_contents import REPOSITORY, faults_of_sbom, faults_of_sdist, faults_of_wheel, with_version
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,27 @@ def test_what_a_source_archive_lacks_is_found(built: Path, tmp_path: Path) -> No
             if not member.name.endswith("/docker-compose.yaml"):
                 poorer.addfile(member, whole.extractfile(member))
     assert list(faults_of_sdist(tmp_path / sdist.name)) == ["missing: docker-compose.yaml"]
+
+
+def test_what_an_sbom_lacks_is_found(built: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    project = tomllib.loads(with_version((REPOSITORY / "pyproject.toml").read_text(), wheel))["project"]
+    names = [requirement.partition(">")[0] for requirement in project["dependencies"]]
+    described = {
+        "metadata": {"component": {"bom-ref": "root", "name": project["name"], "version": project["version"]}},
+        "components": [{"bom-ref": name, "name": name} for name in names],
+        "dependencies": [{"ref": "root", "dependsOn": names}],
+    }
+    sbom = tmp_path / "sbom.cdx.json"
+    sbom.write_text(json.dumps(described))
+    assert list(faults_of_sbom(sbom, wheel)) == []
+    del described["metadata"]["component"]["version"]
+    names.remove("httpx")
+    sbom.write_text(json.dumps(described))
+    assert list(faults_of_sbom(sbom, wheel)) == [
+        f"describes {project['name']} None",
+        "a dependency is not described: httpx",
+    ]
 
 
 def _one(files: dict[str, bytes], name: str) -> str:

@@ -36,11 +36,13 @@ class Project:
 
     :ivar target: the database, as in ``profiles.yml``.
     :ivar variables: for the package.
+    :ivar package: the package's folder.
     """
 
     folder: Path
     target: dict[str, Any]
     variables: dict[str, Any] = field(default_factory=dict)
+    package: Path = PACKAGE
 
     def run(self, *commands: str) -> list[Outcome]:
         """Run commands one after the other, each a line of words."""
@@ -76,7 +78,7 @@ class Project:
                 "profile": "warehouse",
                 "vars": {"outbound_transfer": self.variables},
             },
-            "packages.yml": {"packages": [{"local": str(PACKAGE)}]},
+            "packages.yml": {"packages": [{"local": str(self.package)}]},
             "profiles.yml": {"warehouse": {"target": "it", "outputs": {"it": {"threads": 1, **self.target}}}},
         }
         for name, content in files.items():

@@ -78,17 +78,17 @@
 {%- endmacro %}
 
 
-{#- Seconds from the one to the other, with fractions. -#}
+{#- Seconds from the one to the other, with fractions: a 64-bit float, which the contracts of the marts name. -#}
 {% macro seconds_between(first, last) -%}
     {{ return(adapter.dispatch('seconds_between', 'outbound_transfer')(first, last)) }}
 {%- endmacro %}
 
 {% macro default__seconds_between(first, last) -%}
-    {{ dbt.datediff(first, last, 'microsecond') }} / 1000000.0
+    CAST({{ dbt.datediff(first, last, 'microsecond') }} AS {{ dbt.type_float() }}) / 1000000.0
 {%- endmacro %}
 
 {% macro postgres__seconds_between(first, last) -%}
-    EXTRACT(EPOCH FROM {{ last }} - {{ first }})
+    CAST(EXTRACT(EPOCH FROM {{ last }} - {{ first }}) AS double precision)
 {%- endmacro %}
 
 {% macro duckdb__seconds_between(first, last) -%}
@@ -101,7 +101,7 @@
 
 {#- The adapter's `datediff` depends on the version of a running cluster. -#}
 {% macro databricks__seconds_between(first, last) -%}
-    (unix_micros({{ last }}) - unix_micros({{ first }})) / 1000000.0
+    CAST(unix_micros({{ last }}) - unix_micros({{ first }}) AS double) / 1000000.0
 {%- endmacro %}
 
 {% macro mysql__seconds_between(first, last) -%}

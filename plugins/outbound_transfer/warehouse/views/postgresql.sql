@@ -27,7 +27,7 @@ SELECT
     r.name,
     t.sent_at,
     r.picked_up_at,
-    EXTRACT(EPOCH FROM r.picked_up_at - t.sent_at) AS seconds_to_pickup
+    CAST(EXTRACT(EPOCH FROM r.picked_up_at - t.sent_at) AS double precision) AS seconds_to_pickup
 FROM outbound_transfer_recipients AS r
 INNER JOIN outbound_transfer_transfers AS t ON t.account = r.account AND t.transfer_id = r.transfer_id;
 
@@ -39,7 +39,7 @@ SELECT
     subject,
     status,
     expires_at,
-    EXTRACT(EPOCH FROM expires_at - now()) / 3600.0 AS hours_left,
+    CAST(EXTRACT(EPOCH FROM expires_at - now()) AS double precision) / 3600.0 AS hours_left,
     recipient_count - picked_up_count AS recipients_outstanding
 FROM outbound_transfer_transfers
 WHERE status NOT IN ('complete', 'expired', 'canceled', 'deleted')
@@ -77,7 +77,7 @@ rejected AS (
     GROUP BY account
 ),
 loads AS (
-    SELECT account, EXTRACT(EPOCH FROM max(loaded_at) - max(occurred_at)) AS seconds_to_load
+    SELECT account, CAST(EXTRACT(EPOCH FROM max(loaded_at) - max(occurred_at)) AS double precision) AS seconds_to_load
     FROM outbound_transfer_events
     WHERE occurred_at IS NOT NULL
     GROUP BY account
@@ -86,7 +86,7 @@ SELECT
     feeds.account,
     feeds.cursor,
     feeds.last_page_at,
-    EXTRACT(EPOCH FROM now() - feeds.last_page_at) AS seconds_since_last_page,
+    CAST(EXTRACT(EPOCH FROM now() - feeds.last_page_at) AS double precision) AS seconds_since_last_page,
     feeds.caught_up,
     feeds.failed_polls_since,
     coalesce(rejected.rejected_lines, 0) AS rejected_lines,
