@@ -59,7 +59,7 @@ nightly: setup ## Run everything for hours, with the day's SEED; failures are na
 test-package: setup .azurite .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone (about 15 minutes; ARGS=--extra=duckdb)
 	$(RUN) tests/packaging/run.py $(ARGS)
 
-test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.2.1" (about 30 minutes; ARGS=--short: 5)
+test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.4" (about 30 minutes; ARGS=--short: 5)
 	$(RUN) -m versions $(ARGS) $(VERSIONS)
 
 .azurite: setup # For the tests of Azure: a server of blobs, which npm has

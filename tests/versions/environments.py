@@ -20,6 +20,9 @@ NEWEST_CONSTRAINTS: Final = REPOSITORY / "constraints.txt"
 
 EXTRAS: Final = "sandbox,sqlite,postgres,parquet,xlsx,openlineage,s3"
 
+#: The version to come: its newest release or pre-release, with what the newest constraints pin besides Airflow.
+NEXT: Final = "3.4"
+
 #: What serves connections to DuckDB where the constraints pin an older common-sql than the official provider needs.
 OLD_DUCKDB: Final = ("airflow-provider-duckdb", "duckdb>=1.3.2", "pytz")
 _COMMON_SQL_OF_DUCKDB: Final = [1, 28, 2]
@@ -75,10 +78,17 @@ def environment_of(version: str, python: Path) -> Path:
     def install(interpreter: Path) -> None:
         into = ("pip", "install", "--python", interpreter, "--link-mode", "hardlink")
         build = ("--build-constraint", NEWEST_CONSTRAINTS)
-        package = ("--editable", f"{REPOSITORY}[{EXTRAS}]", f"apache-airflow=={version}")
+        package = ("--editable", f"{REPOSITORY}[{EXTRAS}]")
+        airflow: tuple[str, ...] = (f"apache-airflow=={version}",)
+        pins = constraints
+        if version == NEXT:
+            airflow = (f"apache-airflow=={NEXT}.*", "--prerelease", "allow")
+            pins = interpreter.parents[1] / "constraints.txt"
+            others = re.sub(r"^apache-airflow(-core|-task-sdk)?==.*\n", "", constraints.read_text(), flags=re.MULTILINE)
+            pins.write_text(others)
         is_old = _common_sql_of(constraints) < _COMMON_SQL_OF_DUCKDB
         duckdb = OLD_DUCKDB if is_old else _extra("duckdb")
-        run_uv(*into, "--constraint", constraints, *build, *package, *duckdb)
+        run_uv(*into, "--constraint", pins, *build, *package, *airflow, *duckdb)
         run_uv("pip", "check", "--python", interpreter)
         run_uv(*into, "--requirement", TOOLS)
 
@@ -88,8 +98,8 @@ def environment_of(version: str, python: Path) -> Path:
 
 def main() -> None:
     (version,) = sys.argv[1:]
-    if version not in all_versions():
-        sys.exit(f"There is no environment for Airflow {version}, but for {', '.join(all_versions())}")
+    if version not in (known := [*all_versions(), NEXT]):
+        sys.exit(f"There is no environment for Airflow {version}, but for {', '.join(known)}")
     try:
         print(environment_of(version, python_of(PYTHON, UV)))
     except (NoPython, InstallFailed) as error:

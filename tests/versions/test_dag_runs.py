@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
+from outbound_transfer.airflow_compat.xcoms import read_xcom
+from outbound_transfer.links.transfer import AWAITED_KEY
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
 from support import airflow_home
@@ -39,6 +41,20 @@ INGESTION = """
 
     with DAG("ingest", schedule=None):
         EventFeedToSqlOperator(task_id="ingest", sql_conn_id="warehouse", deferrable=True)
+"""
+
+WAITS = """
+    from airflow.sdk import DAG, task_group
+    from outbound_transfer.sensors.transfer import TransferSensor
+
+    def wait():
+        TransferSensor(task_id="wait", transfer_id="tr_1")
+
+    with DAG("wait", schedule=None):
+        wait()
+        TransferSensor.partial(task_id="mapped").expand(transfer_id=["tr_0", "tr_1"])
+        if hasattr(task_group(wait), "loop"):  # Airflow 3.4
+            task_group(group_id="body")(wait).loop(max_iterations=2)
 """
 
 
@@ -103,3 +119,18 @@ def test_an_ingestion_lands_every_event_once(
     assert run.states() == {"ingest": "success"}
     found = Counter(event_id for (event_id,) in rows(warehouse, "SELECT event_id FROM outbound_transfer_events"))
     assert len(found) == found.total() == 700
+
+
+def test_the_page_reads_what_a_sensor_waits_for(run_dag: Callable[..., Run], connection: str) -> None:
+    """Not in a loop, whose iterations it does not tell apart. The transfers do not exist: no sensor waits for long."""
+    run = run_dag(WAITS)
+
+    def awaited(task_id: str, map_index: int = -1) -> Any:
+        ids = {"dag_id": "wait", "run_id": run.dag_run.run_id, "task_id": task_id, "map_index": map_index}
+        found = read_xcom(AWAITED_KEY, **ids)
+        return found and found["transfer_id"]
+
+    assert set(run.states().values()) <= {"failed", "upstream_failed"}
+    assert (awaited("wait"), awaited("mapped", 0), awaited("mapped", 1)) == ("tr_1", "tr_0", "tr_1")
+    assert [awaited(task_id) for task_id in ("mapped", "body.wait", "missing")] == [None] * 3
+    assert [awaited("body.wait", index) for index in (0, 1)] == [None] * 2

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.executors.workloads import RunTrigger
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models.trigger import Trigger
+from airflow.sdk.execution_time import task_runner
 
+from outbound_transfer.airflow_compat.names import TaskDeferred
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.polling import poller
 from outbound_transfer.protocol.messages import Upload
@@ -137,3 +141,13 @@ def test_an_error_of_the_poll_fails_every_trigger_and_the_next_one_starts_a_new_
         await triggerer.stop()
 
     asyncio.run(play())
+
+
+def test_a_deferred_task_waits_in_its_own_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow asks the trigger whether it may, since 3.2, and by another name since 3.4."""
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__QUEUES_ENABLED", "True")
+    trigger = TransferTrigger("tr_1", "outbound_transfer_default", 60, datetime.now(UTC).isoformat())
+    ti: Any = SimpleNamespace(dag_id="dag", run_id="run", task_id="task", task=SimpleNamespace(queue="reports"))
+    log: Any = logging.getLogger(__name__)
+    deferred, _ = task_runner._defer_task(TaskDeferred(trigger=trigger, method_name="resume"), ti, log)
+    assert getattr(deferred, "queue", "reports") == "reports"

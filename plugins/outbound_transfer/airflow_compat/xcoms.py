@@ -9,21 +9,16 @@ from typing import Any
 def read_xcom(key: str, *, dag_id: str, run_id: str, task_id: str, map_index: int) -> Any:
     """Return a task instance's XCom whose value is plain JSON; None if it has none, or it is stored elsewhere.
 
-    Call it in the API server, in a thread.
+    None in a task loop, too, whose iterations these ids do not tell apart. Call it in the API server, in a thread.
     """
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
-    from sqlalchemy import select
 
-    statement = select(XComModel.value).where(
-        XComModel.dag_id == dag_id,
-        XComModel.run_id == run_id,
-        XComModel.task_id == task_id,
-        XComModel.map_index == map_index,
-        XComModel.key == key,
-    )
+    # Where each version stores XComs, only Airflow's own query knows: from 3.4 on, in two tables.
+    statement = XComModel.get_many(key=key, dag_ids=dag_id, run_id=run_id, task_ids=task_id, map_indexes=map_index)
     with create_session() as session:
-        value = session.scalar(statement)
+        found = session.scalars(statement).first()
+        value = None if found is None else found.value
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:

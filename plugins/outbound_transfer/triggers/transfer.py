@@ -64,7 +64,8 @@ _waiter_counts: Final[Counter[str]] = Counter()
 class _SharedPollTrigger(BaseEventTrigger):
     """A trigger that subscribes to the shared poll of its connection (airflow.triggers.shared_stream)."""
 
-    supports_triggerer_queue = True
+    #: A deferred task's trigger runs in the queue of the task, a watcher's in any. Before Airflow 3.4: the second name.
+    trigger_queue_inherited_from_task = supports_triggerer_queue = True
 
     def __init__(self, outbound_transfer_conn_id: str, poke_interval: float) -> None:
         """
