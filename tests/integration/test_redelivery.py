@@ -270,6 +270,16 @@ def test_a_resend_that_has_failed_and_is_withdrawn_leaves_the_second_delivery(re
     assert sandbox.sent() == [first["id"], second]
 
 
+def test_what_was_resent_is_returned_without_the_argument(redeliver, sandbox, first) -> None:
+    task = redeliver()
+    second = task.run()["id"]
+    sandbox.pickup(first["id"], ANN)
+    third = again(task, resend=second)["id"]
+    sandbox.pickup(first["id"], BOB)
+    assert [again(task, resend=resend)["id"] for resend in (second, None, "tr_of_another")] == [third] * 3
+    assert sandbox.sent() == [first["id"], second, third]
+
+
 def test_a_resend_of_another_redelivery_sends_nothing(redeliver, sandbox, first) -> None:
     task = redeliver()
     second = task.run()["id"]

@@ -168,7 +168,7 @@ OF_A_CLEAR: Final = (
     ),
     Limit(
         "Three tasks, mapped: items have the same people, and files of the same names",
-        "clear the tasks of that index with `resend`, or use a task for each item",
+        "trigger a new run, or use a task for each item",
         ("",),
         ": found",
         scenarios=(scenarios.THREE_MAPPED_RESEND,),

@@ -139,8 +139,9 @@ class Reason(Enum):
         "nevertheless, {another}."
     )
     OTHER_KEY = (
-        "{subject} has delivered transfer {transfer_id} under another delivery_key or in another account, or may have. "
-        "Nothing is sent. Correct the delivery_key or the connection; or, to deliver this, trigger a new DAG run."
+        "Transfer {transfer_id} was sent, or may have been, under the delivery_key or in the account that this task "
+        "had before. Nothing is sent. Correct the delivery_key or the connection; or, to deliver this, trigger a new DAG "
+        "run."
     )
     CANNOT_SEARCH = (
         "This may have been sent in account {then}, where the connection led before, or with another key, and what "

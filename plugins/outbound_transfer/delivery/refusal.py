@@ -27,6 +27,6 @@ def refusal(
             differences=differences,
             then=then.account,
             now=now.account,
-            another="give it another delivery_key" if delivery_key else "trigger a new DAG run",
+            another=f"trigger a new DAG run{' with another delivery_key' if delivery_key else ''}",
         )
     )

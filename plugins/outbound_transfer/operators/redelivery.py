@@ -192,7 +192,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             sent_id = memory.draft_id
         else:
             sent_id = delivery.possibly_sent_id
-        stored = map(delivery.store.values.get, map(_state_key, (delivery.resend, memory.resend, "")))
+        stored = map(delivery.store.values.get, map(_state_key, (memory.resend, delivery.resend)))
         selection = msgspec.convert(next(filter(None, stored), None), _Selection | None)
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None

@@ -137,7 +137,7 @@ class WrongTransfer(OutboundTransferError):
 class AlreadyDelivered(OutboundTransferError):
     """This run, or this delivery key, has sent a transfer, or may have, and must not send another one.
 
-    What to do: to deliver other input, trigger a new DAG run, give another ``delivery_key``, or set ``resend`` to the
+    What to do: to deliver other input, trigger a new DAG run (with another ``delivery_key``), or set ``resend`` to the
     id that the message names, and clear the task. If the message says that something may have been sent, look in the
     web application first. Not retried.
     """
