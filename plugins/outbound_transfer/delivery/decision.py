@@ -140,8 +140,8 @@ class Reason(Enum):
     )
     OTHER_KEY = (
         "Transfer {transfer_id} was sent, or may have been, under the delivery_key or in the account that this task "
-        "had before. Nothing is sent. Correct the delivery_key or the connection; or, to deliver this, trigger a new DAG "
-        "run."
+        "had before. Nothing is sent. Correct the delivery_key or the connection; or, to deliver this, trigger a new "
+        "DAG run."
     )
     CANNOT_SEARCH = (
         "This may have been sent in account {then}, where the connection led before, or with another key, and what "
