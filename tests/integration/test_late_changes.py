@@ -245,6 +245,6 @@ def test_a_key_that_goes_while_another_run_holds_it_is_settled_first(
     with pytest.raises(DeliveryKeyInUse):
         again(one, delivery_key=None)
     again(two)
-    with pytest.raises(AirflowFailException, match="has already delivered"):
+    with pytest.raises(AirflowFailException, match="was sent, or may have been, under the delivery_key"):
         again(one, delivery_key=None)
     assert len(billed(sandbox)) == 1
