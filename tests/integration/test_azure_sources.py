@@ -15,7 +15,7 @@ from airflow.sdk.io import store
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.protocol.errors import SourceChanged, SourceMissing, SourceUnreadable
 from support.azurite import KEY, Container, connection_json, running_azurite
-from support.remote_files import MB, at_chunk, delivery_maker, digest, pattern, peak_memory, stored
+from support.remote_files import MB, NAMES, at_chunk, delivery_maker, digest, pattern, peak_memory, stored
 from support.tasks import FakeTaskInstance
 
 pytestmark = pytest.mark.nightly
@@ -43,18 +43,6 @@ def container(azurite: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Contain
 @pytest.fixture
 def deliver(connection, sandbox) -> Callable[..., FakeTaskInstance]:
     return delivery_maker(sandbox)
-
-
-NAMES = [
-    "plain.csv",
-    "with space.csv",
-    "Über-報告 📦.csv",
-    "e\u0301.csv",  # NFD: é in two code points
-    "50%25 #1?a=b&c+d;e.csv",
-    "quote\"s and 'apostrophes'.csv",
-    ".hidden",
-    "[ab]*.csv",
-]
 
 
 @pytest.mark.parametrize("way", ["uri", "glob"])

@@ -20,7 +20,7 @@ from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHoo
 from outbound_transfer.files.sources import CHUNK_BYTES
 from outbound_transfer.protocol.errors import SourceChanged, SourceUnreadable
 from support.object_storage import ACCESS_KEY, SECRET_KEY, Bucket, connection_json, refusing_keys, running_s3
-from support.remote_files import MB, at_chunk, delivery_maker, digest, open_files, pattern, peak_memory, stored
+from support.remote_files import MB, NAMES, at_chunk, delivery_maker, digest, open_files, pattern, peak_memory, stored
 from support.tasks import FakeTaskInstance
 
 #: An object of many of the blocks that are read ahead.
@@ -48,18 +48,6 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 @pytest.fixture
 def deliver(connection, sandbox) -> Callable[..., FakeTaskInstance]:
     return delivery_maker(sandbox)
-
-
-NAMES = [
-    "plain.csv",
-    "with space.csv",
-    "Über-報告 📦.csv",
-    "e\u0301.csv",  # NFD: é in two code points
-    "50%25 #1?a=b&c+d;e.csv",
-    "quote\"s and 'apostrophes'.csv",
-    ".hidden",
-    "[ab]*.csv",
-]
 
 
 def test_objects_are_delivered_under_their_very_names(bucket, deliver, sandbox, hook) -> None:

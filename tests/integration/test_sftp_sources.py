@@ -16,7 +16,7 @@ from sshfs import SSHFileSystem
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.protocol.errors import SourceChanged, SourceMissing, SourceUnreadable
-from support.remote_files import MB, at_chunk, delivery_maker, digest, pattern, peak_memory, stored
+from support.remote_files import MB, NAMES, at_chunk, delivery_maker, digest, pattern, peak_memory, stored
 from support.sftp_server import HOME, PASSWORD, SftpServer, running_sftp
 from support.tasks import FakeTaskInstance
 
@@ -49,23 +49,12 @@ def uri(path: str) -> str:
     return f"sftp://sftp_default@/{path}"
 
 
-NAMES = [
-    "plain.csv",
-    "with space.csv",
-    "Über-報告 📦.csv",
-    "e\u0301.csv",  # NFD: é in two code points
-    "50%25 #1?a=b&c+d;e.csv",
-    "quote\"s and 'apostrophes'.csv",
-    "$(touch owned) `id`.csv",
-    "-rf",
-    ".hidden",
-    "[ab]*.csv",
-]
+SHELL_NAMES = ("$(touch owned) `id`.csv", "-rf")
 
 
 @pytest.mark.parametrize("way", ["uri", "glob"])
 def test_files_are_delivered_under_their_very_names(server, deliver, sandbox, hook, way) -> None:
-    contents = {name: name.encode() * 100 for name in NAMES}
+    contents = {name: name.encode() * 100 for name in (*NAMES, *SHELL_NAMES)}
     uris = [server.put(f"in/{name}", content) for name, content in contents.items()]
 
     result = deliver(*(uris if way == "uri" else [uri("in/*")])).run()

@@ -19,6 +19,19 @@ MB = 1024 * 1024
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
 
+#: Names that a service, a URI or a shell could take for something else.
+NAMES = (
+    "plain.csv",
+    "with space.csv",
+    "Über-報告 📦.csv",
+    "e\u0301.csv",  # NFD: é in two code points
+    "50%25 #1?a=b&c+d;e.csv",
+    "quote\"s and 'apostrophes'.csv",
+    ".hidden",
+    "[ab]*.csv",
+)
+
+
 def delivery_maker(sandbox: Any) -> Callable[..., FakeTaskInstance]:
     """Return a function that makes a delivery of files; its time is the sandbox's."""
     time = SimulatedClock(sandbox)
