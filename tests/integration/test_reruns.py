@@ -185,6 +185,20 @@ def test_one_resend_for_all_indexes_sends_the_file_of_one(connection, sandbox, f
     assert [each["name"] for each in sandbox.transfer(after[2])["files"]] == ["C.csv"]
 
 
+def test_what_a_resend_names_hides_no_older_send_of_another_item(connection, sandbox, file, monkeypatch) -> None:
+    run = Run(sandbox, file, ["A", "B"], is_alike=True)
+    monkeypatch.setattr(run, "file_of", lambda item: file.parent / item / "report.csv")
+    for item in run.items:
+        run.file_of(item).parent.mkdir()
+        run.file_of(item).write_text(item)
+    before = [run.deliver(index) for index in range(2)]
+    run.items, run.resend = ["B", "A"], before[1]
+    run.clear()
+    with pytest.raises(AirflowFailException, match=f"may have sent this very delivery: transfer {before[0]}"):
+        run.deliver(1)
+    assert billed(sandbox) == before
+
+
 @pytest.mark.parametrize("steps", [False, True], ids=["one task", "three tasks"])
 @pytest.mark.parametrize("is_sent", [False, True])
 def test_a_moved_file_that_has_grown_is_not_sent_again(connection, sandbox, file, steps, is_sent) -> None:
