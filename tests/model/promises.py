@@ -100,15 +100,14 @@ def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, 
     """
     executor = explorer.executor
     group = tuple(each for each in clearable(world) if each == maker or maker in executor.upstream(each))
-    before, named = world, _named_by(world, group)
-    if named == NEW_RUN:
-        return "", before, before
-    why, after = _clear(explorer, before, group, named)
-    if why and (renamed := _named_by(after, group)) != named:  # what was asked first has hidden what is asked next
-        if renamed == NEW_RUN:
+    before, after, why, resend = world, world, "", ()
+    while (named := _named_by(after, group)) not in resend:  # what was asked first has hidden what is asked next
+        if named == NEW_RUN:
             return "", before, after
-        before = after
-        why, after = _clear(explorer, before, group, renamed)
+        before, resend = after, (*resend, named)
+        why, after = _clear(explorer, before, group, resend)
+        if not why:
+            break
     is_once = _count_sent(after)[maker] == _count_sent(world)[maker] + 1
     return why or ("" if is_once else "it does not send once more"), before, after
 
@@ -120,7 +119,9 @@ def _named_by(world: World, group: tuple[int, ...]) -> str:
     return refused or next((str(slot.result) for slot in reversed(slots) if slot.result >= 0), "")
 
 
-def _clear(explorer: Explorer, world: World, numbers: tuple[int, ...], resend: str = "") -> tuple[str, World]:
+def _clear(
+    explorer: Explorer, world: World, numbers: tuple[int, ...], resend: tuple[str, ...] = ()
+) -> tuple[str, World]:
     executor, after, why = explorer.executor, clear(world, numbers, resend), ""
     for number in range(len(after.slots)):
         if after.slots[number].state not in ("new", "queued") or not executor.may_start(after, number):

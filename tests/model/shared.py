@@ -228,12 +228,9 @@ class SharedExecutor(Executor):
 
     def _search_shared(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         context = process.context
-        _, item, _, superseded, named = _published(context)
-        resend = "" if named in map(str, superseded) else named
-        known, is_exact = (
-            {str(self.draft(process)), *map(str, superseded)},
-            self._question(process) is Likeness.EXACT,
-        )
+        _, item, _, superseded, resend = _published(context)
+        known = {str(self.draft(process)), *map(str, superseded), *resend}
+        is_exact = self._question(process) is Likeness.EXACT
         found = next(
             (
                 number
@@ -244,11 +241,10 @@ class SharedExecutor(Executor):
             ),
             -1,
         )
-        is_found = found >= 0 and str(found) != resend and not world.run.is_clock_behind
+        is_found = found >= 0 and not world.run.is_clock_behind
         event = self._event(process, "searches", "found" if is_found else "none")
         if is_found:
-            way_out = NEW_RUN if superseded else str(found)
-            slots = replaced(world.slots, context.slot, change(world.slots[context.slot], named=way_out))
+            slots = replaced(world.slots, context.slot, change(world.slots[context.slot], named=str(found)))
             return self._end(event, world._replace(slots=slots), index, "refused")
         return self._go(event, world, index, self._checked(change(process, search="NONE")))
 

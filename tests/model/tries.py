@@ -64,6 +64,7 @@ _STORES: Final = (
     "DISCARDED",
     "HEARD",
     "FORGET",
+    "SUPERSEDE",
     "REVERT",
     "CREATE",
     "RESUME",
@@ -191,7 +192,7 @@ class Executor:
     def is_checked(self, process: Process) -> bool:
         """Return whether a process has made a check for its next attempt at the send."""
         has_checked = self.rules.is_redelivery and process.outdated == "NO"
-        return process.wanted == "YES" or process.search in ("NONE", "NAMED") or has_checked
+        return process.wanted == "YES" or process.search == "NONE" or has_checked
 
     def call(self, world: World, process: Process) -> tuple[str, int, str] | None:
         """Return the call with an effect on a draft that a process is at; None if it is at none."""
@@ -225,7 +226,7 @@ class Executor:
         return Evidence(
             phase=memory.phase,
             input=Input.OTHER if is_settling else input_evidence(memory, process.context, is_shared=is_shared),
-            resend=memory.what_names("" if is_settling else process.context.resend),
+            resend=memory.what_names(() if is_settling else process.context.resend),
             by_id=ById[process.by_id],
             question=not is_settling and memory.question is not None and is_asked,
             search=Search[process.search],
@@ -236,7 +237,7 @@ class Executor:
     def _decide(self, process: Process) -> Process:
         """Return the process with what it does next, as the table says."""
         memory = MEMORIES[process.memory]
-        is_withdrawn = memory.what_names("") is Resend.WITHDRAWN
+        is_withdrawn = memory.what_names(()) is Resend.WITHDRAWN
         if process.mode == "settle" and memory.phase is Phase.EMPTY and not is_withdrawn:
             return change(process, next="SETTLED")
         action, reason = decide(Step[process.step], self.evidence(process))
@@ -327,14 +328,14 @@ class Executor:
         is_of_key = bool(transfer.key) and transfer.key == context.key
         if transfer.maker not in (context.slot, *self.upstream(context.slot)) and not is_of_key:
             return "a task succeeds, and returns what another has sent"
-        if str(result) == (context.published[4] if context.published else context.resend):
+        if str(result) in (context.published[4] if context.published else context.resend):
             return "a task is to send once more, and returns what was sent before"
         return ""
 
     def _named(self, process: Process) -> str:
         """Return what the text of a refusal says that ``resend`` may name, or another way out."""
         memory = MEMORIES[process.memory]
-        if process.then in ("MAY_BE_SENT_SINCE", "OTHER_KEY"):
+        if process.then == "OTHER_KEY":
             return NEW_RUN
         if process.then == "CANNOT_SEARCH":
             return memory.scope.account
@@ -355,7 +356,6 @@ class Executor:
             "IN_DOUBT": memory.phase is Phase.SENDING and not (is_shown and transfer.item == memory.identity),
             "CANNOT_SEARCH": has_moved,
             "OTHER_KEY": memory.phase is Phase.SENDING or was_sent or has_moved,
-            "MAY_BE_SENT_SINCE": has_moved or (found is not GONE and PEOPLE[found.item] == PEOPLE[context.item]),
             "MAY_BE_SENT": found is not GONE and PEOPLE[found.item] == PEOPLE[context.item],
         }
         return "" if is_so.get(process.then, True) else f"it refuses, and what it says is not so: {process.then}"
@@ -530,7 +530,7 @@ class Executor:
         row = world.stores[number]
         event = self._event(process, "claims its key")
         newest = row.records[-1][1] if row.records else -1
-        if row.is_sent and (not context.resend or MEMORIES[newest].draft_id != context.resend):
+        if row.is_sent and MEMORIES[newest].draft_id not in context.resend:
             process = change(process, store=number, claim=row.claim, memory=newest, mode="deliver")
             return self._decided(event._replace(detail="it is sent"), world, index, process)
         is_active = row.owner not in (-1, context.slot) and world.slots[row.owner].state in _ACTIVE
@@ -587,14 +587,9 @@ class Executor:
         return transfer.status.upper()
 
     def _search(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        resend, replaced = process.context.resend, MEMORIES[process.memory].replaced_by(process.context.resend)
-        if replaced and replaced.input and replaced.input.differences(new_transfer(process.context.item), None):
-            resend = ""
-        found = self._find(world, process, resend)
+        found = self._find(world, process)
         search = "NONE" if found < 0 else "FOUND"
-        if found >= 0 and str(found) == resend:
-            search, found = "NAMED", -1
-        elif self._cannot_search(process) and process.context.resend != MEMORIES[process.memory].scope.account:
+        if self._cannot_search(process) and MEMORIES[process.memory].scope.account not in process.context.resend:
             search, found = "IMPOSSIBLE", -1
         event = self._event(process, "searches", search.lower())
         memory = MEMORIES[process.memory]
@@ -611,15 +606,12 @@ class Executor:
         has_moved = (memory.scope.account, memory.scope.key_check) != (here.account, here.key_check)
         return has_moved and process.is_elsewhere and memory.question is not Likeness.EXACT
 
-    def _find(self, world: World, process: Process, resend: str) -> int:
+    def _find(self, world: World, process: Process) -> int:
         """Return a sent transfer that may be this delivery; -1 if there is none."""
         if world.run.is_clock_behind:
             return -1
         memory, context = MEMORIES[process.memory], process.context
-        known = set(memory.superseded_ids())
-        if not resend or process.by_id != "SENT":
-            known.add(memory.draft_id)
-        known.discard(resend)
+        known = {memory.draft_id, *memory.superseded_ids(), *context.resend}
         is_exact = memory.question is Likeness.EXACT
         for number, transfer in newest_first(world):
             if transfer.status != "sent" or str(number) in known or not is_visible(transfer, context.connection):
@@ -688,6 +680,9 @@ class Executor:
     def _forget(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         return self._store(world, index, process, Action.FORGET)
 
+    def _supersede(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        return self._store(world, index, process, Action.SUPERSEDE)
+
     def _revert(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         return self._store(world, index, process, Action.REVERT)
 
@@ -699,12 +694,9 @@ class Executor:
         if process.by_id in ("DRAFT", "DISCARDED") and MEMORIES[process.memory].draft_id:
             world = world._replace(broken=world.broken or "a draft that is known to be unsent is superseded")
         is_shared = self._is_shared(process)
-        named = MEMORIES[process.memory].what_names(context.resend)
-        is_resend = process.search == "NAMED" or named in (Resend.NAMED, Resend.GRANTED)
         memory = self._after(
             process,
             Action.CREATE,
-            resend=context.resend if is_resend else "",
             draft_id=str(number),
             identity=context.item,
             input=input_of(context.item, context.connection, is_shared=is_shared),

@@ -64,7 +64,7 @@ def start(executor: Executor, world: World, number: int, *, is_resumed: bool = F
     )
     process = intern(Process(intern(context), BEGINS[executor.kind(number)], is_again=is_resumed))
     running = change(slot, tries=tries, state="running", published=None, attached="")
-    detail = slot.item + (f", resend={run.resend}" if run.resend else "")
+    detail = slot.item + (f", resend={' and '.join(run.resend)}" if run.resend else "")
     return (
         Event((number, tries), "goes on after its deferral" if is_resumed else "starts", detail),
         world._replace(
@@ -81,7 +81,7 @@ def resumes(executor: Executor, world: World) -> Steps:
             yield start(executor, world, number, is_resumed=True)
 
 
-def clear(world: World, numbers: tuple[int, ...], resend: str = "") -> World:
+def clear(world: World, numbers: tuple[int, ...], resend: tuple[str, ...] = ()) -> World:
     """Return the world in which a user has cleared some tasks of the run.
 
     :param resend: what the DAG gives as ``resend`` from then on.
@@ -93,16 +93,19 @@ def clear(world: World, numbers: tuple[int, ...], resend: str = "") -> World:
     return naming(world._replace(slots=tuple(slots)), resend)
 
 
-def naming(world: World, resend: str) -> World:
+def naming(world: World, resend: tuple[str, ...]) -> World:
     """Return the world in which something was cleared, and the DAG gives ``resend``."""
     run = change(world.run, clear_number=world.run.clear_number + 1, resend=resend)
-    return world._replace(run=run, named=tuple(sorted({*world.named, *([resend] if resend else [])})))
+    return world._replace(run=run, named=tuple(sorted({*world.named, *resend})))
 
 
-def _can_be_named(world: World) -> list[str]:
-    """Return what a user may give as ``resend``: what was sent, and what a refusal names."""
+def _can_be_named(world: World) -> list[tuple[str, ...]]:
+    """Return what a user may give as ``resend``: what was sent, or a refusal names, alone or beside what is given."""
     sent = {str(number) for number, each in enumerate(world.transfers) if each.status in ("sent", "hidden")}
-    return sorted(sent | {slot.named for slot in world.slots if slot.named not in ("", NEW_RUN)})
+    names = sorted(sent | {slot.named for slot in world.slots if slot.named not in ("", NEW_RUN)})
+    given = world.run.resend
+    alone: list[tuple[str, ...]] = [(name,) for name in names]
+    return alone + [(*given, name) for name in names if given and name not in given]
 
 
 def clearable(world: World) -> tuple[int, ...]:
@@ -121,8 +124,8 @@ def _clears(*, is_resend: bool, which: str = "all") -> Trouble:
         }
         for numbers in choices[which]:
             names = " and ".join(f"task {number}" for number in numbers)
-            for resend in _can_be_named(world) if is_resend else [""]:
-                how = f" with resend={resend}" if resend else ""
+            for resend in _can_be_named(world) if is_resend else [()]:
+                how = f" with resend={' and '.join(resend)}" if resend else ""
                 yield Event(None, f"a user clears {names}{how}"), clear(world, numbers, resend)
 
     return clears
@@ -132,7 +135,8 @@ def clear_another(executor: Executor, world: World) -> Steps:
     """Clear another task of the run, with a DAG that gives ``resend``: here, only the run's number changes."""
     for resend in _can_be_named(world):
         if resend != world.run.resend:
-            yield Event(None, f"a user sets resend={resend}, and clears another task"), naming(world, resend)
+            what = f"a user sets resend={' and '.join(resend)}, and clears another task"
+            yield Event(None, what), naming(world, resend)
 
 
 def _live(world: World) -> Iterator[int]:

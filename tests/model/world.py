@@ -125,7 +125,7 @@ class Store(NamedTuple):
 NEW_RUN: Final = "a new run"
 
 #: What a task that creates a draft returns; see :class:`Slot`.
-Published: TypeAlias = tuple[int, str, str, tuple[int, ...], str]
+Published: TypeAlias = tuple[int, str, str, tuple[int, ...], tuple[str, ...]]
 
 
 @_by_identity
@@ -160,7 +160,7 @@ class Run(NamedTuple):
     """What all tasks of the DAG run see.
 
     :ivar clear_number: how often something in the run was cleared.
-    :ivar resend: what the DAG gives as ``resend``: a transfer, or an account; "" if it gives none.
+    :ivar resend: what the DAG gives as ``resend``: transfers, and accounts.
     :ivar connection: where the connection leads.
     :ivar has_other_tasks: whether the run has tasks that its DAG no longer has.
     :ivar has_picked_up: whether the recipient of a redelivery has picked up the first transfer.
@@ -168,7 +168,7 @@ class Run(NamedTuple):
     """
 
     clear_number: int = 0
-    resend: str = ""
+    resend: tuple[str, ...] = ()
     connection: str = "first"
     has_other_tasks: bool = False
     has_picked_up: bool = False
@@ -184,7 +184,7 @@ class Context(NamedTuple):
     item: str
     max_tries: int
     clear_number: int
-    resend: str
+    resend: tuple[str, ...]
     connection: str
     key: str
     is_resumed: bool

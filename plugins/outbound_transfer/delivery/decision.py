@@ -9,9 +9,9 @@ Two rules follow, and the table is made of them:
   more; 409, and it was sent.
 
 :func:`decide` is called again after each action, with what that action has shown and what is remembered then
-(:meth:`.Memory.after`: DISCARD and FORGET leave EMPTY, REVERT leaves what was superseded; after each of them, the
-service is asked anew), until it says ``SEND`` or gives an answer. Everything here is
-pure; :mod:`.delivery` gathers the evidence and acts.
+(:meth:`.Memory.after`: DISCARD, FORGET and SUPERSEDE leave EMPTY, REVERT leaves what was superseded; after each of
+them, the service is asked anew), until it says ``SEND`` or gives an answer. Everything here is pure; :mod:`.delivery`
+gathers the evidence and acts.
 """
 
 from __future__ import annotations
@@ -49,16 +49,15 @@ class Input(Enum):
 
 
 class Resend(Enum):
-    """What ``resend`` names: a transfer that was sent, or may have been, in place of which one more is to be sent.
+    """Whether ``resend`` names what is remembered: the user knows of what it names, and wants one more sent.
 
-    An id asks for one more send, however many tries, clears and tasks read it: what was sent then has another id, and
-    only who remembers it, or remembers nothing, may send in its place.
+    An id asks for one more send, however many tries, clears and tasks read it: what is sent then has another id.
+    What a search finds is left out if it is named, whoever has sent it.
     """
 
-    NONE = "nothing"  # of what is remembered; what a search finds, it may name
-    NAMED = "what is remembered"
-    GRANTED = "what the draft replaces"
-    WITHDRAWN = "no longer what the draft replaces"
+    NONE = "it does not"
+    NAMED = "it does"
+    WITHDRAWN = "it does not name any more what was superseded"
 
 
 class ById(Enum):
@@ -82,7 +81,6 @@ class Search(Enum):
     NOT_SEARCHED = "not searched"
     NONE = "none"
     FOUND = "found"
-    NAMED = "the newest is what resend names"  # so that the user has seen all of them
     IMPOSSIBLE = "impossible"  # it may have been sent where the connection does not lead any more
 
 
@@ -103,6 +101,7 @@ class Action(Enum):
     RESUME = "continue with the draft"
     DISCARD = "discard the draft"
     FORGET = "forget the draft"
+    SUPERSEDE = "set aside what was sent, as resend names it"
     REVERT = "return to what was sent before a resend that is not wanted any more"
     CHECK = "check what must hold for the send"
     CONFIRM = "ask Airflow whether this try is still wanted"
@@ -117,26 +116,22 @@ class Reason(Enum):
 
     OTHER_INPUT = (
         "{subject} has already delivered transfer {transfer_id}, with other input: {differences}. Nothing is sent. "
-        "To deliver this, {another}, or set resend={transfer_id!r} and clear the task."
+        "To deliver this, {another}, or add {transfer_id!r} to resend and clear the task."
     )
     MADE_ELSEWHERE = (
         "Transfer {transfer_id} was sent by an earlier try, or may have been, in account {then}, and the connection "
-        "leads to {now}, or has another user's key. Nothing is sent. If it was not sent there, set "
-        "resend={transfer_id!r} and clear the task."
+        "leads to {now}, or has another user's key. Nothing is sent. If it was not sent there, add {transfer_id!r} to "
+        "resend and clear the task."
     )
     IN_DOUBT = (
         "Transfer {transfer_id} was sent by an earlier try, or may have been, and the service does not show it any "
-        "more. Nothing is sent. Look in the service's web application; if it was not sent, set resend={transfer_id!r} "
-        "and clear the task."
+        "more. Nothing is sent. Look in the service's web application; if it was not sent, add {transfer_id!r} to "
+        "resend and clear the task."
     )
     MAY_BE_SENT = (
         "Transfer {transfer_id} may be this very delivery: it has its subject and recipients, and files of it, and "
-        "another try, index or task may have sent it. Nothing is sent. If it is another delivery, set "
-        "resend={transfer_id!r} and clear the task."
-    )
-    MAY_BE_SENT_SINCE = (
-        "Another try, index or task may have sent this very delivery: {found}. Nothing is sent. To deliver it "
-        "nevertheless, {another}."
+        "another try, index or task may have sent it. Nothing is sent. If it is another delivery, add {transfer_id!r} "
+        "to resend and clear the task."
     )
     OTHER_KEY = (
         "Transfer {transfer_id} was sent, or may have been, under the delivery_key or in the account that this task "
@@ -145,8 +140,8 @@ class Reason(Enum):
     )
     CANNOT_SEARCH = (
         "This may have been sent in account {then}, where the connection led before, or with another key, and what "
-        "was sent there cannot be listed now. Nothing is sent. If it was not sent there, set resend={then!r} and clear "
-        "the task."
+        "was sent there cannot be listed now. Nothing is sent. If it was not sent there, add {then!r} to resend and "
+        "clear the task."
     )
 
 
@@ -156,7 +151,7 @@ class Evidence(NamedTuple):
     :ivar question: whether another index or task of the run, or a try whose memory is lost, may have sent this very
         delivery. In every try but the first one of a run that was never cleared, it is open for a mapped task, also
         where the index has its memory, as items may have changed places, and for input other than what is remembered.
-        Once open, it stays open for later tries, also of a resend: what it names may not be the newest any more.
+        Once open, it stays open for later tries.
     :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again: OPEN before
         each attempt of a redelivery, NO for other deliveries.
     :ivar is_wanted: whether Airflow still runs this try, and the memory is still its own.
@@ -207,31 +202,13 @@ _SENDABLE: Final = (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING)
 #: What may have been sent.
 _POSSIBLY_SENT: Final = (ById.SENT, ById.GONE, ById.HIDDEN)
 
-#: Somebody else may have sent it.
-_POSSIBLY_FOUND: Final = (Search.FOUND, Search.IMPOSSIBLE)
-
 #: What the remembered id shows.
 _BY_ID: Final = (
     _rule("the service knows what became of it", Action.RETRIEVE, phase=_SENDABLE, by_id=ById.NOT_RETRIEVED),
     _rule("it was not sent, and cannot be any more", Action.FORGET, by_id=ById.DISCARDED),
     _rule("nobody can reach it any more", Action.FORGET, by_id=(ById.GONE, ById.HIDDEN), phase=Phase.HANDED_ON),
     _rule("nobody can reach it any more", Action.FORGET, by_id=ById.GONE, phase=Phase.DRAFT),
-    _rule(
-        "others may have sent it since",
-        Action.SEARCH,
-        by_id=_POSSIBLY_SENT,
-        resend=Resend.NAMED,
-        question=True,
-        search=Search.NOT_SEARCHED,
-    ),
-    _rule(
-        "another may have sent the newest",
-        Reason.MAY_BE_SENT_SINCE,
-        by_id=_POSSIBLY_SENT,
-        resend=Resend.NAMED,
-        search=_POSSIBLY_FOUND,
-    ),
-    _rule("the user wants one more", Action.CREATE, by_id=_POSSIBLY_SENT, resend=Resend.NAMED),
+    _rule("the user wants one more", Action.SUPERSEDE, by_id=_POSSIBLY_SENT, resend=Resend.NAMED),
     _rule("something else was delivered", Reason.OTHER_INPUT, by_id=ById.SENT, input=Input.OTHER),
     _rule("it is delivered", Action.RETURN, by_id=ById.SENT),
     _rule("it may be sent there, or have been", Reason.MADE_ELSEWHERE, by_id=ById.HIDDEN),
@@ -248,13 +225,6 @@ _BY_ID: Final = (
 #: save an upload, and before each attempt.
 _SEARCH: Final = (
     _rule("others may have sent it", Action.SEARCH, question=True, search=Search.NOT_SEARCHED),
-    _rule(
-        "its like may have been sent since",
-        Reason.MAY_BE_SENT_SINCE,
-        question=True,
-        resend=Resend.GRANTED,
-        search=_POSSIBLY_FOUND,
-    ),
     _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, search=Search.IMPOSSIBLE),
     _rule("its like was sent", Reason.MAY_BE_SENT, question=True, search=Search.FOUND),
 )

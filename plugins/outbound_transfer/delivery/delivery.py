@@ -11,7 +11,7 @@ How the try ended is stored last (:meth:`Delivery.closing`): without that word o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from outbound_transfer.delivery.decision import (
     Phase,
     Reason,
     Resend,
-    Search,
     Step,
     decide,
 )
@@ -57,8 +56,8 @@ class Delivery:
 
     :param scope: where the connection leads.
     :param observer: is notified of every step.
-    :param resend: the id of what was sent, or may have been, in place of which this is sent; or the account where it
-        may have been sent; "" if nothing is named.
+    :param resend: ids of what was sent, or may have been, that the user knows of: one more is sent in place of this
+        delivery's; and accounts where it may have been sent.
     :param on_draft: called once the draft or the sent transfer that this try works on is known.
     :param on_sent: called when this try has sent its transfer.
     :param is_of_other_key: returns whether a transfer was delivered under another delivery key.
@@ -74,7 +73,7 @@ class Delivery:
         facts: TaskFacts,
         scope: Scope,
         observer: DeliveryObserver | None = None,
-        resend: str = "",
+        resend: Collection[str] = (),
         on_draft: Callable[[Delivery], object] = lambda delivery: None,  # noqa: ARG005
         on_sent: Callable[[], object] = lambda: None,
         is_of_other_key: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
@@ -123,7 +122,7 @@ class Delivery:
     @property
     def possibly_sent_id(self) -> str:
         """The id of what was sent, or may have been; "" if nothing was but what ``resend`` names."""
-        is_named = self.memory.draft_id == self.resend
+        is_named = self.memory.draft_id in self.resend
         return self.memory.draft_id if self.memory.phase is Phase.SENDING and not is_named else ""
 
     def withdraw(self) -> None:
@@ -131,7 +130,7 @@ class Delivery:
 
         :raises AlreadyDelivered: something was sent, or may have been.
         """
-        while self.memory.phase is not Phase.EMPTY or self.memory.what_names("") is Resend.WITHDRAWN:
+        while self.memory.phase is not Phase.EMPTY or self.memory.what_names(()) is Resend.WITHDRAWN:
             decision = self._decide(Step.PREPARE, None)
             if decision.action is Action.REFUSE:
                 raise self._refusal(Reason.OTHER_KEY, None)
@@ -165,10 +164,7 @@ class Delivery:
                 case Action.CREATE:
                     order.find()  # a missing file must leave no draft behind
                     phase = Phase.SENDING if is_shared else Phase.DRAFT
-                    resend = self.resend if self._is_resend() else ""
-                    if resend:
-                        self.log.warning("Resending: this is sent in place of transfer %s", resend)
-                    return self._work_on(self.draft.create(order.new, self.evidence.digests(order), phase, resend))
+                    return self._work_on(self.draft.create(order.new, self.evidence.digests(order), phase))
                 case Action.RESUME:
                     self.draft.resume()
                     return self._work_on(self.transfer)
@@ -176,11 +172,6 @@ class Delivery:
                     return self._return(order)
                 case _:
                     self._act(decision, order)
-
-    def _is_resend(self) -> bool:
-        """Return whether what is created now is in place of what ``resend`` names."""
-        is_newest = self.evidence.seen_of(self.memory).search is Search.NAMED
-        return is_newest or self.memory.what_names(self.resend) in (Resend.NAMED, Resend.GRANTED)
 
     def _decide(self, step: Step, order: Order | None) -> Decision:
         return decide(step, self.evidence.gather(self.memory, order))
@@ -204,6 +195,9 @@ class Delivery:
                     self.evidence.note(self.memory, **seen._asdict())
             case Action.DISCARD:
                 self._discard()
+            case Action.SUPERSEDE:
+                self.log.warning("Resending: one more is sent in place of transfer %s", self.memory.draft_id)
+                self.draft.remember(decision.action)
             case Action.FORGET | Action.REVERT:
                 self.log.warning("Transfer '%s' of an earlier try: %s", self.memory.draft_id, decision.action.value)
                 self.draft.remember(decision.action)
@@ -300,8 +294,8 @@ class Delivery:
         if is_asked_anew and (changes := describe_changes(self.memory, order, self.log)):
             raise self._refusal(Reason.OTHER_INPUT, order, differences=changes)
         self.log.info("Transfer %s (%s) was sent by an earlier try", transfer.id, transfer.status)
-        if self.resend and self.resend != self.memory.resend:
-            self.log.warning("Nothing is sent once more, as resend names another transfer: %s", self.resend)
+        if self.resend and not set(self.resend).intersection(self.memory.superseded_ids()):
+            self.log.warning("Nothing is sent once more: resend does not name %s, but %s", transfer.id, self.resend)
         return transfer
 
     def _has_other_files(self, order: Order) -> bool:

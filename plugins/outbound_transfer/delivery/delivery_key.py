@@ -10,7 +10,7 @@ elsewhere first makes sure that nothing can be sent any more of what was begun t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -56,12 +56,12 @@ def begin_delivery(
     *,
     facts: TaskFacts,
     delivery_key: str | None = None,
-    resend: str = "",
+    resend: Collection[str] = (),
     **options: Any,
 ) -> Delivery:
     """Return the delivery of the running try, which has begun.
 
-    :param resend: the id of what was sent, or may have been, in place of which this is delivered.
+    :param resend: see :class:`.Delivery`.
     :param options: of :class:`.Delivery`.
     :raises AlreadyDelivered: the task has delivered under another key, or may have.
     :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under the key.

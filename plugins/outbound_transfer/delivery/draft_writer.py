@@ -56,11 +56,11 @@ class DraftWriter:
         """Store what follows from an action."""
         self.keep(self.memory.after(action, self._writer, **known))
 
-    def create(self, new: NewTransfer, input_: InputDigests, phase: Phase, resend: str) -> Transfer:
+    def create(self, new: NewTransfer, input_: InputDigests, phase: Phase) -> Transfer:
         transfer = self.client.run(flows.create_draft(new))
         identity = digest(identity_of(transfer))
         known = {"draft_id": transfer.id, "identity": identity, "input": input_, "scope": self._scope, "phase": phase}
-        self.remember(Action.CREATE, resend=resend, **known)
+        self.remember(Action.CREATE, **known)
         self._has_taken_over = True
         self._observer.record_transfer(transfer)
         self._log.info("Created draft %s for %s", transfer.id, pluralize(len(new.recipients), "recipient"))

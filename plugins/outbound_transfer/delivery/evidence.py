@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -49,7 +49,7 @@ class EvidenceCollector:
         facts: TaskFacts,
         scope: Scope,
         observer: DeliveryObserver,
-        resend: str,
+        resend: Collection[str],
         is_of_other_key: Callable[[str], bool],
     ) -> None:
         self.client, self._facts, self._scope, self._observer = client, facts, scope, observer
@@ -99,7 +99,7 @@ class EvidenceCollector:
         return Evidence(
             memory.phase,
             compared,
-            memory.what_names(self._resend if order else ""),
+            memory.what_names(self._resend if order else ()),
             seen.by_id,
             order is not None and memory.question is not None and is_searched_here,
             seen.search,
@@ -145,12 +145,6 @@ class EvidenceCollector:
         first = frozenset(identity_of(order.first)[1]) if order.first else None
         files = None if self.is_shared else {source.name: source.size for source in order.find()}
         wanted = SearchTarget(identity_of(order.new), files, first)
-        resend, known = self._resend, set(memory.superseded_ids())
-        replaced = memory.replaced_by(resend)
-        if replaced and replaced.input and replaced.input.differences(order.new, order.files):
-            resend = ""  # it was another item, so that it says nothing about what was sent of this one
-        if not resend or self.seen_of(memory).by_id is not ById.SENT:  # else its own counts, too, as the newest
-            known.add(memory.draft_id)
         found = find_like(
             self.client,
             self._facts,
@@ -158,13 +152,11 @@ class EvidenceCollector:
             wanted,
             memory.question,
             unlike=self._unlike,
-            known=known | ({order.first.id} if order.first else set()),
-            resend=resend,
+            known={memory.draft_id, *memory.superseded_ids(), *([order.first.id] if order.first else [])},
+            resend=self._resend,
             is_of_other_key=self._is_of_other_key,
         )
-        if found and found.id == resend:
-            self.note(memory, search=Search.NAMED)
-        elif self._cannot_be_searched(memory) and self._resend != memory.scope.account:
+        if self._cannot_be_searched(memory) and memory.scope.account not in self._resend:
             self.note(memory, search=Search.IMPOSSIBLE)
         else:
             self.note(memory, search=Search.FOUND if found else Search.NONE, found=found)

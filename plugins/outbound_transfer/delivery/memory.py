@@ -1,4 +1,4 @@
-"""What a delivery remembers from try to try: ten fields, never changed in place, none of them a secret in clear."""
+"""What a delivery remembers from try to try: nine fields, never changed in place, none of them a secret in clear."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Any, Final
 
@@ -31,6 +31,10 @@ class Likeness(Enum):
         """Return the one of the two that takes more transfers for the delivery."""
         order = list(Likeness)
         return max(self, other or self, key=order.index)
+
+
+#: What is remembered of a draft that cannot be sent any more.
+_NOTHING: Final[dict[str, Any]] = {"phase": Phase.EMPTY, "draft_id": "", "identity": "", "files": {}}
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -99,8 +103,7 @@ class Memory(msgspec.Struct, frozen=True):
     :ivar input: what it was made from; None before there is a draft.
     :ivar scope: where it was made; where the first try began if nothing was.
     :ivar files: what the draft holds, as its last writer left it.
-    :ivar resend: what the draft is made in place of; "" if it is no resend.
-    :ivar superseded: what was remembered of that; None if nothing was.
+    :ivar superseded: what was sent, or may have been, in place of which this is; None if it is no resend.
     :ivar question: how alike a sent transfer must be to stop the delivery; None if nobody else can have sent it. Every
         later try inherits it.
     """
@@ -112,7 +115,6 @@ class Memory(msgspec.Struct, frozen=True):
     identity: str = ""
     input: InputDigests | None = None
     files: dict[str, AttachedFile] = {}
-    resend: str = ""
     superseded: Memory | None = None
     question: Likeness | None = None
 
@@ -136,29 +138,28 @@ class Memory(msgspec.Struct, frozen=True):
         changes: dict[str, Any] = {}
         match action:
             case Action.CREATE:
-                changes = {"phase": Phase.DRAFT, "files": {}, "superseded": self if self.draft_id else self.superseded}
+                changes = {"phase": Phase.DRAFT, "files": {}}
             case Action.RESUME:
                 changes = {"phase": Phase.DRAFT}
             case Action.SEND:
                 changes = {"writer": writer, "phase": Phase.SENDING}
             case Action.DISCARD | Action.FORGET:
-                changes = {"phase": Phase.EMPTY, "draft_id": "", "identity": "", "files": {}}
+                changes = _NOTHING
+            case Action.SUPERSEDE:
+                changes = {**_NOTHING, "superseded": self}
             case Action.REVERT:
-                earlier = self.superseded or Memory(self.writer, self.scope, input=self.input)
+                earlier = self.superseded
+                assert earlier is not None, "it was superseded"
                 then = msgspec.structs.replace(earlier.writer, try_number=writer.try_number, max_tries=UNKNOWN)
                 return msgspec.structs.replace(earlier, writer=then, question=self.question)
         return msgspec.structs.replace(self, **{**changes, **known})
 
-    def what_names(self, resend: str) -> Resend:
-        """Return what ``resend`` names, as a user has set it; "" if it is not set."""
-        if resend and resend in (self.resend, self.draft_id):
-            return Resend.GRANTED if resend == self.resend else Resend.NAMED
-        # What was sent stays sent.
-        return Resend.WITHDRAWN if self.resend and self.phase is not Phase.SENDING else Resend.NONE
-
-    def replaced_by(self, resend: str) -> Memory | None:
-        """Return the memory of what ``resend`` names, and this is, or replaces; None if it is of nobody."""
-        return {self.draft_id: self, self.resend: self.superseded}.get(resend) if resend else None
+    def what_names(self, resend: Collection[str]) -> Resend:
+        """Return what ``resend`` names, as a user has set it; nothing if it is not set."""
+        if self.draft_id and self.draft_id in resend:
+            return Resend.NAMED
+        is_wanted = self.superseded is None or self.superseded.draft_id in resend
+        return Resend.NONE if is_wanted or self.phase is Phase.SENDING else Resend.WITHDRAWN  # what was sent stays sent
 
     def superseded_ids(self) -> tuple[str, ...]:
         """Return the ids of what was sent, or may have been, before: the first one first."""

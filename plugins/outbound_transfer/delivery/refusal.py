@@ -23,7 +23,6 @@ def refusal(
         reason.value.format(
             subject=f"Delivery key {delivery_key!r}" if delivery_key else "This run",
             transfer_id=found if reason is Reason.MAY_BE_SENT else transfer_id,
-            found=f"transfer {found}" if found else f"in account {then.account}, which cannot be listed now",
             differences=differences,
             then=then.account,
             now=now.account,

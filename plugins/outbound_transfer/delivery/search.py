@@ -55,26 +55,25 @@ def find_like(
     *,
     unlike: UnlikeTransfers,
     known: Collection[str] = (),
-    resend: str = "",
+    resend: Collection[str] = (),
     is_of_other_key: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
 ) -> Transfer | None:
     """Find a sent transfer that may be this delivery.
 
     :param unlike: of the try's searches before.
     :param known: ids of transfers that are not: its own draft, and what it has superseded.
-    :param resend: what the user wants to be sent once more; "" if there is nothing. It is returned if it is the newest.
+    :param resend: ids of those that the user knows of, and wants one more sent.
     :param is_of_other_key: whether a transfer was delivered under another delivery key.
     :raises MalformedResponse: the listing does not show what was sent.
     """
 
     def is_other(row: Transfer | UnreadableRow) -> bool:
-        is_named = row.id == resend
-        if (row.id in known and not is_named) or is_of_other_key(row.id):
+        if row.id in known or row.id in resend or is_of_other_key(row.id):
             return True
-        if not facts.delivery_key and facts.was_made_by_another_run(account, row.id, to_epoch(row.sent_at)):
+        if facts.delivery_key:
+            return False
+        if facts.was_made_by_another_run(account, row.id, to_epoch(row.sent_at)):
             return True
-        if is_named or facts.delivery_key:  # the user has looked at what is named, should it not be readable
-            return is_named and isinstance(row, UnreadableRow)
         is_equal = may_be_equal(known_identity_of(row), wanted.identity)
         return not is_equal and facts.was_made_by_another_task(account, row.id)
 

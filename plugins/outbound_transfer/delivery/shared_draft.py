@@ -45,7 +45,7 @@ class Made(msgspec.Struct, frozen=True):
     :ivar identity: digest of the subject and the recipients; "" if it is not known.
     :ivar question: how alike a sent transfer must be to stop the send; None if nobody else can have sent it.
     :ivar superseded: ids of what was sent, or may have been, before the resend that this is; none if it is none.
-    :ivar resend: what the user wants to be sent once more; "" if there is nothing.
+    :ivar resend: ids of what the user knows of, and wants one more sent.
     :ivar delivery_key: under which other runs may have made it.
     :ivar made_by: the task instance that has made it.
     :ivar files: digests (SHA-256, in hexadecimal) of what was attached, by name.
@@ -60,11 +60,11 @@ class Made(msgspec.Struct, frozen=True):
     delivery_key: str = ""
     is_rehearsal: bool = False
     made_by: str = ""
-    resend: str = ""
+    resend: tuple[str, ...] = ()
     files: dict[str, str] = {}
 
     @classmethod
-    def of(cls, memory: Memory, *, resend: str = "", is_rehearsal: bool = False) -> Made:
+    def of(cls, memory: Memory, *, resend: Iterable[str] = (), is_rehearsal: bool = False) -> Made:
         return cls(
             memory.draft_id,
             memory.scope.account,
@@ -73,7 +73,7 @@ class Made(msgspec.Struct, frozen=True):
             memory.superseded_ids(),
             memory.scope.delivery_key,
             is_rehearsal=is_rehearsal,
-            resend=resend,
+            resend=tuple(resend),
             files={name: file.sha256 for name, file in memory.files.items()},
         )
 
@@ -239,8 +239,6 @@ class SharedDraft:
 
     def _fail_if_like_was_sent(self, draft: Transfer, likeness: Likeness) -> None:
         wanted = SearchTarget(identity_of(draft), {file.name: file.size for file in draft.files or ()})
-        # Which item was sent before is not known: it says nothing about what was sent of this one.
-        resend = "" if self.made.resend in self.made.superseded else self.made.resend
         found = find_like(
             self.client,
             self.facts,
@@ -249,13 +247,10 @@ class SharedDraft:
             likeness,
             unlike=self._unlike,
             known={draft.id, *self.made.superseded},
-            resend=resend,
+            resend=self.made.resend,
         )
-        if found and found.id != resend:
-            if self.made.superseded or not self.made.identity:  # what is named then is not what has been found
-                found_text, another = f"transfer {found.id}", "trigger a new DAG run"
-                raise AlreadyDelivered(Reason.MAY_BE_SENT_SINCE.value.format(found=found_text, another=another))
+        if found:
             raise AlreadyDelivered(
                 f"{Reason.MAY_BE_SENT.value.format(transfer_id=found.id)} This is about the task that creates the "
-                "draft: clear it and those after it."
+                "draft: clear it and those after it; if none does, trigger a new DAG run."
             )

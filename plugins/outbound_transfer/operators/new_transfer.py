@@ -65,7 +65,7 @@ class NewTransferOperator(TransferTaskOperator):
         security: str | None = None,
         security_question: str | None = None,
         security_answer: str | None = None,
-        resend: str | None = None,
+        resend: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -75,7 +75,7 @@ class NewTransferOperator(TransferTaskOperator):
         self.security = security
         self.security_question = security_question
         self.security_answer = security_answer
-        self.resend = resend
+        self.resend = to_repeatable(resend)
         self._check_known_transfer()
         if self.is_known("resend"):
             to_resend(resend)

@@ -186,14 +186,14 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         from outbound_transfer.delivery.memory import digest, matches
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
-        memory = delivery.memory
-        if memory.what_names(delivery.resend) is Resend.WITHDRAWN:  # what it was to replace is returned
-            memory = memory.superseded or msgspec.structs.replace(memory, draft_id="", resend="")
+        memory, sent_id = delivery.memory, delivery.possibly_sent_id
+        if memory.superseded and memory.what_names(delivery.resend) is Resend.WITHDRAWN:
+            memory = memory.superseded  # which is returned
             sent_id = memory.draft_id
-        else:
-            sent_id = delivery.possibly_sent_id
-        stored = map(delivery.store.values.get, map(_state_key, (memory.resend, delivery.resend)))
-        selection = msgspec.convert(next(filter(None, stored), None), _Selection | None)
+        is_one_more = memory.what_names(delivery.resend) is Resend.NAMED
+        earlier = memory.draft_id if is_one_more else memory.superseded.draft_id if memory.superseded else ""
+        key = f"{_STATE_KEY}_{earlier}" if earlier else _STATE_KEY  # each resend is to those who are left then
+        selection = msgspec.convert(delivery.store.values.get(key), _Selection | None)
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
         self._picked_up |= _normalized(first.picked_up)
@@ -206,10 +206,10 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             if sent_id:
                 raise AlreadyDelivered(
                     f"Transfer {sent_id} was sent, or may have been, and is not the second delivery of transfer "
-                    f"{first.id}, or not known to be. Nothing is sent. To deliver that again, set resend={sent_id!r} "
-                    "and clear the task."
+                    f"{first.id}, or not known to be. Nothing is sent. To deliver that again, add {sent_id!r} to "
+                    "resend and clear the task."
                 )
-            if not selected and delivery.resend != first.id:
+            if not selected and first.id not in delivery.resend:
                 _fail_if_picked_up_since(delivery.facts.earliest_send(), first)
         _check_deliverable(first)
         outstanding = _normalized(first.not_picked_up) - self._picked_up
@@ -217,7 +217,6 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
         positions = [position for position, address in enumerate(addresses) if address in outstanding]
         selection = _Selection(digest([first.id, identity_of(first)]), positions)
-        key = _state_key(delivery.resend)
         delivery.store.values.set(key, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
         return sorted(outstanding)
 
@@ -329,11 +328,6 @@ def _names_of_content(kind: type) -> set[str]:
     return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _OWN_ARGUMENTS
 
 
-def _state_key(resend: str) -> str:
-    """Return where it is stored to whom a delivery is: each resend is to those who are left then."""
-    return f"{_STATE_KEY}_{resend}" if resend else _STATE_KEY
-
-
 def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
     """Check that who is left now is who was left for every earlier try of the run, whatever it has stored.
 
@@ -345,7 +339,7 @@ def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
         raise AlreadyDelivered(
             f"Transfer {first.id} was picked up by somebody since this run began, and the task's state store lacks to "
             "whom an earlier attempt delivered it again, or may have. Nothing is sent. To deliver it to those who are "
-            f"left, set resend={first.id!r} and clear the task."
+            f"left, add {first.id!r} to resend and clear the task."
         )
 
 

@@ -69,8 +69,9 @@ class CreateTransferOperator(NewTransferOperator):
         option. An empty text is refused: what a template without a value gives is no choice of that option.
     :param security_question: only with ``security="question"``.
     :param security_answer: only with ``security="question"``; masked everywhere.
-    :param resend: the id of a transfer that this task has sent, or may have, as an error names it: once the task is
-        cleared, one more is sent in its place, whatever retries and clears follow. None, or an empty text, for none.
+    :param resend: the id of a transfer that this task has sent, or may have, as an error names it, or a list of such
+        ids: once the task is cleared, one more is sent in its place, whatever retries and clears follow. A template may
+        give several separated by commas. None, or an empty text, for none.
     :return: the transfer's id.
     """
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.protocol.recipients import parse_text
 
 
 def is_fixed(value: Any) -> bool:
@@ -44,15 +45,19 @@ def to_whole_number(value: int | str, argument: str, minimum: int = 1, *, expect
     return number
 
 
-def to_resend(value: Any) -> str:
-    """Return the id of what is to be sent once more; "" if nothing is.
+def to_resend(value: Any) -> tuple[str, ...]:
+    """Return the ids of what is to be sent once more.
 
+    :param value: an id, several in a list or separated by commas, or None; a template may render to any of these.
     :raises AirflowFailException: it cannot be one, such as True.
     """
-    if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
-        return ""
-    if isinstance(value, str) and value.strip().lower() not in ("true", "false"):
-        return value.strip()
+    given = parse_text(value)
+    ids = given.split(",") if isinstance(given, str) else [] if given is None else given
+    if isinstance(ids, list | tuple) and all(isinstance(each, str) for each in ids):
+        stripped = [each.strip() for each in ids]
+        if not any(each.lower() in ("true", "false") for each in stripped):
+            return tuple(each for each in stripped if each not in ("", "None"))
     raise AirflowFailException(
-        f"resend must be the id of the transfer to send once more, as the task's error names it, not {value!r:.100}"
+        "resend must be the id of the transfer to send once more, as the task's error names it, or a list of ids, not "
+        f"{value!r:.100}"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -182,12 +182,12 @@ class MemoryRow:
 
     # Claims.
 
-    def claim(self, is_active: Callable[[TaskTry], bool] = lambda _: True, resend: str = "") -> None:
+    def claim(self, is_active: Callable[[TaskTry], bool] = lambda _: True, resend: Collection[str] = ()) -> None:
         """Make this try the owner of the row, unless a key's delivery was sent: then the row is only read.
 
         From now on, an earlier try of the task can neither read nor write.
 
-        :param resend: the id of what was sent, if it is to be sent once more; "" if it is not.
+        :param resend: ids of what is to be sent once more.
         :param is_active: returns whether Airflow runs the task of another try, or is going to; asked for a delivery key
             that another task owns.
         :raises DeliveryKeyInUse: another task that is active owns the key.
@@ -198,11 +198,11 @@ class MemoryRow:
         with self._table.naming(f"Nothing was sent, as {self._key} cannot be claimed"):
             self._claim(is_active, resend)
 
-    def _claim(self, is_active: Callable[[TaskTry], bool], resend: str = "") -> None:
+    def _claim(self, is_active: Callable[[TaskTry], bool], resend: Collection[str]) -> None:
         self._table.ensure()
         for _ in range(_MAX_LOST_CLAIMS):
             row = self._read()
-            if row is not None and self._is_finished(row) and (not resend or row.transfer_id != resend):
+            if row is not None and self._is_finished(row) and row.transfer_id not in resend:
                 self.is_sent = True
                 return
             if row is not None:

@@ -40,7 +40,7 @@ from support.tasks import ProcessCrashed, SimulatedClock
 #: Where a real process stops before what the model's does next.
 GATES: Final = {
     **dict.fromkeys(("begin", "ATTACH"), Gate.BEGIN),
-    **dict.fromkeys(("BEGUN", "DISCARDED", "HEARD", "FORGET", "REVERT", "RESUME"), Gate.WRITE),
+    **dict.fromkeys(("BEGUN", "DISCARDED", "HEARD", "FORGET", "SUPERSEDE", "REVERT", "RESUME"), Gate.WRITE),
     **dict.fromkeys(("WITHDRAW", "ANNOUNCE", "PLAN", "ATTACHED"), Gate.WRITE),
     **dict.fromkeys(("CLAIM_OLD", "CLAIM_KEY"), Gate.CLAIM),
     **dict.fromkeys(("RETRIEVE", "ATTACH_READ", "READ"), Gate.READ),
@@ -176,7 +176,7 @@ class Replay:
                 instance,
                 context.item,
                 context.key,
-                resend=self._real_resend(context.resend),
+                resend=[*map(self._real_resend, context.resend)],
                 draft_id=draft_id,
             ),
             self._clock,
@@ -210,8 +210,8 @@ class Replay:
 
     def _real_resend(self, named: str) -> str:
         """Return what ``resend`` names in the model as the real service has it: a transfer, or an account."""
-        if not named or named.isdecimal():
-            return self.ids[int(named)][0] if named else ""
+        if named.isdecimal():
+            return self.ids[int(named)][0]
         connection = next(name for name, each in CONNECTIONS.items() if each.account == named)
         with self.service.client(connection) as client:
             return client.settings.account

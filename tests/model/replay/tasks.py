@@ -119,7 +119,7 @@ class Tasks:
             "security_answer": f"the answer {files}",
         }
 
-    def operator(self, instance: Instance, item: str, key: str, *, resend: str, draft_id: str) -> Any:
+    def operator(self, instance: Instance, item: str, key: str, *, resend: list[str], draft_id: str) -> Any:
         common = {"task_id": instance.task_id, "retries": RETRIES, "deferrable": self._is_deferrable}
         if instance.kind == "attach":
             return AttachFilesOperator(**common, transfer_id=draft_id, files=self.files(item), max_parallel_uploads=1)
