@@ -103,7 +103,7 @@ def test_a_task_whose_state_is_lost_after_the_send_does_not_send_again(deliver, 
     before = len(sandbox.requests())
 
     for _ in range(2):
-        with pytest.raises(AirflowFailException, match=f"{sent} may be this very delivery.*resend='{sent}'"):
+        with pytest.raises(AirflowFailException, match=f"{sent} may be this very delivery.*add '{sent}' to resend"):
             again(ti)
 
     assert billed(sandbox) == [sent]

@@ -120,7 +120,7 @@ def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, 
                 "delivery_key": "",
                 "is_rehearsal": False,
                 "made_by": "task",
-                "resend": "",
+                "resend": [],
                 "files": on_disk(files),
             }
         ],
@@ -195,7 +195,7 @@ def test_a_resend_that_names_nothing_sends_nothing_again(task, sandbox, files, n
 
     assert again(ti, resend=name)["id"] == first
     assert billed(sandbox) == 1
-    warning = "Nothing is sent once more, as resend names another transfer: tr_of_nobody"
+    warning = "Nothing is sent once more, as resend names others: tr_of_nobody"
     assert (warning in caplog.text) is (name == "tr_of_nobody")
 
 

@@ -392,7 +392,7 @@ def test_another_users_connection_does_not_send_what_it_cannot_see(
     sent = deliver("one").run()["id"]
     monkeypatch.setattr(sandbox, "transfer_api_key", sandbox.new_key("other"))
     monkeypatch.setenv(CONNECTION, connection_json(sandbox))
-    with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try.*set resend='{sent}'"):
+    with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try.*add '{sent}' to resend"):
         deliver("two").run()
     assert list(billed(sandbox)) == [sent]
     second = deliver("two", resend=sent).run()["id"]

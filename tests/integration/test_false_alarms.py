@@ -184,7 +184,7 @@ def test_the_retry_of_a_resend_does_not_ask_again(dag, sandbox) -> None:
     other = dag.run()
     sent = other.run()["id"]
     task = FakeTaskInstance(other.make, other.time, map_index=1, try_number=1, max_tries=1)
-    with pytest.raises(AirflowFailException, match=f"set resend='{sent}' and clear the task"):
+    with pytest.raises(AirflowFailException, match=f"add '{sent}' to resend and clear the task"):
         task.run()
 
     sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 20)
@@ -239,7 +239,7 @@ def test_a_task_with_a_draft_is_cleared_to_send_again(dag, is_mapped, is_advised
     task = refused(dag, FakeTaskInstance(other.make, other.time, map_index=1 if is_mapped else -1))
     task.other_tasks = 0 if is_mapped else 1
     if is_advised:
-        with pytest.raises(AirflowFailException, match=f"set resend='{sent}' and clear the task"):
+        with pytest.raises(AirflowFailException, match=f"add '{sent}' to resend and clear the task"):
             again(task)
     again(task, resend=sent)
     assert dag.billed() == 2

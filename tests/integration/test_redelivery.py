@@ -295,7 +295,7 @@ def test_a_redelivery_that_cannot_know_who_was_left_is_made_once_the_first_trans
         task.run()
     task.store.values.clear()
     sandbox.pickup(first["id"], ANN)
-    with pytest.raises(AirflowFailException, match=f"picked up by somebody since .* set resend='{first['id']}'"):
+    with pytest.raises(AirflowFailException, match=f"picked up by somebody since .* add '{first['id']}' to resend"):
         again(task)
 
     second = again(task, resend=first["id"])["id"]

@@ -56,7 +56,7 @@ class Run:
         self._is_alike = is_alike
         self.items, self._time, self._file, self._steps = list(items), SimulatedClock(sandbox), file, steps
         self.clear_number, self.retries, self.deferrable = 0, 0, False
-        self.resend: str | None = None
+        self.resend: str | list[str] | None = None
         self.before_retry: Callable[[], object] = lambda: None
         self.before_resume: Callable[[], object] | None = None
         self._tasks: dict[tuple[int, str], FakeTaskInstance] = {}
@@ -154,7 +154,7 @@ def test_what_a_resend_overruled_is_asked_about_again_for_another_item(connectio
         file.write_bytes(content)
     run.items = ["Y", "X"]
 
-    with pytest.raises(AirflowFailException, match="may have sent this very delivery: transfer"):
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
         run.deliver(1)
 
     assert billed(sandbox) == [*before, sent]
@@ -194,9 +194,34 @@ def test_what_a_resend_names_hides_no_older_send_of_another_item(connection, san
     before = [run.deliver(index) for index in range(2)]
     run.items, run.resend = ["B", "A"], before[1]
     run.clear()
-    with pytest.raises(AirflowFailException, match=f"may have sent this very delivery: transfer {before[0]}"):
+    with pytest.raises(AirflowFailException, match=f"Transfer {before[0]} may be this very delivery"):
         run.deliver(1)
     assert billed(sandbox) == before
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["one task", "three tasks"])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_index_sends_once_its_user_names_all_that_may_be_its_delivery(
+    connection, sandbox, file, steps, is_lost, monkeypatch
+) -> None:
+    run = Run(sandbox, file, ["A", "B"], steps=steps, is_alike=True)
+    monkeypatch.setattr(run, "file_of", lambda item: file.parent / item / "report.csv")
+    for item in run.items:
+        run.file_of(item).parent.mkdir()
+        run.file_of(item).write_text(item)
+    before = [run.deliver(index) for index in range(2)]
+    run.file_of("B").write_text("B, corrected")
+    if is_lost:
+        run._tasks[1, "CreateTransferOperator" if steps else "DeliverFilesOperator"].store.values.clear()
+    run.clear()
+    run.resend = [before[1]]
+    with pytest.raises(AirflowFailException, match=f"add '{before[0]}' to resend"):
+        run.deliver(1)
+    run.resend.append(before[0])
+    for _ in range(2):
+        run.clear()
+        assert run.deliver(1) == billed(sandbox)[2]
+    assert len(billed(sandbox)) == 3
 
 
 @pytest.mark.parametrize("steps", [False, True], ids=["one task", "three tasks"])
@@ -214,7 +239,7 @@ def test_a_moved_file_that_has_grown_is_not_sent_again(connection, sandbox, file
     run.file_of("B").write_text("B has grown")
     run.items = ["B", "A"]
     run.clear()
-    with pytest.raises(AirflowFailException, match=f"{sent}.*very delivery|very delivery: transfer {sent}"):
+    with pytest.raises(AirflowFailException, match=f"{sent} may be this very delivery"):
         run.deliver(0)
     assert billed(sandbox) == [*([run.resend] if run.resend else []), sent]
 
@@ -225,7 +250,7 @@ def test_a_resend_does_not_send_the_item_of_another_index(connection, sandbox, f
     before = [run.deliver(0), run.deliver(1)]
     run.clear()
     run.items, run.resend = ["Y", "X"], before[1]
-    with pytest.raises(AirflowFailException, match="may have sent this very delivery: transfer"):
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
         run.deliver(1)
     assert billed(sandbox) == before
 
@@ -246,7 +271,7 @@ def test_the_retry_of_a_resend_does_not_send_the_item_of_another_index(connectio
 
     sandbox.plan_faults({**DOWN, "method": "POST", "path": "*/send"}, *[DOWN] * 40)
     run.before_retry = change
-    with pytest.raises(AirflowFailException, match="may have sent this very delivery: transfer"):
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
         run.deliver(0)
     assert billed(sandbox) == [*before, sent]
 
@@ -577,7 +602,7 @@ def test_what_was_not_sent_elsewhere_is_sent_here_once_its_user_names_that_accou
     run.items = ["X", "B"]
     monkeypatch.setenv(CONNECTION, connection_json(elsewhere))
     account = sandbox.base_url.removeprefix("http://")
-    with pytest.raises(AirflowFailException, match=f"cannot be listed now.*set resend='{account}'"):
+    with pytest.raises(AirflowFailException, match=f"cannot be listed now.*add '{account}' to resend"):
         run.deliver(1)
 
     run.resend = account
@@ -716,7 +741,7 @@ def test_a_resend_whose_newest_memory_is_lost_is_not_made_again(deliver, sandbox
     second = again(task, resend=first)["id"]
     del task.store.values[f"outbound_transfer_delivery_try_{task.try_number}"]
 
-    with pytest.raises(AirflowFailException, match=f"may have sent this very delivery: transfer {second}"):
+    with pytest.raises(AirflowFailException, match=f"Transfer {second} may be this very delivery"):
         again(task)
     assert billed(sandbox) == [first, second]
 

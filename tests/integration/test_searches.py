@@ -139,7 +139,7 @@ def test_a_row_that_cannot_be_read_stops_the_delivery_until_resend_names_it(
     first = task.run()["id"]
     task.store.values.clear()
     with unreadable(first):
-        with pytest.raises(MalformedResponse, match=f"cannot be read .* set resend='{first}' and clear the task"):
+        with pytest.raises(MalformedResponse, match=f"cannot be read .* add '{first}' to resend and clear the task"):
             again(task)
         second = again(task, resend=first)["id"]
         assert again(task)["id"] == second

@@ -295,7 +295,7 @@ class Delivery:
             raise self._refusal(Reason.OTHER_INPUT, order, differences=changes)
         self.log.info("Transfer %s (%s) was sent by an earlier try", transfer.id, transfer.status)
         if self.resend and not set(self.resend).intersection(self.memory.superseded_ids()):
-            self.log.warning("Nothing is sent once more: resend does not name %s, but %s", transfer.id, self.resend)
+            self.log.warning("Nothing is sent once more, as resend names others: %s", ", ".join(self.resend))
         return transfer
 
     def _has_other_files(self, order: Order) -> bool:

@@ -78,7 +78,8 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
         #: The key and the version of the input that each task has now.
         self.requests: dict[str, tuple[str, str]] = {}
         #: What ``resend`` of each task names now, what its last refusal has named, and what was named under each key.
-        self.resend, self.told = dict.fromkeys(RUNS, ""), dict.fromkeys(RUNS, "")
+        self.resend: dict[str, list[str]] = {run_id: [] for run_id in RUNS}
+        self.told = dict.fromkeys(RUNS, "")
         self.named: defaultdict[str, set[str]] = defaultdict(set)
         self.tasks = {run_id: self.task(run_id) for run_id in RUNS}
         #: By file, the digests that it has ever had.
@@ -95,7 +96,7 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
         def make() -> DeliverFilesOperator:
             store.dead, self.death.store = False, store
             key, version = self.requests[run_id]
-            self.named[key].add(self.resend[run_id])
+            self.named[key].update(self.resend[run_id])
             return DeliverFilesOperator(
                 task_id="task",
                 deferrable=self.deferrable,
@@ -147,7 +148,7 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
         sent, others = ([each["id"] for each in self.sent(one)] for one in sorted(KEYS, key=lambda one: one != key))
         named = {TOLD: [self.told[run_id]], NEWEST: sent, OLDER: sent[:-1], FOREIGN: others, **OF_NOBODY}
         if what is not None and named[what]:
-            self.resend[run_id] = named[what][-1]
+            self.resend[run_id] = [*(self.resend[run_id] if what == TOLD else []), named[what][-1]]
 
     @rule(pair=st.permutations(RUNS), key=keys, version=versions, other=versions, is_taken_for_dead=st.booleans())
     def deliver_at_once(self, pair: list[str], key: str, version: str, other: str, is_taken_for_dead: bool) -> None:
@@ -214,7 +215,7 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
         self.forget_plans()
         if self.has_changed:
             return  # what was sent may differ
-        self.resend[run_id] = ""
+        self.resend[run_id] = []
         result, error = self.go(run_id, key, version)
         if is_for_a_new_run(error):
             return
@@ -222,7 +223,7 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
         for _ in range(4):  # a refusal may name what another key has delivered
             if len(self.sent(key)) == before:
                 assert result or self.told[run_id] in str(error), f"refused although nothing is wrong: {error!r}"
-                self.resend[run_id] = result["id"] if result else self.told[run_id]
+                self.resend[run_id] = [*self.resend[run_id], result["id"] if result else self.told[run_id]]
             result, error = self.go(run_id, key, version)
             if is_for_a_new_run(error):
                 return
@@ -247,7 +248,8 @@ class DeliveryKeyStateMachine(RuleBasedStateMachine):
         self.counts["failed" if error else "succeeded"] += 1
         self.judge()
         if error is None:
-            assert self.sent(key)[-1]["id"] == result["id"] != self.resend[run_id]
+            assert self.sent(key)[-1]["id"] == result["id"]
+            assert result["id"] not in self.resend[run_id]
             assert result["subject"] == self.subject(key, version), f"{result['subject']} is not what was asked for"
         return result, error
 

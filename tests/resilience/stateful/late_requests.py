@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
@@ -69,7 +70,7 @@ class LateRequests(RuleBasedStateMachine):
     elsewhere: Sandbox
     death: Any
     late: bool
-    resend: dict[str, str]
+    resend: dict[str, list[str]]
     has_lost_a_record: bool
     has_forgotten: bool
     draft: str
@@ -207,7 +208,7 @@ class LateRequests(RuleBasedStateMachine):
             is_shared = process.name == "send" and process.ti.state == "running"
             assert process.has_sent or is_shared, f"a try that Airflow has given up has sent {transfer_id}"
             self.judge_sent(process.name, transfer_id, process.versions)
-            if not (transfer_id in self.resend.values() or self.has_lost_a_record or self.has_forgotten):
+            if not (transfer_id in chain(*self.resend.values()) or self.has_lost_a_record or self.has_forgotten):
                 self.own[id(process.ti)].append(transfer_id)
 
     def teardown(self) -> None:

@@ -34,14 +34,17 @@ def test_four_uploads_are_the_default_and_a_template_may_set_another() -> None:
     assert "max_parallel_uploads" in deliver.template_fields
 
 
-@pytest.mark.parametrize(
-    ("value", "resend"), [(None, ""), ("", ""), (" ", ""), ("None", ""), ("tr_1", "tr_1"), (" tr_1\n", "tr_1")]
-)
-def test_an_id_to_send_once_more_may_be_left_out(value: Any, resend: str) -> None:
-    assert to_resend(value) == resend
+@pytest.mark.parametrize("value", [None, "", " ", "None", [], "[]", ["", " None "]])
+def test_an_id_to_send_once_more_may_be_left_out(value: Any) -> None:
+    assert to_resend(value) == ()
 
 
-@pytest.mark.parametrize("value", [True, False, "true", " FALSE ", 0, 1, ["tr_1"], {"id": "tr_1"}])
+@pytest.mark.parametrize("value", ["a, b", " a,b,\n", ["a", "b "], ("a", "b"), '["a", "b"]', "['a', 'b']"])
+def test_several_ids_to_send_once_more_may_come_from_a_template(value: Any) -> None:
+    assert to_resend(value) == ("a", "b")
+
+
+@pytest.mark.parametrize("value", [True, False, "true", " FALSE ", 0, 1, [1], ["a", "true"], {"id": "tr_1"}, '{"a": 1}'])
 def test_what_is_no_id_to_send_once_more_is_refused(value: Any) -> None:
     with pytest.raises(AirflowFailException, match="resend must be the id of the transfer to send once more, .* not "):
         to_resend(value)
