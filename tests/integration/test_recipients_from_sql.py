@@ -141,6 +141,18 @@ def test_a_skip_removes_the_draft_that_earlier_rows_were_to_get(deliver, crm, sa
     assert [call["path"] for call in sandbox.requests() if (call["method"], call["status"]) == ("DELETE", 204)]
 
 
+def test_no_row_is_no_skip_while_a_lost_memory_may_be_of_a_send(deliver, crm, sandbox) -> None:
+    task = deliver(people(on_empty="skip"))
+    sent = task.run()["id"]
+    task.store.values.clear()
+    with pytest.raises(AirflowFailException, match=f"{sent} may be this very delivery"):
+        again(task)
+    crm()
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="cannot be skipped any more"):
+            again(task)
+
+
 def test_no_row_is_no_skip_once_something_was_sent(deliver, crm, sandbox) -> None:
     task = deliver(people(on_empty="skip"))
     sent = task.run()["id"]

@@ -199,8 +199,11 @@ def test_what_a_resend_names_hides_no_older_send_of_another_item(connection, san
     assert billed(sandbox) == before
 
 
-@pytest.mark.parametrize("steps", [False, True], ids=["one task", "three tasks"])
-@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "is_lost"),
+    [(False, True), (True, False), (True, True)],
+    ids=["one task, lost memory", "three tasks", "three tasks, lost memory"],
+)
 def test_an_index_sends_once_its_user_names_all_that_may_be_its_delivery(
     connection, sandbox, file, steps, is_lost, monkeypatch
 ) -> None:

@@ -100,14 +100,16 @@ def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, 
     """
     executor = explorer.executor
     group = tuple(each for each in clearable(world) if each == maker or maker in executor.upstream(each))
-    before, after, why, resend = world, world, "", ()
-    while (named := _named_by(after, group)) not in resend:  # what was asked first has hidden what is asked next
-        if named == NEW_RUN:
+    before, after, resend = world, world, (_named_by(world, group),)
+    while True:
+        if NEW_RUN in resend:
             return "", before, after
-        before, resend = after, (*resend, named)
+        before = after
         why, after = _clear(explorer, before, group, resend)
-        if not why:
+        refused = _refused_by(after, group)
+        if not why or not refused or refused in resend:
             break
+        resend = (*resend, refused)  # what was asked first has hidden what is asked next
     is_once = _count_sent(after)[maker] == _count_sent(world)[maker] + 1
     return why or ("" if is_once else "it does not send once more"), before, after
 
@@ -115,8 +117,13 @@ def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, 
 def _named_by(world: World, group: tuple[int, ...]) -> str:
     """Return what the tasks that share a draft let the user name: what a refusal says, or what they have returned."""
     slots = [world.slots[number] for number in group]
-    refused = next((slot.named for slot in slots if slot.named), "")
-    return refused or next((str(slot.result) for slot in reversed(slots) if slot.result >= 0), "")
+    result = next((str(slot.result) for slot in reversed(slots) if slot.result >= 0), "")
+    return _refused_by(world, group) or result
+
+
+def _refused_by(world: World, group: tuple[int, ...]) -> str:
+    """Return what a refusal lets the user name; "" if none does."""
+    return next((world.slots[number].named for number in group if world.slots[number].named), "")
 
 
 def _clear(

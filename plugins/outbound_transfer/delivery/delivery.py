@@ -61,7 +61,6 @@ class Delivery:
     :param on_draft: called once the draft or the sent transfer that this try works on is known.
     :param on_sent: called when this try has sent its transfer.
     :param is_of_other_key: returns whether a transfer was delivered under another delivery key.
-    :ivar is_complete: False if a try has begun whose memory is missing.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Delivery:
         self.evidence = EvidenceCollector(client, facts, scope, observer, resend, is_of_other_key)
         self.draft = DraftWriter(client, store, log, Memory(facts.writer, scope), observer)
         self.resend, self._on_draft, self._on_sent = resend, on_draft, on_sent
-        self.is_complete = self._is_first_attempt = True
+        self._is_first_attempt = True
         #: Whether an attempt at the send was made before, after which the next one has waited.
         self._has_waited = facts.is_resumed
 
@@ -105,10 +104,10 @@ class Delivery:
         :param question: a question that this task has left open under another delivery key.
         :raises StateLost: the store does not keep what it is given, or a later try has begun.
         """
-        remembered, self.is_complete = self.store.begin()
-        question = question if self.is_complete else self.facts.missing_memory.or_wider(question)
+        remembered, is_complete = self.store.begin()
+        question = question if is_complete else self.facts.missing_memory.or_wider(question)
         before, writer = remembered or Memory(self.facts.writer, self.scope), self.facts.writer
-        self.draft.memory = before.continued(writer, question, is_complete=self.is_complete)
+        self.draft.memory = before.continued(writer, question, is_complete=is_complete)
         self.store.save_verified(self.memory)
 
     def keep(self, **known: Any) -> None:
@@ -117,7 +116,8 @@ class Delivery:
 
     def may_have_sent(self) -> bool:
         """Return whether an earlier try may have sent something, be it what ``resend`` names."""
-        return not self.is_complete or self.memory.phase is Phase.SENDING or bool(self.memory.superseded_ids())
+        memory = self.memory
+        return memory.has_gap or memory.phase is Phase.SENDING or memory.superseded is not None
 
     @property
     def possibly_sent_id(self) -> str:

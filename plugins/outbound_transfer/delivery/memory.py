@@ -161,6 +161,11 @@ class Memory(msgspec.Struct, frozen=True):
         is_wanted = self.superseded is None or self.superseded.draft_id in resend
         return Resend.NONE if is_wanted or self.phase is Phase.SENDING else Resend.WITHDRAWN  # what was sent stays sent
 
+    @property
+    def has_gap(self) -> bool:
+        """Whether a try has begun of which nothing is remembered, since the last send that is."""
+        return self.writer.max_tries == UNKNOWN
+
     def superseded_ids(self) -> tuple[str, ...]:
         """Return the ids of what was sent, or may have been, before: the first one first."""
         return (*self.superseded.superseded_ids(), self.superseded.draft_id) if self.superseded else ()

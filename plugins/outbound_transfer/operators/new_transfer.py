@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,23 @@ def replace_none_texts(template: Any, value: Any) -> Any:
     if isinstance(template, list | tuple) and isinstance(value, list | tuple) and len(template) == len(value):
         return [replace_none_texts(*each) for each in zip(template, value, strict=True)]
     return value
+
+
+@contextmanager
+def no_skip_after_send(delivery: Delivery) -> Iterator[None]:
+    """Let nothing that the block calls skip a task that has sent, or may have: a skip says that it has not.
+
+    :raises InvalidDelivery: instead of the skip.
+    """
+    try:
+        yield
+    except AirflowSkipException as skip:
+        if delivery.may_have_sent():
+            raise InvalidDelivery(
+                "The task cannot be skipped any more, as an earlier try has sent its delivery, or may have. What was "
+                f"to skip it: {skip or 'AirflowSkipException'}"
+            ) from skip
+        raise
 
 
 class NewTransferOperator(TransferTaskOperator):
@@ -133,7 +151,7 @@ class NewTransferOperator(TransferTaskOperator):
         self.log.info("The query for the recipients returned %s", pluralize(len(rows), "row"))
         if not rows:
             reason = "The query for the recipients returned no row: nothing is delivered"
-            if query.on_empty == "skip" and not delivery.may_have_sent():
+            if query.on_empty == "skip":
                 raise AirflowSkipException(reason)
             raise InvalidDelivery(reason)
         self.recipients = mask_phones(rows)

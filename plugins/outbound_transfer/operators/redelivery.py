@@ -190,14 +190,14 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         if memory.superseded and memory.what_names(delivery.resend) is Resend.WITHDRAWN:
             memory = memory.superseded  # which is returned
             sent_id = memory.draft_id
-        is_one_more = memory.what_names(delivery.resend) is Resend.NAMED
-        earlier = memory.draft_id if is_one_more else memory.superseded.draft_id if memory.superseded else ""
-        key = f"{_STATE_KEY}_{earlier}" if earlier else _STATE_KEY  # each resend is to those who are left then
+        is_named = memory.what_names(delivery.resend) is Resend.NAMED
+        before = [*memory.superseded_ids(), *([memory.draft_id] if is_named else [])]
+        key = "_".join([_STATE_KEY, *before[-1:]])  # each resend is to those who are left then
         selection = msgspec.convert(delivery.store.values.get(key), _Selection | None)
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
         self._picked_up |= _normalized(first.picked_up)
-        if sent_id or not delivery.is_complete:
+        if sent_id or (memory.has_gap and not delivery.resend):
             selected = [addresses[position] for position in selection.positions] if selection else []
             # Otherwise the search for what an earlier try may have sent is for any of the first transfer's recipients.
             is_current = first.status != CANCELED and self._picked_up.isdisjoint(selected)
@@ -209,7 +209,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
                     f"{first.id}, or not known to be. Nothing is sent. To deliver that again, add {sent_id!r} to "
                     "resend and clear the task."
                 )
-            if not selected and first.id not in delivery.resend:
+            if not selected:
                 _fail_if_picked_up_since(delivery.facts.earliest_send(), first)
         _check_deliverable(first)
         outstanding = _normalized(first.not_picked_up) - self._picked_up

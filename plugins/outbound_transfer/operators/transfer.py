@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, FilesOperator
-from outbound_transfer.operators.new_transfer import NewTransferOperator
+from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
 from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
@@ -83,7 +83,8 @@ class CreateTransferOperator(NewTransferOperator):
         client = hook.get_conn()
         facts, resend = self.facts(context), to_resend(self.resend)
         delivery = begin_delivery(client, context, hook.log, resend=resend, facts=facts, observer=self.recorder)
-        self.load_recipients(delivery)
+        with no_skip_after_send(delivery):
+            self.load_recipients(delivery)
         transfer = delivery.prepare(Order(self.new_transfer()), is_shared=True)
         made = Made.of(delivery.memory, resend=resend, is_rehearsal=client.settings.rehearses)
         made.publish(context)
@@ -293,7 +294,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             Spool() as spool,
             delivery.closing(self._is_final, self._open_client),
             self.finishing_rehearsal(client, context, lambda: delivery.memory.draft_id),
-            self._no_skip_after_send(delivery),
+            no_skip_after_send(delivery),
         ):
             transfer = self.deliver(delivery, context, spool)
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
@@ -378,22 +379,6 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         from outbound_transfer.client.retry import POLL_RETRY_POLICY
 
         return self.hook(policy=POLL_RETRY_POLICY).get_conn()
-
-    @contextmanager
-    def _no_skip_after_send(self, delivery: Delivery) -> Iterator[None]:
-        """Let nothing that the block calls skip a task that has sent, or may have: a skip says that it has not.
-
-        :raises InvalidDelivery: instead of the skip.
-        """
-        try:
-            yield
-        except AirflowSkipException as skip:
-            if delivery.may_have_sent():
-                raise InvalidDelivery(
-                    "The task cannot be skipped any more, as an earlier try has sent its delivery, or may have. What "
-                    f"was to skip it: {skip or 'AirflowSkipException'}"
-                ) from skip
-            raise
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event, if it is about the transfer that was sent."""

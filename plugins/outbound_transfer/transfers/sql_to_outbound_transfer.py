@@ -146,7 +146,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         # What was sent has rows: a comparison with nothing says that it differs.
         if empty and gone is None and (self.on_empty == "fail" or len(empty) == len(self._row_counts)):
             reason = f"{', '.join(empty)}: the query on connection '{self.sql_conn_id}' returned no row"
-            if self.on_empty == "skip" and not (self._delivery and self._delivery.may_have_sent()):
+            if self.on_empty == "skip":
                 raise AirflowSkipException(reason)
             raise ResultEmpty(reason)
         return [source for source in sources if source.name not in empty]
