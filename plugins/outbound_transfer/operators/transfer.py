@@ -20,13 +20,13 @@ from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
 from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
-from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
+from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
-from outbound_transfer.tasks.arguments import to_resend, to_whole_number
+from outbound_transfer.tasks.arguments import require_choice, to_resend, to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.order import Order
     from outbound_transfer.delivery.shared_draft import SharedDraft
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.sources import Source
+    from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.errors import OutboundTransferError
     from outbound_transfer.protocol.models import Transfer
@@ -222,6 +222,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
     :param files: see :class:`AttachFilesOperator`.
     :param archive: see :class:`AttachFilesOperator`.
     :param max_parallel_uploads: see :class:`AttachFilesOperator`.
+    :param on_empty: what to do about a pattern in ``files`` that matches nothing: ``fail``; or ``skip`` it, and the
+        task if no file is left, before it calls the service. A file without a pattern must be there.
     :param slot_timeout: see :class:`SendTransferOperator`.
     :param keep_draft: whether the draft stays at the service if the task fails for good before its send, or is skipped,
         so that a clear continues with it. By default the task removes it. A draft whose send is in doubt always stays.
@@ -237,6 +239,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
     template_fields: Sequence[str] = (
         *NewTransferOperator.template_fields,
         *FILES_FIELDS,
+        "on_empty",
         "slot_timeout",
         "delivery_key",
         "on_expired",
@@ -245,9 +248,13 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         "timeout",
     )
 
+    #: What ``on_empty`` may be.
+    on_empty_choices: tuple[str, ...] = ("fail", "skip")
+
     def __init__(
         self,
         *,
+        on_empty: str = "fail",
         slot_timeout: float | timedelta = timedelta(hours=1),
         keep_draft: bool = False,
         delivery_key: str | None = None,
@@ -257,6 +264,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.on_empty = on_empty
         self.slot_timeout = slot_timeout
         self.keep_draft = keep_draft
         self.delivery_key = delivery_key
@@ -273,6 +281,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         for name in ("slot_timeout", "poke_interval", "timeout"):
             if self.is_known(name) and getattr(self, name) is not None:
                 to_seconds(getattr(self, name), name)
+        if self.is_known("on_empty"):
+            require_choice("on_empty", self.on_empty, self.on_empty_choices)
         if self.delivery_key is not None and self.is_known("delivery_key"):
             check_delivery_key(self.delivery_key)
         for name, default in _OF_THE_WAIT.items():
@@ -281,6 +291,22 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     def call_retry_policy(self) -> RetryPolicy:
         return _policy_with_slot_timeout(self.slot_timeout)
+
+    def find_sources(
+        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
+    ) -> list[Source]:
+        require_choice("on_empty", self.on_empty, self.on_empty_choices)
+        if self.on_empty != "skip" or gone is not None:
+            return super().find_sources(specs, spool, gone)
+        missing: list[OutboundTransferError] = []
+        sources = super().find_sources(specs, spool, missing)
+        for error in missing:
+            if not isinstance(error, NothingMatches):
+                raise error
+            self.log.info("Skipped: %s", error)
+        if not sources:
+            raise AirflowSkipException("No pattern in files matches a file: nothing is delivered")
+        return sources
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.files.content import Spool

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.recipients import parse_text
 
 
@@ -43,6 +44,12 @@ def to_whole_number(value: int | str, argument: str, minimum: int = 1, *, expect
     if number < minimum:
         raise AirflowFailException(f"{argument} must be a whole number from {minimum} on{expected}, not {value!r:.100}")
     return number
+
+
+def require_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
+    """:raises InvalidDelivery: it is not one of those that are allowed."""
+    if value not in allowed:
+        raise InvalidDelivery(f"{argument} is one of {', '.join(allowed)}, not {value!r:.100}")
 
 
 def to_resend(value: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.queries.errors import ResultEmpty
-from outbound_transfer.tasks.arguments import is_fixed, to_whole_number
+from outbound_transfer.tasks.arguments import is_fixed, require_choice, to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from outbound_transfer.queries.export import QueryExport
     from outbound_transfer.queries.spec import QuerySpec
 
-#: What the arguments with few values may be.
-_CHOICES: Final = {"on_empty": ("fail", "skip", "send"), "csv_formulas": ("escape", "keep")}
+_FORMULAS: Final = ("escape", "keep")
 
 
 class SqlToOutboundTransferOperator(DeliverFilesOperator):
@@ -44,7 +43,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     :param file_format: ``csv``, ``jsonl``, ``parquet`` or ``xlsx``. By default, the suffix of each file name says it.
     :param sql_hook_params: arguments of the connection's hook.
     :param on_empty: what to do about a result without rows: ``fail``; ``skip`` it, and the task if there is no other;
-        or ``send`` it, with its header.
+        or ``send`` it, with its header. Patterns in ``files`` that match nothing ``fail``, or are skipped likewise.
     :param max_rows: of each result; with more, the task fails and nothing is created.
     :param timezone: what timestamps with a zone are converted to. Those without one stay as they are.
     :param csv_formulas: ``escape`` puts an apostrophe before a text that a spreadsheet would take for a formula, as
@@ -60,13 +59,13 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         "parameters",
         "queries",
         "file_format",
-        "on_empty",
         "max_rows",
         "timezone",
         "csv_formulas",
     )
     template_ext: Sequence[str] = (".sql",)
     needs_files = False
+    on_empty_choices = (*DeliverFilesOperator.on_empty_choices, "send")
     _row_counts: dict[str, int]
 
     template_fields_renderers = {"sql": "sql", "parameters": "json", "queries": "json"}  # noqa: RUF012  # as in Airflow
@@ -81,7 +80,6 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         queries: Any = None,
         file_format: Literal["csv", "jsonl", "parquet", "xlsx"] | str | None = None,
         sql_hook_params: dict[str, Any] | None = None,
-        on_empty: Literal["fail", "skip", "send"] | str = "fail",
         max_rows: int | str | None = None,
         timezone: str = "UTC",
         csv_formulas: Literal["escape", "keep"] | str = "escape",
@@ -96,7 +94,6 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         self.queries = queries
         self.file_format = file_format
         self.sql_hook_params = sql_hook_params
-        self.on_empty = on_empty
         self.max_rows = max_rows
         self.timezone = timezone
         self.csv_formulas = csv_formulas
@@ -106,9 +103,8 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         """:raises InvalidDelivery: the task could only fail."""
         from outbound_transfer.queries.spec import parse_queries, parse_zone
 
-        for name, allowed in _CHOICES.items():
-            if self.is_known(name):
-                _check_choice(name, getattr(self, name), allowed)
+        if self.is_known("csv_formulas"):
+            require_choice("csv_formulas", self.csv_formulas, _FORMULAS)
         if self.is_known("timezone"):
             parse_zone(self.timezone)
         if self.max_rows is not None and self.is_known("max_rows"):
@@ -169,8 +165,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         from outbound_transfer.queries.export import QueryExport
         from outbound_transfer.queries.spec import parse_zone
 
-        for name, allowed in _CHOICES.items():
-            _check_choice(name, getattr(self, name), allowed)
+        require_choice("csv_formulas", self.csv_formulas, _FORMULAS)
         return QueryExport(
             self.sql_conn_id,
             self.log,
@@ -179,8 +174,3 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
             parse_zone(self.timezone),
             escape_formulas=self.csv_formulas == "escape",
         )
-
-
-def _check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise InvalidDelivery(f"{name} is one of {', '.join(allowed)}, not {value!r:.100}")

@@ -198,7 +198,7 @@ class MemoryRow:
         with self._table.naming(f"Nothing was sent, as {self._key} cannot be claimed"):
             self._claim(is_active, resend)
 
-    def _claim(self, is_active: Callable[[TaskTry], bool], resend: Collection[str]) -> None:
+    def _claim(self, is_active: Callable[[TaskTry], bool], resend: Collection[str] = ()) -> None:
         self._table.ensure()
         for _ in range(_MAX_LOST_CLAIMS):
             row = self._read()

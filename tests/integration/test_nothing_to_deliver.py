@@ -1,0 +1,82 @@
+"""Patterns that match nothing, where ``on_empty`` says that this may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.errors import SourceMissing
+from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
+
+DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
+
+
+@pytest.fixture
+def deliver(connection, sandbox, tmp_path) -> Callable[..., FakeTaskInstance]:
+    def make(*names: str, operator: type = DeliverFilesOperator, **arguments: Any) -> FakeTaskInstance:
+        files = [str(tmp_path / name) for name in names]
+        given = {"on_empty": "skip", "files": files, **DELIVERY, **arguments}
+        return FakeTaskInstance(lambda: operator(task_id="task", **given), SimulatedClock(sandbox))
+
+    return make
+
+
+def test_no_match_skips_the_task_before_any_call(deliver, sandbox) -> None:
+    with pytest.raises(AirflowSkipException, match="No pattern in files matches a file: nothing is delivered"):
+        deliver("*.csv", "2026-01-31/*.csv").run()
+    assert sandbox.requests() == []
+
+
+def test_a_pattern_without_a_match_is_left_out(deliver, sandbox, tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("a")
+    transfer = deliver("*.csv", "*.pdf").run()
+    assert [file["name"] for file in transfer["files"]] == ["a.csv"]
+
+
+def test_what_is_no_pattern_must_be_there(deliver, sandbox, tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("a")
+    with pytest.raises(SourceMissing, match=r"b\.csv"):
+        deliver("*.csv", "*.pdf", "b.csv").run()
+    assert sandbox.requests() == []
+
+
+def test_by_default_every_pattern_must_match(deliver, sandbox, tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("a")
+    with pytest.raises(AirflowFailException, match=r"no file matches .*\*\.pdf"):
+        deliver("*.csv", "*.pdf", on_empty="fail").run()
+
+
+def test_a_skip_removes_the_draft_of_files_that_are_gone(deliver, sandbox, tmp_path) -> None:
+    (file := tmp_path / "a.csv").write_text("a")
+    task = deliver("*.csv", keep_draft=True)
+    with without_credit(sandbox):
+        task.run()
+    file.unlink()
+    with pytest.raises(AirflowSkipException):
+        again(task, keep_draft=False)
+    assert [call["path"] for call in sandbox.requests() if (call["method"], call["status"]) == ("DELETE", 204)]
+
+
+def test_a_task_that_has_sent_is_not_skipped(deliver, sandbox, tmp_path) -> None:
+    (file := tmp_path / "a.csv").write_text("a")
+    task = deliver("*.csv")
+    sent = task.run()["id"]
+    file.unlink()
+    assert again(task)["id"] == sent
+    with pytest.raises(AirflowFailException, match="cannot be skipped any more"):
+        again(task, resend=sent)
+    assert again(task, resend=None)["id"] == sent
+    assert sandbox.sent() == [sent]
+
+
+def test_results_of_queries_are_delivered_without_the_files(deliver, sandbox, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_CRM", "sqlite:///%3Amemory%3A")
+    query = {"sql_conn_id": "crm", "sql": "SELECT 1 AS n", "file_name": "n.csv"}
+    transfer = deliver("*.pdf", operator=SqlToOutboundTransferOperator, **query).run()
+    assert [file["name"] for file in transfer["files"]] == ["n.csv"]
