@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -320,6 +321,31 @@ def test_an_archive_is_delivered_once_over_tries(deliver, sandbox, tmp_path: Pat
     with ZipFile(io.BytesIO(sandbox.stored_content(transfer_id, file["id"]))) as archive:
         assert {name: archive.read(name) for name in archive.namelist()} == {"file.bin": LARGE, "a.csv": TEXT.encode()}
     assert counts(sandbox)["POST", "files", 201] == 1
+
+
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, AttachFilesOperator])
+def test_recipients_check_what_they_download_against_the_checksums(deliver, sandbox, tmp_path: Path, operator) -> None:
+    (tmp_path / "file.bin").write_bytes(LARGE)
+    given: dict[str, Any] = {"keep_draft": True}
+    if operator is AttachFilesOperator:
+        given = {"transfer_id": task_instance(CreateTransferOperator, SimulatedClock(sandbox), **DELIVERY).run()}
+    ti = deliver([str(tmp_path / "*.bin"), content(TEXT)], operator=operator, checksums="SHA256SUMS", **given)
+    if operator is DeliverFilesOperator:
+        with without_credit(sandbox):
+            ti.run()
+    else:
+        ti.run()
+
+    result = again(ti)
+
+    files = result["files"] if operator is DeliverFilesOperator else result
+    transfer_id = result["id"] if operator is DeliverFilesOperator else given["transfer_id"]
+    (downloads := tmp_path / "downloads").mkdir()
+    for file in files:
+        (downloads / file["name"]).write_bytes(sandbox.stored_content(transfer_id, file["id"]))
+    assert sorted(path.name for path in downloads.iterdir()) == ["SHA256SUMS", "a.csv", "file.bin"]
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=downloads, check=True)
+    assert counts(sandbox)["POST", "files", 201] == 3
 
 
 def test_other_content_in_an_archive_is_refused_after_the_send(deliver, sandbox) -> None:

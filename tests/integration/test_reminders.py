@@ -214,13 +214,22 @@ def test_a_reminder_takes_what_is_delivered_and_not_how() -> None:
             security_question="?",
             security_answer="!",
             archive="all.zip",
+            checksums="SHA256SUMS",
             resend="tr_1",
             wait=True,
             **DELIVER,
         )
         reminder = remind_recipients(deliver, message="Please", retries=2)
 
-    copied = ("files", "recipients", "archive", "security", "security_question", "outbound_transfer_conn_id")
+    copied = (
+        "files",
+        "recipients",
+        "archive",
+        "checksums",
+        "security",
+        "security_question",
+        "outbound_transfer_conn_id",
+    )
     assert [getattr(reminder, name) for name in copied] == [getattr(deliver, name) for name in copied]
     assert (reminder.subject, reminder.message, reminder.retries) == (None, "Please", 2)
     assert (reminder.resend, reminder.wait, reminder.trigger_rule) == (None, False, "all_done")

@@ -30,6 +30,7 @@ class DeliveryRequest(TypedDict, total=False):
 
     files: Any
     archive: str | None
+    checksums: str | None
     subject: str
     recipients: Any
     message: str | None

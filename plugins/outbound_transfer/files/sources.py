@@ -255,7 +255,7 @@ def resolve_files(
             gone.append(error)
     if not sources and not gone:
         raise InvalidDelivery(NO_FILES)
-    _reject_duplicate_names(sources)
+    reject_duplicate_names(sources)
     return sources
 
 
@@ -403,7 +403,8 @@ def _find_remote(uri: str, store: str, key: str) -> list[ObjectStoragePath]:
         return match_remote(uri, root, key) if has_magic(key) else [root / key]
 
 
-def _reject_duplicate_names(sources: list[Source]) -> None:
+def reject_duplicate_names(sources: list[Source]) -> None:
+    """:raises InvalidDelivery: two files have one name."""
     # The service keeps the first file of a name and responds 200 to the second (service-api.md, R32). Two forms of one
     # accent look the same, and are one name on macOS.
     counts = Counter(normalize("NFC", source.name) for source in sources)

@@ -10,6 +10,7 @@ from outbound_transfer.files.content import wrap_contents
 from outbound_transfer.files.progress import log_archive, log_sources
 from outbound_transfer.operators.new_transfer import replace_none_texts
 from outbound_transfer.operators.transfer_task import TransferTaskOperator
+from outbound_transfer.protocol.content_disposition import check_name
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.tasks.arguments import is_fixed, to_repeatable, to_whole_number
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 #: Arguments that say which files to deliver.
-FILES_FIELDS: Final = ("files", "archive", "max_parallel_uploads")
+FILES_FIELDS: Final = ("files", "archive", "checksums", "max_parallel_uploads")
 
 
 class FilesOperator(TransferTaskOperator):
@@ -33,12 +34,19 @@ class FilesOperator(TransferTaskOperator):
     needs_files = True
 
     def __init__(
-        self, *, files: Any, archive: str | None = None, max_parallel_uploads: int | str = 4, **kwargs: Any
+        self,
+        *,
+        files: Any,
+        archive: str | None = None,
+        checksums: str | None = None,
+        max_parallel_uploads: int | str = 4,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.files = wrap_contents(given := to_repeatable(files), rendered=False)
         self._given_files = id(files)
         self.archive = archive
+        self.checksums = checksums
         self.max_parallel_uploads = max_parallel_uploads
         self._check_known_files(given)
         if self.is_known("max_parallel_uploads"):
@@ -60,6 +68,8 @@ class FilesOperator(TransferTaskOperator):
             from outbound_transfer.files.archive import check_archive_name
 
             check_archive_name(self.archive)
+        if self.checksums and self.is_known("checksums"):
+            check_name(self.checksums)
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Any, context: Any, jinja_env: Any, seen_oids: set[int]
@@ -79,17 +89,21 @@ class FilesOperator(TransferTaskOperator):
         :return: what is asked for, as JSON can represent it; and what finds the files, and packs them.
         """
         from outbound_transfer.files.archive import check_archive_name, pack
+        from outbound_transfer.files.checksums import with_checksums
         from outbound_transfer.files.sources import normalize_files
 
-        specs, archive = self.file_specs(), check_archive_name(self.archive)
+        specs, archive, checksums = self.file_specs(), check_archive_name(self.archive), self.checksums or ""
+        if checksums:
+            check_name(checksums)
 
         def find(gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
             sources = log_sources(self.find_sources(specs, spool, gone), self.log)
-            if not archive or gone:
-                return sources
-            return [log_archive(pack(archive, sources, spool), sources, self.log)]
+            if archive and not gone:
+                sources = [log_archive(pack(archive, sources, spool), sources, self.log)]
+            return with_checksums(checksums, sources, spool) if checksums and not gone else sources
 
-        return [*normalize_files(specs), *([{"archive": archive}] if archive else ())], find
+        made = {"archive": archive, "checksums": checksums}
+        return [*normalize_files(specs), *({what: name} for what, name in made.items() if name)], find
 
     def file_specs(self) -> list[ParsedSpec]:
         """Return what is to be delivered; nothing is read or produced."""

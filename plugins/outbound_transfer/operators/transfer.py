@@ -100,6 +100,7 @@ class AttachFilesOperator(FilesOperator):
         and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file, a
         DataFrame of pandas or polars, or a callable that returns one of them and is called in each try.
     :param archive: name of a ZIP file, to deliver all files as this one.
+    :param checksums: name of a further file, as ``SHA256SUMS``, with the SHA-256 of each for ``sha256sum --check``.
     :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
         it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.
     :return: the service's file records: ``id``, ``name`` and ``size`` in bytes, in the order of ``files``.
@@ -221,6 +222,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     :param files: see :class:`AttachFilesOperator`.
     :param archive: see :class:`AttachFilesOperator`.
+    :param checksums: see :class:`AttachFilesOperator`.
     :param max_parallel_uploads: see :class:`AttachFilesOperator`.
     :param on_empty: what to do about a pattern in ``files`` that matches nothing: ``fail``; or ``skip`` it, and the
         task if no file is left, before it calls the service. A file without a pattern must be there.
