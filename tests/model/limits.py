@@ -85,13 +85,6 @@ OF_THE_SEND: Final = (
         short="memory is lost, and the input is another",
     ),
     Limit(
-        "Memory is lost, and `resend` names a newer transfer to the same people, behind which its own is not seen",
-        "look in the service's web application for older ones before you set `resend`",
-        ("lost memory",),
-        scenarios=(scenarios.MAPPED_ALIKE, scenarios.MAPPED_EQUAL),
-        short="memory is lost, and `resend` names a newer transfer to the same people",
-    ),
-    Limit(
         "Memory is lost while a send is still under way, or its transfer deleted before the task hears of it",
         "clear the task, or delete the transfer, some minutes later",
         (

@@ -145,6 +145,7 @@ class EvidenceCollector:
         first = frozenset(identity_of(order.first)[1]) if order.first else None
         files = None if self.is_shared else {source.name: source.size for source in order.find()}
         wanted = SearchTarget(identity_of(order.new), files, first)
+        known = {memory.draft_id, *memory.superseded_ids(), *self._resend}
         found = find_like(
             self.client,
             self._facts,
@@ -152,8 +153,7 @@ class EvidenceCollector:
             wanted,
             memory.question,
             unlike=self._unlike,
-            known={memory.draft_id, *memory.superseded_ids(), *([order.first.id] if order.first else [])},
-            resend=self._resend,
+            known=known | ({order.first.id} if order.first else set()),
             is_of_other_key=self._is_of_other_key,
         )
         if self._cannot_be_searched(memory) and memory.scope.account not in self._resend:

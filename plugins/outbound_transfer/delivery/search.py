@@ -55,20 +55,18 @@ def find_like(
     *,
     unlike: UnlikeTransfers,
     known: Collection[str] = (),
-    resend: Collection[str] = (),
     is_of_other_key: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
 ) -> Transfer | None:
     """Find a sent transfer that may be this delivery.
 
     :param unlike: of the try's searches before.
-    :param known: ids of transfers that are not: its own draft, and what it has superseded.
-    :param resend: ids of those that the user knows of, and wants one more sent.
+    :param known: ids of transfers that do not count: its own draft, what it has superseded, and what ``resend`` names.
     :param is_of_other_key: whether a transfer was delivered under another delivery key.
     :raises MalformedResponse: the listing does not show what was sent.
     """
 
     def is_other(row: Transfer | UnreadableRow) -> bool:
-        if row.id in known or row.id in resend or is_of_other_key(row.id):
+        if row.id in known or is_of_other_key(row.id):
             return True
         if facts.delivery_key:
             return False

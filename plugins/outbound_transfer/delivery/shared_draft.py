@@ -246,8 +246,7 @@ class SharedDraft:
             wanted,
             likeness,
             unlike=self._unlike,
-            known={draft.id, *self.made.superseded},
-            resend=self.made.resend,
+            known={draft.id, *self.made.superseded, *self.made.resend},
         )
         if found:
             raise AlreadyDelivered(
