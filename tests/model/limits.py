@@ -161,9 +161,16 @@ OF_A_CLEAR: Final = (
     ),
     Limit(
         "Three tasks, mapped: items have the same people, and files of the same names",
-        "trigger a new run, or use a task for each item",
+        "set `resend`, and clear the index's tasks; or deliver in one task",
         ("",),
         ": found",
+        scenarios=(scenarios.THREE_MAPPED_RESEND,),
+    ),
+    Limit(
+        "The same, and a resend is refused by the task that sends: the draft was made in vain",
+        "add to `resend` what the refusal names",
+        ("",),
+        "a draft is made in vain",
         scenarios=(scenarios.THREE_MAPPED_RESEND,),
     ),
     Limit(

@@ -21,6 +21,7 @@ _WRONG: Final[dict[Action, tuple[Action | Reason, ...]]] = {
     Action.RESUME: (Action.DISCARD, Action.CREATE),
     Action.DISCARD: (Action.RESUME, Action.FORGET, Action.RETURN),
     Action.FORGET: (Reason.IN_DOUBT, Action.RETURN),
+    Action.SUPERSEDE: (Action.CREATE, Action.FORGET, Action.RETURN),
     Action.REVERT: (Action.CREATE, Action.FORGET),
     Action.CHECK: (Action.SEND,),
     Action.CONFIRM: (Action.SEND,),
@@ -118,7 +119,7 @@ SMALL: Final = (
 
 #: The changes that are not found, by rule, each with the reason.
 NOT_FOUND: Final[dict[str, str]] = {
-    "PREPARE 8 FORGET": "the rows below search, too, and create the same; what is forgotten is a clear's way back",
+    "PREPARE 5 FORGET": "the rows below search, too, and create the same; what is forgotten is a clear's way back",
 }
 
 
