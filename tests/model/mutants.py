@@ -117,11 +117,6 @@ SMALL: Final = (
     scenario("a draft that a task removes", "clear, resend, removed by a task", THREE, ("X", "v1", "X"), tries=5),
 )
 
-#: The changes that are not found, by rule, each with the reason.
-NOT_FOUND: Final[dict[str, str]] = {
-    "PREPARE 5 FORGET": "the rows below search, too, and create the same; what is forgotten is a clear's way back",
-}
-
 
 @cache
 def _known(scenario: Scenario, max_worlds: int) -> Explored:

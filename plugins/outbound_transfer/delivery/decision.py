@@ -49,15 +49,15 @@ class Input(Enum):
 
 
 class Resend(Enum):
-    """Whether ``resend`` names what is remembered: the user knows of what it names, and wants one more sent.
+    """What ``resend`` names of what is remembered: its user knows of that, and wants one more sent.
 
     An id asks for one more send, however many tries, clears and tasks read it: what is sent then has another id.
     What a search finds is left out if it is named, whoever has sent it.
     """
 
-    NONE = "it does not"
-    NAMED = "it does"
-    WITHDRAWN = "it does not name any more what was superseded"
+    NONE = "nothing"  # of what is remembered
+    NAMED = "what is remembered"
+    WITHDRAWN = "no longer what was superseded"
 
 
 class ById(Enum):
