@@ -36,15 +36,17 @@ def broken_promise(world: World) -> str:
 
 @cache
 def _sent_too_often(transfers: tuple[Transfer, ...], named: tuple[str, ...]) -> str:
-    """Each task sends once, and once more for each transfer that is named. So is each delivery of a key, whatever its
-    file, for each of its own.
+    """Each task sends once, and once more for each transfer that it has sent and that is named. So is each delivery of
+    a key, whatever its file, for each of its own.
     """
     sent = [each for each in transfers if each.status in ("sent", "hidden") and each.maker >= 0]
+    again = [transfers[int(one)] for one in named if one.isdigit() and transfers[int(one)] in sent]
+    elsewhere = sum(not one.isdigit() for one in named)  # accounts: what was sent there is one of these
     for maker, count in Counter(each.maker for each in sent).items():
-        if count > 1 + len(named):
+        if count > 1 + elsewhere + sum(each.maker == maker for each in again):
             return f"task {maker} sends too often"
     for (delivery, _), count in Counter((DELIVERY[each.item], each.key) for each in sent).items():
-        if count > 1 + sum(not one.isdigit() or DELIVERY.get(transfers[int(one)].item) == delivery for one in named):
+        if count > 1 + elsewhere + sum(DELIVERY[each.item] == delivery for each in again):
             return "an item is sent too often"
     return ""
 
@@ -106,10 +108,10 @@ def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, 
             return "", before, after
         before = after
         why, after = _clear(explorer, before, group, resend)
-        refused = _refused_by(after, group)
-        if not why or not refused or refused in resend:
+        named = _named_by(after, group)
+        if _count_sent(after)[maker] > _count_sent(before)[maker] or named in ("", *resend):
             break
-        resend = (*resend, refused)  # what was asked first has hidden what is asked next
+        resend = (*resend, named)  # what was asked first has hidden what is asked next
     is_once = _count_sent(after)[maker] == _count_sent(world)[maker] + 1
     return why or ("" if is_once else "it does not send once more"), before, after
 

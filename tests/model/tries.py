@@ -65,6 +65,7 @@ _STORES: Final = (
     "HEARD",
     "FORGET",
     "SUPERSEDE",
+    "DISREGARD",
     "REVERT",
     "CREATE",
     "RESUME",
@@ -682,6 +683,9 @@ class Executor:
 
     def _supersede(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         return self._store(world, index, process, Action.SUPERSEDE)
+
+    def _disregard(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        return self._store(world, index, process, Action.DISREGARD)
 
     def _revert(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         return self._store(world, index, process, Action.REVERT)

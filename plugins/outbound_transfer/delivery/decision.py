@@ -9,9 +9,9 @@ Two rules follow, and the table is made of them:
   more; 409, and it was sent.
 
 :func:`decide` is called again after each action, with what that action has shown and what is remembered then
-(:meth:`.Memory.after`: DISCARD, FORGET and SUPERSEDE leave EMPTY, REVERT leaves what was superseded; after each of
-them, the service is asked anew), until it says ``SEND`` or gives an answer. Everything here is pure; :mod:`.delivery`
-gathers the evidence and acts.
+(:meth:`.Memory.after`: DISCARD, FORGET, SUPERSEDE and DISREGARD leave EMPTY, REVERT leaves what was superseded; after
+each of them, the service is asked anew), until it says ``SEND`` or gives an answer. Everything here is pure;
+:mod:`.delivery` gathers the evidence and acts.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class Action(Enum):
     DISCARD = "discard the draft"
     FORGET = "forget the draft"
     SUPERSEDE = "set aside what was sent, as resend names it"
+    DISREGARD = "set aside what was not sent, as its user says"
     REVERT = "return to what was sent before a resend that is not wanted any more"
     CHECK = "check what must hold for the send"
     CONFIRM = "ask Airflow whether this try is still wanted"
@@ -199,16 +200,14 @@ def _rule(why: str, then: Action | Reason, **conditions: object) -> Rule:
 
 _SENDABLE: Final = (Phase.DRAFT, Phase.HANDED_ON, Phase.SENDING)
 
-#: What may have been sent.
-_POSSIBLY_SENT: Final = (ById.SENT, ById.GONE, ById.HIDDEN)
-
 #: What the remembered id shows.
 _BY_ID: Final = (
     _rule("the service knows what became of it", Action.RETRIEVE, phase=_SENDABLE, by_id=ById.NOT_RETRIEVED),
     _rule("it was not sent, and cannot be any more", Action.FORGET, by_id=ById.DISCARDED),
     _rule("nobody can reach it any more", Action.FORGET, by_id=(ById.GONE, ById.HIDDEN), phase=Phase.HANDED_ON),
     _rule("nobody can reach it any more", Action.FORGET, by_id=ById.GONE, phase=Phase.DRAFT),
-    _rule("the user wants one more", Action.SUPERSEDE, by_id=_POSSIBLY_SENT, resend=Resend.NAMED),
+    _rule("the user wants one more", Action.SUPERSEDE, by_id=ById.SENT, resend=Resend.NAMED),
+    _rule("the user says that it was not sent", Action.DISREGARD, by_id=(ById.GONE, ById.HIDDEN), resend=Resend.NAMED),
     _rule("something else was delivered", Reason.OTHER_INPUT, by_id=ById.SENT, input=Input.OTHER),
     _rule("it is delivered", Action.RETURN, by_id=ById.SENT),
     _rule("it may be sent there, or have been", Reason.MADE_ELSEWHERE, by_id=ById.HIDDEN),

@@ -195,11 +195,11 @@ class Delivery:
                     self.evidence.note(self.memory, **seen._asdict())
             case Action.DISCARD:
                 self._discard()
-            case Action.SUPERSEDE:
-                self.log.warning("Resending: one more is sent in place of transfer %s", self.memory.draft_id)
+            case Action.FORGET | Action.SUPERSEDE | Action.DISREGARD:
+                self.log.warning("Transfer %s of an earlier try: %s", self.memory.draft_id, decision.action.value)
                 self.draft.remember(decision.action)
-            case Action.FORGET | Action.REVERT:
-                self.log.warning("Transfer '%s' of an earlier try: %s", self.memory.draft_id, decision.action.value)
+            case Action.REVERT:
+                self.log.warning("Not resending: resend does not name any more what was sent before")
                 self.draft.remember(decision.action)
             case _:
                 assert decision.reason is not None, decision

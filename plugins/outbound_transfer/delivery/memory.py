@@ -142,11 +142,14 @@ class Memory(msgspec.Struct, frozen=True):
             case Action.RESUME:
                 changes = {"phase": Phase.DRAFT}
             case Action.SEND:
-                changes = {"writer": writer, "phase": Phase.SENDING}
+                max_tries = UNKNOWN if self.has_gap else writer.max_tries
+                changes = {"writer": msgspec.structs.replace(writer, max_tries=max_tries), "phase": Phase.SENDING}
             case Action.DISCARD | Action.FORGET:
                 changes = _NOTHING
             case Action.SUPERSEDE:
                 changes = {**_NOTHING, "superseded": self}
+            case Action.DISREGARD:
+                changes = {**_NOTHING, "superseded": self.superseded or self}
             case Action.REVERT:
                 earlier = self.superseded
                 assert earlier is not None, "it was superseded"
@@ -163,7 +166,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def has_gap(self) -> bool:
-        """Whether a try has begun of which nothing is remembered, since the last send that is."""
+        """Whether a try has begun of which nothing is remembered."""
         return self.writer.max_tries == UNKNOWN
 
     def superseded_ids(self) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     #: Normalized addresses: to whom this try delivers, and who it has seen to have picked up.
     _addresses: Set[str] = frozenset()
+    _selection: _Selection | None = None
     _picked_up: Set[str] = frozenset()
 
     def __init__(
@@ -191,11 +192,11 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             memory = memory.superseded  # which is returned
             sent_id = memory.draft_id
         is_named = memory.what_names(delivery.resend) is Resend.NAMED
-        before = [*memory.superseded_ids(), *([memory.draft_id] if is_named else [])]
-        key = "_".join([_STATE_KEY, *before[-1:]])  # each resend is to those who are left then
+        key = _state_key("" if is_named else memory.draft_id)
         selection = msgspec.convert(delivery.store.values.get(key), _Selection | None)
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
+        self._selection = selection
         self._picked_up |= _normalized(first.picked_up)
         if sent_id or (memory.has_gap and not delivery.resend):
             selected = [addresses[position] for position in selection.positions] if selection else []
@@ -216,9 +217,18 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         if not outstanding:
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
         positions = [position for position, address in enumerate(addresses) if address in outstanding]
-        selection = _Selection(digest([first.id, identity_of(first)]), positions)
-        delivery.store.values.set(key, msgspec.to_builtins(selection), retention=NEVER_EXPIRE)
+        self._selection = _Selection(digest([first.id, identity_of(first)]), positions)
+        self._store_selection(delivery, "")
         return sorted(outstanding)
+
+    def _publish(self, context: Context, delivery: Delivery) -> None:
+        if self._selection:
+            self._store_selection(delivery, delivery.memory.draft_id)
+        super()._publish(context, delivery)
+
+    def _store_selection(self, delivery: Delivery, draft_id: str) -> None:
+        value = msgspec.to_builtins(self._selection)
+        delivery.store.values.set(_state_key(draft_id), value, retention=NEVER_EXPIRE)
 
 
 class _Reminder(RedeliverFilesOperator):
@@ -326,6 +336,11 @@ def _names_of_content(kind: type) -> set[str]:
     signatures = [inspect.signature(each.__init__) for each in classes if "__init__" in vars(each)]  # type: ignore[misc]
     parameters = [parameter for signature in signatures for parameter in signature.parameters.values()]
     return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _OWN_ARGUMENTS
+
+
+def _state_key(draft_id: str) -> str:
+    """Return where it is stored to whom a draft is; before there is one, the newest to be made."""
+    return f"{_STATE_KEY}_{draft_id}" if draft_id else _STATE_KEY
 
 
 def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:

@@ -349,8 +349,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             on_sent=lambda: metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id),
         )
 
-    @staticmethod
-    def _publish(context: Context, delivery: Delivery) -> None:
+    def _publish(self, context: Context, delivery: Delivery) -> None:
         from outbound_transfer.delivery.shared_draft import Made
 
         made = Made.of(delivery.memory)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.recipients import parse_text
+from outbound_transfer.protocol.recipients import is_structured_text, parse_text
 
 
 def is_fixed(value: Any) -> bool:
@@ -55,12 +56,13 @@ def require_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
 def to_resend(value: Any) -> tuple[str, ...]:
     """Return the ids of what is to be sent once more.
 
-    :param value: an id, several in a list or separated by commas, or None; a template may render to any of these.
+    :param value: an id, several in a list or separated by commas or spaces, or None; a template may render to these.
     :raises AirflowFailException: it cannot be one, such as True.
     """
     given = parse_text(value)
-    ids = given.split(",") if isinstance(given, str) else [] if given is None else given
-    if isinstance(ids, list | tuple) and all(isinstance(each, str) for each in ids):
+    ids = re.split(r"[\s,;]+", given) if isinstance(given, str) else [] if given is None else given
+    is_broken = isinstance(given, str) and is_structured_text(given)
+    if isinstance(ids, list | tuple) and all(isinstance(each, str) for each in ids) and not is_broken:
         stripped = [each.strip() for each in ids]
         if not any(each.lower() in ("true", "false") for each in stripped):
             return tuple(each for each in stripped if each not in ("", "None"))

@@ -40,7 +40,9 @@ from support.tasks import ProcessCrashed, SimulatedClock
 #: Where a real process stops before what the model's does next.
 GATES: Final = {
     **dict.fromkeys(("begin", "ATTACH"), Gate.BEGIN),
-    **dict.fromkeys(("BEGUN", "DISCARDED", "HEARD", "FORGET", "SUPERSEDE", "REVERT", "RESUME"), Gate.WRITE),
+    **dict.fromkeys(
+        ("BEGUN", "DISCARDED", "HEARD", "FORGET", "SUPERSEDE", "DISREGARD", "REVERT", "RESUME"), Gate.WRITE
+    ),
     **dict.fromkeys(("WITHDRAW", "ANNOUNCE", "PLAN", "ATTACHED"), Gate.WRITE),
     **dict.fromkeys(("CLAIM_OLD", "CLAIM_KEY"), Gate.CLAIM),
     **dict.fromkeys(("RETRIEVE", "ATTACH_READ", "READ"), Gate.READ),
