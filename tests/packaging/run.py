@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -140,9 +140,13 @@ def try_out_lowest(wheel: Path, sdist: Path, python: Path, folder: Path, workers
     # uv counts what a wheel requires as indirect, of which it takes the newest: it reads pyproject.toml instead.
     pip = (UV, "pip", "install", "--python", environment / "bin/python")
     lowest = (*pip, "--resolution", "lowest-direct", "--requirement", sources / "pyproject.toml")
-    with step("Lowest direct versions: every module, a delivery to the installed sandbox"):
+    required = tomllib.loads((sources / "pyproject.toml").read_text())["project"]["dependencies"]
+    (airflow,) = (each.replace(">=", "==") for each in required if each.startswith("apache-airflow>="))
+    with step(f"Lowest direct versions, {airflow}: every module, a delivery to the installed sandbox"):
         run(UV, "venv", "--python", python, environment)
-        run(*lowest, "--constraint", pins_of_airflow(sources, folder))
+        run(*lowest, "--constraint", pins_of_airflow(required, folder))
+        if airflow not in run(UV, "pip", "freeze", "--python", environment / "bin/python").splitlines():
+            raise Failed(f"{airflow} is not installed")
         run(*pip, "--no-deps", wheel)
         run(environment / "bin/python", "-I", REPOSITORY / "tests/packaging/check_bare.py", home, cwd=folder)
     with step("Lowest direct versions: unit tests of the source archive"):
@@ -150,11 +154,10 @@ def try_out_lowest(wheel: Path, sdist: Path, python: Path, folder: Path, workers
         run_tests(environment, sources, workers, "tests/unit")
 
 
-def pins_of_airflow(sources: Path, folder: Path) -> Path:
+def pins_of_airflow(required: Sequence[str], folder: Path) -> Path:
     """Return a file that pins what Airflow alone requires: 3.0 does not run with the newest of it."""
-    required = tomllib.loads((sources / "pyproject.toml").read_text())["project"]["dependencies"]
     named = {canonicalize_name(Requirement(each).name) for each in required}
-    pins = (sources / "constraints/airflow-3.0.6.txt").read_text().splitlines(keepends=True)
+    pins = (REPOSITORY / "constraints/airflow-3.0.6.txt").read_text().splitlines(keepends=True)
     kept = folder / "airflow.txt"
     kept.write_text("".join(pin for pin in pins if canonicalize_name(pin.partition("==")[0]) not in named))
     return kept
