@@ -56,7 +56,7 @@ nightly: setup ## Run everything for hours, with the day's SEED; failures are na
 	done; \
 	test -z "$$failed" || { echo "Failed with SEED=$$seed:$$failed" >&2; exit 1; }
 
-test-package: setup .azurite .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone (about 15 minutes; ARGS=--extra=duckdb)
+test-package: setup .azurite .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone, the unit tests also with the lowest versions (about 20 minutes; ARGS=--extra=duckdb)
 	$(RUN) tests/packaging/run.py $(ARGS)
 
 test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.4" (about 30 minutes; ARGS=--short: 5)

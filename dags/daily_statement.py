@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
-import pendulum
 from airflow.sdk import DAG
 
 try:
@@ -24,7 +23,7 @@ if PartitionedAssetTimetable:
     with DAG(
         "ingest_events_by_day",
         schedule=timedelta(minutes=10),
-        start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=True,  # one ingestion of a feed is enough
@@ -43,7 +42,7 @@ loaded. Events that come later, or have no time, are in the table and in no day 
     with DAG(
         "daily_statement",
         schedule=PartitionedAssetTimetable(assets=days_asset(EVENTS)),
-        start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         tags=["outbound transfer", "example"],
         doc_md="""

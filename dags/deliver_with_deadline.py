@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
-import pendulum
 from airflow.sdk import DAG, AsyncCallback, CronTriggerTimetable, DeadlineAlert, DeadlineReference, Param
 
 from outbound_transfer.notifications.smtp import TransferSmtpNotifier
@@ -17,7 +16,7 @@ NOON = 12
 with DAG(
     "deliver_with_deadline",
     schedule=CronTriggerTimetable(f"0 {MORNING} * * *", timezone="UTC"),
-    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     params={
         "files": Param("/data/reports/*.pdf", type="string", description="A path, a URI or a glob of either."),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
-import pendulum
 from airflow.sdk import DAG
 from airflow.timetables.trigger import DeltaTriggerTimetable
 
@@ -15,7 +14,7 @@ with DAG(
     # The interval that the service recommends. A run with a backlog may take longer; the next one starts after it, and
     # skipped runs are not repeated, because one run reads everything.
     schedule=DeltaTriggerTimetable(timedelta(seconds=90)),
-    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     params={

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
-import pendulum
 from airflow.providers.common.sql.hooks.sql import DbApiHook
 from airflow.sdk import DAG, task
 
@@ -16,7 +16,7 @@ EVENTS = table_asset("events", sql_conn_id=SQL_CONN_ID)
 with DAG(
     "process_new_events",
     schedule=[EVENTS],
-    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     # One at a time and in order: events that are loaded during a run belong to the next one.
     max_active_runs=1,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pendulum
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
@@ -59,7 +59,7 @@ def run_id_for(transfer_id: str) -> str:
 with DAG(
     "redeliver_expired",
     schedule=[EXPIRED],
-    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     tags=["outbound transfer", "example"],
     doc_md="""

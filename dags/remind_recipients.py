@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pendulum
 from airflow.sdk import DAG, Param, task
 
 from outbound_transfer.operators.redelivery import remind_recipients
@@ -22,7 +21,7 @@ TIMEOUT = timedelta(seconds=float(os.environ.get("OUTBOUND_TRANSFER_TIMEOUT", "1
 with DAG(
     "remind_recipients",
     schedule="0 6 * * MON",
-    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     params={
         "files": Param("/data/reports/*.pdf", type="string", description="A path, a URI or a glob of either."),

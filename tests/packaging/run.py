@@ -4,10 +4,11 @@ The wheel is built from the source archive and must be the one that the tree giv
 that are named) it is installed in a clean environment under the constraints: first by itself, for every module's
 import, Airflow's commands and a delivery to the installed sandbox; then with the tools of the tests, for the unit,
 repository, warehouse and contract tests of the unpacked source archive, without those of ``make test-long``. The SBOM
-names what it was installed with, by itself: ``--sbom FILE`` keeps it. Then by
-itself with the lowest versions that it allows, without constraints. Then, with the last of these versions, each extra
-is installed alone and does what it is for: ``--extra duckdb`` checks that one and nothing else. A version that is
-missing is a failure.
+names what it was installed with, by itself: ``--sbom FILE`` keeps it. With the first of these versions it is then
+installed without constraints, each package that pyproject.toml names in its lowest version: by itself, for every
+module's import and a delivery, then with the tools of the tests, for the unit tests. Then, with the last of these
+versions, each extra is installed alone and does what it is for: ``--extra duckdb`` checks that one and nothing else. A
+version that is missing is a failure.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from extras import extras_of, surroundings
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from support.package_contents import REPOSITORY, faults_of_sbom, faults_of_sdist, faults_of_wheel, with_version
 from support.pythons import NoPython, python_of
@@ -61,7 +65,8 @@ def main() -> int:
                 if options.sbom:
                     shutil.copyfile(Path(folder) / version / SBOM, options.sbom)
             if not options.extra:
-                try_out_lowest(wheel, next(iter(interpreters.values())), Path(folder) / "lowest")
+                python, *_ = interpreters.values()
+                try_out_lowest(wheel, sdist, python, Path(folder) / "lowest", options.workers)
             for extra in options.extra or extras_of(wheel):
                 try_out_extra(wheel, extra, python_of_extras, Path(folder) / "extras")
     except (Failed, NoPython) as failure:
@@ -108,17 +113,12 @@ def try_out(wheel: Path, sdist: Path, python: Path, folder: Path, workers: str) 
                 raise Failed(f"airflow {' '.join(command)} does not say {expected}:\n{said}")
     with step(f"Python {name}: tests of the source archive"):
         install(environment, wheel, "dev,mysql")  # dev lacks the driver of the tests on MariaDB
-        shutil.unpack_archive(sdist, folder)
-        (sources,) = folder.glob("airflow_provider_*")
-        tests = (
-            *("tests/packaging/check_installed.py", "tests/unit", "tests/repository", "tests/sandbox/contract"),
+        run_tests(
+            environment, unpacked(sdist, folder), workers,
+            *("tests/unit", "tests/repository", "tests/sandbox/contract"),
             *("tests/integration/warehouse", "tests/integration/test_shared_poll.py"),
             *("tests/integration/test_call_observer.py", "tests/integration/test_triggerer_ledger.py"),
-        )
-        # Not "python -m pytest", which would put the folder on the path.
-        pytest = (environment / "bin/pytest", "-q", "-n", workers, "--dist", "worksteal", "-m", "not nightly")
-        said = run(*pytest, *tests, cwd=sources)
-        print(f"    {said.strip().splitlines()[-1]}", flush=True)
+        )  # fmt: skip
 
 
 def describe(wheel: Path, environment: Path, folder: Path) -> None:
@@ -133,14 +133,34 @@ def describe(wheel: Path, environment: Path, folder: Path) -> None:
         raise Failed("\n".join(faults))
 
 
-def try_out_lowest(wheel: Path, python: Path, folder: Path) -> None:
+def try_out_lowest(wheel: Path, sdist: Path, python: Path, folder: Path, workers: str) -> None:
     """Try what pyproject.toml says is enough: the lowest version of each package that it names."""
-    home, environment = folder / "airflow", folder / "environment"
-    home.mkdir(parents=True)
-    with step("Lowest direct versions: every module, a delivery to the installed sandbox"):
+    home, environment, sources = folder / "airflow", folder / "environment", unpacked(sdist, folder)
+    home.mkdir()
+    # uv counts what a wheel requires as indirect, of which it takes the newest: it reads pyproject.toml instead.
+    pip = (UV, "pip", "install", "--python", environment / "bin/python")
+    lowest = (*pip, "--resolution", "lowest-direct", "--requirement", sources / "pyproject.toml")
+    required = tomllib.loads((sources / "pyproject.toml").read_text())["project"]["dependencies"]
+    (airflow,) = (each.replace(">=", "==") for each in required if each.startswith("apache-airflow>="))
+    with step(f"Lowest direct versions, {airflow}: every module, a delivery to the installed sandbox"):
         run(UV, "venv", "--python", python, environment)
-        run(UV, "pip", "install", "--python", environment / "bin/python", "--resolution", "lowest-direct", wheel)
+        run(*lowest, "--constraint", pins_of_airflow(required, folder))
+        if airflow not in run(UV, "pip", "freeze", "--python", environment / "bin/python").splitlines():
+            raise Failed(f"{airflow} is not installed")
+        run(*pip, "--no-deps", wheel)
         run(environment / "bin/python", "-I", REPOSITORY / "tests/packaging/check_bare.py", home, cwd=folder)
+    with step("Lowest direct versions: unit tests of the source archive"):
+        run(*lowest, "--extra", "dev")
+        run_tests(environment, sources, workers, "tests/unit")
+
+
+def pins_of_airflow(required: Sequence[str], folder: Path) -> Path:
+    """Return a file that pins what Airflow alone requires: 3.0 does not run with the newest of it."""
+    named = {canonicalize_name(Requirement(each).name) for each in required}
+    pins = (REPOSITORY / "constraints/airflow-3.0.6.txt").read_text().splitlines(keepends=True)
+    kept = folder / "airflow.txt"
+    kept.write_text("".join(pin for pin in pins if canonicalize_name(pin.partition("==")[0]) not in named))
+    return kept
 
 
 def try_out_extra(wheel: Path, extra: str, python: Path, folder: Path) -> None:
@@ -153,6 +173,20 @@ def try_out_extra(wheel: Path, extra: str, python: Path, folder: Path) -> None:
         check = REPOSITORY / "tests/packaging/check_extra.py"
         run(environment / "bin/python", "-I", check, extra, home, cwd=folder, env=variables)
     shutil.rmtree(environment)
+
+
+def unpacked(sdist: Path, folder: Path) -> Path:
+    shutil.unpack_archive(sdist, folder)
+    (sources,) = folder.glob("airflow_provider_*")
+    return sources
+
+
+def run_tests(environment: Path, sources: Path, workers: str, *tests: str) -> None:
+    """Test the installed wheel with tests of the source archive, without those of ``make test-long``."""
+    # Not "python -m pytest", which would put the folder on the path.
+    pytest = (environment / "bin/pytest", "-q", "-n", workers, "--dist", "worksteal", "-m", "not nightly")
+    said = run(*pytest, "tests/packaging/check_installed.py", *tests, cwd=sources)
+    print(f"    {said.strip().splitlines()[-1]}", flush=True)
 
 
 def install(environment: Path, wheel: Path, extra: str = "") -> None:

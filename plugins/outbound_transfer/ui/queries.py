@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from cachetools import TTLCache, cached
 from sqlalchemy import Table
 
 from outbound_transfer.protocol.models import COMPLETE, DRAFT
@@ -169,12 +168,22 @@ def create_cache(seconds: float, max_entries: int = 64, clock: Callable[[], floa
 
     It computes outside the lock, so a slow query blocks no other key. An error is not kept.
 
-    :param max_entries: maximum number of kept results. The least recently used is dropped first.
+    :param max_entries: maximum number of kept results. The oldest is dropped first.
     """
+    kept: dict[Hashable, tuple[float, Any]] = {}
+    lock = Lock()
 
-    @cached(TTLCache(max_entries, seconds, timer=clock), key=lambda key, _: key, lock=Lock())
-    def get_or_compute(key: Hashable, compute: Callable[[], Any]) -> Any:  # noqa: ARG001
-        return compute()
+    def get_or_compute(key: Hashable, compute: Callable[[], Any]) -> Any:
+        expires, result = kept.get(key, (0.0, None))
+        if clock() < expires:
+            return result
+        result = compute()
+        with lock:
+            kept.pop(key, None)  # the order is that of age
+            kept[key] = clock() + seconds, result
+            if len(kept) > max_entries:
+                del kept[next(iter(kept))]
+        return result
 
     return get_or_compute
 

@@ -30,6 +30,11 @@ from outbound_transfer.protocol.errors import (
     SourceUnreadable,
 )
 
+try:
+    from airflow.sdk.io import fs as file_systems
+except ImportError:  # before 3.1
+    from airflow import io as file_systems
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -286,7 +291,7 @@ EXTRAS = {"s3": "s3", "gs": "gcs", "abfs": "azure", "sftp": "sftp"}
 def test_a_store_whose_provider_is_not_installed_says_what_to_install(
     scheme: str, advice: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow.sdk.io.fs._register_filesystems", dict)
+    monkeypatch.setattr(file_systems, "_register_filesystems", dict)
     with pytest.raises(SourceUnreadable, match=rf"no provider that is installed reads {scheme}://: {advice}"):
         resolve_files(f"{scheme}://nobody@no-bucket-of-this-test/{key}")
 
