@@ -147,10 +147,12 @@ def test_no_row_is_no_skip_while_a_lost_memory_may_be_of_a_send(deliver, crm, sa
     task.store.values.clear()
     with pytest.raises(AirflowFailException, match=f"{sent} may be this very delivery"):
         again(task)
+    with without_credit(sandbox):
+        again(task, resend=sent)
     crm()
-    for _ in range(2):
+    for resend in (sent, None):
         with pytest.raises(AirflowFailException, match="cannot be skipped any more"):
-            again(task)
+            again(task, resend=resend)
 
 
 def test_no_row_is_no_skip_once_something_was_sent(deliver, crm, sandbox) -> None:

@@ -20,7 +20,7 @@ from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator, remind_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.errors import InvalidDelivery, ServerFault
 from outbound_transfer.protocol.messages import Operation, Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox
@@ -246,6 +246,22 @@ def test_a_task_that_remembers_only_to_whom_it_delivers_ends_after_a_pickup(rede
         assert received(sandbox, again(task)["id"]) == [BOB, EVE]
     made = [call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")]
     assert len(made) - drafts == (change == "one picks up")
+
+
+def test_a_second_delivery_is_known_whatever_became_of_the_draft_before_it(redeliver, sandbox, first) -> None:
+    task = redeliver()
+    sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 40)
+    with pytest.raises(ServerFault):
+        task.run()
+    draft = task.xcoms["transfer_id"]
+    sandbox.clear_faults()
+    for key in [each for each in task.store.values if "redelivery" in each]:
+        del task.store.values[key]
+    with pytest.raises(AirflowFailException, match=f"add '{draft}' to resend"):
+        again(task)
+    second = again(task, resend=draft)["id"]
+    assert [again(task, resend=resend)["id"] for resend in (draft, None)] == [second, second]
+    assert sandbox.sent() == [first["id"], second]
 
 
 def test_a_clear_with_resend_delivers_to_those_who_are_left(redeliver, sandbox, first) -> None:

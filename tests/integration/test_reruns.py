@@ -19,6 +19,7 @@ from outbound_transfer.operators.transfer import (
     DeliverFilesOperator,
     SendTransferOperator,
 )
+from outbound_transfer.protocol.errors import ServerFault
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
 from support.tasks import FakeTaskInstance, SimulatedClock, again, changed, without_credit
@@ -505,6 +506,25 @@ def deliver(connection, sandbox, file) -> Callable[..., FakeTaskInstance]:
         return FakeTaskInstance(lambda: DeliverFilesOperator(task_id="task", **{**arguments, **options}), time)
 
     return make
+
+
+def test_what_was_sent_is_returned_once_a_withdrawn_resend_is_said_to_be_unsent(deliver, sandbox) -> None:
+    task = deliver()
+    first = task.run()["id"]
+    sandbox.plan_faults(*[{**DOWN, "method": "POST", "path": "*/send"}] * 40)
+    with pytest.raises(ServerFault):
+        again(task, resend=first)
+    draft = task.xcoms["transfer_id"]
+    sandbox.clear_faults()
+    sandbox.advance_clock(31 * 86_400)  # drafts live 30 days
+    with pytest.raises(AirflowFailException, match=f"Transfer {draft} .* may have been.*add '{draft}' to resend"):
+        again(task, resend=None)
+
+    for _ in range(2):
+        assert again(task, resend=draft)["id"] == first
+    assert again(task, resend=None)["id"] == first
+    assert billed(sandbox) == [first]
+    assert again(task, resend=[first, draft])["id"] == billed(sandbox)[1]
 
 
 @pytest.mark.parametrize("path", ["/v1/transfers", "*/send"], ids=["create", "send"])

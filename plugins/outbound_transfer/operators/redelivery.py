@@ -196,13 +196,13 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         selection = msgspec.convert(delivery.store.values.get(key), _Selection | None)
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
-        self._selection = selection
         self._picked_up |= _normalized(first.picked_up)
         if sent_id or (memory.has_gap and not delivery.resend):
             selected = [addresses[position] for position in selection.positions] if selection else []
             # Otherwise the search for what an earlier try may have sent is for any of the first transfer's recipients.
             is_current = first.status != CANCELED and self._picked_up.isdisjoint(selected)
             if selected and (sent_id or is_current):
+                self._selection = None if sent_id else selection  # of a draft that is still to be made
                 return selected
             if sent_id:
                 raise AlreadyDelivered(

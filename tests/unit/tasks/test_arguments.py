@@ -39,12 +39,16 @@ def test_an_id_to_send_once_more_may_be_left_out(value: Any) -> None:
     assert to_resend(value) == ()
 
 
-@pytest.mark.parametrize("value", ["a, b", " a,b,\n", ["a", "b "], ("a", "b"), '["a", "b"]', "['a', 'b']"])
+@pytest.mark.parametrize(
+    "value", ["a, b", " a,b,\n", "a b", "a;\nb", ["a", "b "], ("a", "b"), '["a", "b"]', "['a', 'b']"]
+)
 def test_several_ids_to_send_once_more_may_come_from_a_template(value: Any) -> None:
     assert to_resend(value) == ("a", "b")
 
 
-@pytest.mark.parametrize("value", [True, False, "true", " FALSE ", 0, 1, [1], ["a", "true"], {"id": "tr_1"}, "{}"])
+@pytest.mark.parametrize(
+    "value", [True, False, "true", " FALSE ", 0, 1, [1], ["a", "true"], {"id": "tr_1"}, "{}", "[tr_1]"]
+)
 def test_what_is_no_id_to_send_once_more_is_refused(value: Any) -> None:
     with pytest.raises(AirflowFailException, match="resend must be the id of the transfer to send once more, .* not "):
         to_resend(value)
