@@ -58,10 +58,13 @@ class ObjectEventDestination(EventDestination):
 
     def get_or_create_cursor(self) -> int:
         self._newest = self.read_newest()
-        if self._newest.cursor_to:
-            self._write_note(_LOADED)
-        else:
+        if not self._newest.cursor_to:
             self.store.check_create()
+        elif not self._is_loaded():
+            self._write_note(_LOADED)
+            if self.read_page(self._newest.cursor_from) != self._newest:  # a reset has deleted all pages since
+                self.store.delete(f"{self._notes}/{_LOADED}")
+                raise self._moved()
         return self._newest.cursor_to
 
     # -- pages

@@ -381,6 +381,7 @@ def test_a_put_in_doubt_that_was_not_applied_is_an_error_and_the_next_run_loads_
 
 def test_a_run_reads_few_objects_however_many_there_are(folder: ObjectStore) -> None:
     load(folder, 200, size=2)
+    destination(folder).get_or_create_cursor()
     calls: list[str] = []
 
     class Counting(type(folder)):  # type: ignore[misc]
@@ -389,7 +390,7 @@ def test_a_run_reads_few_objects_however_many_there_are(folder: ObjectStore) -> 
             return super().read(name)
 
     assert destination(Counting(folder.fs, folder.root)).get_or_create_cursor() == 200
-    assert calls == [page_path(198), page_path(196)]
+    assert calls == [page_path(198), page_path(196), "_feed/account=acme/loaded"]
 
 
 # -------------------------------------------------------------------------------------------------------------- resets
@@ -487,6 +488,20 @@ def test_a_reader_that_a_reset_overtakes_takes_its_page_back(store: ObjectStore)
     with pytest.raises(CursorMoved):
         late.load_page(cut(30, 10, 40))
     assert stored_ids(store) == ids(0, 10)
+
+
+def test_a_reset_beside_a_run_that_begins_leaves_a_feed_that_starts_anew(folder: ObjectStore) -> None:
+    load(folder, 10)
+
+    class Overtaken(type(folder)):  # type: ignore[misc]
+        def create(self, name: str, content: bytes) -> None:
+            maintenance(folder).reset(0)
+            super().create(name, content)
+
+    with pytest.raises(CursorMoved):
+        destination(Overtaken(folder.fs, folder.root)).get_or_create_cursor()
+    load(folder, 10)
+    assert stored_ids(folder) == ids(0, 10)
 
 
 def test_a_page_does_not_follow_one_that_a_reset_has_replaced(folder: ObjectStore) -> None:
