@@ -1,4 +1,4 @@
-"""Draining the event feed into object storage: the operator in a task and in a DAG, and the commands."""
+"""Draining the event feed into object storage: the operator in a task, and the commands."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 from airflow.sdk.io import store
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, folder_asset
-from outbound_transfer.client import deferral
 from outbound_transfer.lake.object_store import ObjectStore, open_store
-from outbound_transfer.transfers import feed_ingest
 from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
 from support.object_folders import page_names, stored_rows
 from support.object_storage import Bucket, connection_json, running_s3
@@ -195,38 +192,6 @@ def test_a_folder_without_a_feed_is_reported_and_stays_empty(connection, command
     with pytest.raises(SystemExit, match="no feed has been read here"):
         command("status", "--account", "nope")
     assert folder.list_names() == []
-
-
-# ------------------------------------------------------------------------------------------------------ a real Airflow
-
-
-DRAIN = """
-from airflow.sdk import dag
-from outbound_transfer.client import deferral
-from outbound_transfer.transfers import feed_ingest
-from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
-
-feed_ingest.FEED_INTERVAL = deferral.MAX_BLOCKING_WAIT = 1.0
-
-@dag(schedule=None)
-def drain():
-    EventFeedToObjectStorageOperator(task_id="load", path={path!r}, account="acme", deferrable=True)
-
-drain()
-"""
-
-
-@pytest.mark.parametrize("path", ["file"], indirect=True)
-def test_a_dag_drains_the_feed(run_dag, connection, sandbox, path, folder, monkeypatch) -> None:
-    for module, name in ((feed_ingest, "FEED_INTERVAL"), (deferral, "MAX_BLOCKING_WAIT")):
-        monkeypatch.setattr(module, name, getattr(module, name))
-    sandbox.patch_account(feed_interval_seconds=1)
-    sandbox.add_events(1_500)
-    run = run_dag(DRAIN.format(path=path))
-    assert run.states() == {"load": "success"}
-    files = f"{folder.root}/account=*/*.parquet"
-    counts = duckdb.execute("SELECT count(*), count(DISTINCT event_id) FROM read_parquet(?)", [files]).fetchall()
-    assert counts == [(1_500, 1_500)]
 
 
 def test_every_argument_but_the_switch_is_a_template_field() -> None:

@@ -57,7 +57,7 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
         path = f"file://{tmp_path}/events"
         return Destination(
             lambda **arguments: EventFeedToObjectStorageOperator(path=path, **arguments),
-            lambda: open_store(path).delete("_feed/account=acme/feed.json"),
+            lambda: open_store(path).delete("_feed/account=acme/address"),
             ("--path", path),
         )
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(file)}))

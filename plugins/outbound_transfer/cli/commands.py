@@ -175,10 +175,9 @@ def _open_sql_feed(arguments: Namespace) -> FeedMaintenance:
 
 def _open_object_feed(arguments: Namespace) -> FeedMaintenance:
     # Not at the top: pyarrow is optional.
-    from outbound_transfer.lake.object_folder import list_accounts
     from outbound_transfer.lake.object_maintenance import ObjectFeedMaintenance
     from outbound_transfer.lake.object_store import open_store
-    from outbound_transfer.lake.objects import ObjectEventDestination
+    from outbound_transfer.lake.objects import ObjectEventDestination, list_accounts
 
     store = open_store(arguments.path)
     account = _account(arguments, lambda: list_accounts(store))

@@ -18,12 +18,9 @@ HEADER_VERSION: Final = 1
 #: Key of the header in Parquet's key-value metadata.
 HEADER_KEY: Final = "outbound_transfer"
 
-#: What decoding raises for what is not JSON of a type: also for text that is not UTF-8, and for deep nesting.
-NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
 
 class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page's object says of itself, and of all pages up to it.
+    """What a page's object says of itself, and of all pages up to it; the defaults are those before the first page.
 
     :ivar events: number of events up to this page, like ``rejected``.
     :ivar greatest_excess: how far the cursor of a page up to this one was beyond its lines at most.
@@ -32,10 +29,10 @@ class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = HEADER_VERSION
     account: str
-    cursor_from: Annotated[int, msgspec.Meta(ge=0)]
-    cursor_to: Annotated[int, msgspec.Meta(le=MAX_CURSOR)]
-    has_more: bool
-    polled_at: str
+    cursor_from: Annotated[int, msgspec.Meta(ge=0)] = 0
+    cursor_to: Annotated[int, msgspec.Meta(le=MAX_CURSOR)] = 0
+    has_more: bool | None = None
+    polled_at: str | None = None
     events: int = 0
     rejected: int = 0
     greatest_excess: int = 0
@@ -65,7 +62,7 @@ def read_header(content: bytes, path: str, account: str, cursor_from: int) -> Pa
         if isinstance(version, int) and version > HEADER_VERSION:
             raise SchemaTooNew(f"{path} was written by a newer version of this package")
         header = msgspec.json.decode(text, type=PageHeader)
-    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException, *NOT_JSON) as error:
+    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException, RecursionError) as error:
         raise _invalid(path, cursor_from, f"it is not Parquet of this package, or is damaged: {error}") from error
     if (header.account, header.cursor_from) != (account, cursor_from) or header.cursor_to <= cursor_from:
         raise _invalid(path, cursor_from, "its header is of another page or account: it was renamed or copied")

@@ -1,22 +1,45 @@
-"""Pages of the event feed as objects in a folder: a page is one object, which is put whole or not at all."""
+"""The event feed as objects in a folder: a page is one object, created if it is not there, and never changed.
+
+A page's name is the cursor that it was read with. The greatest name is the newest page, whose header has the feed's
+cursor. A reset deletes the pages from a cursor on, the newest first; a reader that it overtakes finds that the page
+before its own is gone, and takes its own back.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
+from typing import Final
+from urllib.parse import quote, unquote
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outbound_transfer.lake.object_folder import ADDRESS, FeedFolder, FeedPosition, PageName
-from outbound_transfer.lake.object_page import PageHeader, encode_page
+from outbound_transfer.lake.object_errors import MissingPages
+from outbound_transfer.lake.object_page import PageHeader, encode_page, read_header
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Page
-from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_address
+from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_account, check_address
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidName
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
+
+#: Maximum number of bytes of an account's name in a path: file systems limit a name to 255.
+_MAX_ACCOUNT_BYTES: Final = 240
+
+#: Number of times that the folder is listed before pages are said to be missing: others may have put or deleted some.
+_MAX_LISTINGS: Final = 3
+
+#: Name of the object that is there once a run has found pages, so that the feed does not start anew without them.
+_LOADED: Final = "loaded"
+
+#: Name of the object with the site address that the account's name is bound to.
+_ADDRESS: Final = "address"
+
+_PAGE: Final = re.compile(r"page-(\d{20})\.parquet", re.ASCII)
+_CLAIM: Final = re.compile(r"claim-(\d{20})-(\d{20})", re.ASCII)
 
 
 class ObjectEventDestination(EventDestination):
@@ -28,31 +51,72 @@ class ObjectEventDestination(EventDestination):
     """
 
     def __init__(self, store: ObjectStore, account: str, *, clock: Callable[[], datetime] = utc_now) -> None:
-        self.account, self.now = account, clock
-        self.folder = FeedFolder(store, account)
-        self._resets, self._cursor = 0, 0
-        self._last: PageHeader | None = None
+        self.store, self.account, self.now = store, account, clock
+        self._pages = account_folder(account)
+        self._notes = f"_feed/{self._pages}"
+        self._newest = PageHeader(account=account)
 
     def get_or_create_cursor(self) -> int:
-        position = self.folder.read_position()
-        self.folder.delete(position.listing.void)  # what a reset left that was killed, or a reader that it overtook
-        if not position.listing.pages:
-            self.folder.store.check_create()
-        self.folder.note_loaded(position.listing)
-        self.go_on_from(position)
-        return position.cursor
+        self._newest = self.read_newest()
+        if not self._newest.cursor_to:
+            self.store.check_create()
+        elif not self._is_loaded():
+            self._write_note(_LOADED)
+            if self.read_page(self._newest.cursor_from) != self._newest:  # a reset has deleted all pages since
+                self.store.delete(f"{self._notes}/{_LOADED}")
+                raise self._moved()
+        return self._newest.cursor_to
 
-    def go_on_from(self, position: FeedPosition) -> None:
-        """Put the next page after this position."""
-        self._resets, self._last, self._cursor = position.listing.resets, position.last, position.cursor
+    # -- pages
 
-    def bind_account(self, address: str) -> None:
-        self.folder.write_note(ADDRESS, msgspec.json.encode(address))
-        check_address(self.account, self.folder.read_address(), address, f"delete {self.folder.note_path(ADDRESS)}")
+    def page_name(self, cursor: int) -> str:
+        """Return the name of the page that is read with a cursor; names sort as the pages were read."""
+        return f"{self._pages}/page-{cursor:020d}.parquet"
+
+    def list_pages(self) -> tuple[list[int], list[str]]:
+        """Return the cursors in the names of the pages, in their order; and the names that are not of pages."""
+        found = [(name, _PAGE.fullmatch(name)) for name in self.store.list_names(self._pages)]
+        return [int(match[1]) for _, match in found if match], [name for name, match in found if not match]
+
+    def read_page(self, cursor: int) -> PageHeader | None:
+        """Return a page's header; None if it is gone.
+
+        :raises InvalidObject: the object is not such a page.
+        :raises SchemaTooNew: a newer version of this package wrote it.
+        """
+        content = self.store.read(self.page_name(cursor))
+        return None if content is None else self.decode_page(cursor, content)
+
+    def decode_page(self, cursor: int, content: bytes) -> PageHeader:
+        """Return the header of a page's object; raise what :meth:`read_page` raises."""
+        return read_header(content, self.store.path(self.page_name(cursor)), self.account, cursor)
+
+    def read_newest(self) -> PageHeader:
+        """Return the header of the newest page; a header without a page if none was ever loaded.
+
+        :raises MissingPages: pages were loaded, and the newest of them are gone.
+        :raises InvalidObject: one of the newest two is damaged.
+        """
+        for _ in range(_MAX_LISTINGS):
+            if newest := self._find_newest():
+                return newest
+        raise MissingPages(
+            f"{self.store.path(self._pages)}: the feed's newest pages were there and are gone, or the one before the "
+            "newest is. Restore them; or run `feed reset --to N`, N being where to go on"
+        )
+
+    def _find_newest(self) -> PageHeader | None:
+        pages, _ = self.list_pages()
+        if not pages:
+            return None if self._is_loaded() else PageHeader(account=self.account)
+        newest = self.read_page(pages[-1])
+        before = self.read_page(pages[-2]) if pages[1:] else PageHeader(account=self.account)
+        # Otherwise it may be of a reader that was killed before it saw that a reset had overtaken it.
+        return newest if newest and before and before.cursor_to == newest.cursor_from else None
 
     def load_page(self, page: Page) -> int:
-        if page.cursor != self._cursor:
-            raise self.folder.moved()
+        if page.cursor != self._newest.cursor_to:
+            raise self._moved()
         if page.next_cursor == page.cursor:  # no lines, and nothing that the next run would need
             return 0
         table, rejected = page_table(self.account, page, self.now()), len(page.rejected)
@@ -60,44 +124,114 @@ class ObjectEventDestination(EventDestination):
         self._append(table, page.next_cursor, has_more=page.has_more, rejected=rejected, excess=excess)
         return int(table.num_rows) - rejected
 
-    def skip_to(self, cursor: int) -> None:
-        """Put a page without rows, after which the feed goes on from ``cursor``.
+    def skip(self, cursor_from: int, cursor_to: int) -> None:
+        """Put a page without rows, after which the feed goes on from another cursor.
 
-        :raises CursorMoved: another reader has put a page.
+        :raises CursorMoved: the feed's cursor is not ``cursor_from``.
         """
-        self._append(SCHEMA.empty_table(), cursor, has_more=True)
+        if self.get_or_create_cursor() != cursor_from:
+            raise self._moved()
+        self._append(SCHEMA.empty_table(), cursor_to, has_more=True)
 
     def _append(self, table: pa.Table, cursor_to: int, *, has_more: bool, rejected: int = 0, excess: int = 0) -> None:
-        now, events, last = format_timestamp(self.now()), table.num_rows - rejected, self._last
+        now, events, before = format_timestamp(self.now()), table.num_rows - rejected, self._newest
         newest = pc.max(table["occurred_at"]).as_py()
-        occurred_at = [last.occurred_at if last else None, format_timestamp(newest) if newest else None]
+        occurred_at = [before.occurred_at, format_timestamp(newest) if newest else None]
         header = PageHeader(
             account=self.account,
-            cursor_from=self._cursor,
+            cursor_from=before.cursor_to,
             cursor_to=cursor_to,
             has_more=has_more,
             polled_at=now,
-            events=events + (last.events if last else 0),
-            rejected=rejected + (last.rejected if last else 0),
-            greatest_excess=max(excess, self.greatest_excess()),
-            loaded_at=now if events else last.loaded_at if last else None,
+            events=before.events + events,
+            rejected=before.rejected + rejected,
+            greatest_excess=max(excess, before.greatest_excess),
+            loaded_at=now if events else before.loaded_at,
             occurred_at=max(filter(None, occurred_at), default=None),
         )
-        self.folder.create_page(PageName(self._resets, self._cursor), encode_page(header, table))
-        self._last, self._cursor = header, cursor_to
+        self._create(self.page_name(header.cursor_from), encode_page(header, table))
+        if header.cursor_from > 0 and self.read_page(before.cursor_from) != before:  # a reset has deleted it
+            self.store.delete(self.page_name(header.cursor_from))
+            raise self._moved()
+        self._newest = header
+
+    def _create(self, name: str, content: bytes) -> None:
+        """Create an object.
+
+        :raises CursorMoved: another one has its name.
+        """
+        try:
+            self.store.create(name, content)
+        except Exception as error:  # whatever it is, the object may be there
+            found = self.store.read(name)
+            if found is None and not isinstance(error, FileExistsError):
+                raise
+            if found != content:
+                raise self._moved() from error
+
+    def delete_pages(self, start: int) -> None:
+        """Delete the pages from a cursor on, and those that readers put there meanwhile."""
+        while pages := [cursor for cursor in self.list_pages()[0] if cursor >= start]:
+            for cursor in reversed(pages):
+                self.store.delete(self.page_name(cursor))
+        if not self.list_pages()[0]:
+            self.store.delete(f"{self._notes}/{_LOADED}")
+
+    def _moved(self) -> CursorMoved:
+        return CursorMoved(f"the cursor of the feed {self.account} has moved meanwhile")
+
+    # -- notes: objects beside the pages
+
+    def _write_note(self, name: str, content: bytes = b"{}") -> None:
+        """Create an object, unless it is there."""
+        with suppress(FileExistsError):
+            self.store.create(f"{self._notes}/{name}", content)
+
+    def _is_loaded(self) -> bool:
+        return self.store.read(f"{self._notes}/{_LOADED}") is not None
+
+    def bind_account(self, address: str) -> None:
+        self._write_note(_ADDRESS, address.encode())
+        check_address(self.account, self.read_address(), address, f"delete {self.store.path(self._notes)}/{_ADDRESS}")
+
+    def read_address(self) -> str | None:
+        """Return the site address that the account's name is bound to; None if it is not bound."""
+        found = self.store.read(f"{self._notes}/{_ADDRESS}")
+        return None if found is None else found.decode(errors="replace")
 
     def log_poll(self, poll: PollRecord) -> None:
         if poll.action == CLAIM and poll.cursor_to is not None:
-            self.folder.write_note(f"{self._claims(poll.cursor_from)}{poll.cursor_to:020d}.json", b"{}")
+            self._write_note(f"claim-{poll.cursor_from:020d}-{poll.cursor_to:020d}")
 
-    def _claims(self, position: int) -> str:
-        # After a reset the same responses come again, so that the claims before it are invalid.
-        return f"claim-{self._resets:06d}-{position:020d}-"
-
-    def greatest_excess(self) -> int:
-        return self._last.greatest_excess if self._last else 0
+    def delete_claims(self) -> None:
+        """Forget the claims before a reset: the same responses come again."""
+        for name in filter(_CLAIM.fullmatch, self.store.list_names(self._notes)):
+            self.store.delete(f"{self._notes}/{name}")
 
     def greatest_claim(self, position: int) -> int:
-        pattern = re.compile(re.escape(self._claims(position)) + r"(\d{20})\.json", re.ASCII)
-        claims = map(pattern.fullmatch, self.folder.list_notes())
-        return max((int(match[1]) for match in claims if match), default=0)
+        claims = map(_CLAIM.fullmatch, self.store.list_names(self._notes))
+        return max((int(claim[2]) for claim in claims if claim and int(claim[1]) == position), default=0)
+
+    def greatest_excess(self) -> int:
+        return self._newest.greatest_excess
+
+
+def account_folder(account: str) -> str:
+    """Return the name of an account's folder, as Hive's partitions are named.
+
+    :raises InvalidName: no file system can store the account's name.
+    """
+    check_account(account)
+    try:
+        encoded = quote(account, safe="")
+    except UnicodeEncodeError:
+        raise InvalidName("the account's name holds an unpaired surrogate, which UTF-8 cannot encode") from None
+    if len(encoded) > _MAX_ACCOUNT_BYTES:
+        raise InvalidName(f"the account's name takes {len(encoded)} bytes in a path, and {_MAX_ACCOUNT_BYTES} can be")
+    return f"account={encoded}"
+
+
+def list_accounts(store: ObjectStore) -> list[str]:
+    """Return the accounts whose feeds have been read."""
+    names = {*store.list_names(), *store.list_names("_feed")}
+    return sorted(unquote(name.partition("=")[2]) for name in names if name.startswith("account="))

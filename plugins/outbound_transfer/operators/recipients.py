@@ -52,13 +52,13 @@ class RecipientsFromSql:
         """
         from outbound_transfer.queries.connection import query_result
         from outbound_transfer.queries.errors import QueryError
-        from outbound_transfer.queries.rows import iter_rows
 
         try:
             with query_result(self.conn_id, self.sql, self.parameters) as result:
                 columns = [column.lower() for column in result.columns]
                 _check_columns(columns, self.parameters)
-                rows = list(islice(chain.from_iterable(map(iter_rows, result.batches)), MAX_RECIPIENTS + 1))
+                all_rows = chain.from_iterable(zip(*batch, strict=True) for batch in result.batches)
+                rows = list(islice(all_rows, MAX_RECIPIENTS + 1))
         except QueryError as error:
             raise type(error)(f"the query for the recipients: {error}") from None
         if len(rows) > MAX_RECIPIENTS:

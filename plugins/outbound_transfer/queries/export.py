@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -12,7 +12,7 @@ from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.queries.connection import query_result
 from outbound_transfer.queries.errors import QueryError, ResultTooLong
 from outbound_transfer.queries.file_formats import write_result
-from outbound_transfer.queries.rows import Batch, Result, row_count
+from outbound_transfer.queries.rows import Batch, Result
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -30,7 +30,7 @@ class QueryExport:
     :ivar sql_conn_id: their connection.
     :ivar max_rows: of each result; None for any number.
     :ivar zone: what timestamps with a zone are converted to.
-    :ivar escape_formulas: of CSV; see :func:`.write_csv`.
+    :ivar escape_formulas: of CSV; see :func:`.formats.csv.write`.
     """
 
     sql_conn_id: str
@@ -48,7 +48,7 @@ class QueryExport:
         :raises NotASqlConnection: the connection is not one of SQL.
         """
         self.log.info("%s: running the query on connection '%s'", query.file_name, self.sql_conn_id)
-        counter = RowCounter(query.file_name, self.log, self.max_rows)
+        started, counter = time.monotonic(), RowCounter(query.file_name, self.log, self.max_rows)
         try:
             with query_result(
                 self.sql_conn_id, query.sql, query.parameters, hook_params=self.hook_params, zone=self.zone
@@ -57,44 +57,31 @@ class QueryExport:
                 write_result(counted, query.file_format, file, escape_formulas=self.escape_formulas)
         except QueryError as error:
             raise type(error)(f"{query.file_name}: {error}") from None
-        counter.log_total(file.seek(0, 2))
+        size, seconds = file.seek(0, 2), time.monotonic() - started
+        self.log.info("%s: %s rows, %s bytes in %.1f s", query.file_name, f"{counter.rows:,}", f"{size:,}", seconds)
         return counter.rows
 
 
 class RowCounter:
-    """Counts the rows of one result, and logs how many there are so far.
+    """Counts the rows of one result, and logs how many there are so far."""
 
-    :param clock: seconds.
-    :ivar rows: counted so far.
-    """
-
-    def __init__(
-        self, file_name: str, log: Logger, max_rows: int | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.file_name, self.log, self.max_rows, self.clock = file_name, log, max_rows, clock
+    def __init__(self, file_name: str, log: Logger, max_rows: int | None) -> None:
+        self.file_name, self.log, self.max_rows = file_name, log, max_rows
         self.rows = 0
-        self.started = self.logged = clock()
 
     def count(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches.
 
         :raises ResultTooLong: there are more rows than allowed.
         """
+        logged = time.monotonic()
         for batch in batches:
-            self.rows += row_count(batch)
+            self.rows += len(batch[0])
             if self.max_rows is not None and self.rows > self.max_rows:
                 raise ResultTooLong(
                     f"the result has more than {pluralize(self.max_rows, 'row')} (max_rows): nothing is created"
                 )
-            if self.clock() - self.logged >= _LOG_INTERVAL:
-                self.logged = self.clock()
-                self.log.info("%s: %s so far", self.file_name, f"{self.rows:,} rows")
+            if time.monotonic() - logged >= _LOG_INTERVAL:
+                logged = time.monotonic()
+                self.log.info("%s: %s rows so far", self.file_name, f"{self.rows:,}")
             yield batch
-
-    def log_total(self, size: int) -> None:
-        """Log how many rows there were.
-
-        :param size: bytes of the file.
-        """
-        seconds = self.clock() - self.started
-        self.log.info("%s: %s, %s in %.1f s", self.file_name, f"{self.rows:,} rows", f"{size:,} bytes", seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import PurePath
 from typing import BinaryIO, Final
 
@@ -61,7 +62,7 @@ def format_of(file_name: str, file_format: str | None, *, advice: str = "set fil
 def write_result(result: Result, file_format: FileFormat, file: BinaryIO, *, escape_formulas: bool = True) -> None:
     """Write a result.
 
-    :param escape_formulas: of CSV; see :func:`.write_csv`.
+    :param escape_formulas: of CSV; see :func:`.formats.csv.write`.
     :raises InvalidDelivery: a package is missing.
     :raises ResultNotWritable: a value, or a column, has no exact form in the format.
     """
@@ -72,7 +73,10 @@ def write_result(result: Result, file_format: FileFormat, file: BinaryIO, *, esc
             "name of its own (in a query with AS …)"
         )
     try:
-        _write(result, file_format.name, file, escape_formulas)
+        # What a format needs is imported only where it is written.
+        module = import_module(f"outbound_transfer.queries.formats.{file_format.name}")
+        options = {"escape_formulas": escape_formulas} if file_format.name == "csv" else {}
+        module.write(result, file, **options)
     except ModuleNotFoundError as error:
         if error.name != file_format.package:
             raise
@@ -80,23 +84,3 @@ def write_result(result: Result, file_format: FileFormat, file: BinaryIO, *, esc
             f"{file_format.name} needs a package that is not installed: pip install "
             f"'airflow-provider-outbound-transfer[{file_format.name}]'"
         ) from None
-
-
-def _write(result: Result, format_name: str, file: BinaryIO, escape_formulas: bool) -> None:
-    # What a format needs is imported only where it is written.
-    if format_name == "csv":
-        from outbound_transfer.queries.formats.csv import write_csv
-
-        write_csv(result, file, escape_formulas=escape_formulas)
-    elif format_name == "jsonl":
-        from outbound_transfer.queries.formats.json_lines import write_json_lines
-
-        write_json_lines(result, file)
-    elif format_name == "parquet":
-        from outbound_transfer.queries.formats.parquet import write_parquet
-
-        write_parquet(result, file)
-    else:
-        from outbound_transfer.queries.formats.xlsx import write_xlsx
-
-        write_xlsx(result, file)

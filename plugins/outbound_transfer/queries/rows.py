@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,13 +20,3 @@ class Result:
 
     columns: Sequence[str]
     batches: Iterable[Batch]
-
-
-def row_count(batch: Batch) -> int:
-    """Return the number of rows."""
-    return len(batch[0])
-
-
-def iter_rows(batch: Batch) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows."""
-    return zip(*batch, strict=True)

@@ -100,14 +100,10 @@ def _to_zone(value: datetime, zone: tzinfo) -> datetime | None:
 
 def _with_text_keys(mapping: Mapping[Any, Any], zone: tzinfo) -> dict[str, Any]:
     """:raises ResultNotWritable: two keys have one text."""
-    normalized = {_key(key): normalize(each, zone) for key, each in mapping.items()}
+    normalized = {key if isinstance(key, str) else str(key): normalize(each, zone) for key, each in mapping.items()}
     if len(normalized) < len(mapping):
         raise ResultNotWritable("two keys of a mapping have the same text, as 1 and '1' have: rename one of them")
     return normalized
-
-
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else str(key)
 
 
 def to_text(value: Any) -> str:

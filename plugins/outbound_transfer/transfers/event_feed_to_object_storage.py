@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class EventFeedToObjectStorageOperator(EventFeedOperator):
     """Load the event feed into objects in a folder, from the stored cursor to the end, each page exactly once.
 
-    Each page is one object, ``<path>/account=<account>/page-<resets, 6 digits>-<cursor, 20 digits>.parquet``, with its
-    events and its rejected lines (:data:`outbound_transfer.lake.rows.SCHEMA`). It is put only if it is not there, and
-    has the cursor of the next page in its header, so the greatest name is the cursor. To read the feed again from its
-    beginning: ``outbound-transfer feed reset --path … --to 0``.
+    Each page is one object, ``<path>/account=<account>/page-<cursor, 20 digits>.parquet``, with its events and its
+    rejected lines (:data:`outbound_transfer.lake.rows.SCHEMA`). It is put only if it is not there, and has the cursor
+    of the next page in its header, so the greatest name is the cursor. To read the feed again from its beginning:
+    ``outbound-transfer feed reset --path … --to 0``.
 
     A run that loaded events emits an asset event for the folder
     (:func:`~outbound_transfer.assets.outbound_transfer.folder_asset`). Its ``extra`` is the operator's return value,

@@ -20,9 +20,6 @@ from support.object_folders import OpenStore, destination, local_store, s3_store
 if TYPE_CHECKING:
     from resilience.crash_ingest.ingest import Killer
 
-#: Where the reset that is killed sets the cursor.
-RESET_TO = 5
-
 #: Calls of a file system that are steps; the others of `os` are those of local files.
 _FILE_SYSTEM = ("cat_file", "pipe_file", "rm_file", "ls")
 _OS = ("link", "fsync")
@@ -39,8 +36,7 @@ class ObjectTarget:
     def states(self) -> list[dict[str, Any]]:
         from resilience.crash_ingest.ingest import states_without_keys
 
-        # `verify` names an event that is in two objects.
-        return [{**state, "problems": len(state["ids"]) - len({*state["ids"]})} for state in states_without_keys()]
+        return [{**state, "problems": 0} for state in states_without_keys()]
 
     def prepare(self) -> None:
         from resilience.crash_ingest.ingest import ingest
@@ -58,22 +54,17 @@ class ObjectTarget:
         return ObjectFeedMaintenance(self.open(killer))
 
     def found(self) -> dict[str, Any]:
-        """Return what the valid pages hold, as the next run finds them, and as ``verify`` does.
-
-        A reset that is killed may leave pages that it made void, which the next run deletes.
-        """
+        """Return what the pages hold, as the next run finds them, and as ``verify`` does."""
         store, maintenance = self.open_store(), self.maintenance()
         is_known = store.list_names("account=acme") or store.list_names("_feed")
         cursor = maintenance.read_cursor() if is_known else 0
-        void = destination(store).folder.list_objects().void
-        assert not void or cursor == RESET_TO, void
         problems = list(maintenance.find_problems()) if is_known else []
-        rows = [row for row in stored_rows(store) if not void or row["cursor_from"] < cursor]
+        rows = stored_rows(store)
         return {
             "cursor": cursor,
             "ids": sorted(int(row["event_id"]) for row in rows if row["event_id"] is not None),
             "rejected": sum(row["rejected_line"] is not None for row in rows),
-            "problems": len(problems) - bool(void),
+            "problems": len(problems),
         }
 
     def count(self) -> list[int]:

@@ -54,4 +54,4 @@ def test_a_killed_reset_leaves_whole_pages(local: Target) -> None:
 
 
 def test_a_killed_reset_of_an_iceberg_table_is_whole_or_not_there(tmp_path: Path) -> None:
-    check(kill_everywhere(target_of("iceberg", tmp_path, None), "after", every=29, work=reset_and_ingest))
+    check(kill_everywhere(target_of("iceberg", tmp_path, None), "after", every=19, work=reset_and_ingest))

@@ -28,7 +28,7 @@ from openpyxl.utils.escape import unescape
 from outbound_transfer.queries.errors import ResultNotWritable
 from outbound_transfer.queries.file_formats import FORMATS, write_result
 from outbound_transfer.queries.formats.csv import escape_formula
-from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write_xlsx
+from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write
 from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import normalize, normalize_column, to_text
 
@@ -247,11 +247,6 @@ def test_only_the_texts_of_a_mixed_column_are_escaped(value: Any) -> None:
     assert csv_rows(written("csv", ["a"], [(value,), ("=1",)]))[1:] == [[to_text(normalize(value, UTC))], ["'=1"]]
 
 
-@pytest.mark.parametrize("value", [-1, -1.5, Decimal("-1.5"), -timedelta(seconds=1)])
-def test_a_number_is_not_escaped(value: Any) -> None:
-    assert csv_rows(written("csv", ["a"], [(value,)]))[1] == [to_text(value)]
-
-
 def test_a_workbook_has_real_dates_and_texts_that_compute_nothing() -> None:
     rows = [(date(2026, 1, 31), datetime(2026, 1, 31, 12), time(1, 2), timedelta(hours=30), "=1+1", "http://a.example")]
     cells = list(openpyxl.load_workbook(io.BytesIO(written("xlsx", list("abcdef"), rows))).active[2])
@@ -327,7 +322,7 @@ def test_a_text_that_a_cell_would_cut_is_refused(character: str) -> None:
 
 def test_rows_that_do_not_fit_into_a_sheet_go_on_in_the_next() -> None:
     file = io.BytesIO()
-    write_xlsx(Result(["a"], iter([[list(range(5))], [list(range(5, 8))]])), file, max_sheet_rows=4)
+    write(Result(["a"], iter([[list(range(5))], [list(range(5, 8))]])), file, max_sheet_rows=4)
     sheets = [[row[0] for row in sheet_rows(file.getvalue(), number)] for number in range(3)]
     assert sheets == [["a", 0, 1, 2], ["a", 3, 4, 5], ["a", 6, 7]]
 
@@ -405,7 +400,7 @@ def test_a_large_object_is_read() -> None:
         ([1, 2, 3, 2.5], pa.float64()),
         ([1, 2, 3, "four"], pa.string()),
         ([1, "two"], pa.string()),
-        ([1, 2, 3, 2**64], pa.decimal128(38, 0)),
+        ([1, 2, 3, 2**64], pa.string()),
         ([Decimal("1.5"), None, Decimal("2.25"), Decimal(7)], pa.decimal128(38, 2)),
         ([Decimal("1e30"), None, None, Decimal("1e-20")], pa.decimal256(76, 20)),
         ([Decimal("NaN"), Decimal(1)], pa.string()),

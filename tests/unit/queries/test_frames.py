@@ -163,10 +163,6 @@ def test_the_levels_of_an_index_are_taken_by_position_whatever_their_names_are(n
     assert index.names == names
 
 
-def test_an_index_with_a_number_for_its_name() -> None:
-    assert content_of("a.csv", pd.DataFrame({"n": [7]}, pd.Index(["x"], name=5))) == b"5,n\r\nx,7\r\n"
-
-
 NANOSECOND = "2026-01-31T10:00:00.123456789"
 TIME = datetime(2026, 1, 31, 10, 0, 0, 123456)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import Any, BinaryIO, Final
 
-from outbound_transfer.queries.rows import Result, iter_rows
+from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import encodable_texts, to_text
 
 #: Types whose texts are the database's own; those of the others are digits, dates, durations and base64.
@@ -32,7 +32,7 @@ _SEPARATOR: Final = re.compile("([;\t\r\n])")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+([.,][0-9]+)*([eE][+-]?[0-9]+)?")
 
 
-def write_csv(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
+def write(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
     """Write a result as CSV.
 
     :param escape_formulas: put an apostrophe before what a spreadsheet would compute in a text or a column's name.
@@ -52,7 +52,7 @@ def write_csv(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
     with encodable_texts():
         writer.writerow(cells(result.columns))
         for batch in result.batches:
-            writer.writerows(iter_rows([cells(column) for column in batch]))
+            writer.writerows(zip(*map(cells, batch), strict=True))
         text.detach()
 
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import islice
 from types import NoneType
 from typing import Any, BinaryIO, Final
 
@@ -16,14 +17,13 @@ from outbound_transfer.queries.errors import ResultNotWritable
 from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import encodable_texts, to_text
 
-#: A row group has so many rows or bytes, whatever it reaches first.
-_GROUP_ROWS: Final = 128 * 1024
-_GROUP_BYTES: Final = 32 * 1024 * 1024
+#: Batches of a row group: one for each would make a file of a million rows a sixth larger.
+_GROUP_BATCHES: Final = 8
 
 _UTC_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-def write_parquet(result: Result, file: BinaryIO) -> None:
+def write(result: Result, file: BinaryIO) -> None:
     """Write a result as Parquet, compressed with Snappy.
 
     A driver does not say what a column holds, and a batch may hold nothing but NULLs. So all batches are first put into
@@ -42,8 +42,9 @@ def write_parquet(result: Result, file: BinaryIO) -> None:
         spool.seek(0)
         schema = pa.schema(list(zip(result.columns, map(_common_type, types), strict=True)))
         with pq.ParquetWriter(file, schema, compression="snappy") as writer:
-            for table in _grouped(_cast(arrays, schema) for arrays in _read(spool)):
-                writer.write_table(table, row_group_size=_GROUP_ROWS)
+            tables = (_cast(arrays, schema) for arrays in _read(spool))
+            while group := list(islice(tables, _GROUP_BATCHES)):
+                writer.write_table(pa.concat_tables(group))
 
 
 def _to_array(values: Sequence[Any]) -> pa.Array:
@@ -54,8 +55,6 @@ def _to_array(values: Sequence[Any]) -> pa.Array:
     try:
         if kinds == {datetime}:
             return pa.array(values, _timestamp_type(values))
-        if kinds == {int}:
-            return _integers(values)
         if kinds <= {int, float} or (kinds == {time} and not any(value and value.tzinfo for value in values)):
             return pa.array(values)
         if len(kinds) == 1 and kinds <= {bool, str, bytes, date, Decimal}:
@@ -71,13 +70,6 @@ def _timestamp_type(values: Sequence[Any]) -> pa.DataType:
     if len(with_zone) > 1:
         raise pa.ArrowTypeError("timestamps with and without a zone")
     return _UTC_TIMESTAMP if with_zone == {True} else pa.timestamp("us")
-
-
-def _integers(values: Sequence[Any]) -> pa.Array:
-    try:
-        return pa.array(values, pa.int64())
-    except OverflowError:
-        return pa.array([None if value is None else Decimal(value) for value in values])
 
 
 def _texts(values: Sequence[Any]) -> pa.Array:
@@ -137,15 +129,3 @@ def _cast_column(array: pa.Array, field: pa.Field) -> pa.Array:
         raise ResultNotWritable(
             f"column {field.name!r} has integers and floats that no type of Parquet keeps both of: CAST it in the query"
         ) from error
-
-
-def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield tables of the size of a row group, the last of what is left."""
-    group: list[pa.Table] = []
-    for table in tables:
-        group.append(table)
-        if sum(each.num_rows for each in group) >= _GROUP_ROWS or sum(each.nbytes for each in group) >= _GROUP_BYTES:
-            yield pa.concat_tables(group)
-            group = []
-    if group:
-        yield pa.concat_tables(group)

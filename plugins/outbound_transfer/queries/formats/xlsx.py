@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from outbound_transfer.queries.errors import ResultNotWritable
-from outbound_transfer.queries.rows import Result, iter_rows
+from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import encodable_texts, to_text
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _CHANGED: Final = re.compile("<r>.*</r>|.*_x[0-9a-fA-F]{4}_x[0-9a-fA-F]{4}_.*", 
 _WIDTH: Final = 24
 
 
-def write_xlsx(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEET_ROWS) -> None:
+def write(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEET_ROWS) -> None:
     """Write a result as a workbook; what does not fit into a sheet goes on in the next, under the same header.
 
     Texts are texts, never formulas or links. A cell has no zone, so a timestamp shows the time of its zone. Dates and
@@ -93,7 +93,7 @@ def _write_sheets(workbook: Workbook, result: Result, styles: _Styles, max_sheet
     header = workbook.add_format({"bold": True})
     sheet, row = _new_sheet(workbook, result.columns, header), 1
     for batch in result.batches:
-        for values in iter_rows(batch):
+        for values in zip(*batch, strict=True):
             if row == max_sheet_rows:
                 sheet, row = _new_sheet(workbook, result.columns, header), 1
             for column, value in enumerate(values):

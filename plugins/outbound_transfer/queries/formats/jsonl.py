@@ -7,17 +7,17 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, BinaryIO
 
-from outbound_transfer.queries.rows import Result, iter_rows
+from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import JSON_ENCODER, encodable_texts, to_text
 
 
-def write_json_lines(result: Result, file: BinaryIO) -> None:
+def write(result: Result, file: BinaryIO) -> None:
     """Write a result as JSON Lines.
 
     :raises ResultNotWritable: a text cannot be encoded.
     """
     for batch in result.batches:
-        rows = iter_rows([_with_texts(column) for column in batch])
+        rows = zip(*map(_with_texts, batch), strict=True)
         with encodable_texts():
             file.write(JSON_ENCODER.encode_lines([dict(zip(result.columns, row, strict=True)) for row in rows]))
 
