@@ -36,14 +36,14 @@ def broken_promise(world: World) -> str:
 
 @cache
 def _sent_too_often(transfers: tuple[Transfer, ...], named: tuple[str, ...]) -> str:
-    """Each task sends once, and once more for each transfer that it has sent and that is named. So is each delivery of
-    a key, whatever its file, for each of its own.
+    """Each task sends once, and once more for each transfer that is named and was sent. So is each delivery of a key,
+    whatever its file, for each of its own.
     """
     sent = [each for each in transfers if each.status in ("sent", "hidden") and each.maker >= 0]
     again = [transfers[int(one)] for one in named if one.isdigit() and transfers[int(one)] in sent]
     elsewhere = sum(not one.isdigit() for one in named)  # accounts: what was sent there is one of these
     for maker, count in Counter(each.maker for each in sent).items():
-        if count > 1 + elsewhere + sum(each.maker == maker for each in again):
+        if count > 1 + elsewhere + len(again):
             return f"task {maker} sends too often"
     for (delivery, _), count in Counter((DELIVERY[each.item], each.key) for each in sent).items():
         if count > 1 + elsewhere + sum(DELIVERY[each.item] == delivery for each in again):
