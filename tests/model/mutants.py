@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from model.explore import Explored, Scenario, explore
 from model.promises import Promises
-from model.scenarios import ALL, FOUND, INDEXES, MAPPED_ALONE, REDELIVERY, THREE, scenario
+from model.scenarios import ALL, FOUND, INDEXES, MAPPED_ALONE, REDELIVERY, RESEND_AGAIN, THREE, scenario
 from outbound_transfer.delivery.decision import TABLE, Action, Decision, Reason, Rule, Step
 
 #: What a rule may wrongly say instead.
@@ -103,6 +103,7 @@ SMALL: Final = (
     scenario("a move", "clear, resend one, failure, other account", twice=False),
     scenario("other input at once", "clear, resend one, failure, other input", twice=False),
     MAPPED_ALONE,
+    RESEND_AGAIN,
     FOUND,
     scenario(
         "an index that may have been sent elsewhere",

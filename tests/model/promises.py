@@ -109,11 +109,16 @@ def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, 
         before = after
         why, after = _clear(explorer, before, group, resend)
         named = _named_by(after, group)
-        if _count_sent(after)[maker] > _count_sent(before)[maker] or named in ("", *resend):
+        if named in ("", *resend) or not (_refused_by(after, group) or _is_unsent(after, resend[-1])):
             break
         resend = (*resend, named)  # what was asked first has hidden what is asked next
     is_once = _count_sent(after)[maker] == _count_sent(world)[maker] + 1
     return why or ("" if is_once else "it does not send once more"), before, after
+
+
+def _is_unsent(world: World, named: str) -> bool:
+    """Return whether what was named may not have been sent: what was sent before it is returned then."""
+    return named.isdigit() and world.transfers[int(named)].status != "sent"
 
 
 def _named_by(world: World, group: tuple[int, ...]) -> str:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from model.world import (
     CONNECTIONS,
+    DELIVERY,
     GONE,
     MEMORIES,
     NEW_RUN,
@@ -778,11 +779,25 @@ class Executor:
         if status == "draft":
             if self.rules.is_instant and world.slots[process.context.slot].state != "running":
                 world = world._replace(broken="a try that Airflow has given up sends")
+            elif self._is_unasked(world, process):
+                world = world._replace(broken="a task sends once more, and resend names nothing that it has sent")
             return self._end(event, self._heard_of(self.sent(world, number), process), index, "success", number)
         if status == "sent":
             world = self._heard_of(world, process)
             return self._end(event._replace(detail=f"{number}: 409, it was sent"), world, index, "success", number)
         return self._end(event._replace(detail=f"{number}: 404, it fails"), world, index, "failed")
+
+    def _is_unasked(self, world: World, process: Process) -> bool:
+        """Return whether a task has sent its item before, and ``resend`` names nothing of that now."""
+        draft, context = world.transfers[self.draft(process)], process.context
+        resend = context.published[4] if context.published else context.resend
+        sent = {
+            str(number)
+            for number, each in enumerate(world.transfers)
+            if each.status in ("sent", "hidden") and (each.maker, each.key) == (draft.maker, draft.key)
+            if DELIVERY[each.item] == DELIVERY[draft.item]
+        }
+        return bool(sent) and sent.isdisjoint(resend) and all(map(str.isdigit, resend))
 
     # What a trouble makes a process do.
 
