@@ -109,7 +109,9 @@ def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, 
         before = after
         why, after = _clear(explorer, before, group, resend)
         named = _named_by(after, group)
-        if named in ("", *resend) or not (_refused_by(after, group) or _is_unsent(after, resend[-1])):
+        has_sent = _count_sent(after)[maker] > _count_sent(before)[maker]
+        may_go_on = _refused_by(after, group) or _is_unsent(after, resend[-1])
+        if has_sent or not may_go_on or named in ("", *resend):
             break
         resend = (*resend, named)  # what was asked first has hidden what is asked next
     is_once = _count_sent(after)[maker] == _count_sent(world)[maker] + 1
