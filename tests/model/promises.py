@@ -18,6 +18,7 @@ from functools import cache
 from typing import Final
 
 from model.explore import Explorer
+from model.tries import is_visible
 from model.troubles import clear, clearable, start
 from model.world import DELIVERY, MEMORIES, NEW_RUN, Transfer, World
 from outbound_transfer.delivery.decision import Phase
@@ -110,7 +111,7 @@ def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, 
         why, after = _clear(explorer, before, group, resend)
         named = _named_by(after, group)
         has_sent = _count_sent(after)[maker] > _count_sent(before)[maker]
-        may_go_on = _refused_by(after, group) or _is_unsent(after, resend[-1])
+        may_go_on = _refused_by(after, group) or _may_be_unsent(after, resend[-1])
         if has_sent or not may_go_on or named in ("", *resend):
             break
         resend = (*resend, named)  # what was asked first has hidden what is asked next
@@ -118,9 +119,12 @@ def _send_once_more(explorer: Explorer, world: World, maker: int) -> tuple[str, 
     return why or ("" if is_once else "it does not send once more"), before, after
 
 
-def _is_unsent(world: World, named: str) -> bool:
-    """Return whether what was named may not have been sent: what was sent before it is returned then."""
-    return named.isdigit() and world.transfers[int(named)].status != "sent"
+def _may_be_unsent(world: World, named: str) -> bool:
+    """Return whether what was named is not seen as sent: what was sent before it is returned then."""
+    if not named.isdigit():
+        return False
+    transfer = world.transfers[int(named)]
+    return transfer.status != "sent" or not is_visible(transfer, world.run.connection)
 
 
 def _named_by(world: World, group: tuple[int, ...]) -> str:
