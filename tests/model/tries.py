@@ -788,16 +788,15 @@ class Executor:
         return self._end(event._replace(detail=f"{number}: 404, it fails"), world, index, "failed")
 
     def _is_unasked(self, world: World, process: Process) -> bool:
-        """Return whether a task has sent its item before, and ``resend`` names nothing of that now."""
+        """Return whether a task has sent its item before, and ``resend`` names nothing that it has sent."""
         draft, context = world.transfers[self.draft(process)], process.context
         resend = context.published[4] if context.published else context.resend
         sent = {
-            str(number)
+            str(number): DELIVERY[each.item] == DELIVERY[draft.item]
             for number, each in enumerate(world.transfers)
             if each.status in ("sent", "hidden") and (each.maker, each.key) == (draft.maker, draft.key)
-            if DELIVERY[each.item] == DELIVERY[draft.item]
         }
-        return bool(sent) and sent.isdisjoint(resend) and all(map(str.isdigit, resend))
+        return any(sent.values()) and sent.keys().isdisjoint(resend) and all(map(str.isdigit, resend))
 
     # What a trouble makes a process do.
 
