@@ -788,13 +788,13 @@ class Executor:
         return self._end(event._replace(detail=f"{number}: 404, it fails"), world, index, "failed")
 
     def _is_unasked(self, world: World, process: Process) -> bool:
-        """Return whether a task has sent its item before, and ``resend`` names nothing that it has sent."""
+        """Return whether a task, or its key, has sent the item before, and ``resend`` names nothing of what it has sent."""
         draft, context = world.transfers[self.draft(process)], process.context
         resend = context.published[4] if context.published else context.resend
         sent = {
             str(number): DELIVERY[each.item] == DELIVERY[draft.item]
             for number, each in enumerate(world.transfers)
-            if each.status in ("sent", "hidden") and (each.maker, each.key) == (draft.maker, draft.key)
+            if each.status in ("sent", "hidden") and each.key == draft.key and (each.key or each.maker == draft.maker)
         }
         return any(sent.values()) and sent.keys().isdisjoint(resend) and all(map(str.isdigit, resend))
 
