@@ -788,7 +788,7 @@ class Executor:
         return self._end(event._replace(detail=f"{number}: 404, it fails"), world, index, "failed")
 
     def _is_unasked(self, world: World, process: Process) -> bool:
-        """Return whether a task, or its key, has sent the item before, and ``resend`` names nothing of what it has sent."""
+        """Return whether a task, or its key, has sent the item before, and ``resend`` names nothing that was sent."""
         draft, context = world.transfers[self.draft(process)], process.context
         resend = context.published[4] if context.published else context.resend
         sent = {
