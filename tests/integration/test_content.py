@@ -341,6 +341,13 @@ def test_recipients_check_what_they_download_against_the_checksums(deliver, sand
     assert counts(sandbox)["POST", "files", 201] == 3
 
 
+@pytest.mark.parametrize(("value", "name"), [(None, None), ("SUMS", "SUMS")])
+def test_a_template_without_a_value_asks_for_no_checksums(value: Any, name: str | None) -> None:
+    operator = DeliverFilesOperator(task_id="task", files="a.csv", checksums="{{ name }}", **DELIVERY)
+    operator.render_template_fields({"name": value}, jinja2.Environment())
+    assert operator.checksums == name
+
+
 def test_other_content_in_an_archive_is_refused_after_the_send(deliver, sandbox) -> None:
     ti = deliver([content("one"), content("two", "b.csv")], archive="both.zip")
     sent = ti.run()

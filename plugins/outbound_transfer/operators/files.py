@@ -78,10 +78,11 @@ class FilesOperator(TransferTaskOperator):
             # What a task returned is no template, and Airflow knows it by its id.
             template_fields = [name for name in template_fields if name != "files"]
         # Airflow stores and shows rendered fields; contents are wrapped before it does.
-        templates = self.files
+        templates, checksums = self.files, self.checksums
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         if parent is self:  # and not for an argument that has its own templates
             self.files = wrap_contents(replace_none_texts(templates, self.files), rendered=True)
+            self.checksums = replace_none_texts(checksums, self.checksums)
 
     def parse_files(self, spool: Spool) -> tuple[list[PlainSpec], FindSources]:
         """Check the arguments; nothing is read or produced.
