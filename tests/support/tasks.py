@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,13 @@ from unittest import mock
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, TaskDeferred, timezone
+from outbound_transfer.airflow_compat.names import (
+    AirflowFailException,
+    AirflowSkipException,
+    TaskAwaitingInput,
+    TaskDeferred,
+    timezone,
+)
 from outbound_transfer.client import client
 from outbound_transfer.protocol.messages import Operation
 from outbound_transfer_sandbox.testing import Sandbox
@@ -107,6 +113,42 @@ class CrashableStateStore(InMemoryStateStore):
             super().set(key, value, retention=retention)
 
 
+#: What a task raises that waits for a person.
+WAITING_FOR_A_PERSON = TaskAwaitingInput or ()
+
+
+@dataclass
+class Person:
+    """Answers the requests of one task instance, of which Airflow up to 3.3 shows the first one for good.
+
+    :ivar does: called with what is shown, and returns the option that is chosen; None: nobody answers in time.
+    :ivar asked: what each try has asked.
+    """
+
+    does: Callable[[SimpleNamespace], str | None]
+    asked: list[SimpleNamespace] = field(default_factory=list)
+    keeps_first: bool = True
+
+    def ask(self, context: Any, subject: str, body: str, options: Any, assigned_users: Any) -> None:
+        self.asked.append(SimpleNamespace(subject=subject, body=body, options=list(options), users=assigned_users))
+
+    def answer(self, task: Any, timeout: timedelta) -> dict[str, Any]:
+        chosen = self.does(self.asked[0 if self.keeps_first else -1])
+        if chosen is None:
+            task.time.sleep(timeout.total_seconds())
+            return {"error": "The response timeout has passed", "error_type": "timeout"}
+        user = {"id": "1", "name": "ann"}
+        return {"chosen_options": [chosen], "responded_by_user": user, "responded_at": timezone.utcnow()}
+
+    @staticmethod
+    def approves(shown: SimpleNamespace) -> str:
+        return str(shown.options[0])
+
+    @staticmethod
+    def rejects(shown: SimpleNamespace) -> str:
+        return str(shown.options[1])
+
+
 @dataclass
 class FakeTaskInstance:
     """One task of one DAG run.
@@ -118,6 +160,7 @@ class FakeTaskInstance:
     :ivar other_indexes: how many other indexes the task has in its run, if it is mapped.
     :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
     :ivar is_deferred: no process of it runs.
+    :ivar person: answers what the task asks.
     :ivar is_given_up: Airflow has given the running try up: it resumes after no deferral.
     """
 
@@ -146,6 +189,7 @@ class FakeTaskInstance:
     of_other_runs: list[FakeTaskInstance] = field(default_factory=list)
     is_deferred: bool = False
     is_given_up: bool = False
+    person: Person = field(default_factory=lambda: Person(Person.approves))
     final_state: str = "success"
 
     def __post_init__(self) -> None:
@@ -226,6 +270,9 @@ class FakeTaskInstance:
         while True:
             try:
                 return getattr(self._operator(), method)(context=self.context(), **kwargs)
+            except WAITING_FOR_A_PERSON as waiting:
+                given = {**(waiting.kwargs or {}), "event": self.person.answer(self, waiting.timeout)}
+                method, kwargs = "resume_execution", {"next_method": waiting.method_name, "next_kwargs": given}
             except TaskDeferred as deferred:
                 self.deferrals += 1
                 if at_failure := self.at_trigger_failure:
@@ -249,6 +296,7 @@ class FakeTaskInstance:
         operator = self.make()
         operator.upstream_task_ids = set(self.upstream)
         hook = operator.hook
+        operator.ask = self.person.ask
         operator.hook = lambda **options: hook(sleep=self.time.sleep, clock=self.time.clock, **options)
         return operator
 

@@ -35,6 +35,7 @@ from outbound_transfer.delivery.memory import Likeness, Memory, Scope, may_be_cl
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.delivery.refusal import refusal
 from outbound_transfer.files.attached import holds_exactly
+from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ class Delivery:
         if not transfer.is_draft:
             return transfer
         try:
-            self.draft.fill(transfer, order.find(), max_parallel_uploads)
+            if not order.approves(transfer, self.memory.files):
+                self.draft.fill(transfer, order.find(), max_parallel_uploads)
             return self._send(order)
         except (DraftChanged, NotFound):
             self.store.check_still_own()  # whoever has taken over has discarded the draft
@@ -201,6 +203,8 @@ class Delivery:
             case Action.REVERT:
                 self.log.warning("Not resending: resend does not name any more what was sent before")
                 self.draft.remember(decision.action)
+            case Action.AWAIT:
+                raise ApprovalRequired
             case _:
                 assert decision.reason is not None, decision
                 raise self._refusal(decision.reason, order, self.evidence.seen_of(self.memory).found)
@@ -220,6 +224,7 @@ class Delivery:
         """Send the draft.
 
         :raises DraftOutdated: it was discarded instead.
+        :raises ApprovalRequired: a person is to approve it first.
         :raises AlreadyDelivered: its like was sent meanwhile.
         :raises DraftChanged: during a wait, somebody else has changed it.
         :raises TaskNotRunning, StateLost, StaleTry: another try decides now.
@@ -243,6 +248,8 @@ class Delivery:
                 case Action.CHECK:
                     assert order.is_outdated is not None, "there is something to check"
                     self.evidence.note(self.memory, is_outdated=Check.YES if order.is_outdated() else Check.NO)
+                case Action.ASK:
+                    self._ask(order)
                 case Action.CONFIRM:
                     self.facts.check_still_running()
                     self.store.check_still_own()
@@ -259,6 +266,14 @@ class Delivery:
                     raise self._refusal(decision.reason, order, found)
                 case _:
                     self._act(decision, order)
+
+    def _ask(self, order: Order) -> None:
+        self._check_draft()
+        transfer = self.transfer
+        assert transfer is not None, "it was looked at"
+        # What an earlier attempt has sent was approved then.
+        is_approved = not transfer.is_draft or order.approves(transfer, self.memory.files)
+        self.evidence.note(self.memory, is_approved=Check.YES if is_approved else Check.NO)
 
     def _note_wait(self) -> None:
         """After a wait, nothing is known any more."""

@@ -30,6 +30,7 @@ class Seen(NamedTuple):
     search: Search = Search.NOT_SEARCHED
     found: Transfer | None = None
     is_outdated: Check = Check.OPEN
+    is_approved: Check = Check.OPEN
     is_wanted: Check = Check.OPEN
 
 
@@ -104,6 +105,7 @@ class EvidenceCollector:
             order is not None and memory.question is not None and is_searched_here,
             seen.search,
             seen.is_outdated if order and order.is_outdated else Check.NO,
+            seen.is_approved if order and order.is_approved else Check.YES,
             seen.is_wanted,
         )
 
@@ -114,9 +116,10 @@ class EvidenceCollector:
             return Input.SAME
         is_same_key = memory.scope.key_check == self._scope.key_check
         compared = memory.input.compare(order.new, self.client.settings.transfer_api_key, is_same_key=is_same_key)
-        files = self.transfer.files if self.transfer and self.seen_of(memory).by_id is ById.DRAFT else None
-        if compared is Input.SAME and memory.phase is Phase.HANDED_ON and files:
-            return Input.SAME if holds_only(files, memory.files, order.find()) else Input.OTHER
+        draft = self.transfer if self.transfer and self.seen_of(memory).by_id is ById.DRAFT else None
+        is_continued = compared is Input.SAME and memory.phase is Phase.HANDED_ON
+        if is_continued and draft and draft.files and not order.approves(draft, memory.files):
+            return Input.SAME if holds_only(draft.files, memory.files, order.find()) else Input.OTHER
         return compared
 
     def retrieve(self, memory: Memory) -> None:

@@ -7,7 +7,8 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY
 from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
 from outbound_transfer.protocol.identity import identity_of
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client
+    from outbound_transfer.delivery.order import ApprovalCheck
     from outbound_transfer.delivery.task_facts import TaskFacts
     from outbound_transfer.protocol.models import File, Transfer
 
@@ -49,6 +52,7 @@ class Made(msgspec.Struct, frozen=True):
     :ivar delivery_key: under which other runs may have made it.
     :ivar made_by: the task instance that has made it.
     :ivar files: digests (SHA-256, in hexadecimal) of what was attached, by name.
+    :ivar security: the option that protects it; "" for the account's.
     :ivar is_rehearsal: whether it is never sent, wherever the connection leads by then.
     """
 
@@ -62,9 +66,10 @@ class Made(msgspec.Struct, frozen=True):
     made_by: str = ""
     resend: tuple[str, ...] = ()
     files: dict[str, str] = {}
+    security: str = ""
 
     @classmethod
-    def of(cls, memory: Memory, *, resend: Iterable[str] = (), is_rehearsal: bool = False) -> Made:
+    def of(cls, memory: Memory, *, resend: Iterable[str] = (), is_rehearsal: bool = False, security: str = "") -> Made:
         return cls(
             memory.draft_id,
             memory.scope.account,
@@ -75,6 +80,7 @@ class Made(msgspec.Struct, frozen=True):
             is_rehearsal=is_rehearsal,
             resend=tuple(resend),
             files={name: file.sha256 for name, file in memory.files.items()},
+            security=security,
         )
 
     def publish(self, context: Context) -> None:
@@ -148,15 +154,17 @@ class SharedDraft:
         require_file_list(transfer)
         return transfer
 
-    def publish_files(self, records: Iterable[File]) -> None:
+    def publish_files(self, records: Iterable[File], digests: Mapping[str, str]) -> None:
         """Store what this task has attached, for the task that sends."""
-        attached = {"transfer_id": self.transfer_id, "files": to_builtins(list(records))}
+        attached = {"transfer_id": self.transfer_id, "files": to_builtins(list(records)), "digests": digests}
         by = instance_name(self._ti.task_id, self._ti.map_index)
         self._ti.xcom_push(ATTACHED_KEY, {**attached, "made_by": self.made.made_by, "by": by})
 
-    def send(self, observer: DeliveryObserver) -> Transfer:
+    def send(self, observer: DeliveryObserver, is_approved: ApprovalCheck | None = None) -> Transfer:
         """Send the draft, or return the transfer if it was sent before.
 
+        :param is_approved: see :class:`.Order`.
+        :raises ApprovalRequired: a person is to approve it first.
         :raises DraftChanged: its files are not those that the tasks upstream have attached.
         :raises WrongTransfer: what was sent is not what was meant.
         :raises AlreadyDelivered: its like was sent meanwhile.
@@ -164,7 +172,7 @@ class SharedDraft:
         """
         sending = SafeCall(endpoints.send_transfer(self.transfer_id), observe_send(observer, self.transfer_id))
         try:
-            transfer = self.client.perform(sending, before_attempt=self._check_for_send)
+            transfer = self.client.perform(sending, before_attempt=partial(self._check_for_send, is_approved))
         except _AlreadySent as sent:
             return sent.transfer
         except BaseException:
@@ -191,7 +199,7 @@ class SharedDraft:
             self._ti.xcom_push(DISCARDED_KEY, {"transfer_id": self.transfer_id, "account": self.account})
         return outcome
 
-    def _check_for_send(self) -> None:
+    def _check_for_send(self, is_approved: ApprovalCheck | None) -> None:
         """Ask again whatever may have changed since the last attempt, or since another task has worked on the draft."""
         transfer = self.read()
         if not transfer.is_draft:
@@ -204,6 +212,8 @@ class SharedDraft:
         self._may_have_moved = self.facts.is_mapped  # the next attempt has waited
         if question:
             self._fail_if_like_was_sent(transfer, question)
+        if is_approved and not self.made.is_rehearsal and not is_approved(transfer, self._digests()):
+            raise ApprovalRequired
         self.facts.check_still_running()
         if self.made.is_rehearsal:
             raise Rehearsed("The draft was made by a rehearsal: it is not sent")
@@ -221,6 +231,9 @@ class SharedDraft:
                 f"upstream have attached to it: {[name for name, *_ in meant]}. Nothing is sent; clear the task that "
                 "creates the draft, and those after it"
             )
+
+    def _digests(self) -> dict[str, str]:
+        return {name: digest for one in self._pull(ATTACHED_KEY) for name, digest in one["digests"].items()}
 
     def _check_attaching_tasks(self) -> None:
         """Check that what the tasks upstream say is about this draft: Airflow keeps what a skipped one said before."""

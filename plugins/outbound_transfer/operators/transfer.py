@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import (
@@ -16,16 +17,18 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
+from outbound_transfer.operators.approval import ApprovalOperator
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
-from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
+from outbound_transfer.operators.transfer_task import RehearsalFinished, TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
+from outbound_transfer.tasks.approval import DraftContent
 from outbound_transfer.tasks.arguments import require_choice, to_resend, to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
@@ -86,7 +89,8 @@ class CreateTransferOperator(NewTransferOperator):
         with no_skip_after_send(delivery):
             self.load_recipients(delivery)
         transfer = delivery.prepare(Order(self.new_transfer()), is_shared=True)
-        made = Made.of(delivery.memory, resend=resend, is_rehearsal=client.settings.rehearses)
+        is_rehearsal, security = client.settings.rehearses, self.security or ""
+        made = Made.of(delivery.memory, resend=resend, is_rehearsal=is_rehearsal, security=security)
         made.publish(context)
         push_link(context, client.settings, transfer.id)
         return transfer.id
@@ -123,13 +127,14 @@ class AttachFilesOperator(FilesOperator):
             max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
             draft = self.shared_draft(hook.get_conn(), context, resolve_transfer_id(self.transfer_id))
             store = open_task_memory(context, draft.facts)
-            records = FilesTask(draft, store, hook.log, self.recorder).attach(find, max_parallel_uploads)
-        draft.publish_files(records)
+            task = FilesTask(draft, store, hook.log, self.recorder)
+            records = task.attach(find, max_parallel_uploads)
+        draft.publish_files(records, task.digests)
         result: list[dict[str, Any]] = to_builtins(records)
         return result
 
 
-class SendTransferOperator(SendingOperator):
+class SendTransferOperator(ApprovalOperator):
     """Send a draft once: bills the account, emails the recipients and starts the expiration (service-api.md, R36).
 
     Before each attempt, the draft is compared with what the tasks upstream have made and attached.
@@ -168,15 +173,20 @@ class SendTransferOperator(SendingOperator):
         self._draft = draft = self.shared_draft(hook.get_conn(), context, self._sends)
         Made(self._sends, draft.account, superseded=draft.made.superseded).publish(context)
         self.announce(draft.client, context)
+        if self.not_approved:
+            draft.discard()
+            raise self.not_approved
         try:
             with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
-                transfer = draft.send(self.recorder)
+                content_of = partial(DraftContent, security=draft.made.security or None)
+                transfer = draft.send(self.recorder, self.approval_check(draft.client, context, content_of))
         except RehearsalFinished:
             draft.discard()
             raise
         if draft.has_sent:
             metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
         self.recorder.record_transfer(transfer)
+        self.publish_approval(context, transfer.id)
         self._is_delivered = True
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], draft.client.settings))
         return to_result(transfer)
@@ -212,7 +222,7 @@ class DiscardTransferOperator(TransferTaskOperator):
         return outcome is not DiscardOutcome.SENT
 
 
-class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
+class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
     """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
     A retry continues with the draft of a try that has stopped in its own process, and discards that of one that was
@@ -324,10 +334,13 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             self.finishing_rehearsal(client, context, lambda: delivery.memory.draft_id),
             no_skip_after_send(delivery),
         ):
+            if self.not_approved:
+                raise self.not_approved
             transfer = self.deliver(delivery, context, spool)
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
             delivery.store.record_sent(transfer.id)
+        self.publish_approval(context, transfer.id)
         with suppress(Exception):  # if the digests of its files are not published, a reminder does not compare them
             self._publish(context, delivery)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
@@ -363,7 +376,9 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         if self.wait:
             self.validate_wait()
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
-        return delivery.deliver(self.order(delivery, spool), max_parallel_uploads)
+        order = self.order(delivery, spool)
+        order.is_approved = self.approval_check(delivery.client, context, partial(DraftContent.of, order.new))
+        return delivery.deliver(order, max_parallel_uploads)
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
         """Determine what to deliver, where the arguments do not say it; the delivery has begun."""
@@ -391,7 +406,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         """Return whether no later try of the task sends its draft, so that it is to be removed."""
         from outbound_transfer.protocol.deferral import DeferRequested
 
-        if isinstance(error, RehearsalFinished):
+        if isinstance(error, RehearsalFinished) or error is self.not_approved:
             return True
         # Another try may have begun: whoever is next discards the draft of one that was given up.
         if self.keep_draft or isinstance(error, DeferRequested | AirflowRescheduleException | TaskNotRunning):

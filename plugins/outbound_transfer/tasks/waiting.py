@@ -182,13 +182,13 @@ class DeferrableWaitMixin(BaseOperator):
         """
         with fail_without_retry():
             store = state_store(context)
-        if stored := _stored(store, DEADLINE_STATE_KEY, context):
+        if stored := stored_since_clear(store, DEADLINE_STATE_KEY, context):
             return datetime.fromisoformat(stored["deadline"])
         try:
             deadline = timezone.utcnow() + timedelta(seconds=self.timeout_seconds())
         except OverflowError:
             raise AirflowFailException(f"timeout is too long: {self.timeout!r:.100}") from None
-        _store(store, DEADLINE_STATE_KEY, context, deadline=deadline.isoformat())
+        store_until_clear(store, DEADLINE_STATE_KEY, context, deadline=deadline.isoformat())
         return deadline
 
     def poll_transfer(self, hook: OutboundTransferHook, transfer_id: str) -> Transfer | None:
@@ -323,21 +323,22 @@ def _has_failed_too_often(context: Context) -> bool:
     the deadline each failure counts, however late.
     """
     store, now, count = state_store(context), timezone.utcnow(), 0
-    if before := _stored(store, TRIGGER_FAILURES_STATE_KEY, context):
-        waiting = _stored(store, DEADLINE_STATE_KEY, context)
+    if before := stored_since_clear(store, TRIGGER_FAILURES_STATE_KEY, context):
+        waiting = stored_since_clear(store, DEADLINE_STATE_KEY, context)
         is_late = bool(waiting) and now >= datetime.fromisoformat(waiting["deadline"])
         if is_late or now - datetime.fromisoformat(before["at"]) < TRIGGER_FAILURE_WINDOW:
             count = before["count"]
-    _store(store, TRIGGER_FAILURES_STATE_KEY, context, count=count + 1, at=now.isoformat())
+    store_until_clear(store, TRIGGER_FAILURES_STATE_KEY, context, count=count + 1, at=now.isoformat())
     return bool(count >= MAX_TRIGGER_FAILURES)
 
 
-def _stored(store: StateStore, key: str, context: Context) -> dict[str, Any]:
+def stored_since_clear(store: StateStore, key: str, context: Context) -> dict[str, Any]:
     """Return what this task has stored since it was last cleared; empty if it has not."""
     stored: Any = store.get(key, default=None)
     is_current = isinstance(stored, dict) and stored.get("clear_counters") == list(read_clears(context))
     return stored if is_current else {}
 
 
-def _store(store: StateStore, key: str, context: Context, **values: JsonValue) -> None:
+def store_until_clear(store: StateStore, key: str, context: Context, **values: JsonValue) -> None:
+    """Store what a task knows, until it is cleared."""
     store.set(key, {**values, "clear_counters": list(read_clears(context))}, retention=NEVER_EXPIRE)

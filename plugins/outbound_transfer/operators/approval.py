@@ -1,0 +1,168 @@
+"""An operator that sends only what a person has approved, if that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+
+from outbound_transfer.airflow_compat.human_input import ask, request_url, wait_for_answer
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, BaseNotifier
+from outbound_transfer.airflow_compat.version import HAS_HUMAN_INPUT
+from outbound_transfer.operators.transfer_task import SendingOperator
+from outbound_transfer.protocol.deferral import ApprovalRequired
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.tasks.approval import Approval, ApprovalRequest, DraftContent, NotApproved, answer_of
+from outbound_transfer.tasks.arguments import require_choice
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.client import Client
+    from outbound_transfer.protocol.deferral import DeferRequested
+    from outbound_transfer.protocol.models import Transfer
+
+#: How long a draft lives (service-api.md, R25).
+MAX_TIMEOUT: Final = timedelta(days=30)
+
+_STATE_KEY: Final = "outbound_transfer_approval"
+
+#: XCom of a task whose send a person has approved.
+APPROVAL_KEY: Final = "approval"
+
+
+class ApprovalOperator(SendingOperator):
+    """An operator that fills a draft, and sends it once a person has approved what it holds (Airflow 3.1 and newer).
+
+    The task waits without a worker. The person sees subject, message, recipients, security and files, and the answer
+    is about exactly that: a draft with other content is asked about again. A clear asks anew, a retry does not.
+
+    :param require_approval: ask before the send. A rejection discards the draft, and skips the task.
+    :param approval_timeout: how long to wait for an answer, up to the 30 days that a draft lives.
+    :param on_approval_timeout: what to do then: ``fail``, or ``reject`` as a person would.
+    :param approval_notifiers: are called when the task begins to wait, with ``approval`` in the context: ``subject``,
+        ``body`` (Markdown) and ``url`` of the page in Airflow.
+    :param approval_assigned_users: who may answer: mappings with ``id`` and ``name`` of a user; by default, whoever may
+        answer in Airflow.
+    :param fail_on_reject: fail the task that is rejected.
+    """
+
+    #: What a person is asked, once the draft has been read.
+    _request: ApprovalRequest | None = None
+    #: Ends the task instead of its send.
+    not_approved: Exception | None = None
+
+    #: Shows a request in Airflow.
+    ask = staticmethod(ask)
+
+    def __init__(
+        self,
+        *,
+        require_approval: bool = False,
+        approval_timeout: timedelta = MAX_TIMEOUT,
+        on_approval_timeout: str = "fail",
+        approval_notifiers: Sequence[BaseNotifier] | BaseNotifier = (),
+        approval_assigned_users: Sequence[dict[str, str]] | dict[str, str] = (),
+        fail_on_reject: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.require_approval = require_approval
+        self.approval_timeout = approval_timeout
+        self.on_approval_timeout = on_approval_timeout
+        self.approval_notifiers = approval_notifiers
+        self.approval_assigned_users = approval_assigned_users
+        self.fail_on_reject = fail_on_reject
+        self._check_approval_arguments()
+
+    def _check_approval_arguments(self) -> None:
+        """:raises InvalidDelivery: naming the argument."""
+        require_choice("on_approval_timeout", self.on_approval_timeout, ("fail", "reject"))
+        if self.require_approval and not HAS_HUMAN_INPUT:
+            raise InvalidDelivery("require_approval needs Airflow 3.1 or newer, which can ask a person")
+        if not (isinstance(self.approval_timeout, timedelta) and timedelta() < self.approval_timeout <= MAX_TIMEOUT):
+            raise InvalidDelivery(
+                "approval_timeout is a timedelta over 0 and up to 30 days, after which the service removes a draft, "
+                f"not {self.approval_timeout!r:.100}"
+            )
+        users = _as_list(self.approval_assigned_users)
+        if not all(isinstance(user, Mapping) and {"id", "name"} == user.keys() for user in users):
+            raise InvalidDelivery(f"approval_assigned_users are mappings with id and name, not {users!r:.100}")
+
+    def approval_check(
+        self, client: Client, context: Context, content_of: Callable[[Transfer, Mapping[str, str]], DraftContent]
+    ) -> Callable[[Transfer, Mapping[str, str]], bool] | None:
+        """Return what says whether a person has approved what a draft holds; None if nobody need.
+
+        A rehearsal sends nothing, and asks nobody.
+        """
+        if not self.require_approval or client.settings.rehearses:
+            return None
+        approval = self._approval(context)
+
+        def is_approved(draft: Transfer, files: Mapping[str, str]) -> bool:
+            content = content_of(draft, files)
+            code, url = content.code(client.settings.transfer_api_key), client.settings.transfer_url(draft.id)
+            self._request = ApprovalRequest.about(content, code, url, shows_recipients=_shows_recipients())
+            return approval is not None and approval.code == code
+
+        return is_approved
+
+    def _approval(self, context: Context) -> Approval | None:
+        from outbound_transfer.delivery.memory_store import state_store
+        from outbound_transfer.tasks.waiting import stored_since_clear
+
+        stored = stored_since_clear(state_store(context), _STATE_KEY, context)
+        return msgspec.convert(stored["approval"], Approval) if stored else None
+
+    def defer_for(self, request: DeferRequested, context: Context) -> NoReturn:
+        if not isinstance(request, ApprovalRequired):
+            super().defer_for(request, context)
+        asked = self._request
+        assert asked is not None, "the draft was looked at"
+        self.ask(context, asked.subject, asked.body, asked.options, _as_list(self.approval_assigned_users))
+        shown = {"subject": asked.subject, "body": asked.body, "url": request_url(context)}
+        for notifier in _as_list(self.approval_notifiers):
+            try:
+                notifier({**context, "approval": shown})
+            except Exception as error:
+                self.log.warning("%s has told nobody of the approval: %s", type(notifier).__name__, error)
+        self.log.info("Waiting for a person to approve the send, without a worker: %s", shown["url"])
+        arguments = {"code": asked.code}
+        wait_for_answer(self, context, asked.options, self.approval_timeout, "resume_after_answer", arguments)
+
+    def resume_after_answer(self, context: Context, event: Any = None, *, code: str = "") -> Any:
+        """Go on with a person's answer: send, or discard the draft."""
+        answer = answer_of(event, code)
+        if isinstance(answer, Approval):
+            from outbound_transfer.delivery.memory_store import state_store
+            from outbound_transfer.tasks.waiting import store_until_clear
+
+            self.log.info("Approved by %s: %s", answer.by, answer.code)
+            store_until_clear(state_store(context), _STATE_KEY, context, approval=msgspec.to_builtins(answer))
+        else:
+            self.not_approved = self._failure_of(answer)
+        return self.resume(context)
+
+    def _failure_of(self, answer: NotApproved) -> Exception:
+        text = f"Nothing is sent: {answer.reason}"
+        is_rejected = answer.is_rejected or (answer.is_late and self.on_approval_timeout == "reject")
+        return AirflowSkipException(text) if is_rejected and not self.fail_on_reject else AirflowFailException(text)
+
+    def publish_approval(self, context: Context, transfer_id: str) -> None:
+        """Store who has approved the send, for tasks downstream and for the ledger."""
+        if self.require_approval and (approval := self._approval(context)):
+            context["ti"].xcom_push(APPROVAL_KEY, msgspec.to_builtins(approval))
+            self.recorder.record_approval(transfer_id, approval.by, approval.at)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _shows_recipients() -> bool:
+    from outbound_transfer.warehouse.config import get_switch
+
+    return get_switch("show_recipients")

@@ -1,0 +1,280 @@
+"""A person between the draft and the send: what is sent is what was shown, and nothing is sent without an answer."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, TaskAwaitingInput
+from outbound_transfer.operators.redelivery import RedeliverFilesOperator
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    SendTransferOperator,
+)
+from outbound_transfer.protocol import endpoints
+from outbound_transfer.protocol.errors import NotFound
+from outbound_transfer.protocol.messages import Operation, Upload
+from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+from support.tasks import FakeTaskInstance, Person, SimulatedClock, again, dying_after, without_credit
+
+DELIVERY = {"subject": "Report *for* | Q1", "recipients": [{"email": "ann@example.com", "name": "Ann [x](y)"}]}
+
+pytestmark = pytest.mark.skipif(TaskAwaitingInput is None, reason="waits in the triggerer before Airflow 3.3")
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    file = tmp_path / "report.csv"
+    file.write_text("a,b\n")
+    return file
+
+
+@pytest.fixture
+def task(connection, sandbox) -> Callable[..., FakeTaskInstance]:
+    time = SimulatedClock(sandbox)
+
+    def make(
+        operator: type, task_id: str = "task", *, does: Any = Person.approves, retries: int = 0, **given: Any
+    ) -> FakeTaskInstance:
+        return FakeTaskInstance(
+            lambda: operator(task_id=task_id, **given), time, retries, task_id=task_id, person=Person(does)
+        )
+
+    return make
+
+
+@pytest.fixture
+def deliver(task, report) -> Callable[..., FakeTaskInstance]:
+    def make(**arguments: Any) -> FakeTaskInstance:
+        return task(DeliverFilesOperator, **{"files": str(report), "require_approval": True, **DELIVERY, **arguments})
+
+    return make
+
+
+def sends(sandbox) -> int:
+    return sum(call["path"].endswith("/send") for call in sandbox.requests())
+
+
+def is_draft(hook, transfer_id: str) -> bool:
+    try:
+        return hook.get_transfer(transfer_id).is_draft
+    except NotFound:
+        return False
+
+
+def test_nothing_is_sent_before_the_approval(deliver, sandbox, hook) -> None:
+    def look(shown: SimpleNamespace) -> str:
+        assert sends(sandbox) == 0
+        assert is_draft(hook, ti.xcoms["transfer_id"])
+        return Person.approves(shown)
+
+    ti = deliver(does=look)
+    assert ti.run()["status"] == "pending"
+    assert sends(sandbox) == 1
+    approval = ti.xcoms["approval"]
+    assert (approval["by"], len(ti.person.asked)) == ("ann", 1)
+    assert ti.person.asked[0].options == [f"Approve {approval['code']}", "Reject"]
+
+
+def test_the_request_shows_what_is_sent_as_plain_text(deliver) -> None:
+    ti = deliver(message="Dear\n<b>all</b>", security="email")
+    ti.run()
+    shown = ti.person.asked[0]
+    assert shown.subject == "Send 'Report *for* | Q1' to 1 recipient?"
+    for text in (
+        r"**Subject:** Report \*for\* \| Q1",
+        "**To 1 recipient**\n- " + r"Ann \[x\]\(y\) \<ann\@example\.com\>",
+        "**Security:** email",
+        r"> Dear" + "\n>\n" + r"> \<b\>all\<\/b\>",
+        r"| report\.csv | 4 | ",
+    ):
+        assert text in shown.body
+    assert ti.xcoms["transfer_id"] in shown.body
+
+
+def test_the_number_of_recipients_alone_where_they_are_not_shown(deliver, monkeypatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__SHOW_RECIPIENTS", "False")
+    ti = deliver()
+    ti.run()
+    assert "To 1 recipient" in ti.person.asked[0].body
+    assert "example" not in ti.person.asked[0].body
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_rejection_discards_the_draft(deliver, sandbox, hook, fails) -> None:
+    ti = deliver(does=Person.rejects, fail_on_reject=fails, keep_draft=True, retries=3)
+    expected = AirflowFailException if fails else AirflowSkipException
+    with pytest.raises(expected, match="Nothing is sent: rejected by ann"):
+        ti.run()
+    assert (sends(sandbox), is_draft(hook, ti.xcoms["transfer_id"])) == (0, False)
+
+
+@pytest.mark.parametrize("outcome", ["fail", "reject"])
+def test_nobody_answers_in_time(deliver, sandbox, hook, outcome) -> None:
+    ti = deliver(does=lambda shown: None, approval_timeout=timedelta(hours=2), on_approval_timeout=outcome, retries=3)
+    expected = AirflowFailException if outcome == "fail" else AirflowSkipException
+    with pytest.raises(expected, match="nobody has answered in time"):
+        ti.run()
+    assert (sends(sandbox), is_draft(hook, ti.xcoms["transfer_id"])) == (0, False)
+
+
+def test_what_was_approved_is_sent_whatever_becomes_of_its_source(deliver, report, hook) -> None:
+    def change(shown: SimpleNamespace) -> str:
+        report.write_text("other content\n")
+        return Person.approves(shown)
+
+    ti = deliver(does=change)
+    transfer = ti.run()
+    assert [file["size"] for file in transfer["files"]] == [4]
+    assert len(ti.person.asked) == 1
+
+
+def test_a_query_is_run_once(task, tmp_path, monkeypatch) -> None:
+    database = tmp_path / "warehouse.db"
+    with closing(sqlite3.connect(database)) as opened:
+        opened.executescript("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(database)}))
+
+    def empty(shown: SimpleNamespace) -> str:
+        with closing(sqlite3.connect(database)) as opened:
+            opened.executescript("DELETE FROM t")
+        return Person.approves(shown)
+
+    query = {"sql_conn_id": "warehouse", "sql": "SELECT a FROM t", "file_name": "t.csv"}
+    ti = task(SqlToOutboundTransferOperator, does=empty, require_approval=True, **query, **DELIVERY)
+    assert [file["size"] for file in ti.run()["files"]] == [6]
+
+
+def test_other_people_are_asked_about_again(deliver, sandbox) -> None:
+    people = ["ann@example.com", "bob@example.com"]
+    ti = deliver()
+    ti.person = person = Person(Person.approves, keeps_first=False)
+    make = ti.make
+
+    def choose(shown: SimpleNamespace) -> str:
+        ti.make = lambda: _with(make(), recipients=people)
+        return Person.approves(shown)
+
+    person.does = choose
+    assert len(ti.run()["recipients"]) == 2
+    assert ["bob" in shown.body for shown in person.asked] == [False, True]
+    assert sends(sandbox) == 1
+
+
+def _with(operator: Any, **changes: Any) -> Any:
+    for name, value in changes.items():
+        setattr(operator, name, value)
+    return operator
+
+
+def test_an_approval_of_what_airflow_still_shows_is_none_of_anything_else(deliver, sandbox) -> None:
+    """Airflow up to 3.3 shows a later try what the first one has asked."""
+    ti = deliver(does=Person.rejects)
+    with pytest.raises(AirflowSkipException):
+        ti.run()
+    ti.person.does = Person.approves
+    with pytest.raises(AirflowFailException, match="has approved what an earlier try has asked"):
+        again(ti, message="Corrected")
+    assert sends(sandbox) == 0
+
+
+def test_a_clear_asks_anew_and_a_retry_does_not(deliver, sandbox) -> None:
+    ti = deliver(retries=1)
+    with without_credit(sandbox):
+        ti.run()
+    assert len(ti.person.asked) == 1
+    ti.clear()
+    with dying_after(Operation.GET, skip=3):  # once it is approved
+        ti.run()
+    assert (len(ti.person.asked), sends(sandbox)) == (2, 2)  # one was refused
+
+
+def test_a_sent_transfer_is_returned_unasked(deliver, sandbox) -> None:
+    ti = deliver()
+    first = ti.run()
+    ti.clear()
+    assert ti.run()["id"] == first["id"]
+    assert (len(ti.person.asked), sends(sandbox)) == (1, 1)
+
+
+def test_a_resend_is_asked_about(deliver, sandbox) -> None:
+    ti = deliver()
+    first = ti.run()
+    again(ti, resend=first["id"])
+    assert (len(ti.person.asked), sends(sandbox)) == (2, 2)
+
+
+def test_an_approval_outlives_a_wait_for_a_slot(deliver, sandbox, hook) -> None:
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    ti = deliver(deferrable=True)
+    sleep = ti.time.sleep
+
+    def make_room(seconds: float) -> None:
+        sleep(seconds)
+        sandbox.patch_account(outstanding_transfer_limit=9)
+
+    ti.time.sleep = make_room
+    assert ti.run()["status"] == "pending"
+    assert (len(ti.person.asked), sends(sandbox), ti.deferrals) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("kind", ["additional", "missing"])
+def test_what_a_stranger_changes_meanwhile_is_not_sent(deliver, sandbox, hook, kind) -> None:
+    def change(shown: SimpleNamespace) -> str:
+        draft = hook.get_transfer(ti.xcoms["transfer_id"])
+        if kind == "additional":
+            hook.attach_file(draft.id, Upload("b.csv", 1, lambda: iter([b"b"])))
+        else:
+            hook.get_conn().perform(endpoints.remove_file(draft.id, draft.files[0].id))
+        return Person.approves(shown)
+
+    ti = deliver(does=change)
+    assert [(file["name"], file["size"]) for file in ti.run()["files"]] == [("report.csv", 4)]
+    assert (len(ti.person.asked), sends(sandbox)) == (1, 1)
+
+
+def test_three_tasks(task, report, sandbox) -> None:
+    create = task(CreateTransferOperator, "create", security="email", **DELIVERY)
+    create.begin_try()
+    draft = create.run_once()
+    attach = task(AttachFilesOperator, "attach", transfer_id=draft, files=str(report))
+    attach.upstream = {"create": create}
+    attach.begin_try()
+    attach.run_once()
+    send = task(SendTransferOperator, "send", transfer_id=draft, require_approval=True)
+    send.upstream = {"create": create, "attach": attach}
+    assert send.run()["status"] == "pending"
+    (shown,) = send.person.asked
+    assert "**Security:** email" in shown.body
+    assert "not known" not in shown.body
+    assert send.xcoms["approval"]["by"] == "ann"
+
+
+def test_three_tasks_and_a_rejection(task, report, sandbox, hook) -> None:
+    create = task(CreateTransferOperator, "create", **DELIVERY)
+    create.begin_try()
+    draft = create.run_once()
+    send = task(SendTransferOperator, "send", transfer_id=draft, require_approval=True, does=Person.rejects)
+    send.upstream = {"create": create}
+    with pytest.raises(AirflowSkipException, match="rejected by ann"):
+        send.run()
+    assert (sends(sandbox), is_draft(hook, draft)) == (0, False)
+
+
+def test_a_redelivery(deliver, task, report, sandbox) -> None:
+    first = deliver().run()
+    ti = task(
+        RedeliverFilesOperator, transfer_id=first["id"], files=str(report), require_approval=True, security="none"
+    )
+    ti.run()
+    assert (len(ti.person.asked), sends(sandbox)) == (1, 2)
