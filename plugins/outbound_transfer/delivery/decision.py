@@ -229,7 +229,6 @@ _BY_ID: Final = (
 #: save an upload, and before each attempt.
 _SEARCH: Final = (
     _rule("others may have sent it", Action.SEARCH, question=True, search=Search.NOT_SEARCHED),
-    _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, search=Search.IMPOSSIBLE),
     _rule("its like was sent", Reason.MAY_BE_SENT, question=True, search=Search.FOUND),
 )
 
@@ -238,6 +237,7 @@ TABLE: Final = {
     Step.PREPARE: (
         *_BY_ID,
         _rule("no resend of it is wanted any more", Action.REVERT, resend=Resend.WITHDRAWN),
+        _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, search=Search.IMPOSSIBLE),
         *_SEARCH,
         _rule("nobody has sent it, and nobody can", Action.CREATE),
     ),

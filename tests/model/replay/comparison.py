@@ -74,4 +74,4 @@ def _reason_of(error: BaseException | None) -> str:
     for reason in Reason:
         if re.search(".*".join(map(re.escape, re.split(r"\{[\w!]+\}", reason.value))), str(error), re.DOTALL):
             return reason.name
-    return "an error"
+    return "NOT_APPROVED" if re.search("Nothing is sent: (rejected|.* has approved)", str(error)) else "an error"
