@@ -28,6 +28,7 @@ from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.tasks.arguments import require_choice, to_resend, to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
+from outbound_transfer.tasks.receipt import publish_facts
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class CreateTransferOperator(NewTransferOperator):
         transfer = delivery.prepare(Order(self.new_transfer()), is_shared=True)
         made = Made.of(delivery.memory, resend=resend, is_rehearsal=client.settings.rehearses)
         made.publish(context)
+        publish_facts(context, delivery.memory, self.security)
         push_link(context, client.settings, transfer.id)
         return transfer.id
 
@@ -124,7 +126,8 @@ class AttachFilesOperator(FilesOperator):
             draft = self.shared_draft(hook.get_conn(), context, resolve_transfer_id(self.transfer_id))
             store = open_task_memory(context, draft.facts)
             records = FilesTask(draft, store, hook.log, self.recorder).attach(find, max_parallel_uploads)
-        draft.publish_files(records)
+            draft.publish_files(records)
+            publish_facts(context, store.read())
         result: list[dict[str, Any]] = to_builtins(records)
         return result
 
@@ -137,10 +140,11 @@ class SendTransferOperator(SendingOperator):
     :param transfer_id: the draft; a transfer that was sent already is returned as it is.
     :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
         ``transfer_limit_reached``), in seconds or as a timedelta.
+    :param receipt: see :class:`DeliverFilesOperator`.
     :return: the sent transfer as a mapping with the fields of service-api.md, R11.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "slot_timeout")
+    template_fields: Sequence[str] = (*SendingOperator.template_fields, "transfer_id", "slot_timeout", "receipt")
 
     _draft: SharedDraft | None = None
 
@@ -179,6 +183,7 @@ class SendTransferOperator(SendingOperator):
         self.recorder.record_transfer(transfer)
         self._is_delivered = True
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], draft.client.settings))
+        self.write_receipt(context, transfer)
         return to_result(transfer)
 
 
@@ -235,6 +240,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
     :param poke_interval: seconds between two polls of the transfer.
     :param timeout: how long to wait at most, in seconds or as a timedelta; by default until it finishes.
+    :param receipt: where to write a JSON document of what was sent, to whom: a URI or an absolute path, in which
+        ``{transfer_id}`` stands for the id. Written after the send, and when the wait is over; or a warning is logged.
     :return: the transfer as last read, as a mapping with the fields of service-api.md, R11.
     """
 
@@ -248,6 +255,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         "on_canceled",
         "poke_interval",
         "timeout",
+        "receipt",
     )
 
     #: What ``on_empty`` may be.
@@ -331,6 +339,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         with suppress(Exception):  # if the digests of its files are not published, a reminder does not compare them
             self._publish(context, delivery)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
+        self.write_receipt(context, transfer, delivery.memory, self.security)
         return self._wait_until_finished(hook, transfer, context) if self.wait else to_result(transfer)
 
     def begin(self, client: Client, context: Context) -> Delivery:

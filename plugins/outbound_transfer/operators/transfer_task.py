@@ -24,6 +24,7 @@ from outbound_transfer.protocol.models import to_result
 from outbound_transfer.protocol.outcomes import REHEARSED, TransferOutcome
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.outcome_report import report_outcome
+from outbound_transfer.tasks.receipt import ReceiptMixin
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -81,7 +82,7 @@ class TransferTaskOperator(OutboundTransferOperator):
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
 
-class SendingOperator(TransferTaskOperator):
+class SendingOperator(ReceiptMixin, TransferTaskOperator):
     """An operator whose errors, of whatever kind and origin, name what the task has sent or may have sent."""
 
     #: As it was last read, where the task waits for it.
@@ -92,6 +93,7 @@ class SendingOperator(TransferTaskOperator):
     _is_sent = False
 
     def execute(self, context: Context) -> Any:
+        self.check_rendered_receipt()
         with self._naming_transfer(context):
             return super().execute(context)
 
@@ -102,7 +104,7 @@ class SendingOperator(TransferTaskOperator):
     @contextmanager
     def _naming_transfer(self, context: Context) -> Iterator[None]:
         """Let the error that ends the block say what was sent: the one place that does."""
-        with report_outcome(context, partial(self._find_outcome, context)):
+        with report_outcome(context, partial(self._find_outcome, context)), self.receipt_of_wait(context):
             try:
                 yield
             except (AirflowSkipException, AirflowRescheduleException, TaskDeferred):
