@@ -230,6 +230,14 @@ def test_a_store_that_fails_in_passing_gets_it_at_the_next_attempt(time, files, 
     assert read(folder, sent["id"])
 
 
+def test_a_store_that_is_slow_to_fail_is_not_tried_again(time, files, into, monkeypatch) -> None:
+    attempts = []
+    monkeypatch.setattr(receipt, "write_whole", lambda *given: attempts.append(given) or 1 / 0)
+    monkeypatch.setattr(receipt, "_MAX_RETRY_TIME", -1.0)
+    assert task_instance(DeliverFilesOperator, time, files=files, receipt=into, **DELIVERY).run()["sent_at"]
+    assert len(attempts) == 1
+
+
 def test_a_package_that_is_missing_is_named(time, files, capsys) -> None:
     given = {"files": files, "receipt": "gs://bucket/{transfer_id}.json", **DELIVERY}
     assert task_instance(DeliverFilesOperator, time, **given).run()["status"] == "pending"

@@ -48,6 +48,9 @@ ACCOUNT_DEFAULT: Final = "account_default"
 #: Seconds before each further attempt at writing.
 _RETRY_DELAYS: Final = (1.0, 3.0)
 
+#: Seconds after which there is no further attempt: the libraries of some stores retry for minutes themselves.
+_MAX_RETRY_TIME: Final = 20.0
+
 _JINJA: Final = re.compile(r"\{[{%#]")
 
 #: An absolute path or a URI. The placeholder is behind what names the store; Airflow's paths end at "?" and "#".
@@ -220,9 +223,12 @@ def _read_with_files(hook: OutboundTransferHook, transfer: Transfer) -> Transfer
 
 
 def _write_with_retries(path: str, content: bytes) -> None:
+    started = time.monotonic()
     for delay in _RETRY_DELAYS:
         try:
             return write_whole(path, content)
         except Exception:  # each object store's library has its own errors
+            if time.monotonic() - started > _MAX_RETRY_TIME:
+                raise
             time.sleep(delay)
     return write_whole(path, content)
