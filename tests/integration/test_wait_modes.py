@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,6 +90,7 @@ def context_of(store: InMemoryStateStore, max_tries: int = 0, clear_number: int 
         max_tries=max_tries,
         try_number=1,
         xcom_push=xcoms_of(store).__setitem__,
+        xcom_pull=lambda task_ids, key: [xcoms_of(store).get(key)],
         start_date=timezone.utcnow(),
         get_first_reschedule_date=lambda _: rescheduled and datetime.fromisoformat(rescheduled),
     )
@@ -177,6 +179,53 @@ def test_the_outcome_arguments_apply(wait, sandbox, end, choice) -> None:
     else:
         with pytest.raises({"fail": AirflowFailException, "skip": AirflowSkipException}[choice], match=f"is {end}"):
             wait(**arguments)
+
+
+@pytest.mark.parametrize("end", ["complete", "accepted", "expired", "skipped", "timed out"])
+def test_the_receipt_is_written_when_the_wait_is_over(wait, sandbox, end, tmp_path) -> None:
+    sandbox.pickup(wait.sent, BOB)
+    if end == "complete":
+        sandbox.pickup(wait.sent, ANN)
+    elif end in ("expired", "skipped"):
+        sandbox.advance_clock(40 * 86_400)
+    arguments = {
+        "accept_partial": end == "accepted",
+        "on_expired": "skip" if end == "skipped" else "fail",
+        "timeout": 2.0 if end == "timed out" else 5.0 * TEST_TIMEOUT,
+        "finish_in_triggerer": True,
+        "receipt": str(tmp_path / "receipts/{transfer_id}.json"),
+    }
+    with nullcontext() if end in ("complete", "accepted") else pytest.raises(AirflowException):
+        wait(**arguments)
+
+    (path,) = (tmp_path / "receipts").iterdir()
+    receipt = json.loads(path.read_text())
+    assert path.name == f"{wait.sent}.json"
+    status = {"complete": "complete", "expired": "expired", "skipped": "expired"}.get(end, "partial")
+    assert receipt["transfer"]["status"] == status
+    picked_up = {one["email"]: bool(one["picked_up_at"]) for one in receipt["recipients"]}
+    assert picked_up == {ANN: end == "complete", BOB: True}
+    (file,) = receipt["files"]
+    assert (file["name"], file["size"]) == ("report.csv", 4)
+
+
+def test_a_sensor_takes_the_digests_from_the_task_that_sends(report, sandbox, tmp_path) -> None:
+    store, receipt = InMemoryStateStore(), str(tmp_path / "{transfer_id}.json")
+    sent = send(report, store, receipt=receipt, security="email")["id"]
+    (path,) = tmp_path.glob("tr_*.json")
+    first = json.loads(path.read_text())
+    for recipient in (ANN, BOB):
+        sandbox.pickup(sent, recipient)
+    read = sum(call["method"] == "GET" for call in sandbox.requests())
+
+    to_the_end(lambda: TransferSensor(task_id="wait", transfer_id=sent, receipt=receipt), store)
+
+    last = json.loads(path.read_text())
+    assert last["files"] == first["files"]
+    assert first["files"][0]["sha256"] == hashlib.sha256(b"a,b\n").hexdigest()
+    assert (first["transfer"]["security"], last["transfer"]["security"]) == ("email", "email")
+    assert (first["transfer"]["status"], last["transfer"]["status"]) == ("pending", "complete")
+    assert sum(call["method"] == "GET" for call in sandbox.requests()) == read + 1, "the poke has read its files"
 
 
 @pytest.mark.parametrize("end", ["expired", "canceled", "skipped", "partial"])

@@ -227,7 +227,8 @@ class FakeTaskInstance:
             run = [{**one.xcoms, "return_value": one.result} for one in self.of_other_runs if one.run_id == run_id]
             return [xcoms[key] for xcoms in run if xcoms.get(key) is not None]
         task_ids = [task_ids] if isinstance(task_ids, str) else task_ids
-        return [self.upstream[task_id].xcoms.get(key) for task_id in task_ids]
+        tasks = {self.task_id: self, **self.upstream}
+        return [tasks[task_id].xcoms.get(key) for task_id in task_ids]
 
     def get_previous_ti(self, *, logical_date: datetime, map_index: int) -> Any:
         """The same task in the last run that is due before a time."""

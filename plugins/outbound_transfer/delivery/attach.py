@@ -45,11 +45,6 @@ class FilesTask:
         self._memory = Memory(self._facts.writer, scope, Phase.DRAFT, draft.transfer_id, files=files)
         store.save_verified(self._memory)
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """SHA-256 in hexadecimal of what this task has attached, by name."""
-        return {name: file.sha256 for name, file in self._memory.files.items()}
-
     def attach(self, find_sources: Callable[..., Sequence[Source]], max_parallel: int) -> list[File]:
         """Make the draft hold these files beside those of other tasks; return the service's record of each.
 

@@ -7,7 +7,7 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,7 +52,6 @@ class Made(msgspec.Struct, frozen=True):
     :ivar delivery_key: under which other runs may have made it.
     :ivar made_by: the task instance that has made it.
     :ivar files: digests (SHA-256, in hexadecimal) of what was attached, by name.
-    :ivar security: the option that protects it; "" for the account's.
     :ivar is_rehearsal: whether it is never sent, wherever the connection leads by then.
     """
 
@@ -66,10 +65,9 @@ class Made(msgspec.Struct, frozen=True):
     made_by: str = ""
     resend: tuple[str, ...] = ()
     files: dict[str, str] = {}
-    security: str = ""
 
     @classmethod
-    def of(cls, memory: Memory, *, resend: Iterable[str] = (), is_rehearsal: bool = False, security: str = "") -> Made:
+    def of(cls, memory: Memory, *, resend: Iterable[str] = (), is_rehearsal: bool = False) -> Made:
         return cls(
             memory.draft_id,
             memory.scope.account,
@@ -80,7 +78,6 @@ class Made(msgspec.Struct, frozen=True):
             is_rehearsal=is_rehearsal,
             resend=tuple(resend),
             files={name: file.sha256 for name, file in memory.files.items()},
-            security=security,
         )
 
     def publish(self, context: Context) -> None:
@@ -154,9 +151,9 @@ class SharedDraft:
         require_file_list(transfer)
         return transfer
 
-    def publish_files(self, records: Iterable[File], digests: Mapping[str, str]) -> None:
+    def publish_files(self, records: Iterable[File]) -> None:
         """Store what this task has attached, for the task that sends."""
-        attached = {"transfer_id": self.transfer_id, "files": to_builtins(list(records)), "digests": digests}
+        attached = {"transfer_id": self.transfer_id, "files": to_builtins(list(records))}
         by = instance_name(self._ti.task_id, self._ti.map_index)
         self._ti.xcom_push(ATTACHED_KEY, {**attached, "made_by": self.made.made_by, "by": by})
 
@@ -212,7 +209,7 @@ class SharedDraft:
         self._may_have_moved = self.facts.is_mapped  # the next attempt has waited
         if question:
             self._fail_if_like_was_sent(transfer, question)
-        if is_approved and not self.made.is_rehearsal and not is_approved(transfer, self._digests()):
+        if is_approved and not self.made.is_rehearsal and not is_approved(transfer, {}):
             raise ApprovalRequired
         self.facts.check_still_running()
         if self.made.is_rehearsal:
@@ -231,9 +228,6 @@ class SharedDraft:
                 f"upstream have attached to it: {[name for name, *_ in meant]}. Nothing is sent; clear the task that "
                 "creates the draft, and those after it"
             )
-
-    def _digests(self) -> dict[str, str]:
-        return {name: digest for one in self._pull(ATTACHED_KEY) for name, digest in one["digests"].items()}
 
     def _check_attaching_tasks(self) -> None:
         """Check that what the tasks upstream say is about this draft: Airflow keeps what a skipped one said before."""

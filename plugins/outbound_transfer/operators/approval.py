@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -11,26 +11,27 @@ import msgspec
 from outbound_transfer.airflow_compat.human_input import ask, request_url, wait_for_answer
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, BaseNotifier
 from outbound_transfer.airflow_compat.version import HAS_HUMAN_INPUT
-from outbound_transfer.operators.transfer_task import SendingOperator
+from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator
 from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.tasks.approval import Approval, ApprovalRequest, DraftContent, NotApproved, answer_of
 from outbound_transfer.tasks.arguments import require_choice
+from outbound_transfer.tasks.receipt import APPROVAL_KEY
+from outbound_transfer.warehouse.config import get_switch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client
+    from outbound_transfer.delivery.memory import Memory
+    from outbound_transfer.delivery.order import ApprovalCheck
     from outbound_transfer.protocol.deferral import DeferRequested
-    from outbound_transfer.protocol.models import Transfer
+    from outbound_transfer.protocol.models import NewTransfer, Transfer
 
 #: How long a draft lives (service-api.md, R25).
 MAX_TIMEOUT: Final = timedelta(days=30)
 
 _STATE_KEY: Final = "outbound_transfer_approval"
-
-#: XCom of a task whose send a person has approved.
-APPROVAL_KEY: Final = "approval"
 
 
 class ApprovalOperator(SendingOperator):
@@ -91,24 +92,31 @@ class ApprovalOperator(SendingOperator):
         if not all(isinstance(user, Mapping) and {"id", "name"} == user.keys() for user in users):
             raise InvalidDelivery(f"approval_assigned_users are mappings with id and name, not {users!r:.100}")
 
-    def approval_check(
-        self, client: Client, context: Context, content_of: Callable[[Transfer, Mapping[str, str]], DraftContent]
-    ) -> Callable[[Transfer, Mapping[str, str]], bool] | None:
+    def approval_check(self, client: Client, context: Context, new: NewTransfer | None = None) -> ApprovalCheck | None:
         """Return what says whether a person has approved what a draft holds; None if nobody need.
 
         A rehearsal sends nothing, and asks nobody.
+
+        :param new: what the draft is made from; None if another task makes it.
+        :raises AirflowSkipException, AirflowFailException: somebody has rejected it, or nobody has answered.
         """
+        if self.not_approved:
+            raise self.not_approved
         if not self.require_approval or client.settings.rehearses:
             return None
-        approval = self._approval(context)
+        approval, facts = self._approval(context), self.pull_facts(context) if new is None else []
 
         def is_approved(draft: Transfer, files: Mapping[str, str]) -> bool:
-            content = content_of(draft, files)
+            content = DraftContent.of(new, draft, files) if new else DraftContent.of_facts(facts, draft)
             code, url = content.code(client.settings.transfer_api_key), client.settings.transfer_url(draft.id)
-            self._request = ApprovalRequest.about(content, code, url, shows_recipients=_shows_recipients())
+            self._request = ApprovalRequest.about(content, code, url, shows_recipients=get_switch("show_recipients"))
             return approval is not None and approval.code == code
 
         return is_approved
+
+    def needs_no_draft(self, error: BaseException) -> bool:
+        """Return whether an error means that nobody wants the draft to be sent."""
+        return isinstance(error, RehearsalFinished) or error is self.not_approved
 
     def _approval(self, context: Context) -> Approval | None:
         from outbound_transfer.delivery.memory_store import state_store
@@ -151,18 +159,18 @@ class ApprovalOperator(SendingOperator):
         is_rejected = answer.is_rejected or (answer.is_late and self.on_approval_timeout == "reject")
         return AirflowSkipException(text) if is_rejected and not self.fail_on_reject else AirflowFailException(text)
 
-    def publish_approval(self, context: Context, transfer_id: str) -> None:
-        """Store who has approved the send, for tasks downstream and for the ledger."""
+    def publish_proof(
+        self, context: Context, transfer: Transfer, memory: Memory | None = None, security: str | None = None
+    ) -> None:
+        """Store who has approved the send, for tasks downstream and the ledger, and write the receipt.
+
+        :param memory, security: see :meth:`.write_receipt`.
+        """
         if self.require_approval and (approval := self._approval(context)):
-            context["ti"].xcom_push(APPROVAL_KEY, msgspec.to_builtins(approval))
-            self.recorder.record_approval(transfer_id, approval.by, approval.at)
+            context["ti"].xcom_push(APPROVAL_KEY, {"transfer_id": transfer.id, **msgspec.to_builtins(approval)})
+            self.recorder.record_approval(transfer.id, approval.by, approval.at)
+        self.write_receipt(context, transfer, memory, security)
 
 
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _shows_recipients() -> bool:
-    from outbound_transfer.warehouse.config import get_switch
-
-    return get_switch("show_recipients")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import (
@@ -21,23 +20,22 @@ from outbound_transfer.operators.approval import ApprovalOperator
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
-from outbound_transfer.operators.transfer_task import RehearsalFinished, TransferTaskOperator
+from outbound_transfer.operators.transfer_task import TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
-from outbound_transfer.tasks.approval import DraftContent
 from outbound_transfer.tasks.arguments import require_choice, to_resend, to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
+from outbound_transfer.tasks.receipt import publish_facts
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client
-    from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.order import Order
     from outbound_transfer.delivery.shared_draft import SharedDraft
@@ -89,9 +87,9 @@ class CreateTransferOperator(NewTransferOperator):
         with no_skip_after_send(delivery):
             self.load_recipients(delivery)
         transfer = delivery.prepare(Order(self.new_transfer()), is_shared=True)
-        is_rehearsal, security = client.settings.rehearses, self.security or ""
-        made = Made.of(delivery.memory, resend=resend, is_rehearsal=is_rehearsal, security=security)
+        made = Made.of(delivery.memory, resend=resend, is_rehearsal=client.settings.rehearses)
         made.publish(context)
+        publish_facts(context, delivery.memory, self.security)
         push_link(context, client.settings, transfer.id)
         return transfer.id
 
@@ -127,9 +125,9 @@ class AttachFilesOperator(FilesOperator):
             max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
             draft = self.shared_draft(hook.get_conn(), context, resolve_transfer_id(self.transfer_id))
             store = open_task_memory(context, draft.facts)
-            task = FilesTask(draft, store, hook.log, self.recorder)
-            records = task.attach(find, max_parallel_uploads)
-        draft.publish_files(records, task.digests)
+            records = FilesTask(draft, store, hook.log, self.recorder).attach(find, max_parallel_uploads)
+            draft.publish_files(records)
+            publish_facts(context, store.read())
         result: list[dict[str, Any]] = to_builtins(records)
         return result
 
@@ -142,25 +140,19 @@ class SendTransferOperator(ApprovalOperator):
     :param transfer_id: the draft; a transfer that was sent already is returned as it is.
     :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
         ``transfer_limit_reached``), in seconds or as a timedelta.
+    :param receipt: see :class:`DeliverFilesOperator`.
+    :param require_approval: see :class:`.ApprovalOperator`, which has further arguments.
     :return: the sent transfer as a mapping with the fields of service-api.md, R11.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "slot_timeout")
+    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "transfer_id", "slot_timeout", "receipt")
 
     _draft: SharedDraft | None = None
 
-    def __init__(
-        self, *, transfer_id: str, slot_timeout: float | timedelta = timedelta(hours=1), **kwargs: Any
-    ) -> None:
+    def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
         self.check_known_transfer_id()
-        self.slot_timeout = slot_timeout
-        if self.is_known("slot_timeout"):
-            to_seconds(slot_timeout, "slot_timeout")
-
-    def call_retry_policy(self) -> RetryPolicy:
-        return _policy_with_slot_timeout(self.slot_timeout)
 
     def possibly_sent_id(self, context: Context) -> str:  # noqa: ARG002  # the draft of another task is not remembered
         return self._sends if self._draft and self._draft.may_be_sent else ""
@@ -173,22 +165,19 @@ class SendTransferOperator(ApprovalOperator):
         self._draft = draft = self.shared_draft(hook.get_conn(), context, self._sends)
         Made(self._sends, draft.account, superseded=draft.made.superseded).publish(context)
         self.announce(draft.client, context)
-        if self.not_approved:
-            draft.discard()
-            raise self.not_approved
         try:
             with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
-                content_of = partial(DraftContent, security=draft.made.security or None)
-                transfer = draft.send(self.recorder, self.approval_check(draft.client, context, content_of))
-        except RehearsalFinished:
-            draft.discard()
+                transfer = draft.send(self.recorder, self.approval_check(draft.client, context))
+        except Exception as error:
+            if self.needs_no_draft(error):
+                draft.discard()
             raise
         if draft.has_sent:
             metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
         self.recorder.record_transfer(transfer)
-        self.publish_approval(context, transfer.id)
         self._is_delivered = True
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], draft.client.settings))
+        self.publish_proof(context, transfer)
         return to_result(transfer)
 
 
@@ -245,6 +234,9 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
     :param poke_interval: seconds between two polls of the transfer.
     :param timeout: how long to wait at most, in seconds or as a timedelta; by default until it finishes.
+    :param receipt: where to write a JSON document of what was sent, to whom: a URI or an absolute path, in which
+        ``{transfer_id}`` stands for the id. Written after the send, and when the wait is over; or a warning is logged.
+    :param require_approval: see :class:`.ApprovalOperator`, which has further arguments.
     :return: the transfer as last read, as a mapping with the fields of service-api.md, R11.
     """
 
@@ -258,6 +250,7 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
         "on_canceled",
         "poke_interval",
         "timeout",
+        "receipt",
     )
 
     #: What ``on_empty`` may be.
@@ -267,7 +260,6 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
         self,
         *,
         on_empty: str = "fail",
-        slot_timeout: float | timedelta = timedelta(hours=1),
         keep_draft: bool = False,
         delivery_key: str | None = None,
         wait: bool = False,
@@ -277,7 +269,6 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
     ) -> None:
         super().__init__(**kwargs)
         self.on_empty = on_empty
-        self.slot_timeout = slot_timeout
         self.keep_draft = keep_draft
         self.delivery_key = delivery_key
         self.wait = wait
@@ -290,7 +281,7 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
 
         :raises AirflowFailException, InvalidDelivery: naming the argument.
         """
-        for name in ("slot_timeout", "poke_interval", "timeout"):
+        for name in ("poke_interval", "timeout"):
             if self.is_known(name) and getattr(self, name) is not None:
                 to_seconds(getattr(self, name), name)
         if self.is_known("on_empty"):
@@ -300,9 +291,6 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
         for name, default in _OF_THE_WAIT.items():
             if not self.wait and getattr(self, name) != default:
                 raise InvalidDelivery(f"{name} needs wait=True: without it, the task ends with the send")
-
-    def call_retry_policy(self) -> RetryPolicy:
-        return _policy_with_slot_timeout(self.slot_timeout)
 
     def find_sources(
         self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
@@ -334,16 +322,14 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
             self.finishing_rehearsal(client, context, lambda: delivery.memory.draft_id),
             no_skip_after_send(delivery),
         ):
-            if self.not_approved:
-                raise self.not_approved
             transfer = self.deliver(delivery, context, spool)
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
             delivery.store.record_sent(transfer.id)
-        self.publish_approval(context, transfer.id)
         with suppress(Exception):  # if the digests of its files are not published, a reminder does not compare them
             self._publish(context, delivery)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
+        self.publish_proof(context, transfer, delivery.memory, self.security)
         return self._wait_until_finished(hook, transfer, context) if self.wait else to_result(transfer)
 
     def begin(self, client: Client, context: Context) -> Delivery:
@@ -377,7 +363,7 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
             self.validate_wait()
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
         order = self.order(delivery, spool)
-        order.is_approved = self.approval_check(delivery.client, context, partial(DraftContent.of, order.new))
+        order.is_approved = self.approval_check(delivery.client, context, order.new)
         return delivery.deliver(order, max_parallel_uploads)
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
@@ -406,7 +392,7 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
         """Return whether no later try of the task sends its draft, so that it is to be removed."""
         from outbound_transfer.protocol.deferral import DeferRequested
 
-        if isinstance(error, RehearsalFinished) or error is self.not_approved:
+        if self.needs_no_draft(error):
             return True
         # Another try may have begun: whoever is next discards the draft of one that was given up.
         if self.keep_draft or isinstance(error, DeferRequested | AirflowRescheduleException | TaskNotRunning):
@@ -446,9 +432,3 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
             transfer = self.poll_transfer(hook, transfer.id) or transfer
             self.recorder.record_transfer(transfer)
         return result
-
-
-def _policy_with_slot_timeout(slot_timeout: float | timedelta) -> RetryPolicy:
-    from outbound_transfer.client.retry import RetryPolicy
-
-    return RetryPolicy(slot_timeout=to_seconds(slot_timeout))

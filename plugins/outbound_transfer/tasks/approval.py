@@ -13,6 +13,7 @@ import msgspec
 
 from outbound_transfer.protocol.models import NewTransfer, Transfer
 from outbound_transfer.protocol.wording import clean, pluralize
+from outbound_transfer.tasks.receipt import ACCOUNT_DEFAULT, ReceiptFacts
 
 _APPROVE: Final = "Approve"
 REJECT: Final = "Reject"
@@ -71,6 +72,15 @@ class DraftContent(msgspec.Struct, frozen=True):
         """Return the content of a draft that was made from ``new``."""
         phones = [each.phone for each in sorted(new.recipients, key=lambda recipient: recipient.email)]
         return cls(draft, files, new.security, (new.security_question, new.security_answer, *phones))
+
+    @classmethod
+    def of_facts(cls, facts: Iterable[ReceiptFacts], draft: Transfer) -> DraftContent:
+        """Return the content of a draft that other tasks have made, as far as they say it."""
+        known = [each for each in facts if each.transfer_id == draft.id]
+        digests = {file_id: digest for each in known for file_id, digest in each.sha256.items()}
+        files = {file.name: digests[file.id] for file in draft.files or () if file.id in digests}
+        security = next((each.security for each in known if each.security not in (None, ACCOUNT_DEFAULT)), None)
+        return cls(draft, files, security)
 
     def code(self, api_key: str) -> str:
         """Return what stands for this content, and for no other: hexadecimal digits.

@@ -104,20 +104,22 @@ def transfer_from_event(event: Any) -> Transfer | None:
 class DeferrableWaitMixin(BaseOperator):
     """An operator or sensor that waits for a transfer, here or in the triggerer.
 
-    It also has ``outbound_transfer_conn_id``, ``poke_interval`` and ``timeout`` (None: until the transfer finishes).
+    It also has ``outbound_transfer_conn_id``, ``poke_interval``, ``timeout`` (None: until the transfer finishes) and
+    ``receipt``.
 
     :param on_expired: the task's outcome if the transfer expired before all recipients picked it up: ``fail``,
         ``succeed`` or ``skip``.
     :param on_canceled: the same for a transfer that was canceled in the web application.
     :param accept_partial: succeed as soon as one recipient picked the transfer up.
     :param finish_in_triggerer: with ``deferrable``, finish a success or a skip without starting a worker (Airflow's
-        own sensors call this ``end_from_trigger``). Airflow then runs no listener. If the task has outlets or callbacks
-        for success or skip, a worker finishes it regardless.
+        own sensors call this ``end_from_trigger``). Airflow then runs no listener. If the task has a receipt, outlets,
+        or callbacks for success or skip, a worker finishes it regardless.
     """
 
     outbound_transfer_conn_id: str
     poke_interval: Any
     timeout: Any
+    receipt: Any
 
     #: The transfer as it was last read, here or by the trigger.
     _last_read: Transfer | None = None
@@ -307,7 +309,13 @@ class DeferrableWaitMixin(BaseOperator):
 
     def _can_finish_in_triggerer(self) -> bool:
         """Return whether no worker is needed: the triggerer emits no asset events, splits no outputs, calls nobody."""
-        return not (self.outlets or self.multiple_outputs or self.on_success_callback or self.on_skipped_callback)
+        return not (
+            self.receipt
+            or self.outlets
+            or self.multiple_outputs
+            or self.on_success_callback
+            or self.on_skipped_callback
+        )
 
 
 def timed_out(transfer: Transfer | None) -> AirflowSensorTimeout:
