@@ -62,6 +62,7 @@ SENDS = {
     "to_the_board": 1,
     "with_reminder": 2,
     "with_tickets": 1,
+    "who_is_late": 1,
     "with_alerts": 1,
     "summary": 1,
     "totals_by_region": 1,
@@ -88,7 +89,7 @@ def test_each_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", DAGS)
 def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, request, monkeypatch) -> None:
-    if name in ("with_alerts", "with_receipt"):
+    if name in ("who_is_late", "with_alerts", "with_receipt"):
         request.getfixturevalue("recipients_pick_up")
     if "delivery_key" in DAGS[name]:
         monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "outbound_transfer_warehouse")

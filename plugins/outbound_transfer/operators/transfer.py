@@ -52,6 +52,8 @@ _OF_THE_WAIT: Final = {
     "on_canceled": "fail",
     "accept_partial": False,
     "finish_in_triggerer": False,
+    "notify_after": None,
+    "notifiers": None,
 }
 
 
@@ -425,8 +427,9 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
         if self.deferrable:
             self._last_logged = describe(transfer)  # the trigger logs it
         while (result := self.resolve_outcome(transfer)) is None:
+            self.notify_if_late(transfer, context)
             if self.deferrable:
-                self.defer_wait(transfer.id, deadline, sent=transfer)
+                self.defer_wait(transfer.id, deadline, context, sent=transfer)
             self.check_deadline(transfer, deadline)
             time.sleep(to_seconds(self.poke_interval))
             transfer = self.poll_transfer(hook, transfer.id) or transfer

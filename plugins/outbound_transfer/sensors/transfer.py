@@ -43,6 +43,9 @@ class TransferSensor(ReceiptMixin, DeferrableWaitMixin, BaseSensorOperator):
         finishes in a worker all the same.
     :param receipt: see :class:`.DeliverFilesOperator`; written when the wait is over, however it is. Give the task that
         sends the same: the digests and the option of ``security`` come from it and from the other tasks upstream.
+    :param notify_after: call the notifiers so long after the transfer's ``sent_at`` or, if negative, before its
+        ``expires_at``, if somebody has not picked up by then: one timedelta or several. The wait goes on.
+    :param notifiers: one ``BaseNotifier`` or several; their context has the :class:`.TransferOutcome` as ``outcome``.
     :return: the final transfer, with the fields of service-api.md, R11, as listings have them (without files), each
         recipient with ``picked_up_at``.
     """
@@ -78,10 +81,11 @@ class TransferSensor(ReceiptMixin, DeferrableWaitMixin, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         self.transfer_id = checked_transfer_id(self.transfer_id)
         self.check_rendered_receipt()
+        self.late_notifications()
         push_awaited_transfer(context, self.outbound_transfer_conn_id, self.transfer_id)
         with report_outcome(context, self._find_outcome), self.receipt_of_wait(context):
             if self.deferrable:
-                self.defer_wait(self.transfer_id, self.get_or_create_deadline(context))
+                self.defer_wait(self.transfer_id, self.get_or_create_deadline(context), context)
             if not self.reschedule:  # in reschedule mode Airflow itself counts from the first try
                 self.timeout = max((self.get_or_create_deadline(context) - timezone.utcnow()).total_seconds(), 0)
             try:
@@ -108,4 +112,6 @@ class TransferSensor(ReceiptMixin, DeferrableWaitMixin, BaseSensorOperator):
             if transfer := self.poll_transfer(hook, checked_transfer_id(self.transfer_id)):
                 recorder.record_transfer(transfer)
         result = self.resolve_outcome(transfer) if transfer else None
+        if transfer and result is None:
+            self.notify_if_late(transfer, context)
         return PokeReturnValue(is_done=result is not None, xcom_value=result)
