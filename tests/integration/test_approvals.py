@@ -82,14 +82,14 @@ def test_nothing_is_sent_before_the_approval(deliver, sandbox, hook) -> None:
     assert ti.run()["status"] == "pending"
     assert sends(sandbox) == 1
     approval = ti.xcoms["approval"]
-    assert (approval["by"], len(ti.person.asked)) == ("ann", 1)
-    assert ti.person.asked[0].options == [f"Approve {approval['code']}", "Reject"]
+    assert (approval["by"], len(ti.person.shown)) == ("ann", 1)
+    assert ti.person.shown[0].options == [f"Approve {approval['code']}", "Reject"]
 
 
 def test_the_request_shows_what_is_sent_as_plain_text(deliver) -> None:
     ti = deliver(message="Dear\n<b>all</b>", security="email")
     ti.run()
-    shown = ti.person.asked[0]
+    shown = ti.person.shown[0]
     assert shown.subject == "Send 'Report *for* | Q1' to 1 recipient?"
     for text in (
         r"**Subject:** Report \*for\* \| Q1",
@@ -106,8 +106,8 @@ def test_the_number_of_recipients_alone_where_they_are_not_shown(deliver, monkey
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__SHOW_RECIPIENTS", "False")
     ti = deliver()
     ti.run()
-    assert "To 1 recipient" in ti.person.asked[0].body
-    assert "example" not in ti.person.asked[0].body
+    assert "To 1 recipient" in ti.person.shown[0].body
+    assert "example" not in ti.person.shown[0].body
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -123,7 +123,7 @@ def test_a_rejection_discards_the_draft(deliver, sandbox, hook, fails) -> None:
 def test_nobody_answers_in_time(deliver, sandbox, hook, outcome) -> None:
     ti = deliver(does=lambda shown: None, approval_timeout=timedelta(hours=2), on_approval_timeout=outcome, retries=3)
     expected = AirflowFailException if outcome == "fail" else AirflowSkipException
-    with pytest.raises(expected, match="nobody has answered in time"):
+    with pytest.raises(expected, match="nobody has responded in time"):
         ti.run()
     assert (sends(sandbox), is_draft(hook, ti.xcoms["transfer_id"])) == (0, False)
 
@@ -136,7 +136,7 @@ def test_what_was_approved_is_sent_whatever_becomes_of_its_source(deliver, repor
     ti = deliver(does=change)
     transfer = ti.run()
     assert [file["size"] for file in transfer["files"]] == [4]
-    assert len(ti.person.asked) == 1
+    assert len(ti.person.shown) == 1
 
 
 def test_a_query_is_run_once(task, tmp_path, monkeypatch) -> None:
@@ -167,7 +167,7 @@ def test_other_people_are_asked_about_again(deliver, sandbox) -> None:
 
     person.does = choose
     assert len(ti.run()["recipients"]) == 2
-    assert ["bob" in shown.body for shown in person.asked] == [False, True]
+    assert ["bob" in shown.body for shown in person.shown] == [False, True]
     assert sends(sandbox) == 1
 
 
@@ -183,7 +183,7 @@ def test_an_approval_of_what_airflow_still_shows_is_none_of_anything_else(delive
     with pytest.raises(AirflowSkipException):
         ti.run()
     ti.person.does = Person.approves
-    with pytest.raises(AirflowFailException, match="has approved what an earlier try has asked"):
+    with pytest.raises(AirflowFailException, match="has approved what an earlier try has shown"):
         again(ti, message="Corrected")
     assert sends(sandbox) == 0
 
@@ -192,11 +192,11 @@ def test_a_clear_asks_anew_and_a_retry_does_not(deliver, sandbox) -> None:
     ti = deliver(retries=1)
     with without_credit(sandbox):
         ti.run()
-    assert len(ti.person.asked) == 1
+    assert len(ti.person.shown) == 1
     ti.clear()
     with dying_after(Operation.GET, skip=3):  # once it is approved
         ti.run()
-    assert (len(ti.person.asked), sends(sandbox)) == (2, 2)  # one was refused
+    assert (len(ti.person.shown), sends(sandbox)) == (2, 2)  # one was refused
 
 
 def test_a_sent_transfer_is_returned_unasked(deliver, sandbox) -> None:
@@ -204,14 +204,14 @@ def test_a_sent_transfer_is_returned_unasked(deliver, sandbox) -> None:
     first = ti.run()
     ti.clear()
     assert ti.run()["id"] == first["id"]
-    assert (len(ti.person.asked), sends(sandbox)) == (1, 1)
+    assert (len(ti.person.shown), sends(sandbox)) == (1, 1)
 
 
 def test_a_resend_is_asked_about(deliver, sandbox) -> None:
     ti = deliver()
     first = ti.run()
     again(ti, resend=first["id"])
-    assert (len(ti.person.asked), sends(sandbox)) == (2, 2)
+    assert (len(ti.person.shown), sends(sandbox)) == (2, 2)
 
 
 def test_an_approval_outlives_a_wait_for_a_slot(deliver, sandbox, hook) -> None:
@@ -225,7 +225,7 @@ def test_an_approval_outlives_a_wait_for_a_slot(deliver, sandbox, hook) -> None:
 
     ti.time.sleep = make_room
     assert ti.run()["status"] == "pending"
-    assert (len(ti.person.asked), sends(sandbox), ti.deferrals) == (1, 2, 1)
+    assert (len(ti.person.shown), sends(sandbox), ti.deferrals) == (1, 2, 1)
 
 
 @pytest.mark.parametrize("kind", ["additional", "missing"])
@@ -240,7 +240,7 @@ def test_what_a_stranger_changes_meanwhile_is_not_sent(deliver, sandbox, hook, k
 
     ti = deliver(does=change)
     assert [(file["name"], file["size"]) for file in ti.run()["files"]] == [("report.csv", 4)]
-    assert (len(ti.person.asked), sends(sandbox)) == (1, 1)
+    assert (len(ti.person.shown), sends(sandbox)) == (1, 1)
 
 
 def test_three_tasks(task, report, sandbox) -> None:
@@ -254,7 +254,7 @@ def test_three_tasks(task, report, sandbox) -> None:
     send = task(SendTransferOperator, "send", transfer_id=draft, require_approval=True)
     send.upstream = {"create": create, "attach": attach}
     assert send.run()["status"] == "pending"
-    (shown,) = send.person.asked
+    (shown,) = send.person.shown
     assert "**Security:** email" in shown.body
     assert "not known" not in shown.body
     assert send.xcoms["approval"]["by"] == "ann"
@@ -277,4 +277,4 @@ def test_a_redelivery(deliver, task, report, sandbox) -> None:
         RedeliverFilesOperator, transfer_id=first["id"], files=str(report), require_approval=True, security="none"
     )
     ti.run()
-    assert (len(ti.person.asked), sends(sandbox)) == (1, 2)
+    assert (len(ti.person.shown), sends(sandbox)) == (1, 2)

@@ -786,7 +786,7 @@ class Executor:
         event = self._event(process, "checks who has picked up", "somebody" if is_outdated else "nobody")
         return self._decided(event, world, index, change(process, outdated="YES" if is_outdated else "NO"))
 
-    def _ask(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+    def _check_approval(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         """Read the draft again, and compare it with what a person has approved since the task was cleared."""
         draft, context = world.transfers[self.draft(process)], process.context
         event = self._event(process, "compares the draft with what was approved")
@@ -796,7 +796,7 @@ class Executor:
         approved = "YES" if is_approved or draft.status == "sent" else "NO"
         return self._decided(event._replace(detail=approved.lower()), world, index, change(process, approved=approved))
 
-    def _await(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+    def _await_approval(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         """Hand the draft on, and ask a person: who is shown what the first try has asked."""
         slot, item = world.slots[process.context.slot], world.transfers[self.draft(process)].item
         event = self._event(process, "waits for a person")

@@ -29,11 +29,22 @@ from outbound_transfer.delivery.decision import Phase
 Trouble: TypeAlias = Callable[[Executor, World], Steps]
 
 #: The calls that may fail without an effect.
-_FAILING: Final = ("RETRIEVE", "SEARCH", "DISCARD", "CREATE", "FILL", "CHECK", "ASK", "SEND", "UPLOAD", "REMOVE")
+_FAILING: Final = (
+    "RETRIEVE",
+    "SEARCH",
+    "DISCARD",
+    "CREATE",
+    "FILL",
+    "CHECK",
+    "CHECK_APPROVAL",
+    "SEND",
+    "UPLOAD",
+    "REMOVE",
+)
 
 
 #: The calls that ask, right before the send, what must hold for it. A wait may come between two of each.
-_CHECKS: Final = ("SEARCH", "CHECK", "ASK", "CONFIRM", "SEARCH_SHARED", "CONFIRM_SHARED")
+_CHECKS: Final = ("SEARCH", "CHECK", "CHECK_APPROVAL", "CONFIRM", "SEARCH_SHARED", "CONFIRM_SHARED")
 
 
 def starts(executor: Executor, world: World) -> Steps:

@@ -119,21 +119,21 @@ WAITING_FOR_A_PERSON = TaskAwaitingInput or ()
 
 @dataclass
 class Person:
-    """Answers the requests of one task instance, of which Airflow up to 3.3 shows the first one for good.
+    """Responds to the requests of one task instance, of which Airflow up to 3.3 shows the first one for good.
 
-    :ivar does: called with what is shown, and returns the option that is chosen; None: nobody answers in time.
-    :ivar asked: what each try has asked.
+    :ivar does: called with what is shown, and returns the option that is chosen; None: nobody responds in time.
+    :ivar shown: what each try has requested.
     """
 
     does: Callable[[SimpleNamespace], str | None]
-    asked: list[SimpleNamespace] = field(default_factory=list)
+    shown: list[SimpleNamespace] = field(default_factory=list)
     keeps_first: bool = True
 
-    def ask(self, context: Any, subject: str, body: str, options: Any, assigned_users: Any) -> None:
-        self.asked.append(SimpleNamespace(subject=subject, body=body, options=list(options), users=assigned_users))
+    def show(self, context: Any, subject: str, body: str, options: Any, assigned_users: Any) -> None:
+        self.shown.append(SimpleNamespace(subject=subject, body=body, options=list(options), users=assigned_users))
 
-    def answer(self, task: Any, timeout: timedelta) -> dict[str, Any]:
-        chosen = self.does(self.asked[0 if self.keeps_first else -1])
+    def respond(self, task: Any, timeout: timedelta) -> dict[str, Any]:
+        chosen = self.does(self.shown[0 if self.keeps_first else -1])
         if chosen is None:
             task.time.sleep(timeout.total_seconds())
             return {"error": "The response timeout has passed", "error_type": "timeout"}
@@ -160,7 +160,7 @@ class FakeTaskInstance:
     :ivar other_indexes: how many other indexes the task has in its run, if it is mapped.
     :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
     :ivar is_deferred: no process of it runs.
-    :ivar person: answers what the task asks.
+    :ivar person: responds to what the task requests.
     :ivar is_given_up: Airflow has given the running try up: it resumes after no deferral.
     """
 
@@ -272,7 +272,7 @@ class FakeTaskInstance:
             try:
                 return getattr(self._operator(), method)(context=self.context(), **kwargs)
             except WAITING_FOR_A_PERSON as waiting:
-                given = {**(waiting.kwargs or {}), "event": self.person.answer(self, waiting.timeout)}
+                given = {**(waiting.kwargs or {}), "event": self.person.respond(self, waiting.timeout)}
                 method, kwargs = "resume_execution", {"next_method": waiting.method_name, "next_kwargs": given}
             except TaskDeferred as deferred:
                 self.deferrals += 1
@@ -297,7 +297,7 @@ class FakeTaskInstance:
         operator = self.make()
         operator.upstream_task_ids = set(self.upstream)
         hook = operator.hook
-        operator.ask = self.person.ask
+        operator.request_input = self.person.show
         operator.hook = lambda **options: hook(sleep=self.time.sleep, clock=self.time.clock, **options)
         return operator
 

@@ -105,8 +105,8 @@ class Action(Enum):
     DISREGARD = "set aside what was not sent, as its user says"
     REVERT = "return to what was sent before a resend that is not wanted any more"
     CHECK = "check what must hold for the send"
-    ASK = "compare the draft with what a person has approved"
-    AWAIT = "hand the draft on, and wait until a person has approved it"
+    CHECK_APPROVAL = "compare the draft with what a person has approved"
+    AWAIT_APPROVAL = "hand the draft on, and wait until a person has approved it"
     CONFIRM = "ask Airflow whether this try is still wanted"
     RETURN = "return the sent transfer"  # after a clear, only with the same files: otherwise other input is refused
     REFUSE = "refuse"
@@ -245,8 +245,8 @@ TABLE: Final = {
         *_SEARCH,
         _rule("what it was made from may have changed", Action.CHECK, is_outdated=Check.OPEN),
         _rule("it is not to be sent to these people any more", Action.DISCARD, is_outdated=Check.YES),
-        _rule("a person is to see first what the draft holds", Action.ASK, is_approved=Check.OPEN),
-        _rule("nobody has approved that yet", Action.AWAIT, is_approved=Check.NO),
+        _rule("a person is to see first what the draft holds", Action.CHECK_APPROVAL, is_approved=Check.OPEN),
+        _rule("nobody has approved that yet", Action.AWAIT_APPROVAL, is_approved=Check.NO),
         _rule("a process can outlive its try", Action.CONFIRM, is_wanted=Check.OPEN),
         _rule("another try decides now", Action.STOP, is_wanted=Check.NO),
         _rule("nothing speaks against it", Action.SEND),

@@ -203,7 +203,7 @@ class Delivery:
             case Action.REVERT:
                 self.log.warning("Not resending: resend does not name any more what was sent before")
                 self.draft.remember(decision.action)
-            case Action.AWAIT:
+            case Action.AWAIT_APPROVAL:
                 raise ApprovalRequired
             case _:
                 assert decision.reason is not None, decision
@@ -248,8 +248,8 @@ class Delivery:
                 case Action.CHECK:
                     assert order.is_outdated is not None, "there is something to check"
                     self.evidence.note(self.memory, is_outdated=Check.YES if order.is_outdated() else Check.NO)
-                case Action.ASK:
-                    self._ask(order)
+                case Action.CHECK_APPROVAL:
+                    self._check_approval(order)
                 case Action.CONFIRM:
                     self.facts.check_still_running()
                     self.store.check_still_own()
@@ -267,7 +267,7 @@ class Delivery:
                 case _:
                     self._act(decision, order)
 
-    def _ask(self, order: Order) -> None:
+    def _check_approval(self, order: Order) -> None:
         self._check_draft()
         transfer = self.transfer
         assert transfer is not None, "it was looked at"

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
-from outbound_transfer.airflow_compat.human_input import ask, request_url, wait_for_answer
+from outbound_transfer.airflow_compat.human_input import await_response, request_input, required_actions_url
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, BaseNotifier
 from outbound_transfer.airflow_compat.version import HAS_HUMAN_INPUT
+from outbound_transfer.ledger.config import shows_recipients
 from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator
 from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.tasks.approval import Approval, ApprovalRequest, DraftContent, NotApproved, answer_of
+from outbound_transfer.tasks.approval import Approval, ApprovalRequest, DraftContent, NotApproved, parse_response
 from outbound_transfer.tasks.arguments import require_choice
+from outbound_transfer.tasks.notifiers import call_notifiers, to_items, to_notifiers
 from outbound_transfer.tasks.receipt import APPROVAL_KEY
-from outbound_transfer.warehouse.config import get_switch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,16 +38,16 @@ _STATE_KEY: Final = "outbound_transfer_approval"
 class ApprovalOperator(SendingOperator):
     """An operator that fills a draft, and sends it once a person has approved what it holds (Airflow 3.1 and newer).
 
-    The task waits without a worker. The person sees subject, message, recipients, security and files, and the answer
+    The task waits without a worker. The person sees subject, message, recipients, security and files, and the response
     is about exactly that: a draft with other content is asked about again. A clear asks anew, a retry does not.
 
     :param require_approval: ask before the send. A rejection discards the draft, and skips the task.
-    :param approval_timeout: how long to wait for an answer, up to the 30 days that a draft lives.
+    :param approval_timeout: how long to wait for a response, up to the 30 days that a draft lives.
     :param on_approval_timeout: what to do then: ``fail``, or ``reject`` as a person would.
     :param approval_notifiers: are called when the task begins to wait, with ``approval`` in the context: ``subject``,
         ``body`` (Markdown) and ``url`` of the page in Airflow.
-    :param approval_assigned_users: who may answer: mappings with ``id`` and ``name`` of a user; by default, whoever may
-        answer in Airflow.
+    :param approval_assigned_users: who may respond, as mappings with ``id`` and ``name`` of a user; by default, who may
+        respond in Airflow at all.
     :param fail_on_reject: fail the task that is rejected.
     """
 
@@ -56,7 +57,7 @@ class ApprovalOperator(SendingOperator):
     not_approved: Exception | None = None
 
     #: Shows a request in Airflow.
-    ask = staticmethod(ask)
+    request_input = staticmethod(request_input)
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class ApprovalOperator(SendingOperator):
         self._check_approval_arguments()
 
     def _check_approval_arguments(self) -> None:
-        """:raises InvalidDelivery: naming the argument."""
+        """:raises InvalidDelivery, AirflowFailException: naming the argument."""
         require_choice("on_approval_timeout", self.on_approval_timeout, ("fail", "reject"))
         if self.require_approval and not HAS_HUMAN_INPUT:
             raise InvalidDelivery("require_approval needs Airflow 3.1 or newer, which can ask a person")
@@ -88,7 +89,9 @@ class ApprovalOperator(SendingOperator):
                 "approval_timeout is a timedelta over 0 and up to 30 days, after which the service removes a draft, "
                 f"not {self.approval_timeout!r:.100}"
             )
-        users = _as_list(self.approval_assigned_users)
+        if self.approval_notifiers != ():
+            to_notifiers(self.approval_notifiers, "approval_notifiers must be one BaseNotifier or several")
+        users = to_items(self.approval_assigned_users)
         if not all(isinstance(user, Mapping) and {"id", "name"} == user.keys() for user in users):
             raise InvalidDelivery(f"approval_assigned_users are mappings with id and name, not {users!r:.100}")
 
@@ -98,7 +101,7 @@ class ApprovalOperator(SendingOperator):
         A rehearsal sends nothing, and asks nobody.
 
         :param new: what the draft is made from; None if another task makes it.
-        :raises AirflowSkipException, AirflowFailException: somebody has rejected it, or nobody has answered.
+        :raises AirflowSkipException, AirflowFailException: somebody has rejected it, or nobody has responded.
         """
         if self.not_approved:
             raise self.not_approved
@@ -109,7 +112,7 @@ class ApprovalOperator(SendingOperator):
         def is_approved(draft: Transfer, files: Mapping[str, str]) -> bool:
             content = DraftContent.of(new, draft, files) if new else DraftContent.of_facts(facts, draft)
             code, url = content.code(client.settings.transfer_api_key), client.settings.transfer_url(draft.id)
-            self._request = ApprovalRequest.about(content, code, url, shows_recipients=get_switch("show_recipients"))
+            self._request = ApprovalRequest.about(content, code, url, shows_recipients=shows_recipients())
             return approval is not None and approval.code == code
 
         return is_approved
@@ -128,35 +131,31 @@ class ApprovalOperator(SendingOperator):
     def defer_for(self, request: DeferRequested, context: Context) -> NoReturn:
         if not isinstance(request, ApprovalRequired):
             super().defer_for(request, context)
-        asked = self._request
-        assert asked is not None, "the draft was looked at"
-        self.ask(context, asked.subject, asked.body, asked.options, _as_list(self.approval_assigned_users))
-        shown = {"subject": asked.subject, "body": asked.body, "url": request_url(context)}
-        for notifier in _as_list(self.approval_notifiers):
-            try:
-                notifier({**context, "approval": shown})
-            except Exception as error:
-                self.log.warning("%s has told nobody of the approval: %s", type(notifier).__name__, error)
-        self.log.info("Waiting for a person to approve the send, without a worker: %s", shown["url"])
-        arguments = {"code": asked.code}
-        wait_for_answer(self, context, asked.options, self.approval_timeout, "resume_after_answer", arguments)
+        shown, url = self._request, required_actions_url(context)
+        assert shown is not None, "the draft was looked at"
+        self.request_input(context, shown.subject, shown.body, shown.options, to_items(self.approval_assigned_users))
+        approval = {"subject": shown.subject, "body": shown.body, "url": url}
+        call_notifiers(to_items(self.approval_notifiers), {**context, "approval": approval}, self.log)
+        self.log.info("Waiting for a person to approve the send, without a worker: %s", url)
+        arguments = {"code": shown.code}
+        await_response(self, context, shown.options, self.approval_timeout, "resume_after_response", arguments)
 
-    def resume_after_answer(self, context: Context, event: Any = None, *, code: str = "") -> Any:
-        """Go on with a person's answer: send, or discard the draft."""
-        answer = answer_of(event, code)
-        if isinstance(answer, Approval):
+    def resume_after_response(self, context: Context, event: Any = None, *, code: str = "") -> Any:
+        """Continue with a person's response: send, or discard the draft."""
+        response = parse_response(event, code)
+        if isinstance(response, Approval):
             from outbound_transfer.delivery.memory_store import state_store
             from outbound_transfer.tasks.waiting import store_until_clear
 
-            self.log.info("Approved by %s: %s", answer.by, answer.code)
-            store_until_clear(state_store(context), _STATE_KEY, context, approval=msgspec.to_builtins(answer))
+            self.log.info("Approved by %s: %s", response.by, response.code)
+            store_until_clear(state_store(context), _STATE_KEY, context, approval=msgspec.to_builtins(response))
         else:
-            self.not_approved = self._failure_of(answer)
+            self.not_approved = self._failure_of(response)
         return self.resume(context)
 
-    def _failure_of(self, answer: NotApproved) -> Exception:
-        text = f"Nothing is sent: {answer.reason}"
-        is_rejected = answer.is_rejected or (answer.is_late and self.on_approval_timeout == "reject")
+    def _failure_of(self, response: NotApproved) -> Exception:
+        text = f"Nothing is sent: {response.reason}"
+        is_rejected = response.is_rejected or (response.is_late and self.on_approval_timeout == "reject")
         return AirflowSkipException(text) if is_rejected and not self.fail_on_reject else AirflowFailException(text)
 
     def publish_proof(
@@ -170,7 +169,3 @@ class ApprovalOperator(SendingOperator):
             context["ti"].xcom_push(APPROVAL_KEY, {"transfer_id": transfer.id, **msgspec.to_builtins(approval)})
             self.recorder.record_approval(transfer.id, approval.by, approval.at)
         self.write_receipt(context, transfer, memory, security)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,4 +1,4 @@
-"""What a person is shown who approves a send, and what an answer is worth: pure."""
+"""What a person is shown who approves a send, and what a response is worth: pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NotApproved(msgspec.Struct, frozen=True):
     """Why nobody has approved it.
 
     :ivar is_rejected: whether somebody has rejected it.
-    :ivar is_late: whether nobody has answered in time.
+    :ivar is_late: whether nobody has responded in time.
     """
 
     reason: str
@@ -128,7 +128,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
     @property
     def options(self) -> tuple[str, str]:
-        """What may be answered."""
+        """What may be chosen."""
         return approve_option(self.code), REJECT
 
 
@@ -137,8 +137,8 @@ def approve_option(code: str) -> str:
     return f"{_APPROVE} {code}"
 
 
-def answer_of(event: Any, code: str) -> Approval | NotApproved:
-    """Return what a person has answered.
+def parse_response(event: Any, code: str) -> Approval | NotApproved:
+    """Return what a person has chosen.
 
     :param event: what Airflow resumes the task with.
     :param code: of what this task has asked about; "" if it is not known.
@@ -148,13 +148,13 @@ def answer_of(event: Any, code: str) -> Approval | NotApproved:
     by, at = clean(user.get("name") or user.get("id") or "an unknown user"), str(event.get("responded_at") or "")
     if error:
         is_late = event.get("error_type") == "timeout"
-        return NotApproved("nobody has answered in time" if is_late else clean(error), is_late=is_late)
+        return NotApproved("nobody has responded in time" if is_late else clean(error), is_late=is_late)
     if options == [REJECT]:
         return NotApproved(f"rejected by {by}", is_rejected=True)
     approved = str(options[0]).removeprefix(f"{_APPROVE} ") if len(options) == 1 else ""
     if not approved or (code and approved != code):
         return NotApproved(
-            f"{by} has approved what an earlier try has asked, and not what is to be sent now. Airflow up to 3.3 goes "
+            f"{by} has approved what an earlier try has shown, and not what is to be sent now. Airflow up to 3.3 goes "
             "on showing the first request of a task instance; trigger a new DAG run"
         )
     return Approval(approved, by, at)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -11,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from outbound_transfer.airflow_compat.names import (
     NEVER_EXPIRE,
     AirflowFailException,
-    BaseNotifier,
-    redact,
     timezone,
 )
 from outbound_transfer.delivery.memory_store import state_store
 from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.lateness import find_late, first_late_at, late_reason
 from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome
-from outbound_transfer.protocol.wording import clean, pluralize
+from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.errors import fail_without_retry
+from outbound_transfer.tasks.notifiers import call_notifiers, to_items, to_notifiers
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,17 +52,13 @@ class LateNotifications:
         """
         if notify_after is None and notifiers is None:
             return cls((), ())
-        after, called = _to_items(notify_after), _to_items(notifiers)
+        after = to_items(notify_after)
         if not after or not all(isinstance(each, timedelta) and each for each in after):
             raise AirflowFailException(
                 "notify_after must be one timedelta or several, of which none is 0, with notifiers, "
                 f"not {notify_after!r:.100}"
             )
-        if not called or not all(isinstance(each, BaseNotifier) for each in called):
-            kinds = ", ".join(type(each).__name__ for each in called)  # a value may be a secret, such as a webhook
-            raise AirflowFailException(
-                f"notifiers must be one BaseNotifier or several, with notify_after, not {kinds or 'none'}"
-            )
+        called = to_notifiers(notifiers, "notifiers must be one BaseNotifier or several, with notify_after")
         return cls(tuple(sorted({each.total_seconds() for each in after})), called)
 
     def not_notified(self, context: Context, transfer_id: str) -> list[float]:
@@ -94,16 +88,7 @@ class LateNotifications:
         called = pluralize(len(self.notifiers), "notifier")
         log.info("Transfer '%s' is late. %s. Calling %s; the wait continues", transfer.id, reason, called)
         outcome = TransferOutcome.from_transfer(transfer, reason)
-        for notifier in self.notifiers:
-            try:
-                copy(notifier)({**context, OUTCOME_KEY: outcome})  # it renders its own templates, for good
-            except Exception as error:
-                log.warning(
-                    "%s failed, and is not called again for this time; the wait continues. Check its arguments and its "
-                    "connection: %s",
-                    type(notifier).__name__,
-                    clean(redact(f"{type(error).__name__}: {error}"), 500),
-                )
+        call_notifiers(self.notifiers, {**context, OUTCOME_KEY: outcome}, log)
 
     @staticmethod
     def _notified(context: Context, transfer_id: str) -> Sequence[float]:
@@ -111,7 +96,3 @@ class LateNotifications:
             stored: Any = state_store(context).get(_STATE_KEY, default=None)
         is_same = isinstance(stored, dict) and stored.get("transfer_id") == transfer_id
         return cast("Sequence[float]", stored["notified"]) if is_same else ()
-
-
-def _to_items(given: Any) -> tuple[Any, ...]:
-    return tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)

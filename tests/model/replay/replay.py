@@ -243,7 +243,7 @@ class Replay:
         if deferred is None:
             return operator.execute(context=context)
         is_asked = isinstance(deferred, WAITING_FOR_A_PERSON)
-        event = ti.person.answer(ti, deferred.timeout) if is_asked else timezone.utcnow()
+        event = ti.person.respond(ti, deferred.timeout) if is_asked else timezone.utcnow()
         given = {**(deferred.kwargs or {}), "event": event}
         return operator.resume_execution(next_method=deferred.method_name, next_kwargs=given, context=context)
 

@@ -154,7 +154,7 @@ def _is_replayed(explorer: Explorer, step: Step) -> bool:
         return False
     if step.trouble == "wait" and process.next != "SEND":
         return False
-    if step.trouble == "failure" and process.next == "ASK":
+    if step.trouble == "failure" and process.next == "CHECK_APPROVAL":
         return False
     if process.next in ("CLAIM_KEY", "SETTLED") and process.context.key and _is_owner_queued(explorer, step, process):
         return False
