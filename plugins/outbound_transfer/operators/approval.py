@@ -35,7 +35,7 @@ MAX_TIMEOUT: Final = timedelta(days=30)
 _STATE_KEY: Final = "outbound_transfer_approval"
 
 
-class ApprovalOperator(SendingOperator):
+class ApprovedSendOperator(SendingOperator):
     """An operator that fills a draft, and sends it once a person has approved what it holds (Airflow 3.1 and newer).
 
     The task waits without a worker. The person sees subject, message, recipients, security and files, and the response

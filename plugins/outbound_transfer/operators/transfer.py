@@ -16,7 +16,7 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
-from outbound_transfer.operators.approval import ApprovalOperator
+from outbound_transfer.operators.approval import ApprovedSendOperator
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
@@ -134,7 +134,7 @@ class AttachFilesOperator(FilesOperator):
         return result
 
 
-class SendTransferOperator(ApprovalOperator):
+class SendTransferOperator(ApprovedSendOperator):
     """Send a draft once: bills the account, emails the recipients and starts the expiration (service-api.md, R36).
 
     Before each attempt, the draft is compared with what the tasks upstream have made and attached.
@@ -143,11 +143,10 @@ class SendTransferOperator(ApprovalOperator):
     :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
         ``transfer_limit_reached``), in seconds or as a timedelta.
     :param receipt: see :class:`DeliverFilesOperator`.
-    :param require_approval: see :class:`.ApprovalOperator`, which has further arguments.
     :return: the sent transfer as a mapping with the fields of service-api.md, R11.
     """
 
-    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "transfer_id", "slot_timeout", "receipt")
+    template_fields: Sequence[str] = (*ApprovedSendOperator.template_fields, "transfer_id", "slot_timeout", "receipt")
 
     _draft: SharedDraft | None = None
 
@@ -213,13 +212,13 @@ class DiscardTransferOperator(TransferTaskOperator):
         return outcome is not DiscardOutcome.SENT
 
 
-class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
+class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
     """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
     A retry continues with the draft of a try that has stopped in its own process, and discards that of one that was
     killed; a clear after the send returns the same transfer. Pushes the XCom ``transfer_id`` as soon as the draft
     exists. See :class:`CreateTransferOperator` for the draft's arguments, and :class:`.DeferrableWaitMixin` for how the
-    wait ends.
+    wait ends. A person may approve the send: :class:`.ApprovedSendOperator`.
 
     :param files: see :class:`AttachFilesOperator`.
     :param archive: see :class:`AttachFilesOperator`.
@@ -238,7 +237,6 @@ class DeliverFilesOperator(ApprovalOperator, DeferrableWaitMixin, FilesOperator,
     :param timeout: how long to wait at most, in seconds or as a timedelta; by default until it finishes.
     :param receipt: where to write a JSON document of what was sent, to whom: a URI or an absolute path, in which
         ``{transfer_id}`` stands for the id. Written after the send, and when the wait is over; or a warning is logged.
-    :param require_approval: see :class:`.ApprovalOperator`, which has further arguments.
     :return: the transfer as last read, as a mapping with the fields of service-api.md, R11.
     """
 

@@ -41,8 +41,9 @@ class TransferSensor(ReceiptMixin, DeferrableWaitMixin, BaseSensorOperator):
     :param finish_in_triggerer: whether a success or a skip finishes without a worker. Needs
         ``deferrable``. Airflow then runs no listener. A task with a receipt, outlets, or callbacks for that state
         finishes in a worker all the same.
-    :param receipt: see :class:`.DeliverFilesOperator`; written when the wait is over, however it is. Give the task that
-        sends the same: the digests and the option of ``security`` come from it and from the other tasks upstream.
+    :param receipt: where to write a JSON document of what was sent, to whom, as :class:`.DeliverFilesOperator` has it:
+        when the wait is over, however it is. Give the task that sends the same: the digests and the option of
+        ``security`` come from it and from the other tasks upstream.
     :param notify_after: call the notifiers so long after the transfer's ``sent_at`` or, if negative, before its
         ``expires_at``, if somebody has not picked up by then: one timedelta or several. The wait goes on.
     :param notifiers: one ``BaseNotifier`` or several; their context has the :class:`.TransferOutcome` as ``outcome``.
