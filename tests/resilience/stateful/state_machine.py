@@ -206,7 +206,7 @@ class DeliveryStateMachine(LateRequests):
         given=st.sampled_from(sorted(INPUTS)),
         approval=st.sampled_from([NOT_NEEDED, NOT_NEEDED, SHOWS_EACH, SHOWS_FIRST]),
     )
-    def begin(self, deferrable: bool, late: bool, given: str, approval: str) -> None:
+    def begin(self, deferrable: bool, late: bool, given: str, approval: str = NOT_NEEDED) -> None:
         self.late = late
         #: How deliveries get their files.
         self.given = given
