@@ -34,7 +34,6 @@ from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, may_be_cleared_since
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.delivery.refusal import refusal
-from outbound_transfer.files.attached import holds_exactly
 from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound
 
@@ -268,9 +267,7 @@ class Delivery:
                     self._act(decision, order)
 
     def _check_approval(self, order: Order) -> None:
-        self._check_draft()
-        transfer = self.transfer
-        assert transfer is not None, "it was looked at"
+        transfer = self.evidence.check_unchanged(self.memory)
         # What an earlier attempt has sent was approved then.
         is_approved = not transfer.is_draft or order.approves(transfer, self.memory.files)
         self.evidence.note(self.memory, is_approved=Check.YES if is_approved else Check.NO)
@@ -281,21 +278,9 @@ class Delivery:
             question = Likeness.EXACT.or_wider(self.memory.question)
             self.draft.memory = replace(self.memory, question=question)
         if not self._is_first_attempt:
-            self._check_draft()
+            self.evidence.check_unchanged(self.memory)
         self._has_waited, self._is_first_attempt = True, False
         self.evidence.forget()
-
-    def _check_draft(self) -> None:
-        """Read the draft again: during a wait, another program, or a backup that was restored, may have changed it."""
-        self.evidence.retrieve(self.memory)
-        transfer, by_id = self.transfer, self.evidence.seen_of(self.memory).by_id
-        if by_id is ById.SENT or (transfer and by_id is ById.DRAFT and holds_exactly(transfer, self.memory.files)):
-            return
-        self.evidence.transfer = None  # it is not this task's to discard
-        raise DraftChanged(
-            f"Draft {self.memory.draft_id} is gone, or was changed by somebody else while this task waited. Nothing is "
-            "sent; the next try makes a new one"
-        )
 
     # The end.
 

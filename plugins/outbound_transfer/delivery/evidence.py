@@ -11,8 +11,9 @@ from outbound_transfer.delivery.check import require_file_list
 from outbound_transfer.delivery.decision import ById, Check, Evidence, Input, Phase, Search
 from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, matches
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
-from outbound_transfer.files.attached import holds_only
+from outbound_transfer.files.attached import holds_exactly, holds_only
 from outbound_transfer.protocol import flows
+from outbound_transfer.protocol.errors import DraftChanged
 from outbound_transfer.protocol.identity import identity_of
 
 if TYPE_CHECKING:
@@ -141,6 +142,22 @@ class EvidenceCollector:
             self.transfer = transfer
             self._observer.record_transfer(transfer)
             self.note(memory, by_id=ById.DRAFT if transfer.is_draft else ById.SENT)
+
+    def check_unchanged(self, memory: Memory) -> Transfer:
+        """Read the draft again: during a wait, another program, or a backup that was restored, may have changed it.
+
+        :return: what it is now: also what was sent.
+        :raises DraftChanged: it is gone, or holds other files than are remembered.
+        """
+        self.retrieve(memory)
+        transfer, by_id = self.transfer, self.seen_of(memory).by_id
+        if transfer and (by_id is ById.SENT or (by_id is ById.DRAFT and holds_exactly(transfer, memory.files))):
+            return transfer
+        self.transfer = None  # it is not this task's to discard
+        raise DraftChanged(
+            f"Draft {memory.draft_id} is gone, or was changed by somebody else while this task waited. Nothing is "
+            "sent; the next try makes a new one"
+        )
 
     def search(self, memory: Memory, order: Order) -> None:
         """Ask the service whether it has sent the like."""
