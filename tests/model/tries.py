@@ -445,14 +445,14 @@ class Executor:
             self._event(process, "stores what it begins with"),
             world._replace(stores=replaced(world.stores, number, after)),
         )
-        if process.context.answer and (other := self._answered(process)):
+        if other := self._not_approved(process):
             return self._go(event, world, index, other)
         return self._go(event, world, index, self._located(process, MEMORIES[process.own]))
 
-    def _answered(self, process: Process) -> Process | None:
-        """Return the process that discards its draft, as a person has not approved it; None if one has."""
-        answer, asked = process.context.answer.split(" of ")
-        if answer == asked or self.rules.approves_anything:
+    def _not_approved(self, process: Process) -> Process | None:
+        """Return the process that discards its draft, as a person has rejected it, or has approved another."""
+        answer, _, asked = process.context.answer.partition(" of ")
+        if not process.context.is_rejected and (answer == asked or self.rules.approves_anything):
             return None
         is_draft = MEMORIES[process.memory].phase in (Phase.DRAFT, Phase.HANDED_ON)
         return change(process, next=self.discarding(process) if is_draft else "REFUSE", then="NOT_APPROVED")

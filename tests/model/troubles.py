@@ -78,6 +78,7 @@ def start(
         published=upstream[0].published if upstream else None,
         attached=upstream[-1].attached if upstream else "",
         answer=answer,
+        is_rejected=slot.rejected == run.clear_number,
     )
     process = intern(Process(intern(context), BEGINS[executor.kind(number)], is_again=is_resumed))
     running = change(slot, tries=tries, state="running", published=None, attached="")
@@ -121,7 +122,9 @@ def reject(executor: Executor, world: World) -> Steps:
     """Let a person reject what a task waits for."""
     for number, slot in enumerate(world.slots):
         if slot.state == "awaiting":
-            event, after = start(executor, world, number, is_resumed=True, answer=f"none of {slot.asked}")
+            rejected = change(slot, rejected=world.run.clear_number)
+            known = world._replace(slots=replaced(world.slots, number, rejected))
+            event, after = start(executor, known, number, is_resumed=True)
             yield event._replace(what="a person rejects it, and it goes on"), after
 
 

@@ -146,6 +146,7 @@ class Slot(NamedTuple):
     :ivar asked: the item that the newest try has asked about.
     :ivar approved: the item that the task knows to be approved, and how often something was cleared by then.
     :ivar answers: the same of each approval that a person has given.
+    :ivar rejected: how often something was cleared when a person rejected its send; -1 if nobody has.
     """
 
     item: str
@@ -161,6 +162,7 @@ class Slot(NamedTuple):
     asked: str = ""
     approved: tuple[str, int] = ("", 0)
     answers: tuple[tuple[str, int], ...] = ()
+    rejected: int = -1
 
 
 @_by_identity
@@ -188,6 +190,7 @@ class Context(NamedTuple):
     """What Airflow and the DAG say to a try when it starts.
 
     :ivar answer: what a person has approved whom the try has asked; "" if it resumes for another reason.
+    :ivar is_rejected: whether a person has rejected the send since the last clear.
     """
 
     slot: int
@@ -203,6 +206,7 @@ class Context(NamedTuple):
     published: Published | None = None
     attached: str = ""
     answer: str = ""
+    is_rejected: bool = False
 
 
 @_by_identity

@@ -136,6 +136,15 @@ class Delivery:
                 raise self._refusal(Reason.OTHER_KEY, None)
             self._act(decision, None)
 
+    def abandon(self) -> bool:
+        """Discard the draft, as nobody wants it to be sent; return False if it was sent, or may have been."""
+        if self.memory.phase is Phase.EMPTY:
+            return True
+        self.evidence.retrieve(self.memory)
+        if (by_id := self.evidence.seen_of(self.memory).by_id) is ById.DRAFT:
+            return self._discard()
+        return by_id is not ById.SENT and self.memory.phase is not Phase.SENDING
+
     # Before the send.
 
     def deliver(self, order: Order, max_parallel_uploads: int) -> Transfer:
@@ -144,7 +153,7 @@ class Delivery:
         if not transfer.is_draft:
             return transfer
         try:
-            if not order.approves(transfer, self.memory.files):
+            if not order.approves(transfer, self.memory):
                 self.draft.fill(transfer, order.find(), max_parallel_uploads)
             return self._send(order)
         except (DraftChanged, NotFound):
@@ -217,8 +226,6 @@ class Delivery:
     def _discard(self) -> bool:
         return self.draft.discard(is_draft=self.evidence.seen_of(self.memory).by_id is ById.DRAFT)
 
-    # The send.
-
     def _send(self, order: Order) -> Transfer:
         """Send the draft.
 
@@ -269,7 +276,7 @@ class Delivery:
     def _check_approval(self, order: Order) -> None:
         transfer = self.evidence.check_unchanged(self.memory)
         # What an earlier attempt has sent was approved then.
-        is_approved = not transfer.is_draft or order.approves(transfer, self.memory.files)
+        is_approved = not transfer.is_draft or order.approves(transfer, self.memory)
         self.evidence.note(self.memory, is_approved=Check.YES if is_approved else Check.NO)
 
     def _note_wait(self) -> None:
@@ -281,8 +288,6 @@ class Delivery:
             self.evidence.check_unchanged(self.memory)
         self._has_waited, self._is_first_attempt = True, False
         self.evidence.forget()
-
-    # The end.
 
     def _return(self, order: Order) -> Transfer:
         """Return the transfer that was sent; after a clear, only if its files are still those that were sent."""

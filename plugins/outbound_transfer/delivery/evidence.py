@@ -119,7 +119,7 @@ class EvidenceCollector:
         compared = memory.input.compare(order.new, self.client.settings.transfer_api_key, is_same_key=is_same_key)
         draft = self.transfer if self.transfer and self.seen_of(memory).by_id is ById.DRAFT else None
         is_continued = compared is Input.SAME and memory.phase is Phase.HANDED_ON
-        if is_continued and draft and draft.files and not order.approves(draft, memory.files):
+        if is_continued and draft and draft.files and not order.approves(draft, memory):
             return Input.SAME if holds_only(draft.files, memory.files, order.find()) else Input.OTHER
         return compared
 

@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from outbound_transfer.files.attached import holds_exactly
+
 if TYPE_CHECKING:
-    from outbound_transfer.files.attached import AttachedFile
+    from outbound_transfer.delivery.memory import Memory
     from outbound_transfer.files.sources import Source
     from outbound_transfer.protocol.models import NewTransfer, Transfer
 
-#: Returns whether a person has approved what a draft holds, given it and the SHA-256 of its files by name.
-ApprovalCheck: TypeAlias = "Callable[[Transfer, Mapping[str, str]], bool]"
+#: Returns whether a person has approved what a draft holds, given it, the SHA-256 of its files by name, and the ids of
+#: what was sent before.
+ApprovalCheck: TypeAlias = "Callable[[Transfer, Mapping[str, str], Sequence[str]], bool]"
 
 
 @dataclass
@@ -36,10 +39,12 @@ class Order:
 
     _found: Sequence[Source] | None = None
 
-    def approves(self, draft: Transfer, attached: Mapping[str, AttachedFile]) -> bool:
+    def approves(self, draft: Transfer, memory: Memory) -> bool:
         """Return whether a person has approved what a draft holds: it is sent as it is then, whatever its sources."""
-        files = {name: each.sha256 for name, each in attached.items()}
-        return self.is_approved is not None and self.is_approved(draft, files)
+        if self.is_approved is None or not holds_exactly(draft, memory.files):
+            return False
+        files = {name: each.sha256 for name, each in memory.files.items()}
+        return self.is_approved(draft, files, memory.superseded_ids())
 
     def find(self) -> Sequence[Source]:
         """Return the files, which are found once."""

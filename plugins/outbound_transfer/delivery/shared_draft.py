@@ -192,6 +192,7 @@ class SharedDraft:
         except NotFound:
             return DiscardOutcome.NOT_FOUND
         outcome = self.client.run(flows.discard_draft(self.transfer_id))
+        self.may_be_sent = outcome is DiscardOutcome.SENT
         if outcome is DiscardOutcome.REMOVED:
             self._ti.xcom_push(DISCARDED_KEY, {"transfer_id": self.transfer_id, "account": self.account})
         return outcome
@@ -209,7 +210,7 @@ class SharedDraft:
         self._may_have_moved = self.facts.is_mapped  # the next attempt has waited
         if question:
             self._fail_if_like_was_sent(transfer, question)
-        if is_approved and not self.made.is_rehearsal and not is_approved(transfer, {}):
+        if is_approved and not self.made.is_rehearsal and not is_approved(transfer, {}, self.made.superseded):
             raise ApprovalRequired
         self.facts.check_still_running()
         if self.made.is_rehearsal:

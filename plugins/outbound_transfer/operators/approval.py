@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
 from outbound_transfer.airflow_compat.human_input import await_response, request_input, required_actions_url
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, BaseNotifier
+from outbound_transfer.airflow_compat.names import (
+    NEVER_EXPIRE,
+    AirflowFailException,
+    AirflowSkipException,
+    BaseNotifier,
+)
 from outbound_transfer.airflow_compat.version import HAS_HUMAN_INPUT
 from outbound_transfer.ledger.config import shows_recipients
-from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator
+from outbound_transfer.operators.transfer_task import SendingOperator
 from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.protocol.models import to_builtins
 from outbound_transfer.tasks.approval import Approval, ApprovalRequest, DraftContent, NotApproved, parse_response
 from outbound_transfer.tasks.arguments import require_choice
 from outbound_transfer.tasks.notifiers import call_notifiers, to_items, to_notifiers
@@ -32,7 +38,9 @@ if TYPE_CHECKING:
 #: How long a draft lives (service-api.md, R25).
 MAX_TIMEOUT: Final = timedelta(days=30)
 
+#: Where a task stores what a person has chosen; and with which approval it has sent what.
 _STATE_KEY: Final = "outbound_transfer_approval"
+_PROOF_KEY: Final = "outbound_transfer_approved"
 
 
 class ApprovedSendOperator(SendingOperator):
@@ -53,8 +61,9 @@ class ApprovedSendOperator(SendingOperator):
 
     #: What a person is asked, once the draft has been read.
     _request: ApprovalRequest | None = None
-    #: Ends the task instead of its send.
-    not_approved: Exception | None = None
+    #: Why the task ends instead of its send, if that holds for this try alone.
+    _not_approved: NotApproved | None = None
+    _proof: Mapping[str, str] | None = None
 
     #: Shows a request in Airflow.
     request_input = staticmethod(request_input)
@@ -65,8 +74,8 @@ class ApprovedSendOperator(SendingOperator):
         require_approval: bool = False,
         approval_timeout: timedelta = MAX_TIMEOUT,
         on_approval_timeout: str = "fail",
-        approval_notifiers: Sequence[BaseNotifier] | BaseNotifier = (),
-        approval_assigned_users: Sequence[dict[str, str]] | dict[str, str] = (),
+        approval_notifiers: Sequence[BaseNotifier] | BaseNotifier | None = None,
+        approval_assigned_users: Sequence[dict[str, str]] | dict[str, str] | None = None,
         fail_on_reject: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -74,8 +83,8 @@ class ApprovedSendOperator(SendingOperator):
         self.require_approval = require_approval
         self.approval_timeout = approval_timeout
         self.on_approval_timeout = on_approval_timeout
-        self.approval_notifiers = approval_notifiers
-        self.approval_assigned_users = approval_assigned_users
+        self.approval_notifiers = approval_notifiers or ()
+        self.approval_assigned_users = approval_assigned_users or ()
         self.fail_on_reject = fail_on_reject
         self._check_approval_arguments()
 
@@ -92,8 +101,8 @@ class ApprovedSendOperator(SendingOperator):
         if self.approval_notifiers != ():
             to_notifiers(self.approval_notifiers, "approval_notifiers must be one BaseNotifier or several")
         users = to_items(self.approval_assigned_users)
-        if not all(isinstance(user, Mapping) and {"id", "name"} == user.keys() for user in users):
-            raise InvalidDelivery(f"approval_assigned_users are mappings with id and name, not {users!r:.100}")
+        if not all(isinstance(user, Mapping) and _is_user(user) for user in users):
+            raise InvalidDelivery(f"approval_assigned_users are mappings with id and name, as text, not {users!r:.100}")
 
     def approval_check(self, client: Client, context: Context, new: NewTransfer | None = None) -> ApprovalCheck | None:
         """Return what says whether a person has approved what a draft holds; None if nobody need.
@@ -101,32 +110,61 @@ class ApprovedSendOperator(SendingOperator):
         A rehearsal sends nothing, and asks nobody.
 
         :param new: what the draft is made from; None if another task makes it.
-        :raises AirflowSkipException, AirflowFailException: somebody has rejected it, or nobody has responded.
         """
-        if self.not_approved:
-            raise self.not_approved
         if not self.require_approval or client.settings.rehearses:
             return None
-        approval, facts = self._approval(context), self.pull_facts(context) if new is None else []
+        response, facts = self._response(context), self.pull_facts(context) if new is None else []
+        api_key = client.settings.transfer_api_key
 
-        def is_approved(draft: Transfer, files: Mapping[str, str]) -> bool:
-            content = DraftContent.of(new, draft, files) if new else DraftContent.of_facts(facts, draft)
-            code, url = content.code(client.settings.transfer_api_key), client.settings.transfer_url(draft.id)
-            self._request = ApprovalRequest.about(content, code, url, shows_recipients=shows_recipients())
-            return approval is not None and approval.code == code
+        def is_approved(draft: Transfer, files: Mapping[str, str], superseded: Sequence[str]) -> bool:
+            content = DraftContent.of(new, api_key, draft, files) if new else DraftContent.of_facts(facts, draft)
+            code, url = content.code(api_key), client.settings.transfer_url(draft.id)
+            self._request = ApprovalRequest.about(content, code, url, superseded, shows_recipients=shows_recipients())
+            if not isinstance(response, Approval) or (response.code, response.superseded) != (code, tuple(superseded)):
+                return False
+            self._store_proof(context, draft.id, response)
+            return True
 
         return is_approved
 
-    def needs_no_draft(self, error: BaseException) -> bool:
-        """Return whether an error means that nobody wants the draft to be sent."""
-        return isinstance(error, RehearsalFinished) or error is self.not_approved
+    def check_not_rejected(self, context: Context, discard: Callable[[], bool]) -> None:
+        """Discard the draft and end the task if a person has rejected the send, in whatever try, or nobody responded.
 
-    def _approval(self, context: Context) -> Approval | None:
+        :param discard: discards the draft, and returns False if it was sent.
+        :raises AirflowSkipException, AirflowFailException: it is so.
+        """
+        response = self._not_approved or self._response(context) if self.require_approval else None
+        if not isinstance(response, NotApproved):
+            return
+        if not discard():
+            raise AirflowFailException(
+                f"Its send was not approved ({response.reason}), and it was sent by somebody else, or may have been. "
+                "Look in the service's web application"
+            )
+        text = f"Nothing is sent: {response.reason}"
+        is_rejected = response.is_rejected or (response.is_late and self.on_approval_timeout == "reject")
+        raise AirflowSkipException(text) if is_rejected and not self.fail_on_reject else AirflowFailException(text)
+
+    def _response(self, context: Context) -> Approval | NotApproved | None:
+        """Return what a person has chosen since the last clear; None if nobody has."""
         from outbound_transfer.delivery.memory_store import state_store
         from outbound_transfer.tasks.waiting import stored_since_clear
 
         stored = stored_since_clear(state_store(context), _STATE_KEY, context)
-        return msgspec.convert(stored["approval"], Approval) if stored else None
+        if not stored:
+            return None
+        if "code" in stored["response"]:
+            return msgspec.convert(stored["response"], Approval)
+        return msgspec.convert(stored["response"], NotApproved)
+
+    def _store_proof(self, context: Context, draft_id: str, approval: Approval) -> None:
+        """Store which approval a draft is sent with, before it is."""
+        from outbound_transfer.delivery.memory_store import state_store
+
+        proof = {"transfer_id": draft_id, "code": approval.code, "by": approval.by, "at": approval.at}
+        if self._proof != proof:
+            self._proof = proof
+            state_store(context).set(_PROOF_KEY, proof, retention=NEVER_EXPIRE)
 
     def defer_for(self, request: DeferRequested, context: Context) -> NoReturn:
         if not isinstance(request, ApprovalRequired):
@@ -137,26 +175,24 @@ class ApprovedSendOperator(SendingOperator):
         approval = {"subject": shown.subject, "body": shown.body, "url": url}
         call_notifiers(to_items(self.approval_notifiers), {**context, "approval": approval}, self.log)
         self.log.info("Waiting for a person to approve the send, without a worker: %s", url)
-        arguments = {"code": shown.code}
+        arguments = {"code": shown.code, "superseded": list(shown.superseded)}
         await_response(self, context, shown.options, self.approval_timeout, "resume_after_response", arguments)
 
-    def resume_after_response(self, context: Context, event: Any = None, *, code: str = "") -> Any:
+    def resume_after_response(
+        self, context: Context, event: Any = None, *, code: str = "", superseded: Sequence[str] = ()
+    ) -> Any:
         """Continue with a person's response: send, or discard the draft."""
-        response = parse_response(event, code)
-        if isinstance(response, Approval):
-            from outbound_transfer.delivery.memory_store import state_store
-            from outbound_transfer.tasks.waiting import store_until_clear
+        from outbound_transfer.delivery.memory_store import state_store
+        from outbound_transfer.tasks.waiting import store_until_clear
 
-            self.log.info("Approved by %s: %s", response.by, response.code)
-            store_until_clear(state_store(context), _STATE_KEY, context, approval=msgspec.to_builtins(response))
+        response = parse_response(event, code, superseded)
+        if isinstance(response, Approval) or response.is_rejected or response.is_late:
+            # A retry neither asks again, nor forgets a rejection.
+            store_until_clear(state_store(context), _STATE_KEY, context, response=to_builtins(response))
         else:
-            self.not_approved = self._failure_of(response)
+            self._not_approved = response
+        self.log.info("%s", f"Approved by {response.by}" if isinstance(response, Approval) else response.reason)
         return self.resume(context)
-
-    def _failure_of(self, response: NotApproved) -> Exception:
-        text = f"Nothing is sent: {response.reason}"
-        is_rejected = response.is_rejected or (response.is_late and self.on_approval_timeout == "reject")
-        return AirflowSkipException(text) if is_rejected and not self.fail_on_reject else AirflowFailException(text)
 
     def publish_proof(
         self, context: Context, transfer: Transfer, memory: Memory | None = None, security: str | None = None
@@ -165,7 +201,14 @@ class ApprovedSendOperator(SendingOperator):
 
         :param memory, security: see :meth:`.write_receipt`.
         """
-        if self.require_approval and (approval := self._approval(context)):
-            context["ti"].xcom_push(APPROVAL_KEY, {"transfer_id": transfer.id, **msgspec.to_builtins(approval)})
-            self.recorder.record_approval(transfer.id, approval.by, approval.at)
+        from outbound_transfer.delivery.memory_store import state_store
+
+        proof: Any = state_store(context).get(_PROOF_KEY, default=None) if self.require_approval else None
+        if proof and proof["transfer_id"] == transfer.id:
+            context["ti"].xcom_push(APPROVAL_KEY, proof)
+            self.recorder.record_approval(transfer.id, proof["by"], proof["at"])
         self.write_receipt(context, transfer, memory, security)
+
+
+def _is_user(user: Mapping[Any, Any]) -> bool:
+    return user.keys() == {"id", "name"} and all(isinstance(value, str) for value in user.values())

@@ -20,13 +20,14 @@ from outbound_transfer.operators.approval import ApprovedSendOperator
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
-from outbound_transfer.operators.transfer_task import TransferTaskOperator
+from outbound_transfer.operators.transfer_task import RehearsalFinished, TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
+from outbound_transfer.tasks.approval import secrets_code
 from outbound_transfer.tasks.arguments import require_choice, to_resend, to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
 from outbound_transfer.tasks.receipt import publish_facts
@@ -88,10 +89,12 @@ class CreateTransferOperator(NewTransferOperator):
         delivery = begin_delivery(client, context, hook.log, resend=resend, facts=facts, observer=self.recorder)
         with no_skip_after_send(delivery):
             self.load_recipients(delivery)
-        transfer = delivery.prepare(Order(self.new_transfer()), is_shared=True)
+        new = self.new_transfer()
+        transfer = delivery.prepare(Order(new), is_shared=True)
         made = Made.of(delivery.memory, resend=resend, is_rehearsal=client.settings.rehearses)
         made.publish(context)
-        publish_facts(context, delivery.memory, self.security)
+        secrets = secrets_code(new, client.settings.transfer_api_key)
+        publish_facts(context, delivery.memory, self.security, secrets)
         push_link(context, client.settings, transfer.id)
         return transfer.id
 
@@ -166,12 +169,12 @@ class SendTransferOperator(ApprovedSendOperator):
         self._draft = draft = self.shared_draft(hook.get_conn(), context, self._sends)
         Made(self._sends, draft.account, superseded=draft.made.superseded).publish(context)
         self.announce(draft.client, context)
+        self.check_not_rejected(context, lambda: draft.discard() is not DiscardOutcome.SENT)
         try:
             with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
                 transfer = draft.send(self.recorder, self.approval_check(draft.client, context))
-        except Exception as error:
-            if self.needs_no_draft(error):
-                draft.discard()
+        except RehearsalFinished:
+            draft.discard()
             raise
         if draft.has_sent:
             metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
@@ -322,6 +325,7 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
             self.finishing_rehearsal(client, context, lambda: delivery.memory.draft_id),
             no_skip_after_send(delivery),
         ):
+            self.check_not_rejected(context, delivery.abandon)
             transfer = self.deliver(delivery, context, spool)
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
@@ -392,7 +396,7 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         """Return whether no later try of the task sends its draft, so that it is to be removed."""
         from outbound_transfer.protocol.deferral import DeferRequested
 
-        if self.needs_no_draft(error):
+        if isinstance(error, RehearsalFinished):
             return True
         # Another try may have begun: whoever is next discards the draft of one that was given up.
         if self.keep_draft or isinstance(error, DeferRequested | AirflowRescheduleException | TaskNotRunning):

@@ -70,18 +70,23 @@ class ReceiptFacts(msgspec.Struct, frozen=True):
 
     :ivar security: the option, or :data:`ACCOUNT_DEFAULT`; None if it is not known.
     :ivar sha256: in hexadecimal, by the file's id.
+    :ivar secrets: stands for answer and phones; see :func:`.secrets_code`. "" if it is not known.
     """
 
     transfer_id: str
     account: str
     security: str | None = None
     sha256: dict[str, str] = {}
+    secrets: str = ""
 
 
-def publish_facts(context: Context, memory: Memory | None, security: str | None = None) -> list[ReceiptFacts]:
+def publish_facts(
+    context: Context, memory: Memory | None, security: str | None = None, secrets: str = ""
+) -> list[ReceiptFacts]:
     """Store what a delivery remembers as an XCom, and return it.
 
     :param security: as the task asks for it now; the transfer may have been sent with another.
+    :param secrets: see :class:`ReceiptFacts`.
     """
     from outbound_transfer.delivery.memory import matches
 
@@ -93,6 +98,7 @@ def publish_facts(context: Context, memory: Memory | None, security: str | None 
         memory.scope.account,
         (security or ACCOUNT_DEFAULT) if is_sent_with else None,
         {file.file_id: file.sha256 for file in memory.files.values() if file.file_id and file.sha256},
+        secrets,
     )
     context["ti"].xcom_push(FACTS_KEY, to_builtins(facts))
     return [facts]
