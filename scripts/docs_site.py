@@ -25,7 +25,7 @@ LINK: Final = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 DBT_DOCS: Final = Path(__file__).resolve().parents[1] / "build/dbt-docs.html"
 DBT_PAGE: Final = "dbt.md"
 REPOSITORY: Final = "repository"
-LANGUAGES: Final = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".toml": "toml"}
+LANGUAGES: Final = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
 
 
 def on_startup(**_: object) -> None:

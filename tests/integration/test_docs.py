@@ -62,6 +62,7 @@ SENDS = {
     "to_the_board": 1,
     "with_reminder": 2,
     "with_tickets": 1,
+    "who_is_late": 1,
     "with_alerts": 1,
     "summary": 1,
     "totals_by_region": 1,
@@ -78,6 +79,7 @@ SENDS = {
     "monthly_figures": 1,
     "statements_to_all": 2,
     "daily_statements": 1,
+    "with_receipt": 1,
 }
 
 
@@ -87,14 +89,20 @@ def test_each_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", DAGS)
 def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, request, monkeypatch) -> None:
-    if name == "with_alerts":
+    if name in ("who_is_late", "with_alerts", "with_receipt"):
         request.getfixturevalue("recipients_pick_up")
     if "delivery_key" in DAGS[name]:
         monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "outbound_transfer_warehouse")
-    run = run_dag(DAGS[name], conf={"folder": str(surroundings), "hours": 0})
+    run = run_dag(
+        DAGS[name], conf={"folder": str(surroundings), "receipts": str(surroundings / "receipts"), "hours": 0}
+    )
 
     assert run.state == "success", run.states()
     assert len(sandbox.sent()) == SENDS[name]
+    receipts = [json.loads(path.read_text()) for path in (surroundings / "receipts").rglob("*.json")]
+    written = [(one["transfer"]["status"], one["written_by"]["task_id"]) for one in receipts]
+    assert written == ([("complete", "wait")] if name == "with_receipt" else [])
+    assert None not in [file["sha256"] for one in receipts for file in one["files"]]
 
 
 def shell_examples() -> list[str]:

@@ -24,14 +24,21 @@ from support.repository import REPOSITORY
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, dying_after
 
 RUN = """
-    from airflow.sdk import DAG
+    from airflow.sdk import DAG, BaseNotifier
+    from datetime import timedelta
     from outbound_transfer.operators.transfer import DeliverFilesOperator
     from outbound_transfer.sensors.transfer import TransferSensor
     from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
     from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 
+    class Silent(BaseNotifier):
+        def notify(self, context): ...
+
     with DAG("measured", schedule=None):
-        deliver = DeliverFilesOperator(task_id="deliver", subject="S", recipients="ann@example.com", files={file!r})
+        deliver = DeliverFilesOperator(
+            task_id="deliver", subject="S", recipients="ann@example.com", files={file!r}, wait=True, poke_interval=1,
+            notify_after=[timedelta(microseconds=1), timedelta(microseconds=2)], notifiers=Silent(),
+        )
         wait = TransferSensor(
             task_id="wait", transfer_id="{{{{ ti.xcom_pull('deliver')['id'] }}}}", deferrable=True, poke_interval=1
         )
@@ -118,9 +125,10 @@ def test_every_metric_is_emitted_by_tasks_with_the_tags_that_the_table_names(
     assert total(packets, metrics.REQUESTS, operation="send", status="200") == 1
     assert total(packets, metrics.REQUESTS) == len(sandbox.requests()) + 1  # the fault's, which the service never saw
     assert total(packets, metrics.BYTES_UPLOADED) == 300_000
-    for outcome in ("sent", "picked_up"):
-        assert total(packets, metrics.DELIVERIES, outcome=outcome, conn_id=connection) == 1
-    assert total(packets, metrics.DELIVERIES) == 2
+    for outcome, count in (("sent", 1), ("picked_up", 2)):  # both tasks wait
+        assert total(packets, metrics.DELIVERIES, outcome=outcome, conn_id=connection) == count
+    assert total(packets, metrics.DELIVERIES) == 3
+    assert total(packets, metrics.LATE_TRANSFERS, conn_id=connection) == 1
     assert total(packets, metrics.RETRIES) == 1
     assert 1 <= total(packets, metrics.RATE_LIMIT_WAIT) <= 2
     assert total(packets, metrics.REJECTED_LINES) == 1

@@ -7,11 +7,13 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from airflow.sdk.execution_time.xcom import XCom
 from hypothesis import given
@@ -29,6 +31,7 @@ from outbound_transfer.protocol.outcomes import TransferOutcome
 from support.deliveries import task_instance
 from support.mail_server import MailServer
 from support.tasks import SimulatedClock
+from support.timeouts import eventually
 
 ANN, BOB = "ann@example.com", "bob@example.com"
 HOSTILE = "<b>&</b> <!channel> <http://evil.example|Click> {{ var.value.secret }}\r\nBcc: eve@example.com"
@@ -136,6 +139,23 @@ def test_a_failed_wait_is_notified_in_slack(webhook, connection, sandbox, send) 
         "unfurl_links": False,
         "unfurl_media": False,
     }
+
+
+@WAYS
+def test_a_late_transfer_is_notified_by_email(mail, connection, sandbox, send) -> None:
+    context = failed(status="partial")
+    outcome = msgspec.structs.replace(context.pop("exception").outcome, reason="It was sent more than 2 days ago")
+    send(TransferSmtpNotifier(to="operations@example.com"), {**context, "outcome": outcome})
+    (message,) = mail.parsed()
+    assert message["Subject"] == "Not picked up by 1 of 2: Report"
+    assert re.sub("<.*?>", "", message.get_content()).strip().splitlines() == [
+        "Not picked up by 1 of 2: Report",
+        "Transfer tr_1 is partial; not picked up by 1 recipient: ann@example.com",
+        "Task: board / monday / wait",
+        "Reason: It was sent more than 2 days ago",
+        "Open the transfer",
+    ]
+    assert sandbox.requests() == [], "the wait has read it"
 
 
 @WAYS
@@ -328,3 +348,34 @@ def test_a_callback_of_airflow_notifies(run_dag, connection, sandbox, mail, webh
     (body,) = webhook.bodies
     assert f"Transfer {outcome['transfer_id']} is pending; not picked up by 1 recipient: {ANN}" in body["text"]
     assert run.xcom("deliver_and_wait", key="outcome")["subject"] == "Other"
+
+
+LATE = """
+    from airflow.sdk import DAG
+    from datetime import timedelta
+    from outbound_transfer.notifications.smtp import TransferSmtpNotifier
+    from outbound_transfer.sensors.transfer import TransferSensor
+
+    with DAG("late", schedule=None):
+        TransferSensor(
+            task_id="wait", transfer_id={sent!r}, poke_interval=1, deferrable={deferrable},
+            notify_after=timedelta(microseconds=1),
+            notifiers=TransferSmtpNotifier(to="{{{{ dag.dag_id }}}}@example.com", title="Late in {{{{ dag.dag_id }}}}"),
+        )
+"""
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_late_transfer_is_notified_in_airflow(run_dag, connection, sandbox, sent, mail, deferrable) -> None:
+    def pick_up_once_it_is_late() -> None:
+        eventually(lambda: mail.messages)
+        sandbox.pickup(sent, ANN)
+
+    with ThreadPoolExecutor(1) as pool:
+        picking_up = pool.submit(pick_up_once_it_is_late)
+        run = run_dag(LATE.format(sent=sent, deferrable=deferrable))
+        picking_up.result()
+    assert run.state == "success"
+    (message,) = mail.parsed()
+    assert (message["To"], message["Subject"]) == ("late@example.com", "Late in late: Quarter")
+    assert "It was sent more than 0.00 seconds ago" in message.get_content()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, BaseNotifier
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
@@ -27,11 +28,13 @@ from outbound_transfer.airflow_compat.names import (
     AirflowSkipException,
     TaskDeferralError,
     TaskDeferred,
+    mask_secret,
     timezone,
 )
+from outbound_transfer.delivery.memory import digest
 from outbound_transfer.exceptions import outcome_of
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.polling import poller, watcher_state
+from outbound_transfer.polling import poller, schedule, watcher_state
 from outbound_transfer.protocol.errors import RateLimited
 from outbound_transfer.protocol.models import build_new_transfer, to_builtins
 from outbound_transfer.protocol.outcomes import TransferOutcome
@@ -42,10 +45,15 @@ from outbound_transfer.triggers.transfer import TransferOutcomeTrigger, Transfer
 from outbound_transfer.warehouse.errors import NoMemoryTable
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
-from support.tasks import InMemoryStateStore
+from support.tasks import InMemoryStateStore, ProcessCrashed
 from support.timeouts import TEST_TIMEOUT, eventually
 
 ANN, BOB = "ann@example.com", "bob@example.com"
+DAG_OF_TASK = SimpleNamespace(
+    task_ids=["deliver"],
+    get_template_env=DAG("dag", schedule=None).get_template_env,
+    render_template_as_native_obj=False,
+)
 WAYS = ["poke", "reschedule", "deferred", "deliver", "deliver deferred"]
 
 pytestmark = pytest.mark.usefixtures("connection")
@@ -89,11 +97,12 @@ def context_of(store: InMemoryStateStore, max_tries: int = 0, clear_number: int 
         max_tries=max_tries,
         try_number=1,
         xcom_push=xcoms_of(store).__setitem__,
+        xcom_pull=lambda task_ids, key: [xcoms_of(store).get(key)],
         start_date=timezone.utcnow(),
         get_first_reschedule_date=lambda _: rescheduled and datetime.fromisoformat(rescheduled),
     )
     runs = {} if clear_number is None else {"dag_run": SimpleNamespace(clear_number=clear_number)}
-    return {"ti": ti, "task_state_store": store, "dag": SimpleNamespace(task_ids=["deliver"]), **runs}
+    return {"ti": ti, "task_state_store": store, "dag": DAG_OF_TASK, **runs}
 
 
 def xcoms_of(store: InMemoryStateStore) -> dict[str, Any]:
@@ -177,6 +186,53 @@ def test_the_outcome_arguments_apply(wait, sandbox, end, choice) -> None:
     else:
         with pytest.raises({"fail": AirflowFailException, "skip": AirflowSkipException}[choice], match=f"is {end}"):
             wait(**arguments)
+
+
+@pytest.mark.parametrize("end", ["complete", "accepted", "expired", "skipped", "timed out"])
+def test_the_receipt_is_written_when_the_wait_is_over(wait, sandbox, end, tmp_path) -> None:
+    sandbox.pickup(wait.sent, BOB)
+    if end == "complete":
+        sandbox.pickup(wait.sent, ANN)
+    elif end in ("expired", "skipped"):
+        sandbox.advance_clock(40 * 86_400)
+    arguments = {
+        "accept_partial": end == "accepted",
+        "on_expired": "skip" if end == "skipped" else "fail",
+        "timeout": 2.0 if end == "timed out" else 5.0 * TEST_TIMEOUT,
+        "finish_in_triggerer": True,
+        "receipt": str(tmp_path / "receipts/{transfer_id}.json"),
+    }
+    with nullcontext() if end in ("complete", "accepted") else pytest.raises(AirflowException):
+        wait(**arguments)
+
+    (path,) = (tmp_path / "receipts").iterdir()
+    receipt = json.loads(path.read_text())
+    assert path.name == f"{wait.sent}.json"
+    status = {"complete": "complete", "expired": "expired", "skipped": "expired"}.get(end, "partial")
+    assert receipt["transfer"]["status"] == status
+    picked_up = {one["email"]: bool(one["picked_up_at"]) for one in receipt["recipients"]}
+    assert picked_up == {ANN: end == "complete", BOB: True}
+    (file,) = receipt["files"]
+    assert (file["name"], file["size"]) == ("report.csv", 4)
+
+
+def test_a_sensor_takes_the_digests_from_the_task_that_sends(report, sandbox, tmp_path) -> None:
+    store, receipt = InMemoryStateStore(), str(tmp_path / "{transfer_id}.json")
+    sent = send(report, store, receipt=receipt, security="email")["id"]
+    (path,) = tmp_path.glob("tr_*.json")
+    first = json.loads(path.read_text())
+    for recipient in (ANN, BOB):
+        sandbox.pickup(sent, recipient)
+    read = sum(call["method"] == "GET" for call in sandbox.requests())
+
+    to_the_end(lambda: TransferSensor(task_id="wait", transfer_id=sent, receipt=receipt), store)
+
+    last = json.loads(path.read_text())
+    assert last["files"] == first["files"]
+    assert first["files"][0]["sha256"] == hashlib.sha256(b"a,b\n").hexdigest()
+    assert (first["transfer"]["security"], last["transfer"]["security"]) == ("email", "email")
+    assert (first["transfer"]["status"], last["transfer"]["status"]) == ("pending", "complete")
+    assert sum(call["method"] == "GET" for call in sandbox.requests()) == read + 1, "the poke has read its files"
 
 
 @pytest.mark.parametrize("end", ["expired", "canceled", "skipped", "partial"])
@@ -454,6 +510,195 @@ def test_a_clear_forgets_the_failures_of_the_trigger() -> None:
     for clear in range(3):
         for _ in range(waiting.MAX_TRIGGER_FAILURES):
             fail_trigger(store, clear_number=clear)
+
+
+class LateNotifier(BaseNotifier):
+    """Keeps what it was called with, and then does what the test wants."""
+
+    template_fields = ("text",)
+
+    def __init__(self, act: Callable[[int], Any] = lambda _: None) -> None:
+        super().__init__()
+        self.text = "{{ outcome.reason }}: {{ outcome.not_picked_up | join }}"
+        self.act, self.texts = act, []
+
+    def notify(self, context: Any) -> None:
+        self.texts.append(self.text)
+        assert context["outcome"] == outcome_of(SimpleNamespace(outcome=context["outcome"]))
+        self.act(len(self.texts))
+
+
+class Clock:
+    """What the provider takes for now. It can be set forward; the service's stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = timedelta()
+        utcnow, clock = timezone.utcnow, schedule.time
+        monkeypatch.setattr(timezone, "utcnow", lambda: utcnow() + self.ahead)
+        shifted = SimpleNamespace(monotonic=clock.monotonic, time=lambda: clock.time() + self.ahead.total_seconds())
+        monkeypatch.setattr(schedule, "time", shifted)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+HOURS, DAYS = (timedelta(hours=1), timedelta(hours=30)), timedelta(days=1)
+
+
+def test_each_time_notifies_once_and_the_wait_goes_on(wait, sandbox, clock) -> None:
+    sandbox.pickup(wait.sent, BOB)
+    clock.ahead = timedelta(hours=40)
+
+    def act(count: int) -> None:
+        if count == 3:
+            sandbox.pickup(wait.sent, ANN)
+        else:
+            clock.ahead = timedelta(days=4 * count)
+
+    notifier, other = LateNotifier(act), LateNotifier()
+    final = wait(notify_after=[*HOURS, 4 * DAYS, -7 * DAYS], notifiers=[notifier, other], timeout=None)
+    assert final["status"] == "complete"
+    assert (
+        notifier.texts
+        == other.texts
+        == [
+            f"It was sent more than 1 day 6 hours ago: {ANN}",
+            f"It was sent more than 4 days ago: {ANN}",
+            f"It expires in less than 1 week: {ANN}",
+        ]
+    )
+
+
+def test_a_notifier_that_fails_ends_no_wait_and_silences_no_other(wait, sandbox, clock, capfd) -> None:
+    clock.ahead = 2 * DAYS
+    mask_secret("correct-horse-battery")
+
+    def fail(_: int) -> None:
+        raise ValueError("refused: correct-horse-battery")
+
+    failing, other = LateNotifier(fail), LateNotifier(lambda _: [sandbox.pickup(wait.sent, one) for one in (ANN, BOB)])
+    assert wait(notify_after=DAYS, notifiers=[failing, other], timeout=None)["status"] == "complete"
+    assert len(failing.texts) == len(other.texts) == 1
+    (warning,) = [line for line in capfd.readouterr().out.splitlines() if "LateNotifier failed" in line]
+    assert "is not called again for this time; the wait continues. Check its arguments" in warning
+    assert "ValueError: refused: ***" in warning
+
+
+def test_nobody_is_notified_of_a_transfer_that_all_have_picked_up(wait, sandbox, clock) -> None:
+    clock.ahead = 2 * DAYS
+    for recipient in (ANN, BOB):
+        sandbox.pickup(wait.sent, recipient)
+    notifier = LateNotifier()
+    assert wait(notify_after=DAYS, notifiers=notifier, timeout=None)["status"] == "complete"
+    assert notifier.texts == []
+
+
+def resume(operator: Any, context: Any, event: Any) -> TransferTrigger:
+    """The trigger with which the task defers again after an event."""
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.resume_execution("execute_complete", {"event": event.payload}, context)
+    return deferred.value.trigger
+
+
+def fire(trigger: TransferTrigger) -> Any:
+    return asyncio.run(asyncio.wait_for(first_event(trigger), TEST_TIMEOUT))
+
+
+def test_a_restarted_triggerer_a_retry_and_a_clear_repeat_no_notification(sandbox, sent, clock) -> None:
+    store, notifier, clock.ahead = InMemoryStateStore(), LateNotifier(), 2 * DAYS
+
+    def make() -> TransferSensor:
+        return sensor(transfer_id=sent, poke_interval=1, notify_after=(DAYS, 3 * DAYS), notifiers=notifier)
+
+    first = trigger_of(make(), context_of(store))
+    restarted = TransferTrigger(**json.loads(json.dumps(first.serialize()[1])))
+    events = [fire(first), fire(restarted)]
+    assert [event.payload["status"] for event in events] == ["late", "late"]
+    second = resume(make(), context_of(store), events[0])
+    assert (first.deadline, second.notify_after) == (second.deadline, [(3 * DAYS).total_seconds()])
+    assert len(notifier.texts) == 1
+
+    for clear in range(2):
+        assert trigger_of(make(), context_of(store, clear_number=clear)).notify_after == second.notify_after
+        poking = sensor(transfer_id=sent, deferrable=False, notify_after=[DAYS], notifiers=notifier)
+        assert not poking.poke(context_of(store, clear_number=clear)).is_done
+    assert resume(make(), context_of(store), events[1]).notify_after == second.notify_after
+    assert len(notifier.texts) == 1
+    assert fire_after_pickup(sandbox, sent, second).payload["status"] == "finished"
+
+
+def test_a_worker_whose_clock_is_behind_notifies_when_the_triggerer_says_so(sent, clock) -> None:
+    store, notifier, clock.ahead = InMemoryStateStore(), LateNotifier(), 2 * DAYS
+
+    def make() -> TransferSensor:
+        return sensor(transfer_id=sent, poke_interval=1, notify_after=(DAYS, 3 * DAYS), notifiers=notifier)
+
+    late, clock.ahead = fire(trigger_of(make(), context_of(store))), timedelta()
+    assert resume(make(), context_of(store), late).notify_after == [(3 * DAYS).total_seconds()]
+    assert notifier.texts == [f"It was sent more than 1 day ago: {ANN}{BOB}"]
+
+
+def fire_after_pickup(sandbox: Sandbox, sent: str, trigger: TransferTrigger) -> Any:
+    for recipient in (ANN, BOB):
+        sandbox.pickup(sent, recipient)
+    return fire(TransferTrigger(**trigger.serialize()[1]))
+
+
+def test_another_transfer_of_a_cleared_task_has_its_own_notifications(report, clock) -> None:
+    store, notifier, clock.ahead = InMemoryStateStore(), LateNotifier(), 2 * DAYS
+    for count in (1, 2):
+        sent = send(report, InMemoryStateStore())["id"]
+        poking = sensor(transfer_id=sent, deferrable=False, notify_after=DAYS, notifiers=notifier)
+        for _ in range(2):
+            poking.poke(context_of(store))
+        assert len(notifier.texts) == count
+
+
+def test_a_worker_killed_while_it_notifies_leaves_one_notification_out(sent, clock) -> None:
+    store, clock.ahead = InMemoryStateStore(), 2 * DAYS
+
+    def die(_: int) -> None:
+        raise ProcessCrashed
+
+    notifier = LateNotifier(die)
+    poking = sensor(transfer_id=sent, deferrable=False, notify_after=DAYS, notifiers=notifier)
+    with pytest.raises(ProcessCrashed):
+        poking.poke(context_of(store))
+    poking.poke(context_of(store))
+    assert len(notifier.texts) == 1
+
+
+def test_a_late_transfer_costs_one_read_and_each_trigger_begins_with_one(sandbox, sent, clock) -> None:
+    store, notifier = InMemoryStateStore(), LateNotifier()
+
+    def make() -> TransferSensor:
+        return sensor(transfer_id=sent, poke_interval=86_400, notify_after=DAYS, notifiers=notifier)
+
+    before = len(sandbox.requests())
+    trigger = trigger_of(make(), context_of(store))
+    with ThreadPoolExecutor(1) as pool:
+        event = pool.submit(fire, trigger)
+        eventually(lambda: len(sandbox.requests()) == before + 1)
+        clock.ahead = 2 * DAYS
+        late = event.result()
+    assert len(sandbox.requests()) == before + 2, "who is missing is read at that time"
+    again = resume(make(), context_of(store), late)
+    assert len(sandbox.requests()) == before + 2, "the worker reads nothing"
+    assert len(notifier.texts) == 1
+    assert fire_after_pickup(sandbox, sent, again).payload["status"] == "finished"
+    assert len(sandbox.requests()) == before + 3
+
+
+def test_another_transfer_under_the_id_is_announced_to_nobody(sandbox, report, clock) -> None:
+    store, notifier, clock.ahead = InMemoryStateStore(), LateNotifier(), 2 * DAYS
+    arguments = {"wait": True, "deferrable": True, "notify_after": 3 * DAYS, "notifiers": notifier, "poke_interval": 1}
+    with pytest.raises(TaskDeferred) as deferred:
+        send(report, store, **arguments)
+    clock.ahead, trigger = 4 * DAYS, deferred.value.trigger
+    trigger.identity = digest(["Other", []])
+    assert fire(trigger).payload["status"] == "error"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ _WORDS: Final = {
     "question": "somebody else may have sent it",
     "search": "search",
     "is_outdated": "outdated",
+    "is_approved": "approved",
     "is_wanted": "wanted",
 }
 

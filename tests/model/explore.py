@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from model.shared import SharedExecutor
 from model.tries import Executor, Rules
-from model.troubles import TROUBLES, arrivals, resumes
+from model.troubles import TROUBLES, answers, arrivals, resumes
 from model.world import Event, Run, Slot, Store, World, intern
 
 #: Returns whether a trouble may come in a world.
@@ -77,6 +77,7 @@ class Explorer:
                 yield from executor.steps(world, index)
         if only is None:
             yield from resumes(executor, world)
+            yield from answers(executor, world)
             yield from arrivals(executor, world)
         yield from self._troubled(world, None if only is None else world.processes[only].context[:2])
 

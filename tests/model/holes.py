@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from model.explore import Explored, Scenario, explore
 from model.mutants import Mutant
 from model.promises import Promises
-from model.scenarios import AT_ONCE, INDEXES, KEYS, REDELIVERY, THREE, THREE_INDEXES, scenario
+from model.scenarios import APPROVAL, AT_ONCE, INDEXES, KEYS, REDELIVERY, THREE, THREE_INDEXES, scenario
 from model.tries import Rules
 from model.world import World
 from outbound_transfer.delivery.decision import TABLE, Action, Step
@@ -177,6 +177,13 @@ HOLES: Final = (
         rules=INDEXES,
         items=("X", "Y"),
         at_most=4,
+    ),
+    _hole(
+        "H1",
+        "an approval counts for whatever was asked last",
+        "clear, other input",
+        "approves_anything",
+        rules=APPROVAL.rules,
     ),
     _hole("fence", "an earlier try writes the memory of a later one", "zombie", "is_unfenced"),
     _hole("hand-over", "a hand-over counts twice", "crash in a call, deferral", "keeps_hand_over"),

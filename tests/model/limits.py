@@ -109,7 +109,7 @@ OF_THE_SEND: Final = (
         (
             *("new name + other account", "failure + order + early other account"),
             # With what another index has sent as `resend`, too.
-            *("order + other account", "order + early other account", "order + late other account"),
+            *("order + other account", "order + early other account"),
             "failure + order + late other account",
         ),
         scenarios=(scenarios.RENAMED, scenarios.MAPPED_MOVED, scenarios.MAPPED_IN_BOTH),
@@ -187,6 +187,19 @@ OF_A_CLEAR: Final = (
         "MADE_ELSEWHERE",
     ),
     Limit(
+        "A person was asked about other content: Airflow up to 3.3 goes on showing that",
+        "trigger a new run",
+        ("other input", "first input", "other file", "order"),
+        "NOT_APPROVED",
+    ),
+    Limit(
+        "The same: the draft is discarded",
+        "trigger a new run",
+        ("other input", "first input", "other file", "order"),
+        "a draft is made in vain",
+        scenarios=(scenarios.APPROVAL, scenarios.APPROVED_INDEXES),
+    ),
+    Limit(
         "Another index may have sent it where the connection does not lead any more",
         "correct the connection, or look there and set `resend`",
         (
@@ -225,12 +238,6 @@ OF_A_CLEAR: Final = (
         "set `resend`, and clear all three",
         ("",),
         "task 1, v1: sent",
-    ),
-    Limit(
-        "A resend is refused right before its send: where the connection leads now, another index has sent the item",
-        "set `resend` to what the refusal names",
-        ("order + new key",),
-        "a draft is made in vain",
     ),
     Limit(
         "A draft that cannot be reached stays, unsent and not billed",

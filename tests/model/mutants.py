@@ -25,6 +25,8 @@ _WRONG: Final[dict[Action, tuple[Action | Reason, ...]]] = {
     Action.DISREGARD: (Action.FORGET, Action.SUPERSEDE, Reason.IN_DOUBT),
     Action.REVERT: (Action.CREATE, Action.FORGET),
     Action.CHECK: (Action.SEND,),
+    Action.CHECK_APPROVAL: (Action.SEND,),
+    Action.AWAIT_APPROVAL: (Action.SEND,),
     Action.CONFIRM: (Action.SEND,),
     Action.RETURN: (Action.CREATE, Action.FORGET, Reason.OTHER_INPUT),
     Action.REFUSE: (Action.RETURN, Action.FORGET, Action.CREATE),

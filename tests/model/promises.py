@@ -1,7 +1,8 @@
 """What is promised in every world, and of what follows from it.
 
 1. Each delivery is sent at most once, and once more in place of each transfer that ``resend`` names, as long as it
-   does. What is sent was written by one writer, in a try that Airflow still runs. A task that succeeds returns its
+   does. What is sent was written by one writer, in a try that Airflow still runs, and a person has approved it since
+   the last clear, where that is asked for. A task that succeeds returns its
    delivery, sent. What a refusal says is so.
 2. From a world in which nothing runs any more, a clear of all tasks ends with every delivery sent, once.
 3. There, a clear with ``resend`` for what a task has returned, or for what its refusal names, sends once more; or the
@@ -19,7 +20,7 @@ from typing import Final
 
 from model.explore import Explorer
 from model.tries import is_visible
-from model.troubles import clear, clearable, start
+from model.troubles import approve, clear, clearable, start
 from model.world import DELIVERY, MEMORIES, NEW_RUN, Transfer, World
 from outbound_transfer.delivery.decision import Phase
 
@@ -148,9 +149,12 @@ def _clear(
             continue
         event, after = start(executor, after, number)
         for _ in range(MAX_STEPS):
-            if not after.processes:
+            if after.processes:
+                event, after = next(executor.steps(after, 0))
+            elif after.slots[number].state == "awaiting":
+                event, after = approve(executor, after, number)
+            else:
                 break
-            event, after = next(executor.steps(after, 0))
         if after.slots[number].state != "success":
             unsent = "" if any(_count_sent(after).values()) else ", though nothing was sent"
             why = why or f"task {number}, {after.slots[number].item}: {event.detail.rpartition('; ')[-1]}{unsent}"

@@ -186,6 +186,24 @@ REDELIVERY_AT_ONCE: Final = scenario(
     "clear, crash, zombie, wait, pickup, pickup after the check",
     Rules(is_redelivery=True, is_instant=False),
 )
+APPROVAL: Final = scenario(
+    "an approval",
+    "clear, resend one, crash, crash in a call, zombie, wait, failure, other input, first input, other file, "
+    "lost memory, rejection",
+    Rules(needs_approval=True),
+)
+APPROVED_INDEXES: Final = scenario(
+    "a mapped task, and approvals",
+    "clear one, failure, order",
+    Rules(kinds=("deliver", "deliver"), is_mapped=True, needs_approval=True),
+    ("X", "Y"),
+    twice=False,
+)
+APPROVED_REDELIVERY: Final = scenario(
+    "a redelivery, and approvals",
+    "clear, crash, wait, failure, pickup",
+    Rules(is_redelivery=True, needs_approval=True),
+)
 THREE_TASKS: Final = scenario(
     "three tasks",
     "clear, clear one, crash, crash in a call, zombie, wait, failure, lost memory, restored service, "

@@ -89,6 +89,7 @@ class Rules(NamedTuple):
 
     :ivar kinds: of each task: deliver (one task does all), or create, attach and send.
     :ivar keys: the delivery keys that tasks may have; the first is theirs at first.
+    :ivar needs_approval: a person approves what is sent.
     :ivar is_row: a task's memory is one row; otherwise each try has a record of its own.
     :ivar is_instant: nothing happens between the last checks and the send, which are milliseconds apart.
     :ivar checks_once: before the first attempt at the send only.
@@ -106,6 +107,7 @@ class Rules(NamedTuple):
     :ivar forgets_read: that a read shows it sent is not stored.
     :ivar keeps_checks: what was asked before a wait among the checks is not asked again.
     :ivar asks_after_waits: three tasks, mapped: a retry, and a run that was cleared, do not open the question.
+    :ivar approves_anything: an answer counts as one about what was asked last.
     :ivar attaches_unasked: three tasks: files are removed and uploaded without asking whether the try is still wanted.
     """
 
@@ -113,6 +115,8 @@ class Rules(NamedTuple):
     keys: tuple[str, ...] = ()
     is_mapped: bool = False
     is_redelivery: bool = False
+    needs_approval: bool = False
+    approves_anything: bool = False
     is_row: bool = False
     is_instant: bool = True
     checks_once: bool = False
@@ -194,7 +198,8 @@ class Executor:
     def is_checked(self, process: Process) -> bool:
         """Return whether a process has made a check for its next attempt at the send."""
         has_checked = self.rules.is_redelivery and process.outdated == "NO"
-        return process.wanted == "YES" or process.search == "NONE" or has_checked
+        has_asked = self.rules.needs_approval and process.approved == "YES"
+        return process.wanted == "YES" or process.search == "NONE" or has_checked or has_asked
 
     def call(self, world: World, process: Process) -> tuple[str, int, str] | None:
         """Return the call with an effect on a draft that a process is at; None if it is at none."""
@@ -233,6 +238,7 @@ class Executor:
             question=not is_settling and memory.question is not None and is_asked,
             search=Search[process.search],
             is_outdated=Check[process.outdated],
+            is_approved=Check[process.approved],
             is_wanted=Check[process.wanted],
         )
 
@@ -337,7 +343,7 @@ class Executor:
     def _named(self, process: Process) -> str:
         """Return what the text of a refusal says that ``resend`` may name, or another way out."""
         memory = MEMORIES[process.memory]
-        if process.then == "OTHER_KEY":
+        if process.then in ("OTHER_KEY", "NOT_APPROVED"):
             return NEW_RUN
         if process.then == "CANNOT_SEARCH":
             return memory.scope.account
@@ -425,6 +431,7 @@ class Executor:
             is_complete=is_complete,
             is_again=context.is_resumed,
             outdated=self._not_checked,
+            approved=self._not_asked,
         )
         event = event._replace(detail=MEMORIES[memory].phase.value + ("" if is_complete else ", a memory is missing"))
         after = store if self.rules.loads_first else change(store, claim=context.number)
@@ -438,7 +445,17 @@ class Executor:
             self._event(process, "stores what it begins with"),
             world._replace(stores=replaced(world.stores, number, after)),
         )
+        if other := self._not_approved(process):
+            return self._go(event, world, index, other)
         return self._go(event, world, index, self._located(process, MEMORIES[process.own]))
+
+    def _not_approved(self, process: Process) -> Process | None:
+        """Return the process that discards its draft, as a person has rejected it, or has approved another."""
+        answer, _, asked = process.context.answer.partition(" of ")
+        if not process.context.is_rejected and (answer == asked or self.rules.approves_anything):
+            return None
+        is_draft = MEMORIES[process.memory].phase in (Phase.DRAFT, Phase.HANDED_ON)
+        return change(process, next=self.discarding(process) if is_draft else "REFUSE", then="NOT_APPROVED")
 
     def _located(self, process: Process, own: Memory) -> Process:
         """Return the process with what it has to settle first, if the task has worked elsewhere."""
@@ -451,6 +468,10 @@ class Executor:
         if not before.delivery_key and not self.rules.ignores_key:
             return self.decide(change(process, mode="settle"))
         return change(process, next="CLAIM_KEY")
+
+    @property
+    def _not_asked(self) -> str:
+        return "OPEN" if self.rules.needs_approval else "YES"
 
     @property
     def _not_checked(self) -> str:
@@ -671,6 +692,7 @@ class Executor:
             search="NOT_SEARCHED",
             wanted="OPEN",
             outdated=self._not_checked,
+            approved=self._not_asked,
             found=-1,
             is_writer=False,
         )
@@ -755,13 +777,39 @@ class Executor:
             process = change(
                 process, memory=remember(replace(memory, question=Likeness.EXACT.or_wider(memory.question)))
             )
-        process = change(process, search="NOT_SEARCHED", wanted="OPEN", outdated=self._not_checked, is_late=False)
+        unknown = {"outdated": self._not_checked, "approved": self._not_asked}
+        process = change(process, search="NOT_SEARCHED", wanted="OPEN", is_late=False, **unknown)
         return self._decided(event, world, index, process)
 
     def _check(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         is_outdated = world.transfers[self.draft(process)].is_outdated
         event = self._event(process, "checks who has picked up", "somebody" if is_outdated else "nobody")
         return self._decided(event, world, index, change(process, outdated="YES" if is_outdated else "NO"))
+
+    def _check_approval(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        """Read the draft again, and compare it with what a person has approved since the task was cleared."""
+        draft, context = world.transfers[self.draft(process)], process.context
+        event = self._event(process, "compares the draft with what was approved")
+        if draft.status not in ("draft", "sent") or draft.item != MEMORIES[process.memory].identity:
+            return self._close(event._replace(detail="it is gone"), world, index, process, "failed")
+        is_approved = world.slots[context.slot].approved == (draft.item, context.clear_number)
+        approved = "YES" if is_approved or draft.status == "sent" else "NO"
+        return self._decided(event._replace(detail=approved.lower()), world, index, change(process, approved=approved))
+
+    def _await_approval(self, world: World, index: int, process: Process) -> tuple[Event, World]:
+        """Hand the draft on, and ask a person: who is shown what the first try has asked."""
+        slot, item = world.slots[process.context.slot], world.transfers[self.draft(process)].item
+        event = self._event(process, "waits for a person")
+        if self.is_current(world, process):
+            asking = change(slot, shown=slot.shown or item, asked=item)
+            world = world._replace(slots=replaced(world.slots, process.context.slot, asking))
+        return self._close(event, world, index, process, "awaiting")
+
+    @staticmethod
+    def is_current(world: World, process: Process) -> bool:
+        """Return whether Airflow still runs the try of a process."""
+        slot = world.slots[process.context.slot]
+        return slot.state == "running" and slot.tries == process.context.number
 
     def _confirm(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         slot = world.slots[process.context.slot]
@@ -779,6 +827,8 @@ class Executor:
         if status == "draft":
             if self.rules.is_instant and world.slots[process.context.slot].state != "running":
                 world = world._replace(broken="a try that Airflow has given up sends")
+            elif self.rules.needs_approval and not self._is_approved(world, process):
+                world = world._replace(broken="nobody has approved what is sent")
             elif self._is_unasked(world, process):
                 world = world._replace(broken="a task sends once more, and resend names nothing that it has sent")
             return self._end(event, self._heard_of(self.sent(world, number), process), index, "success", number)
@@ -786,6 +836,10 @@ class Executor:
             world = self._heard_of(world, process)
             return self._end(event._replace(detail=f"{number}: 409, it was sent"), world, index, "success", number)
         return self._end(event._replace(detail=f"{number}: 404, it fails"), world, index, "failed")
+
+    def _is_approved(self, world: World, process: Process) -> bool:
+        context, draft = process.context, world.transfers[self.draft(process)]
+        return (draft.item, context.clear_number) in world.slots[context.slot].answers
 
     def _is_unasked(self, world: World, process: Process) -> bool:
         """Return whether a task, or its key, has sent the item before, and ``resend`` names nothing that was sent."""

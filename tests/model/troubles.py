@@ -29,11 +29,22 @@ from outbound_transfer.delivery.decision import Phase
 Trouble: TypeAlias = Callable[[Executor, World], Steps]
 
 #: The calls that may fail without an effect.
-_FAILING: Final = ("RETRIEVE", "SEARCH", "DISCARD", "CREATE", "FILL", "CHECK", "SEND", "UPLOAD", "REMOVE")
+_FAILING: Final = (
+    "RETRIEVE",
+    "SEARCH",
+    "DISCARD",
+    "CREATE",
+    "FILL",
+    "CHECK",
+    "CHECK_APPROVAL",
+    "SEND",
+    "UPLOAD",
+    "REMOVE",
+)
 
 
 #: The calls that ask, right before the send, what must hold for it. A wait may come between two of each.
-_CHECKS: Final = ("SEARCH", "CHECK", "CONFIRM", "SEARCH_SHARED", "CONFIRM_SHARED")
+_CHECKS: Final = ("SEARCH", "CHECK", "CHECK_APPROVAL", "CONFIRM", "SEARCH_SHARED", "CONFIRM_SHARED")
 
 
 def starts(executor: Executor, world: World) -> Steps:
@@ -43,8 +54,13 @@ def starts(executor: Executor, world: World) -> Steps:
             yield start(executor, world, number)
 
 
-def start(executor: Executor, world: World, number: int, *, is_resumed: bool = False) -> tuple[Event, World]:
-    """Return the world in which a try has started; Airflow has removed what its task had returned."""
+def start(
+    executor: Executor, world: World, number: int, *, is_resumed: bool = False, answer: str = ""
+) -> tuple[Event, World]:
+    """Return the world in which a try has started; Airflow has removed what its task had returned.
+
+    :param answer: what a person has answered whom it has asked.
+    """
     slot, run = world.slots[number], world.run
     upstream = [world.slots[each] for each in executor.upstream(number)]
     tries = slot.tries if is_resumed else slot.tries + 1
@@ -61,6 +77,8 @@ def start(executor: Executor, world: World, number: int, *, is_resumed: bool = F
         has_other_tasks=run.has_other_tasks,
         published=upstream[0].published if upstream else None,
         attached=upstream[-1].attached if upstream else "",
+        answer=answer,
+        is_rejected=slot.rejected == run.clear_number,
     )
     process = intern(Process(intern(context), BEGINS[executor.kind(number)], is_again=is_resumed))
     running = change(slot, tries=tries, state="running", published=None, attached="")
@@ -79,6 +97,35 @@ def resumes(executor: Executor, world: World) -> Steps:
     for number, slot in enumerate(world.slots):
         if slot.state == "deferred":
             yield start(executor, world, number, is_resumed=True)
+
+
+def answers(executor: Executor, world: World) -> Steps:
+    """Let a person approve what Airflow shows of a task that waits for it."""
+    for number, slot in enumerate(world.slots):
+        if slot.state == "awaiting":
+            yield approve(executor, world, number)
+
+
+def approve(executor: Executor, world: World, number: int) -> tuple[Event, World]:
+    """Return the world in which a task goes on with the approval of what Airflow shows."""
+    slot, clears = world.slots[number], world.run.clear_number
+    given = (*slot.answers, (slot.shown, clears))
+    is_of_asked = slot.shown == slot.asked or executor.rules.approves_anything
+    approved = (slot.asked, clears) if is_of_asked else slot.approved
+    answered = change(slot, answers=tuple(sorted(set(given))), approved=approved)
+    world = world._replace(slots=replaced(world.slots, number, answered))
+    event, world = start(executor, world, number, is_resumed=True, answer=f"{slot.shown} of {slot.asked}")
+    return event._replace(what=f"a person approves {slot.shown}, and it goes on"), world
+
+
+def reject(executor: Executor, world: World) -> Steps:
+    """Let a person reject what a task waits for."""
+    for number, slot in enumerate(world.slots):
+        if slot.state == "awaiting":
+            rejected = change(slot, rejected=world.run.clear_number)
+            known = world._replace(slots=replaced(world.slots, number, rejected))
+            event, after = start(executor, known, number, is_resumed=True)
+            yield event._replace(what="a person rejects it, and it goes on"), after
 
 
 def clear(world: World, numbers: tuple[int, ...], resend: tuple[str, ...] = ()) -> World:
@@ -110,7 +157,7 @@ def _can_be_named(world: World) -> list[tuple[str, ...]]:
 
 def clearable(world: World) -> tuple[int, ...]:
     """Return the tasks that have run, and do not run now."""
-    idle = ("queued", "failed", "refused", "success")
+    idle = ("queued", "failed", "refused", "success", "awaiting")
     return tuple(number for number, slot in enumerate(world.slots) if slot.state in idle and slot.tries)
 
 
@@ -497,4 +544,5 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "pickup after the check": _picks_up(is_checked=True),
     "restored service": restore,
     "removed by a task": remove_draft,
+    "rejection": reject,
 }

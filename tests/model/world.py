@@ -142,6 +142,11 @@ class Slot(NamedTuple):
     :ivar published: what a task that creates the draft has returned: transfer, item, how alike a sent transfer must
         be to stop the send, what was sent before a resend, and what ``resend`` names.
     :ivar attached: the file that a task which attaches it has returned.
+    :ivar shown: the item that a person is shown who is asked: Airflow keeps the first; "" before.
+    :ivar asked: the item that the newest try has asked about.
+    :ivar approved: the item that the task knows to be approved, and how often something was cleared by then.
+    :ivar answers: the same of each approval that a person has given.
+    :ivar rejected: how often something was cleared when a person rejected its send; -1 if nobody has.
     """
 
     item: str
@@ -153,6 +158,11 @@ class Slot(NamedTuple):
     key: str = ""
     published: Published | None = None
     attached: str = ""
+    shown: str = ""
+    asked: str = ""
+    approved: tuple[str, int] = ("", 0)
+    answers: tuple[tuple[str, int], ...] = ()
+    rejected: int = -1
 
 
 @_by_identity
@@ -177,7 +187,11 @@ class Run(NamedTuple):
 
 @_by_identity
 class Context(NamedTuple):
-    """What Airflow and the DAG say to a try when it starts."""
+    """What Airflow and the DAG say to a try when it starts.
+
+    :ivar answer: what a person has approved whom the try has asked; "" if it resumes for another reason.
+    :ivar is_rejected: whether a person has rejected the send since the last clear.
+    """
 
     slot: int
     number: int
@@ -191,6 +205,8 @@ class Context(NamedTuple):
     has_other_tasks: bool
     published: Published | None = None
     attached: str = ""
+    answer: str = ""
+    is_rejected: bool = False
 
 
 @_by_identity
@@ -206,7 +222,7 @@ class Process(NamedTuple):
     :ivar own: what its task's own memory said when it began.
     :ivar is_complete: whether it has found the memory of the newest try before it.
     :ivar is_elsewhere: whether its like may have been sent where its connection does not lead.
-    :ivar by_id, search, outdated, wanted: the evidence that it has gathered.
+    :ivar by_id, search, outdated, approved, wanted: the evidence that it has gathered.
     :ivar found: the transfer that a search has found.
     :ivar is_writer: whether it has created the draft, or has taken it over.
     :ivar is_again: whether it has waited since its first attempt at the send, or was deferred.
@@ -229,6 +245,7 @@ class Process(NamedTuple):
     by_id: str = "NOT_RETRIEVED"
     search: str = "NOT_SEARCHED"
     outdated: str = "NO"
+    approved: str = "YES"
     wanted: str = "OPEN"
     found: int = -1
     is_writer: bool = False

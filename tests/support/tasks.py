@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,13 @@ from unittest import mock
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, TaskDeferred, timezone
+from outbound_transfer.airflow_compat.names import (
+    AirflowFailException,
+    AirflowSkipException,
+    TaskAwaitingInput,
+    TaskDeferred,
+    timezone,
+)
 from outbound_transfer.client import client
 from outbound_transfer.protocol.messages import Operation
 from outbound_transfer_sandbox.testing import Sandbox
@@ -107,6 +113,42 @@ class CrashableStateStore(InMemoryStateStore):
             super().set(key, value, retention=retention)
 
 
+#: What a task raises that waits for a person.
+WAITING_FOR_A_PERSON = TaskAwaitingInput or ()
+
+
+@dataclass
+class Person:
+    """Responds to the requests of one task instance, of which Airflow up to 3.3 shows the first one for good.
+
+    :ivar does: called with what is shown, and returns the option that is chosen; None: nobody responds in time.
+    :ivar shown: what each try has requested.
+    """
+
+    does: Callable[[SimpleNamespace], str | None]
+    shown: list[SimpleNamespace] = field(default_factory=list)
+    keeps_first: bool = True
+
+    def show(self, context: Any, subject: str, body: str, options: Any, assigned_users: Any) -> None:
+        self.shown.append(SimpleNamespace(subject=subject, body=body, options=list(options), users=assigned_users))
+
+    def respond(self, task: Any, timeout: timedelta) -> dict[str, Any]:
+        chosen = self.does(self.shown[0 if self.keeps_first else -1])
+        if chosen is None:
+            task.time.sleep(timeout.total_seconds())
+            return {"error": "The response timeout has passed", "error_type": "timeout"}
+        user = {"id": "1", "name": "ann"}
+        return {"chosen_options": [chosen], "responded_by_user": user, "responded_at": timezone.utcnow()}
+
+    @staticmethod
+    def approves(shown: SimpleNamespace) -> str:
+        return str(shown.options[0])
+
+    @staticmethod
+    def rejects(shown: SimpleNamespace) -> str:
+        return str(shown.options[1])
+
+
 @dataclass
 class FakeTaskInstance:
     """One task of one DAG run.
@@ -118,6 +160,7 @@ class FakeTaskInstance:
     :ivar other_indexes: how many other indexes the task has in its run, if it is mapped.
     :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
     :ivar is_deferred: no process of it runs.
+    :ivar person: responds to what the task requests.
     :ivar is_given_up: Airflow has given the running try up: it resumes after no deferral.
     """
 
@@ -146,6 +189,7 @@ class FakeTaskInstance:
     of_other_runs: list[FakeTaskInstance] = field(default_factory=list)
     is_deferred: bool = False
     is_given_up: bool = False
+    person: Person = field(default_factory=lambda: Person(Person.approves))
     final_state: str = "success"
 
     def __post_init__(self) -> None:
@@ -183,7 +227,8 @@ class FakeTaskInstance:
             run = [{**one.xcoms, "return_value": one.result} for one in self.of_other_runs if one.run_id == run_id]
             return [xcoms[key] for xcoms in run if xcoms.get(key) is not None]
         task_ids = [task_ids] if isinstance(task_ids, str) else task_ids
-        return [self.upstream[task_id].xcoms.get(key) for task_id in task_ids]
+        tasks = {self.task_id: self, **self.upstream}
+        return [tasks[task_id].xcoms.get(key) for task_id in task_ids]
 
     def get_previous_ti(self, *, logical_date: datetime, map_index: int) -> Any:
         """The same task in the last run that is due before a time."""
@@ -226,6 +271,9 @@ class FakeTaskInstance:
         while True:
             try:
                 return getattr(self._operator(), method)(context=self.context(), **kwargs)
+            except WAITING_FOR_A_PERSON as waiting:
+                given = {**(waiting.kwargs or {}), "event": self.person.respond(self, waiting.timeout)}
+                method, kwargs = "resume_execution", {"next_method": waiting.method_name, "next_kwargs": given}
             except TaskDeferred as deferred:
                 self.deferrals += 1
                 if at_failure := self.at_trigger_failure:
@@ -249,6 +297,7 @@ class FakeTaskInstance:
         operator = self.make()
         operator.upstream_task_ids = set(self.upstream)
         hook = operator.hook
+        operator.request_input = self.person.show
         operator.hook = lambda **options: hook(sleep=self.time.sleep, clock=self.time.clock, **options)
         return operator
 

@@ -1,8 +1,10 @@
-"""The file systems of Airflow's object storage, and what to install for one that is missing."""
+"""The file systems of Airflow's object storage: what to install for one that is missing, and writing to them."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -44,15 +46,47 @@ def _has_filesystem(scheme: str) -> bool:
     return bool(has_fs(scheme))
 
 
+def write_whole(path: str, content: bytes) -> None:
+    """Write a file or an object, so that nobody reads a part of it: they read the one before, or this one.
+
+    An object store shows an object when all of it is there. A local file, and one on a server of SFTP, gets its name
+    then; folders that are missing are created.
+
+    :param path: a URI of Airflow's object storage, or an absolute path.
+    :raises Exception: what the library of the store raises.
+    """
+    from airflow.sdk import ObjectStoragePath
+    from fsspec.implementations.local import LocalFileSystem
+
+    target = ObjectStoragePath(path)
+    fs = filesystem_of(target)
+    if not (isinstance(fs, LocalFileSystem) or _is_sftp(fs)):
+        fs.pipe_file(target.path, content)
+        return
+    folder = target.path.rpartition("/")[0]
+    temporary = f"{folder}/.{uuid.uuid4().hex}"
+    fs.makedirs(folder, exist_ok=True)
+    try:
+        fs.pipe_file(temporary, content)
+        fs.mv(temporary, target.path)
+    except BaseException:
+        with suppress(Exception):
+            fs.rm_file(temporary)
+        raise
+
+
+def _is_sftp(filesystem: Any) -> bool:
+    return hasattr(getattr(filesystem, "client", None), "start_sftp_client")
+
+
 def resolve_links(filesystem: Any, path: str) -> str:
     """Return a path with the links in it resolved; only SFTP has links."""
-    client: Any = getattr(filesystem, "client", None)
-    if not hasattr(client, "start_sftp_client"):
+    if not _is_sftp(filesystem):
         return path
     from fsspec.asyn import sync
 
     async def resolve() -> str:
-        async with client.start_sftp_client() as sftp:
+        async with filesystem.client.start_sftp_client() as sftp:
             return str(await sftp.realpath(path))
 
     return str(sync(filesystem.loop, resolve))

@@ -11,6 +11,9 @@ _MAJOR_MINOR: Final = tuple(int(part) for part in __version__.split(".")[:2])
 #: Whether a plugin can add a tab to a task instance.
 HAS_TABS: Final = _MAJOR_MINOR >= (3, 1)
 
+#: Whether a task can ask a person.
+HAS_HUMAN_INPUT: Final = _MAJOR_MINOR >= (3, 1)
+
 #: Whether the ``extra`` of an asset event can hold mappings: 3.0 fails a task that has succeeded because of one.
 HAS_NESTED_EXTRA: Final = _MAJOR_MINOR >= (3, 1)
 

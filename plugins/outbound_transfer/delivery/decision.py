@@ -105,6 +105,8 @@ class Action(Enum):
     DISREGARD = "set aside what was not sent, as its user says"
     REVERT = "return to what was sent before a resend that is not wanted any more"
     CHECK = "check what must hold for the send"
+    CHECK_APPROVAL = "compare the draft with what a person has approved"
+    AWAIT_APPROVAL = "hand the draft on, and wait until a person has approved it"
     CONFIRM = "ask Airflow whether this try is still wanted"
     RETURN = "return the sent transfer"  # after a clear, only with the same files: otherwise other input is refused
     REFUSE = "refuse"
@@ -155,6 +157,8 @@ class Evidence(NamedTuple):
         Once open, it stays open for later tries.
     :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again: OPEN before
         each attempt of a redelivery, NO for other deliveries.
+    :ivar is_approved: whether a person has approved what the draft holds: OPEN before each attempt of a delivery that
+        needs it, YES for other deliveries.
     :ivar is_wanted: whether Airflow still runs this try, and the memory is still its own.
     """
 
@@ -165,6 +169,7 @@ class Evidence(NamedTuple):
     question: bool = False
     search: Search = Search.NOT_SEARCHED
     is_outdated: Check = Check.NO
+    is_approved: Check = Check.YES
     is_wanted: Check = Check.OPEN
 
 
@@ -224,7 +229,6 @@ _BY_ID: Final = (
 #: save an upload, and before each attempt.
 _SEARCH: Final = (
     _rule("others may have sent it", Action.SEARCH, question=True, search=Search.NOT_SEARCHED),
-    _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, search=Search.IMPOSSIBLE),
     _rule("its like was sent", Reason.MAY_BE_SENT, question=True, search=Search.FOUND),
 )
 
@@ -233,6 +237,7 @@ TABLE: Final = {
     Step.PREPARE: (
         *_BY_ID,
         _rule("no resend of it is wanted any more", Action.REVERT, resend=Resend.WITHDRAWN),
+        _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, search=Search.IMPOSSIBLE),
         *_SEARCH,
         _rule("nobody has sent it, and nobody can", Action.CREATE),
     ),
@@ -240,6 +245,8 @@ TABLE: Final = {
         *_SEARCH,
         _rule("what it was made from may have changed", Action.CHECK, is_outdated=Check.OPEN),
         _rule("it is not to be sent to these people any more", Action.DISCARD, is_outdated=Check.YES),
+        _rule("a person is to see first what the draft holds", Action.CHECK_APPROVAL, is_approved=Check.OPEN),
+        _rule("nobody has approved that yet", Action.AWAIT_APPROVAL, is_approved=Check.NO),
         _rule("a process can outlive its try", Action.CONFIRM, is_wanted=Check.OPEN),
         _rule("another try decides now", Action.STOP, is_wanted=Check.NO),
         _rule("nothing speaks against it", Action.SEND),

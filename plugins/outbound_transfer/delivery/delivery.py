@@ -34,7 +34,7 @@ from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, may_be_cleared_since
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.delivery.refusal import refusal
-from outbound_transfer.files.attached import holds_exactly
+from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound
 
 if TYPE_CHECKING:
@@ -136,6 +136,15 @@ class Delivery:
                 raise self._refusal(Reason.OTHER_KEY, None)
             self._act(decision, None)
 
+    def abandon(self) -> bool:
+        """Discard the draft, as nobody wants it to be sent; return False if it was sent, or may have been."""
+        if self.memory.phase is Phase.EMPTY:
+            return True
+        self.evidence.retrieve(self.memory)
+        if (by_id := self.evidence.seen_of(self.memory).by_id) is ById.DRAFT:
+            return self._discard()
+        return by_id is not ById.SENT and self.memory.phase is not Phase.SENDING
+
     # Before the send.
 
     def deliver(self, order: Order, max_parallel_uploads: int) -> Transfer:
@@ -144,7 +153,8 @@ class Delivery:
         if not transfer.is_draft:
             return transfer
         try:
-            self.draft.fill(transfer, order.find(), max_parallel_uploads)
+            if not order.approves(transfer, self.memory):
+                self.draft.fill(transfer, order.find(), max_parallel_uploads)
             return self._send(order)
         except (DraftChanged, NotFound):
             self.store.check_still_own()  # whoever has taken over has discarded the draft
@@ -201,6 +211,8 @@ class Delivery:
             case Action.REVERT:
                 self.log.warning("Not resending: resend does not name any more what was sent before")
                 self.draft.remember(decision.action)
+            case Action.AWAIT_APPROVAL:
+                raise ApprovalRequired
             case _:
                 assert decision.reason is not None, decision
                 raise self._refusal(decision.reason, order, self.evidence.seen_of(self.memory).found)
@@ -214,12 +226,11 @@ class Delivery:
     def _discard(self) -> bool:
         return self.draft.discard(is_draft=self.evidence.seen_of(self.memory).by_id is ById.DRAFT)
 
-    # The send.
-
     def _send(self, order: Order) -> Transfer:
         """Send the draft.
 
         :raises DraftOutdated: it was discarded instead.
+        :raises ApprovalRequired: a person is to approve it first.
         :raises AlreadyDelivered: its like was sent meanwhile.
         :raises DraftChanged: during a wait, somebody else has changed it.
         :raises TaskNotRunning, StateLost, StaleTry: another try decides now.
@@ -243,6 +254,8 @@ class Delivery:
                 case Action.CHECK:
                     assert order.is_outdated is not None, "there is something to check"
                     self.evidence.note(self.memory, is_outdated=Check.YES if order.is_outdated() else Check.NO)
+                case Action.CHECK_APPROVAL:
+                    self._check_approval(order)
                 case Action.CONFIRM:
                     self.facts.check_still_running()
                     self.store.check_still_own()
@@ -260,29 +273,21 @@ class Delivery:
                 case _:
                     self._act(decision, order)
 
+    def _check_approval(self, order: Order) -> None:
+        transfer = self.evidence.check_unchanged(self.memory)
+        # What an earlier attempt has sent was approved then.
+        is_approved = not transfer.is_draft or order.approves(transfer, self.memory)
+        self.evidence.note(self.memory, is_approved=Check.YES if is_approved else Check.NO)
+
     def _note_wait(self) -> None:
         """After a wait, nothing is known any more."""
         if self._has_waited and self.facts.is_mapped:  # the list may be in another order since, and its items cleared
             question = Likeness.EXACT.or_wider(self.memory.question)
             self.draft.memory = replace(self.memory, question=question)
         if not self._is_first_attempt:
-            self._check_draft()
+            self.evidence.check_unchanged(self.memory)
         self._has_waited, self._is_first_attempt = True, False
         self.evidence.forget()
-
-    def _check_draft(self) -> None:
-        """Read the draft again: during a wait, another program, or a backup that was restored, may have changed it."""
-        self.evidence.retrieve(self.memory)
-        transfer, by_id = self.transfer, self.evidence.seen_of(self.memory).by_id
-        if by_id is ById.SENT or (transfer and by_id is ById.DRAFT and holds_exactly(transfer, self.memory.files)):
-            return
-        self.evidence.transfer = None  # it is not this task's to discard
-        raise DraftChanged(
-            f"Draft {self.memory.draft_id} is gone, or was changed by somebody else while this task waited. Nothing is "
-            "sent; the next try makes a new one"
-        )
-
-    # The end.
 
     def _return(self, order: Order) -> Transfer:
         """Return the transfer that was sent; after a clear, only if its files are still those that were sent."""

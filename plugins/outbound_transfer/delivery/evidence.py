@@ -11,8 +11,9 @@ from outbound_transfer.delivery.check import require_file_list
 from outbound_transfer.delivery.decision import ById, Check, Evidence, Input, Phase, Search
 from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, matches
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
-from outbound_transfer.files.attached import holds_only
+from outbound_transfer.files.attached import holds_exactly, holds_only
 from outbound_transfer.protocol import flows
+from outbound_transfer.protocol.errors import DraftChanged
 from outbound_transfer.protocol.identity import identity_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Seen(NamedTuple):
     search: Search = Search.NOT_SEARCHED
     found: Transfer | None = None
     is_outdated: Check = Check.OPEN
+    is_approved: Check = Check.OPEN
     is_wanted: Check = Check.OPEN
 
 
@@ -104,6 +106,7 @@ class EvidenceCollector:
             order is not None and memory.question is not None and is_searched_here,
             seen.search,
             seen.is_outdated if order and order.is_outdated else Check.NO,
+            seen.is_approved if order and order.is_approved else Check.YES,
             seen.is_wanted,
         )
 
@@ -114,9 +117,10 @@ class EvidenceCollector:
             return Input.SAME
         is_same_key = memory.scope.key_check == self._scope.key_check
         compared = memory.input.compare(order.new, self.client.settings.transfer_api_key, is_same_key=is_same_key)
-        files = self.transfer.files if self.transfer and self.seen_of(memory).by_id is ById.DRAFT else None
-        if compared is Input.SAME and memory.phase is Phase.HANDED_ON and files:
-            return Input.SAME if holds_only(files, memory.files, order.find()) else Input.OTHER
+        draft = self.transfer if self.transfer and self.seen_of(memory).by_id is ById.DRAFT else None
+        is_continued = compared is Input.SAME and memory.phase is Phase.HANDED_ON
+        if is_continued and draft and draft.files and not order.approves(draft, memory):
+            return Input.SAME if holds_only(draft.files, memory.files, order.find()) else Input.OTHER
         return compared
 
     def retrieve(self, memory: Memory) -> None:
@@ -138,6 +142,22 @@ class EvidenceCollector:
             self.transfer = transfer
             self._observer.record_transfer(transfer)
             self.note(memory, by_id=ById.DRAFT if transfer.is_draft else ById.SENT)
+
+    def check_unchanged(self, memory: Memory) -> Transfer:
+        """Read the draft again: during a wait, another program, or a backup that was restored, may have changed it.
+
+        :return: what it is now: also what was sent.
+        :raises DraftChanged: it is gone, or holds other files than are remembered.
+        """
+        self.retrieve(memory)
+        transfer, by_id = self.transfer, self.seen_of(memory).by_id
+        if transfer and (by_id is ById.SENT or (by_id is ById.DRAFT and holds_exactly(transfer, memory.files))):
+            return transfer
+        self.transfer = None  # it is not this task's to discard
+        raise DraftChanged(
+            f"Draft {memory.draft_id} is gone, or was changed by somebody else while this task waited. Nothing is "
+            "sent; the next try makes a new one"
+        )
 
     def search(self, memory: Memory, order: Order) -> None:
         """Ask the service whether it has sent the like."""

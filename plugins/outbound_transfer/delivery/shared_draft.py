@@ -8,6 +8,7 @@ token.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY
 from outbound_transfer.protocol import endpoints, flows
+from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
 from outbound_transfer.protocol.identity import identity_of
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client
+    from outbound_transfer.delivery.order import ApprovalCheck
     from outbound_transfer.delivery.task_facts import TaskFacts
     from outbound_transfer.protocol.models import File, Transfer
 
@@ -154,9 +157,11 @@ class SharedDraft:
         by = instance_name(self._ti.task_id, self._ti.map_index)
         self._ti.xcom_push(ATTACHED_KEY, {**attached, "made_by": self.made.made_by, "by": by})
 
-    def send(self, observer: DeliveryObserver) -> Transfer:
+    def send(self, observer: DeliveryObserver, is_approved: ApprovalCheck | None = None) -> Transfer:
         """Send the draft, or return the transfer if it was sent before.
 
+        :param is_approved: see :class:`.Order`.
+        :raises ApprovalRequired: a person is to approve it first.
         :raises DraftChanged: its files are not those that the tasks upstream have attached.
         :raises WrongTransfer: what was sent is not what was meant.
         :raises AlreadyDelivered: its like was sent meanwhile.
@@ -164,7 +169,7 @@ class SharedDraft:
         """
         sending = SafeCall(endpoints.send_transfer(self.transfer_id), observe_send(observer, self.transfer_id))
         try:
-            transfer = self.client.perform(sending, before_attempt=self._check_for_send)
+            transfer = self.client.perform(sending, before_attempt=partial(self._check_for_send, is_approved))
         except _AlreadySent as sent:
             return sent.transfer
         except BaseException:
@@ -187,11 +192,12 @@ class SharedDraft:
         except NotFound:
             return DiscardOutcome.NOT_FOUND
         outcome = self.client.run(flows.discard_draft(self.transfer_id))
+        self.may_be_sent = outcome is DiscardOutcome.SENT
         if outcome is DiscardOutcome.REMOVED:
             self._ti.xcom_push(DISCARDED_KEY, {"transfer_id": self.transfer_id, "account": self.account})
         return outcome
 
-    def _check_for_send(self) -> None:
+    def _check_for_send(self, is_approved: ApprovalCheck | None) -> None:
         """Ask again whatever may have changed since the last attempt, or since another task has worked on the draft."""
         transfer = self.read()
         if not transfer.is_draft:
@@ -204,6 +210,8 @@ class SharedDraft:
         self._may_have_moved = self.facts.is_mapped  # the next attempt has waited
         if question:
             self._fail_if_like_was_sent(transfer, question)
+        if is_approved and not self.made.is_rehearsal and not is_approved(transfer, {}, self.made.superseded):
+            raise ApprovalRequired
         self.facts.check_still_running()
         if self.made.is_rehearsal:
             raise Rehearsed("The draft was made by a rehearsal: it is not sent")

@@ -61,6 +61,11 @@ def load_config() -> LedgerConfig | None:
         return None
 
 
+def shows_recipients() -> bool:
+    """Return whether the recipients of a delivery are shown to whoever may see it in Airflow."""
+    return get_switch("show_recipients")
+
+
 def is_ledger_missing() -> bool:
     """Return whether no ledger is configured, and nobody said that there is to be none. Never raises."""
     with suppress(Exception):  # load_config() logs what is wrong

@@ -20,7 +20,7 @@ from outbound_transfer.notifications.notice import (
     unread,
 )
 from outbound_transfer.protocol import endpoints
-from outbound_transfer.protocol.outcomes import TransferOutcome, outcome_of
+from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome, outcome_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class TransferNotifier(BaseNotifier):
     """Notifies of a transfer: its subject, who has not picked it up, the reason, the task and a link.
 
-    In ``on_failure_callback`` of an operator or sensor of this provider, the task's error says all that. Elsewhere,
+    In ``on_failure_callback`` of an operator or sensor of this provider, the task's error says all that, and in its
+    ``notifiers`` the wait. Elsewhere,
     such as in a ``DeadlineAlert``, the transfer that ``task_id`` has made in the run is read from the service. What
     cannot be found out is left out: the notification goes out in any case.
 
@@ -62,7 +63,7 @@ class TransferNotifier(BaseNotifier):
     def notify(self, context: Context) -> None:
         """Send the notification."""
         location, hook = self._location(context), self._hook(context)
-        outcome = outcome_of(context.get("exception"))
+        outcome = _known_outcome(context)
         if outcome is None and (transfer_id := self._find_transfer_id(location)):
             try:
                 with hook:
@@ -74,7 +75,7 @@ class TransferNotifier(BaseNotifier):
     async def async_notify(self, context: Context) -> None:
         """Send the notification from the triggerer."""
         location, hook = self._location(context), self._hook(context)
-        outcome = outcome_of(context.get("exception"))
+        outcome = _known_outcome(context)
         if outcome is None and (transfer_id := await call_airflow(partial(self._find_transfer_id, location))):
             try:
                 client = await hook.get_async_conn()
@@ -127,6 +128,12 @@ class TransferNotifier(BaseNotifier):
 
 def _as_mapping(context: Context) -> Mapping[str, Any]:
     return dict(context)
+
+
+def _known_outcome(context: Context) -> TransferOutcome | None:
+    """Return the outcome that a wait passes to its ``notifiers``, or that of the error which ended the task."""
+    outcome = _as_mapping(context).get(OUTCOME_KEY)
+    return outcome if isinstance(outcome, TransferOutcome) else outcome_of(context.get("exception"))
 
 
 def _to_outcome(transfer: Transfer) -> TransferOutcome:

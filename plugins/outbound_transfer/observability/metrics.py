@@ -127,6 +127,13 @@ DELIVERIES_IN_DOUBT: Final = Metric(
     ("conn_id",),
     "a task finishes or defers: those of 30 days that the ledger has had in doubt for 15 minutes",
 )
+LATE_TRANSFERS: Final = Metric(
+    "late_transfers",
+    MetricType.COUNTER,
+    "transfers",
+    ("conn_id",),
+    "a wait finds for the first time that its transfer is outstanding at a time of `notify_after`",
+)
 DEFERRED_WAITERS: Final = Metric(
     "deferred_waiters",
     MetricType.GAUGE,
@@ -179,6 +186,7 @@ METRICS: Final = (
     BYTES_UPLOADED,
     DELIVERIES,
     DELIVERIES_IN_DOUBT,
+    LATE_TRANSFERS,
     DEFERRED_WAITERS,
     POLL_DURATION,
     POLL_LEASE,

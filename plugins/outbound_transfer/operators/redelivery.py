@@ -326,7 +326,7 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
 #: Arguments of a delivery that say how it is made and not what is delivered; a reminder has its own.
 _OWN_ARGUMENTS: Final = frozenset(
     {"self", "task_id", "resend", "delivery_key", "wait", "timeout", "on_expired", "on_canceled", "accept_partial"}
-    | {"poke_interval", "finish_in_triggerer", "keep_draft"}
+    | {"poke_interval", "finish_in_triggerer", "keep_draft", "notify_after", "notifiers"}
 )
 
 

@@ -16,25 +16,27 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
+from outbound_transfer.operators.approval import ApprovedSendOperator
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
-from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
+from outbound_transfer.operators.transfer_task import RehearsalFinished, TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
+from outbound_transfer.tasks.approval import secrets_code
 from outbound_transfer.tasks.arguments import require_choice, to_resend, to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
+from outbound_transfer.tasks.receipt import publish_facts
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client
-    from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.order import Order
     from outbound_transfer.delivery.shared_draft import SharedDraft
@@ -51,6 +53,8 @@ _OF_THE_WAIT: Final = {
     "on_canceled": "fail",
     "accept_partial": False,
     "finish_in_triggerer": False,
+    "notify_after": None,
+    "notifiers": None,
 }
 
 
@@ -85,9 +89,12 @@ class CreateTransferOperator(NewTransferOperator):
         delivery = begin_delivery(client, context, hook.log, resend=resend, facts=facts, observer=self.recorder)
         with no_skip_after_send(delivery):
             self.load_recipients(delivery)
-        transfer = delivery.prepare(Order(self.new_transfer()), is_shared=True)
+        new = self.new_transfer()
+        transfer = delivery.prepare(Order(new), is_shared=True)
         made = Made.of(delivery.memory, resend=resend, is_rehearsal=client.settings.rehearses)
         made.publish(context)
+        secrets = secrets_code(new, client.settings.transfer_api_key)
+        publish_facts(context, delivery.memory, self.security, secrets)
         push_link(context, client.settings, transfer.id)
         return transfer.id
 
@@ -124,12 +131,13 @@ class AttachFilesOperator(FilesOperator):
             draft = self.shared_draft(hook.get_conn(), context, resolve_transfer_id(self.transfer_id))
             store = open_task_memory(context, draft.facts)
             records = FilesTask(draft, store, hook.log, self.recorder).attach(find, max_parallel_uploads)
-        draft.publish_files(records)
+            draft.publish_files(records)
+            publish_facts(context, store.read())
         result: list[dict[str, Any]] = to_builtins(records)
         return result
 
 
-class SendTransferOperator(SendingOperator):
+class SendTransferOperator(ApprovedSendOperator):
     """Send a draft once: bills the account, emails the recipients and starts the expiration (service-api.md, R36).
 
     Before each attempt, the draft is compared with what the tasks upstream have made and attached.
@@ -137,25 +145,18 @@ class SendTransferOperator(SendingOperator):
     :param transfer_id: the draft; a transfer that was sent already is returned as it is.
     :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
         ``transfer_limit_reached``), in seconds or as a timedelta.
+    :param receipt: see :class:`DeliverFilesOperator`.
     :return: the sent transfer as a mapping with the fields of service-api.md, R11.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "slot_timeout")
+    template_fields: Sequence[str] = (*ApprovedSendOperator.template_fields, "transfer_id", "slot_timeout", "receipt")
 
     _draft: SharedDraft | None = None
 
-    def __init__(
-        self, *, transfer_id: str, slot_timeout: float | timedelta = timedelta(hours=1), **kwargs: Any
-    ) -> None:
+    def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
         self.check_known_transfer_id()
-        self.slot_timeout = slot_timeout
-        if self.is_known("slot_timeout"):
-            to_seconds(slot_timeout, "slot_timeout")
-
-    def call_retry_policy(self) -> RetryPolicy:
-        return _policy_with_slot_timeout(self.slot_timeout)
 
     def possibly_sent_id(self, context: Context) -> str:  # noqa: ARG002  # the draft of another task is not remembered
         return self._sends if self._draft and self._draft.may_be_sent else ""
@@ -168,9 +169,10 @@ class SendTransferOperator(SendingOperator):
         self._draft = draft = self.shared_draft(hook.get_conn(), context, self._sends)
         Made(self._sends, draft.account, superseded=draft.made.superseded).publish(context)
         self.announce(draft.client, context)
+        self.check_not_rejected(context, lambda: draft.discard() is not DiscardOutcome.SENT)
         try:
             with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
-                transfer = draft.send(self.recorder)
+                transfer = draft.send(self.recorder, self.approval_check(draft.client, context))
         except RehearsalFinished:
             draft.discard()
             raise
@@ -179,6 +181,7 @@ class SendTransferOperator(SendingOperator):
         self.recorder.record_transfer(transfer)
         self._is_delivered = True
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], draft.client.settings))
+        self.publish_proof(context, transfer)
         return to_result(transfer)
 
 
@@ -212,13 +215,13 @@ class DiscardTransferOperator(TransferTaskOperator):
         return outcome is not DiscardOutcome.SENT
 
 
-class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
+class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
     """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
     A retry continues with the draft of a try that has stopped in its own process, and discards that of one that was
     killed; a clear after the send returns the same transfer. Pushes the XCom ``transfer_id`` as soon as the draft
     exists. See :class:`CreateTransferOperator` for the draft's arguments, and :class:`.DeferrableWaitMixin` for how the
-    wait ends.
+    wait ends. A person may approve the send: :class:`.ApprovedSendOperator`.
 
     :param files: see :class:`AttachFilesOperator`.
     :param archive: see :class:`AttachFilesOperator`.
@@ -235,6 +238,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
     :param poke_interval: seconds between two polls of the transfer.
     :param timeout: how long to wait at most, in seconds or as a timedelta; by default until it finishes.
+    :param receipt: where to write a JSON document of what was sent, to whom: a URI or an absolute path, in which
+        ``{transfer_id}`` stands for the id. Written after the send, and when the wait is over; or a warning is logged.
     :return: the transfer as last read, as a mapping with the fields of service-api.md, R11.
     """
 
@@ -248,6 +253,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         "on_canceled",
         "poke_interval",
         "timeout",
+        "receipt",
     )
 
     #: What ``on_empty`` may be.
@@ -257,7 +263,6 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         self,
         *,
         on_empty: str = "fail",
-        slot_timeout: float | timedelta = timedelta(hours=1),
         keep_draft: bool = False,
         delivery_key: str | None = None,
         wait: bool = False,
@@ -267,7 +272,6 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
     ) -> None:
         super().__init__(**kwargs)
         self.on_empty = on_empty
-        self.slot_timeout = slot_timeout
         self.keep_draft = keep_draft
         self.delivery_key = delivery_key
         self.wait = wait
@@ -280,7 +284,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
         :raises AirflowFailException, InvalidDelivery: naming the argument.
         """
-        for name in ("slot_timeout", "poke_interval", "timeout"):
+        for name in ("poke_interval", "timeout"):
             if self.is_known(name) and getattr(self, name) is not None:
                 to_seconds(getattr(self, name), name)
         if self.is_known("on_empty"):
@@ -290,9 +294,6 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         for name, default in _OF_THE_WAIT.items():
             if not self.wait and getattr(self, name) != default:
                 raise InvalidDelivery(f"{name} needs wait=True: without it, the task ends with the send")
-
-    def call_retry_policy(self) -> RetryPolicy:
-        return _policy_with_slot_timeout(self.slot_timeout)
 
     def find_sources(
         self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
@@ -324,6 +325,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             self.finishing_rehearsal(client, context, lambda: delivery.memory.draft_id),
             no_skip_after_send(delivery),
         ):
+            self.check_not_rejected(context, delivery.abandon)
             transfer = self.deliver(delivery, context, spool)
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
@@ -331,6 +333,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         with suppress(Exception):  # if the digests of its files are not published, a reminder does not compare them
             self._publish(context, delivery)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
+        self.publish_proof(context, transfer, delivery.memory, self.security)
         return self._wait_until_finished(hook, transfer, context) if self.wait else to_result(transfer)
 
     def begin(self, client: Client, context: Context) -> Delivery:
@@ -363,7 +366,9 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         if self.wait:
             self.validate_wait()
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
-        return delivery.deliver(self.order(delivery, spool), max_parallel_uploads)
+        order = self.order(delivery, spool)
+        order.is_approved = self.approval_check(delivery.client, context, order.new)
+        return delivery.deliver(order, max_parallel_uploads)
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
         """Determine what to deliver, where the arguments do not say it; the delivery has begun."""
@@ -424,16 +429,11 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         if self.deferrable:
             self._last_logged = describe(transfer)  # the trigger logs it
         while (result := self.resolve_outcome(transfer)) is None:
+            self.notify_if_late(transfer, context)
             if self.deferrable:
-                self.defer_wait(transfer.id, deadline, sent=transfer)
+                self.defer_wait(transfer.id, deadline, context, sent=transfer)
             self.check_deadline(transfer, deadline)
             time.sleep(to_seconds(self.poke_interval))
             transfer = self.poll_transfer(hook, transfer.id) or transfer
             self.recorder.record_transfer(transfer)
         return result
-
-
-def _policy_with_slot_timeout(slot_timeout: float | timedelta) -> RetryPolicy:
-    from outbound_transfer.client.retry import RetryPolicy
-
-    return RetryPolicy(slot_timeout=to_seconds(slot_timeout))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,14 @@ from outbound_transfer.protocol.models import to_result
 from outbound_transfer.protocol.outcomes import REHEARSED, TransferOutcome
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.outcome_report import report_outcome
+from outbound_transfer.tasks.receipt import ReceiptMixin
+from outbound_transfer.tasks.waiting import to_seconds
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client
-    from outbound_transfer.client.retry import RetryDetails
+    from outbound_transfer.client.retry import RetryDetails, RetryPolicy
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.shared_draft import SharedDraft
     from outbound_transfer.delivery.task_facts import TaskFacts
@@ -81,7 +84,7 @@ class TransferTaskOperator(OutboundTransferOperator):
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
 
-class SendingOperator(TransferTaskOperator):
+class SendingOperator(ReceiptMixin, TransferTaskOperator):
     """An operator whose errors, of whatever kind and origin, name what the task has sent or may have sent."""
 
     #: As it was last read, where the task waits for it.
@@ -91,7 +94,19 @@ class SendingOperator(TransferTaskOperator):
     _sends: str = ""
     _is_sent = False
 
+    def __init__(self, *, slot_timeout: float | timedelta = timedelta(hours=1), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.slot_timeout = slot_timeout
+        if self.is_known("slot_timeout"):
+            to_seconds(slot_timeout, "slot_timeout")
+
+    def call_retry_policy(self) -> RetryPolicy:
+        from outbound_transfer.client.retry import RetryPolicy
+
+        return RetryPolicy(slot_timeout=to_seconds(self.slot_timeout))
+
     def execute(self, context: Context) -> Any:
+        self.check_rendered_receipt()
         with self._naming_transfer(context):
             return super().execute(context)
 
@@ -102,7 +117,7 @@ class SendingOperator(TransferTaskOperator):
     @contextmanager
     def _naming_transfer(self, context: Context) -> Iterator[None]:
         """Let the error that ends the block say what was sent: the one place that does."""
-        with report_outcome(context, partial(self._find_outcome, context)):
+        with report_outcome(context, partial(self._find_outcome, context)), self.receipt_of_wait(context):
             try:
                 yield
             except (AirflowSkipException, AirflowRescheduleException, TaskDeferred):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from outbound_transfer.polling.schedule import Now, PollTimes, interval_or_default
 from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.protocol.ids import resolve_transfer_id
+from outbound_transfer.protocol.lateness import first_late_at
 from outbound_transfer.protocol.models import Transfer, to_epoch, to_summary_dict
 from outbound_transfer.protocol.outcomes import (
     TERMINAL_STATUSES,
@@ -55,6 +56,9 @@ class Waiter:
     :ivar polled_elsewhere_until: until when another process polls the transfer at the interval, in monotonic seconds.
     :ivar was_outstanding: whether this process has polled the transfer since it is the one to do so, and has not seen
         that it has finished. From then on, no event that names it is missed.
+    :ivar notify_after: see :func:`.find_late`.
+    :ivar late_at: when the waiter finishes although the transfer is outstanding, after a poll that shows who has not
+        picked up, in seconds since the epoch; inf if it does not.
     :raises ValueError: the transfer id or the deadline is invalid.
     """
 
@@ -72,6 +76,8 @@ class Waiter:
     final_poll_failed: bool = False
     polled_elsewhere_until: float = -inf
     was_outstanding: bool = False
+    notify_after: tuple[float, ...] = ()
+    late_at: float = inf
     _last_problem: str = ""
 
     def __post_init__(self) -> None:
@@ -82,7 +88,7 @@ class Waiter:
     def due_at(self, times: PollTimes, now: Now) -> float:
         """Return when the transfer is polled next, in monotonic seconds.
 
-        It is polled at regular times, just after its expiry, and at the deadline.
+        It is polled at regular times, when it is late, just after its expiry, and at the deadline.
         """
         wall_to_monotonic = now.monotonic - now.wall
         last = (
@@ -91,9 +97,8 @@ class Waiter:
             else self.deadline + wall_to_monotonic
         )
         candidates = [self._next_poll_at(times, now), last]
-        if (expired := self.expires_at + EXPIRY_MARGIN) > self.polled_at.wall:
-            candidates.append(expired + wall_to_monotonic)
-        return min(candidates)
+        once = (self.expires_at + EXPIRY_MARGIN, self.late_at)
+        return min([*candidates, *(at + wall_to_monotonic for at in once if at > self.polled_at.wall)])
 
     def _next_poll_at(self, times: PollTimes, now: Now) -> float:
         polled_at = self.polled_at.monotonic
@@ -125,6 +130,7 @@ class Waiter:
         # Only with a new status: an expiry that is extended at each poll must not cause polls of its own.
         if self.transfer is None or self.transfer.status != transfer.status:
             self.expires_at = to_epoch(transfer.expires_at) or -inf
+            self.late_at = first_late_at(transfer, self.notify_after)
         self.transfer, self.polled_at, self._last_problem = transfer, poll_start, ""
         self.sent_at = to_epoch(transfer.sent_at) or 0.0
         self.was_outstanding = transfer.status not in TERMINAL_STATUSES
@@ -132,14 +138,16 @@ class Waiter:
             self._finish("finished")
         elif poll_start.monotonic >= self.overdue_since:  # which a waiter that joined during the poll is not yet
             self._finish("timeout")
+        elif poll_start.wall >= self.late_at:
+            self._finish("late", notify_after=list(self.notify_after))
 
     def is_urgent(self, now: Now) -> bool:
         """Return whether the transfer must be read: it does not suffice that no listing shows it as finished.
 
         That is so for a final poll, after its expiry, which the service evaluates on read (service-api.md, R19), for a
-        transfer that is never listed, and if the wait finishes before the transfer does.
+        transfer that is never listed or is late, and if the wait finishes before the transfer does.
         """
-        if self.overdue_since < inf:
+        if self.overdue_since < inf or now.wall >= self.late_at:
             return True
         is_listed = self.sent_at and now.wall < self.expires_at
         return self.transfer is not None and (self.rules.accept_partial or not is_listed)
@@ -174,11 +182,12 @@ class Waiter:
         """Finish with a timeout: the deadline has passed, and the final poll failed."""
         self._finish("timeout")
 
-    def _finish(self, status: str, message: str = "") -> None:
+    def _finish(self, status: str, message: str = "", **details: Any) -> None:
         self.result = {
             "status": status,
             "transfer": to_summary_dict(self.transfer) if self.transfer else None,
             "message": message,
+            **details,
         }
 
 

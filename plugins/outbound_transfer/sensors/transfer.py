@@ -15,13 +15,14 @@ from outbound_transfer.links.transfer import TransferLink, push_awaited_transfer
 from outbound_transfer.protocol.outcomes import TransferOutcome
 from outbound_transfer.tasks.arguments import is_fixed
 from outbound_transfer.tasks.outcome_report import report_outcome
+from outbound_transfer.tasks.receipt import ReceiptMixin
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, checked_transfer_id, default_sensor_timeout, timed_out
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
+class TransferSensor(ReceiptMixin, DeferrableWaitMixin, BaseSensorOperator):
     """Wait for a transfer's terminal status; the same in poke, reschedule and deferred mode.
 
     All deferred waiters of one connection share one poll in a triggerer. A terminal status is seen within
@@ -38,13 +39,25 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
     :param on_canceled: outcome of the task when the transfer is canceled: ``fail``, ``succeed`` or ``skip``.
     :param accept_partial: whether the task succeeds as soon as one recipient has picked up.
     :param finish_in_triggerer: whether a success or a skip finishes without a worker. Needs
-        ``deferrable``. Airflow then runs no listener. A task with outlets or callbacks for that state finishes in a
-        worker all the same.
+        ``deferrable``. Airflow then runs no listener. A task with a receipt, outlets, or callbacks for that state
+        finishes in a worker all the same.
+    :param receipt: where to write a JSON document of what was sent, to whom, as :class:`.DeliverFilesOperator` has it:
+        when the wait is over, however it is. Give the task that sends the same: the digests and the option of
+        ``security`` come from it and from the other tasks upstream.
+    :param notify_after: call the notifiers so long after the transfer's ``sent_at`` or, if negative, before its
+        ``expires_at``, if somebody has not picked up by then: one timedelta or several. The wait goes on.
+    :param notifiers: one ``BaseNotifier`` or several; their context has the :class:`.TransferOutcome` as ``outcome``.
     :return: the final transfer, with the fields of service-api.md, R11, as listings have them (without files), each
         recipient with ``picked_up_at``.
     """
 
-    template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id", "on_expired", "on_canceled")
+    template_fields: Sequence[str] = (
+        "outbound_transfer_conn_id",
+        "transfer_id",
+        "on_expired",
+        "on_canceled",
+        "receipt",
+    )
     operator_extra_links = (TransferLink(),)
 
     #: It only sees deliveries, and starts no row of the ledger.
@@ -68,10 +81,12 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         self.transfer_id = checked_transfer_id(self.transfer_id)
+        self.check_rendered_receipt()
+        self.late_notifications()
         push_awaited_transfer(context, self.outbound_transfer_conn_id, self.transfer_id)
-        with report_outcome(context, self._find_outcome):
+        with report_outcome(context, self._find_outcome), self.receipt_of_wait(context):
             if self.deferrable:
-                self.defer_wait(self.transfer_id, self.get_or_create_deadline(context))
+                self.defer_wait(self.transfer_id, self.get_or_create_deadline(context), context)
             if not self.reschedule:  # in reschedule mode Airflow itself counts from the first try
                 self.timeout = max((self.get_or_create_deadline(context) - timezone.utcnow()).total_seconds(), 0)
             try:
@@ -80,7 +95,7 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
                 raise timed_out(self._last_read) from error
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        with report_outcome(context, self._find_outcome):
+        with report_outcome(context, self._find_outcome), self.receipt_of_wait(context):
             return super().resume_execution(next_method, next_kwargs, context)
 
     def _find_outcome(self, error: BaseException) -> TransferOutcome:
@@ -98,4 +113,6 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
             if transfer := self.poll_transfer(hook, checked_transfer_id(self.transfer_id)):
                 recorder.record_transfer(transfer)
         result = self.resolve_outcome(transfer) if transfer else None
+        if transfer and result is None:
+            self.notify_if_late(transfer, context)
         return PokeReturnValue(is_done=result is not None, xcom_value=result)

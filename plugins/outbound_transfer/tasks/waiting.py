@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from math import inf
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 from airflow.sdk import BaseOperator
 
+from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.airflow_compat.names import (
     NEVER_EXPIRE,
     AirflowFailException,
@@ -31,9 +32,10 @@ from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import Transfer, to_summary_dict
 from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules, describe, skip_reason, status_hint
 from outbound_transfer.tasks.errors import fail_without_retry
+from outbound_transfer.tasks.late_notifications import LateNotifications
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseNotifier, Context
     from pydantic import JsonValue
 
     from outbound_transfer.delivery.memory_store import StateStore
@@ -46,6 +48,8 @@ NO_TIMEOUT: Final = timedelta(days=3_650)
 _SHIPPED_SENSOR_TIMEOUT: Final = timedelta(days=7)
 
 OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
+
+_EVENTS: Final = ("finished", "late", "timeout", "error")
 
 #: Where a task stores the deadline of its wait.
 DEADLINE_STATE_KEY: Final = "outbound_transfer_deadline"
@@ -95,7 +99,7 @@ def transfer_from_event(event: Any) -> Transfer | None:
 
     :raises ValueError: the event is not one of this provider's triggers.
     """
-    if not isinstance(event, Mapping) or event.get("status") not in ("finished", "timeout", "error"):
+    if not isinstance(event, Mapping) or event.get("status") not in _EVENTS:
         raise ValueError("The trigger's event is not one of this provider's")
     transfer: Transfer | None = msgspec.convert(event.get("transfer"), Transfer | None)
     return transfer
@@ -104,20 +108,28 @@ def transfer_from_event(event: Any) -> Transfer | None:
 class DeferrableWaitMixin(BaseOperator):
     """An operator or sensor that waits for a transfer, here or in the triggerer.
 
-    It also has ``outbound_transfer_conn_id``, ``poke_interval`` and ``timeout`` (None: until the transfer finishes).
+    It also has ``outbound_transfer_conn_id``, ``poke_interval``, ``timeout`` (None: until the transfer finishes) and
+    ``receipt``.
 
     :param on_expired: the task's outcome if the transfer expired before all recipients picked it up: ``fail``,
         ``succeed`` or ``skip``.
     :param on_canceled: the same for a transfer that was canceled in the web application.
     :param accept_partial: succeed as soon as one recipient picked the transfer up.
     :param finish_in_triggerer: with ``deferrable``, finish a success or a skip without starting a worker (Airflow's
-        own sensors call this ``end_from_trigger``). Airflow then runs no listener. If the task has outlets or callbacks
-        for success or skip, a worker finishes it regardless.
+        own sensors call this ``end_from_trigger``). Airflow then runs no listener. If the task has a receipt, outlets,
+        or callbacks for success or skip, a worker finishes it regardless.
+    :param notify_after: call the notifiers so long after the transfer's ``sent_at``, or if negative, so long before its
+        ``expires_at``, if somebody has not picked up by then; one timedelta or several, none of them 0. Each time comes
+        once in all tries; of those that have passed before the wait begins, the last one. The wait goes on.
+    :param notifiers: one or several, of any kind. Their context has the :class:`.TransferOutcome` as ``outcome``. One
+        that fails is logged, and ends no wait.
     """
 
     outbound_transfer_conn_id: str
     poke_interval: Any
     timeout: Any
+    receipt: Any
+    owns_delivery: bool
 
     #: The transfer as it was last read, here or by the trigger.
     _last_read: Transfer | None = None
@@ -132,6 +144,8 @@ class DeferrableWaitMixin(BaseOperator):
         on_canceled: str = "fail",
         accept_partial: bool = False,
         finish_in_triggerer: bool = False,
+        notify_after: timedelta | Sequence[timedelta] | None = None,
+        notifiers: BaseNotifier | Sequence[BaseNotifier] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -139,7 +153,11 @@ class DeferrableWaitMixin(BaseOperator):
         self.on_canceled = on_canceled
         self.accept_partial = accept_partial
         self.finish_in_triggerer = finish_in_triggerer
+        self.notify_after = notify_after
+        self.notifiers = notifiers
         self._check_outcomes()
+        if not is_unmapped(self):
+            self.late_notifications()
 
     def _check_outcomes(self) -> None:
         """Validate the outcome arguments, except templates.
@@ -165,8 +183,21 @@ class DeferrableWaitMixin(BaseOperator):
         :raises AirflowFailException, ValueError: naming the argument.
         """
         self.outcome_rules()
+        self.late_notifications()
         to_seconds(self.poke_interval, "poke_interval")
         self.timeout_seconds()
+
+    def late_notifications(self) -> LateNotifications:
+        """Return whom the task notifies of a late transfer.
+
+        :raises AirflowFailException: naming the argument.
+        """
+        return LateNotifications.from_arguments(self.notify_after, self.notifiers)
+
+    def notify_if_late(self, transfer: Transfer, context: Context, *, late_by: Any = None) -> None:
+        """Call the notifiers if a time of ``notify_after`` has passed; see :meth:`.LateNotifications.notify`."""
+        conn_id = self.outbound_transfer_conn_id
+        self.late_notifications().notify(transfer, context, conn_id, self.log, late_by=late_by)
 
     def timeout_seconds(self) -> float:
         """Return how long to wait at most.
@@ -182,13 +213,13 @@ class DeferrableWaitMixin(BaseOperator):
         """
         with fail_without_retry():
             store = state_store(context)
-        if stored := _stored(store, DEADLINE_STATE_KEY, context):
+        if stored := stored_since_clear(store, DEADLINE_STATE_KEY, context):
             return datetime.fromisoformat(stored["deadline"])
         try:
             deadline = timezone.utcnow() + timedelta(seconds=self.timeout_seconds())
         except OverflowError:
             raise AirflowFailException(f"timeout is too long: {self.timeout!r:.100}") from None
-        _store(store, DEADLINE_STATE_KEY, context, deadline=deadline.isoformat())
+        store_until_clear(store, DEADLINE_STATE_KEY, context, deadline=deadline.isoformat())
         return deadline
 
     def poll_transfer(self, hook: OutboundTransferHook, transfer_id: str) -> Transfer | None:
@@ -228,17 +259,21 @@ class DeferrableWaitMixin(BaseOperator):
                 raise AirflowSkipException(skip_reason(transfer))
         return to_summary_dict(transfer)
 
-    def resolve_event(self, event: Any) -> dict[str, Any]:
+    def resolve_event(self, event: Any) -> dict[str, Any] | None:
         """Apply the outcome rules to the trigger's event, which is checked like any input from outside.
 
+        :return: None if the transfer is late, and the wait continues.
         :raises AirflowFailException, AirflowSkipException: see :meth:`resolve_outcome`; or the service refused.
         :raises AirflowSensorTimeout: the deadline passed.
         """
         self._last_read = transfer = transfer_from_event(event)
         if event["status"] == "error":
             raise AirflowFailException(str(event.get("message")))
-        if event["status"] == "finished" and transfer and (result := self.resolve_outcome(transfer)) is not None:
-            return result
+        is_late = event["status"] == "late"
+        if (is_late or event["status"] == "finished") and transfer:
+            result = self.resolve_outcome(transfer)
+            if result is not None or is_late:
+                return result
         raise timed_out(transfer)
 
     @staticmethod
@@ -250,7 +285,9 @@ class DeferrableWaitMixin(BaseOperator):
         if timezone.utcnow() >= deadline:
             raise timed_out(transfer)
 
-    def defer_wait(self, transfer_id: str, deadline: datetime, *, sent: Transfer | None = None) -> NoReturn:
+    def defer_wait(
+        self, transfer_id: str, deadline: datetime, context: Context, *, sent: Transfer | None = None
+    ) -> NoReturn:
         """Wait in the triggerer, on the poll that all waiters of the connection share.
 
         :param sent: the transfer as this task has sent it; another one under its id does not end the wait well.
@@ -266,6 +303,7 @@ class DeferrableWaitMixin(BaseOperator):
             finish_in_triggerer=self.finish_in_triggerer and self._can_finish_in_triggerer(),
             push_xcom=self.do_xcom_push,
             identity=digest(identity_of(sent)) if sent else "",
+            notify_after=self.late_notifications().not_notified(context, transfer_id),
             **self.outcome_rules().to_arguments(),
         )
         self.log.info(
@@ -277,11 +315,16 @@ class DeferrableWaitMixin(BaseOperator):
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """Finish with the trigger's event."""
+        """Finish with the trigger's event; or notify of a late transfer, and defer again."""
         with OutboundTransferHook(self.outbound_transfer_conn_id) as hook, self.record_wait(context, hook) as recorder:
             if transfer := transfer_from_event(event):
                 recorder.record_transfer(transfer)
-            return self.resolve_event(event)
+            if (result := self.resolve_event(event)) is None:
+                assert transfer is not None
+                self.notify_if_late(transfer, context, late_by=event.get("notify_after"))
+                sent = transfer if self.owns_delivery else None
+                self.defer_wait(transfer.id, self.get_or_create_deadline(context), context, sent=sent)
+            return result
 
     def record_wait(self, context: Context, hook: OutboundTransferHook) -> AbstractContextManager[DeliveryRecorder]:
         """Record in the ledger what the block sees of the transfer."""
@@ -307,7 +350,13 @@ class DeferrableWaitMixin(BaseOperator):
 
     def _can_finish_in_triggerer(self) -> bool:
         """Return whether no worker is needed: the triggerer emits no asset events, splits no outputs, calls nobody."""
-        return not (self.outlets or self.multiple_outputs or self.on_success_callback or self.on_skipped_callback)
+        return not (
+            self.receipt
+            or self.outlets
+            or self.multiple_outputs
+            or self.on_success_callback
+            or self.on_skipped_callback
+        )
 
 
 def timed_out(transfer: Transfer | None) -> AirflowSensorTimeout:
@@ -323,21 +372,22 @@ def _has_failed_too_often(context: Context) -> bool:
     the deadline each failure counts, however late.
     """
     store, now, count = state_store(context), timezone.utcnow(), 0
-    if before := _stored(store, TRIGGER_FAILURES_STATE_KEY, context):
-        waiting = _stored(store, DEADLINE_STATE_KEY, context)
+    if before := stored_since_clear(store, TRIGGER_FAILURES_STATE_KEY, context):
+        waiting = stored_since_clear(store, DEADLINE_STATE_KEY, context)
         is_late = bool(waiting) and now >= datetime.fromisoformat(waiting["deadline"])
         if is_late or now - datetime.fromisoformat(before["at"]) < TRIGGER_FAILURE_WINDOW:
             count = before["count"]
-    _store(store, TRIGGER_FAILURES_STATE_KEY, context, count=count + 1, at=now.isoformat())
+    store_until_clear(store, TRIGGER_FAILURES_STATE_KEY, context, count=count + 1, at=now.isoformat())
     return bool(count >= MAX_TRIGGER_FAILURES)
 
 
-def _stored(store: StateStore, key: str, context: Context) -> dict[str, Any]:
+def stored_since_clear(store: StateStore, key: str, context: Context) -> dict[str, Any]:
     """Return what this task has stored since it was last cleared; empty if it has not."""
     stored: Any = store.get(key, default=None)
     is_current = isinstance(stored, dict) and stored.get("clear_counters") == list(read_clears(context))
     return stored if is_current else {}
 
 
-def _store(store: StateStore, key: str, context: Context, **values: JsonValue) -> None:
+def store_until_clear(store: StateStore, key: str, context: Context, **values: JsonValue) -> None:
+    """Store what a task knows, until it is cleared."""
     store.set(key, {**values, "clear_counters": list(read_clears(context))}, retention=NEVER_EXPIRE)

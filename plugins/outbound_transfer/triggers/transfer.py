@@ -103,7 +103,8 @@ class _SharedPollTrigger(BaseEventTrigger):
 class TransferTrigger(_SharedPollTrigger):
     """Waits until a transfer reaches a terminal status, a deadline passes, or the service refuses the request.
 
-    Fires once, with ``{"status": "finished" | "timeout" | "error", "transfer": mapping or None, "message": text}``.
+    Fires once, with ``{"status": "finished" | "late" | "timeout" | "error", "transfer": mapping or None,
+    "message": text}``. After ``late``, which has ``notify_after`` too, the task notifies and defers again.
     With ``finish_in_triggerer``, it finishes the task instead if the outcome is success or skip.
 
     :param transfer_id: id of the sent transfer.
@@ -117,6 +118,8 @@ class TransferTrigger(_SharedPollTrigger):
     :param push_xcom: whether a task that finishes in the triggerer returns the transfer.
     :param identity: digest of the subject and recipients of the sent transfer; "" if any transfer under
         the id is meant. Another one ends the wait with an error.
+    :param notify_after: when the transfer is late, in seconds from its ``sent_at`` on; if negative, from its
+        ``expires_at`` on. The first of these times is the one that counts.
     """
 
     def __init__(
@@ -131,6 +134,7 @@ class TransferTrigger(_SharedPollTrigger):
         finish_in_triggerer: bool = False,
         push_xcom: bool = True,
         identity: str = "",
+        notify_after: Sequence[float] = (),
     ) -> None:
         super().__init__(outbound_transfer_conn_id, poke_interval)
         self.transfer_id = transfer_id
@@ -141,6 +145,7 @@ class TransferTrigger(_SharedPollTrigger):
         self.finish_in_triggerer = finish_in_triggerer
         self.push_xcom = push_xcom
         self.identity = identity
+        self.notify_after = notify_after
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return _serialize(
@@ -155,6 +160,7 @@ class TransferTrigger(_SharedPollTrigger):
             "finish_in_triggerer",
             "push_xcom",
             "identity",
+            "notify_after",
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -197,6 +203,7 @@ class TransferTrigger(_SharedPollTrigger):
             datetime.fromisoformat(self.deadline).timestamp(),
             OutcomeRules.from_arguments(self.on_expired, self.on_canceled, accept_partial=self.accept_partial),
             polled_at=schedule.now(),
+            notify_after=tuple(map(float, self.notify_after)),
         )
 
     async def _finish_event(self, waiter: Waiter) -> TriggerEvent | None:

@@ -33,6 +33,8 @@ OUTCOMES: Final = {
     "failed": ("Failed", (FAILED,)),
 }
 
+_TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at", "approved_at")
+
 #: What a template shows of one thing, by the names that it uses. Times are datetimes in UTC, or None.
 Shown: TypeAlias = dict[str, Any]
 
@@ -58,7 +60,7 @@ def show_delivery(
     has_draft, map_index, status = row["status"] != FAILED, to_int(row["map_index"]), clean(row["status"], 40)
     dag_id, run_id, task_id = (quote(str(row[name]), safe="") for name in ("dag_id", "run_id", "task_id"))
     run_path = f"dags/{dag_id}/runs/{run_id}"
-    times = {name: parse_timestamp(row[name]) for name in ("created_at", "sent_at", "expires_at", "finished_at")}
+    times = {name: parse_timestamp(row[name]) for name in _TIMES}
     since = times["sent_at"] or times["created_at"]
     left = None if status in (DRAFT, *LEDGER_TERMINAL_STATUSES) else _seconds_between(now, times["expires_at"])
     return times | {
@@ -73,6 +75,7 @@ def show_delivery(
         "status": status,
         "outcome": outcome_for(status),
         "error": clean(row["error"] or "", 500),
+        "approved_by": clean(row["approved_by"] or ""),
         "files": show_files(row["files"]),
         "size": format_bytes(to_int(row["size_bytes"])),
         "recipient_count": to_int(row["recipient_count"]),

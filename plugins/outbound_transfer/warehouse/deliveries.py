@@ -42,7 +42,7 @@ _RECENT: Final = timedelta(days=30)
 _STAYS: Final = timedelta(minutes=15)
 
 _COLUMNS: Final = tuple(column.name for column in DELIVERIES.columns)
-_TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at", "updated_at")
+_TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at", "approved_at", "updated_at")
 
 
 class TaskRef(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class DeliveryUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one task knows about one delivery. Timestamps: :func:`.timestamps.format_timestamp`.
 
     :ivar started_at: when the task first had the delivery; ``at``: time of the newest information.
-    :ivar status: the service's, ``in doubt``, ``discarded`` or ``rehearsed``; None if unknown, like the next five.
+    :ivar status: the service's, ``in doubt``, ``discarded`` or ``rehearsed``; None if unknown, like the next seven.
     :ivar recipients: those of a sent transfer; empty if they are unknown, or not to be recorded.
     :ivar error: error of the task's try; None if there is none (yet); unset if the task does not own the delivery.
     :ivar files: files that the task has attached: ``{"size": bytes, "sha256": hex or None}`` by name.
@@ -119,6 +119,8 @@ class DeliveryUpdate(msgspec.Struct, frozen=True, kw_only=True):
     picked_up_count: int = 0
     sent_at: str | None = None
     expires_at: str | None = None
+    approved_by: str | None = None
+    approved_at: str | None = None
     error: str | msgspec.UnsetType | None = msgspec.UNSET
     files: dict[str, dict[str, Any]] = {}
     untrusted_files: frozenset[str] = frozenset()
@@ -135,7 +137,8 @@ def merge(row: Mapping[str, Any] | None, update: DeliveryUpdate, now: str) -> di
     new["size_bytes"] = sum(file["size"] for file in new["files"])
     if update.status is not None and _status_rank(update.status) >= _status_rank(row["status"]):
         new |= {"status": update.status, "expires_at": update.expires_at or row["expires_at"]}
-    new["sent_at"] = update.sent_at or row["sent_at"]
+    for name in ("sent_at", "approved_by", "approved_at"):
+        new[name] = getattr(update, name) or row[name]
     new["recipient_count"] = row["recipient_count"] if update.recipient_count is None else update.recipient_count
     new["picked_up_count"] = max(update.picked_up_count, row["picked_up_count"])
     if row["finished_at"] is None and new["status"] in (*TERMINAL_STATUSES, DISCARDED, REHEARSED):

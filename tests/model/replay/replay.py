@@ -24,7 +24,12 @@ from model.replay.service import Service, make_late_call
 from model.replay.tasks import CONTENTS, RETRIES, Instance, ProcessTaskInstance, Tasks
 from model.world import CONNECTIONS, MEMORIES, scope
 from model.world import Process as ModelProcess
-from outbound_transfer.airflow_compat.names import AirflowFailException, TaskDeferred, timezone
+from outbound_transfer.airflow_compat.names import (
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+    timezone,
+)
 from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.cluster import allowance
 from outbound_transfer.delivery.memory_store import StateLost
@@ -35,7 +40,7 @@ from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.warehouse import config
 from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
-from support.tasks import ProcessCrashed, SimulatedClock
+from support.tasks import WAITING_FOR_A_PERSON, Person, ProcessCrashed, SimulatedClock
 
 #: Where a real process stops before what the model's does next.
 GATES: Final = {
@@ -91,12 +96,13 @@ class Replay:
         ]
         #: The task of the run that removes drafts; one that creates a draft asks for what it has removed.
         self._removing = Instance("remove", "discard")
-        self._tasks = Tasks(name, first_id, is_deferrable="deferral" in scenario.limits)
+        is_deferrable, needs_approval = "deferral" in scenario.limits, rules.needs_approval
+        self._tasks = Tasks(name, first_id, is_deferrable=is_deferrable, needs_approval=needs_approval)
         self._began = timezone.utcnow() - timedelta(minutes=1)
         self._clear_number = 0
         self.processes: dict[tuple[int, int], Process] = {}
         #: The arguments with which a deferred try goes on, by slot.
-        self._deferred: dict[int, TaskDeferred] = {}
+        self._deferred: dict[int, Any] = {}
         #: The real ids of the model's transfers, each with its connection, and what nobody knows.
         self.ids: dict[int, tuple[str, str]] = {}
         self.orphans: list[str] = []
@@ -149,6 +155,8 @@ class Replay:
         what, who = step.event.what, step.event.who
         if step.trouble == "try" or what == "goes on after its deferral":
             self._start(step, is_resumed=step.trouble != "try")
+        elif what.startswith("a person approves"):
+            self._start(step, is_resumed=True, answers=Person.approves)
         elif step.trouble:
             HANDLERS[step.trouble](self, step)
         elif who is None:
@@ -158,7 +166,10 @@ class Replay:
 
     # Processes.
 
-    def _start(self, step: Step, *, is_resumed: bool) -> None:
+    def reject(self, step: Step) -> None:
+        self._start(step, is_resumed=True, answers=Person.rejects)
+
+    def _start(self, step: Step, *, is_resumed: bool, answers: Callable[[Any], str | None] = Person.approves) -> None:
         assert step.event.who is not None
         number = step.event.who[0]
         model = next(each for each in step.after.processes if each.context[:2] == step.event.who)
@@ -169,6 +180,7 @@ class Replay:
         instance.state = "running"
         others = [each for each in self.instances if each is not instance]
         deferred = self._deferred.pop(number, None)
+        instance.person.does = answers
         draft_id = ""
         if instance.kind in ("attach", "send"):
             draft_id = str(self.instances[0].result)
@@ -196,12 +208,13 @@ class Replay:
             instance=instance,
             of_run=self.instances,
             is_resumed=is_resumed,
+            person=instance.person,
         )
         ti.max_tries = instance.max_tries
         ti.xcoms = instance.xcoms
         process = Process(
             instance.kind,
-            partial(self._execute, ti, deferred),
+            partial(self._execute, ti, deferred if is_resumed else None),
             self.service.connections[context.connection],
             self.service,
             first_id=self._first_id,
@@ -225,11 +238,13 @@ class Replay:
         return {each.task_id: each for each in before}
 
     @staticmethod
-    def _execute(ti: ProcessTaskInstance, deferred: TaskDeferred | None) -> Any:
+    def _execute(ti: ProcessTaskInstance, deferred: Any) -> Any:
         operator, context = ti._operator(), ti.context()
         if deferred is None:
             return operator.execute(context=context)
-        given = {**(deferred.kwargs or {}), "event": timezone.utcnow()}
+        is_asked = isinstance(deferred, WAITING_FOR_A_PERSON)
+        event = ti.person.respond(ti, deferred.timeout) if is_asked else timezone.utcnow()
+        given = {**(deferred.kwargs or {}), "event": event}
         return operator.resume_execution(next_method=deferred.method_name, next_kwargs=given, context=context)
 
     def _process(self, step: Step) -> tuple[ModelProcess, Process]:
@@ -240,6 +255,8 @@ class Replay:
 
     def _go_on(self, step: Step) -> None:
         model, process = self._process(step)
+        if model.then == "NOT_APPROVED" and process.gate is Gate.READ:
+            process.go()  # the real one looks first whether there is a draft to discard
         if process.skip_to(_gate(model), may_be_old=model.next in MAY_BE_OLD):
             process.go()
         elif (process.is_alive or not _is_over(step)) and not (_is_unseen(model, step) or _is_behind(process, model)):
@@ -300,7 +317,9 @@ class Replay:
                 instance.state = "success"
             case TaskDeferred():
                 instance.state, self._deferred[who[0]] = "deferred", process.error
-            case AirflowFailException():
+            case error if isinstance(error, WAITING_FOR_A_PERSON):
+                instance.state, self._deferred[who[0]] = "awaiting", error
+            case AirflowFailException() | AirflowSkipException():
                 instance.state = "refused"
             case DraftChanged() if instance.kind == "send":
                 instance.state = "refused"
@@ -532,4 +551,5 @@ HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     **dict.fromkeys(("pickup", "pickup after the check"), Replay.pick_up),
     "restored service": Replay.restore,
     "removed by a task": Replay.remove_draft,
+    "rejection": Replay.reject,
 }

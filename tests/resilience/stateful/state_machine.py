@@ -4,13 +4,14 @@ Hypothesis composes schedules of task runs and clears, planned faults, deaths of
 sources that change between runs and within them, files that are wanted and not wanted any more, a connection that leads
 to another account or to a colleague's key, a state store with gaps, a task that is renamed and named back, a run that
 is queued again, items of a mapped task that move to other indexes and back, between runs, tries and requests, pickups,
-cancels, drafts that grow too old, sending again on purpose, sends that wait for long, and processes that outlive their
-try, or whose last request arrives late (:mod:`.late_requests`). After every step the sandboxes' ledgers and stored
-bytes judge, never what a client believes:
+cancels, drafts that grow too old, sending again on purpose, sends that wait for long or for a person, and processes
+that outlive their try, or whose last request arrives late (:mod:`.late_requests`). After every step the sandboxes'
+ledgers and stored bytes judge, never what a client believes:
 
 * each delivery is billed at most once, whatever its index, name and account, and once more for each transfer of it that
   ``resend`` has named, however often that was read;
 * what was sent is just the wanted sources' bytes, whole versions of each and never a mixture;
+* a person has approved just these bytes, where that is asked for;
 * a task that succeeded has sent; one that failed has not sent itself, or its error names the transfer and says so;
 * where nothing is wrong any more and nothing is sent yet, a clear sends, whatever other runs of the DAG have sent; and
   so does one with ``resend`` once it was sent.
@@ -30,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -40,6 +42,7 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 from outbound_transfer.client import client
 from outbound_transfer.delivery.task_facts import MADE_KEY
+from outbound_transfer.operators.approval import ApprovedSendOperator
 from outbound_transfer.operators.files import FilesOperator
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -53,7 +56,7 @@ from resilience.stateful.late_requests import FULL, LateRequests
 from resilience.stateful.outliving import OutlivingProcess
 from support.connections import connection_json
 from support.inputs import ARCHIVE, INPUTS, as_paths, operator_for, stored_digests
-from support.tasks import CrashableStateStore, FakeTaskInstance, ProcessCrashed, SimulatedClock
+from support.tasks import CrashableStateStore, FakeTaskInstance, Person, ProcessCrashed, SimulatedClock
 
 DAY = 86_400
 STEPS = 20
@@ -82,6 +85,11 @@ troubles = st.sampled_from([None, None, None, None, NO_CREDIT, NO_FILE, NO_SERVI
 TOLD, NEWEST, OLDER, FOREIGN = "told", "newest", "older", "somebody else's"
 OF_NOBODY = {"unknown": ["tr_unknown"], "taken away": [""]}
 ids = st.sampled_from([*[None] * 6, TOLD, TOLD, NEWEST, NEWEST, NEWEST, OLDER, FOREIGN, *OF_NOBODY])
+
+
+#: Whether a person approves each send; and whether Airflow shows the request of a later try, or that of the first one.
+NOT_NEEDED, SHOWS_EACH, SHOWS_FIRST = "not needed", "shows each", "shows the first"
+APPROVES, REJECTS = "approves", "rejects"
 
 
 def kind_of(name: str) -> str:
@@ -193,9 +201,12 @@ class DeliveryStateMachine(LateRequests):
     counts: ClassVar[Counter[str]] = Counter()
 
     @initialize(
-        deferrable=st.booleans(), late=st.sampled_from([False] * 9 + [True]), given=st.sampled_from(sorted(INPUTS))
+        deferrable=st.booleans(),
+        late=st.sampled_from([False] * 9 + [True]),
+        given=st.sampled_from(sorted(INPUTS)),
+        approval=st.sampled_from([NOT_NEEDED, NOT_NEEDED, SHOWS_EACH, SHOWS_FIRST]),
     )
-    def begin(self, deferrable: bool, late: bool, given: str) -> None:
+    def begin(self, deferrable: bool, late: bool, given: str, approval: str = NOT_NEEDED) -> None:
         self.late = late
         #: How deliveries get their files.
         self.given = given
@@ -213,6 +224,8 @@ class DeliveryStateMachine(LateRequests):
         self.places = {True: {HERE}, False: {HERE}}
         #: Where it has led when each task instance ran.
         self.places_of: defaultdict[int, set[str]] = defaultdict(set)
+        #: Whether a person approves each send, what that does next, and the texts that it has approved.
+        self.approval, self.does, self.approved = approval, APPROVES, list[str]()
         self.known = self.billed()
         self.death = CrashInjector()
         self.deferrable = deferrable
@@ -296,9 +309,12 @@ class DeliveryStateMachine(LateRequests):
             operator, arguments = what()
             if self.death.process and issubclass(operator, FilesOperator):  # it goes on between two uploads
                 arguments = {**arguments, "max_parallel_uploads": 1}
+            if self.approval != NOT_NEEDED and issubclass(operator, ApprovedSendOperator):
+                arguments = {**arguments, "require_approval": True, "approval_timeout": timedelta(hours=1)}
             return operator(task_id="task", **{"deferrable": self.deferrable, **arguments})
 
-        ti = FakeTaskInstance(make, self.run.time, RETRIES, store=store, map_index=map_index)
+        person = Person(self.respond, keeps_first=self.approval == SHOWS_FIRST)
+        ti = FakeTaskInstance(make, self.run.time, RETRIES, store=store, map_index=map_index, person=person)
         ti.before_retry = self.before_retry
         return ti
 
@@ -312,6 +328,20 @@ class DeliveryStateMachine(LateRequests):
         if self.order_at_retry and all(ti.try_number for ti in self.indexes[: len(self.items)]):
             order, self.order_at_retry = self.order_at_retry, None
             self.reorder(order)
+
+    def respond(self, shown: SimpleNamespace) -> str | None:
+        """A person takes a minute, in which anything may happen."""
+        does, self.does = self.does, APPROVES
+        self.counts[f"a person {does}"] += 1
+        self.run.time.sleep(60)
+        if does == APPROVES:
+            self.approved.append(shown.body)
+        return {APPROVES: Person.approves, REJECTS: Person.rejects}.get(does, lambda _: None)(shown)
+
+    @precondition(lambda self: self.approval != NOT_NEEDED)
+    @rule(does=st.sampled_from([REJECTS, "is away"]))
+    def plan_person(self, does: str) -> None:
+        self.does = does
 
     # What happens around the tasks.
 
@@ -475,7 +505,7 @@ class DeliveryStateMachine(LateRequests):
         self.other_runs.append(ti)
 
     @precondition(lambda self: not (self.was_moved or self.has_forgotten or self.has_lost_a_record or self.late))
-    @precondition(lambda self: not self.has_restored)
+    @precondition(lambda self: not self.has_restored and self.approval != SHOWS_FIRST)
     @rule()
     def deliver_in_order(self) -> None:
         """Nothing is in the way: what was not sent is sent, and then sent once more in its place, and only once."""
@@ -525,7 +555,7 @@ class DeliveryStateMachine(LateRequests):
     def clear_the_way(self) -> None:
         self.harness.restore_files()
         self.sandbox.clear_faults()
-        self.death.at, self.run.time.meanwhile, self.plan = -1, None, None
+        self.death.at, self.run.time.meanwhile, self.plan, self.does = -1, None, None, APPROVES
         self.wake()
         self.make_room()
 
@@ -575,6 +605,7 @@ class DeliveryStateMachine(LateRequests):
         self.order_at_retry = None
 
     @precondition(lambda self: self.indexes and not (self.was_moved or self.has_lost_a_record or self.late))
+    @precondition(lambda self: self.approval != SHOWS_FIRST)
     @rule(index=st.integers(0, 3))
     def resend_mapped_in_order(self, index: int) -> None:
         """Nothing is in the way: what an index has returned, or a refusal of it names, is sent once more, and once;
@@ -833,6 +864,9 @@ class DeliveryStateMachine(LateRequests):
         meant = self.attached if name == "send" else versions
         stored = stored_digests(sandbox, transfer_id, transfer["files"])
         assert meant is not None
+        sent = [sandbox.stored_file(transfer_id, file["id"])["sha256"] for file in transfer["files"]]
+        is_approved = any(all(digest in body for digest in sent) for body in self.approved)
+        assert self.approval == NOT_NEEDED or is_approved, f"nobody has approved {transfer_id}"
         assert stored.keys() == meant.keys(), (
             f"{transfer_id} was sent with {sorted(stored)}, wanted are {sorted(meant)}"
         )

@@ -15,14 +15,24 @@ from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.memory import Memory
 from outbound_transfer.delivery.memory_store import TaskMemoryStore
 from outbound_transfer.delivery.task_facts import TaskFacts
+from outbound_transfer.operators import approval
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.endpoints import get_transfer
+from outbound_transfer.tasks.approval import Approval
 from resilience.fault_matrix import mutants
 from resilience.fault_matrix.matrix import Harness
 from resilience.fault_matrix.mutants import forgetting_the_draft, never_asking
 from resilience.stateful.late_requests import FULL, Plan
 from resilience.stateful.outliving import WAIT
-from resilience.stateful.state_machine import ELSEWHERE, NEWEST, DeliveryStateMachine, schedules
+from resilience.stateful.state_machine import (
+    ELSEWHERE,
+    NEWEST,
+    NOT_NEEDED,
+    REJECTS,
+    SHOWS_FIRST,
+    DeliveryStateMachine,
+    schedules,
+)
 from support.inputs import INPUTS, stored_digests
 
 pytestmark = pytest.mark.slow
@@ -50,10 +60,10 @@ def test_no_schedule_breaks_a_promise(harness: Harness, number: int) -> None:
 def begun(harness: Harness) -> Iterator[Callable[..., DeliveryStateMachine]]:
     machines: list[DeliveryStateMachine] = []
 
-    def begin(given: str = "paths", *, deferrable: bool = False) -> DeliveryStateMachine:
+    def begin(given: str = "paths", *, deferrable: bool = False, approval: str = NOT_NEEDED) -> DeliveryStateMachine:
         machine: DeliveryStateMachine = type("DeliveryStateMachine", (DeliveryStateMachine,), {"harness": harness})()
         machines.append(machine)
-        machine.begin(deferrable=deferrable, late=False, given=given)
+        machine.begin(deferrable=deferrable, late=False, given=given, approval=approval)
         return machine
 
     yield begin
@@ -108,6 +118,21 @@ def test_the_machine_finds_a_second_delivery_after_a_clear(begun: Any, monkeypat
     machine.deliver()
     with pytest.raises(AssertionError, match="billed too often"):
         machine.deliver()
+
+
+def test_the_machine_finds_an_approval_of_what_an_earlier_try_has_shown(begun: Any, monkeypatch: Any) -> None:
+    def correct_what_is_rejected() -> DeliveryStateMachine:
+        machine: DeliveryStateMachine = begun(approval=SHOWS_FIRST)
+        machine.plan_person(REJECTS)
+        machine.deliver()
+        machine.change_source(0, "longer")
+        machine.deliver()
+        return machine
+
+    assert not correct_what_is_rejected().sent["deliver"]
+    monkeypatch.setattr(approval, "parse_response", lambda event, code: Approval(code, "ann", ""))
+    with pytest.raises(AssertionError, match="nobody has approved"):
+        correct_what_is_rejected()
 
 
 def test_the_machine_finds_an_id_that_is_taken_for_a_resend_again(begun: Any, monkeypatch: Any) -> None:

@@ -18,7 +18,7 @@ from outbound_transfer.polling.schedule import DEFAULT_INTERVAL, Now, PollTimes,
 from outbound_transfer.polling.waiters import EXPIRY_MARGIN, FINAL_POLL_GRACE, Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import LISTING_OVERLAP, MAX_MISSING, MAX_RECENT, CompletionWatcher
 from outbound_transfer.protocol.listings import Row
-from outbound_transfer.protocol.models import Recipient, Transfer
+from outbound_transfer.protocol.models import Recipient, Transfer, to_epoch
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES, OutcomeRules
 
 #: After all that is sent here.
@@ -165,6 +165,39 @@ def test_expiry_that_moves_with_each_poll_causes_no_extra_polls() -> None:
     for polled_at in range(7, 30):
         waiter.update(transfer(expires=f"1970-01-01T00:00:{polled_at + 1:02d}Z"), at(polled_at))
     assert waiter.due_at(PollTimes(7.0), at(30.0)) == 607.0
+
+
+def test_waiter_is_read_when_it_is_late_and_finishes_with_the_first_poll_that_succeeds() -> None:
+    start = to_epoch("2026-03-01T00:00:00Z") or 0.0
+    waiter = make_waiter(interval=3_600.0, deadline=2 * start, polled_at=at(start), notify_after=(200.0, 100.0))
+    times = PollTimes(start)
+    waiter.update(transfer(expires="2026-03-08T00:00:00Z"), at(start + 7))
+    assert waiter.due_at(times, at(start + 7)) == start + 100
+    assert not waiter.is_urgent(at(start + 99))
+    assert waiter.is_urgent(at(start + 100)), "that no listing shows it as finished does not say who is missing"
+    waiter.record_read_error("unreadable", at(start + 100))
+    assert waiter.result is None
+    assert waiter.due_at(times, at(start + 101)) == start + 3_600, "a failed read is repeated as any other"
+    waiter.update(transfer("unknown"), at(start + 3_600))
+    assert waiter.result
+    assert waiter.result["status"] == "late"
+
+
+@pytest.mark.parametrize(("status", "result"), [("complete", "finished"), ("pending", "timeout")])
+def test_what_ends_a_wait_comes_before_what_is_late(status: str, result: str) -> None:
+    waiter = make_waiter(deadline=10.0, notify_after=(1.0,))
+    waiter.check_deadline(at(NOW))
+    waiter.update(transfer(status), at(NOW))
+    assert waiter.result
+    assert waiter.result["status"] == result
+
+
+def test_an_expiry_that_moves_with_each_poll_does_not_delay_what_is_late() -> None:
+    start = to_epoch("2026-03-01T00:00:00Z") or 0.0
+    waiter = make_waiter(deadline=2 * start, polled_at=at(start), notify_after=(-10.0,))
+    waiter.update(transfer(expires="2026-03-01T00:01:00Z"), at(start))
+    waiter.update(transfer(expires="2026-03-01T00:02:00Z"), at(start + 1))
+    assert waiter.due_at(PollTimes(start), at(start + 1)) == start + 50
 
 
 def test_unreadable_transfer_is_read_less_often_and_never_dropped() -> None:
