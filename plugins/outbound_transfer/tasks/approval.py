@@ -137,7 +137,9 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
             "\n- ".join([f"**To {people}**", *(map(_code, _people(draft)) if shows_recipients else ())]),
             f"**Security:** {_code(content.security) if content.security else 'the default of the account'}",
             f"**Question:** {_code(content.question)}" if content.question else "",
-            f"**Message:**\n\n{_block(draft.message)}" if draft.message else "",
+            "**Message:**" if draft.message else "",
+            # Airflow shows a block of code as one line.
+            "\n>\n".join(f"> {_code(line)}" for line in (draft.message or "").splitlines() if line.strip()),
             "\n".join(["| File | Bytes | SHA-256 |", "| --- | --- | --- |", *_files(content)]),
             f"[The draft in the web application]({url})" if url else "",
         ]
@@ -192,20 +194,6 @@ def _files(content: DraftContent) -> Iterable[str]:
 
 def _code(text: str) -> str:
     """Return the Markdown that shows a text of one line as it is."""
-    shown, ticks = _visible(text), _fence(text, 1)
-    return f"{ticks} {shown} {ticks}"
-
-
-def _block(text: str) -> str:
-    """Return the Markdown that shows a text of several lines as it is."""
-    fence = _fence(text, 3)
-    return "\n".join([fence, *map(_visible, text.splitlines()), fence])
-
-
-def _fence(text: str, minimum: int) -> str:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    return "`" * max(longest + 1, minimum)
-
-
-def _visible(text: str) -> str:
-    return _UNSEEN.sub("\ufffd", clean(text, len(text)))
+    ticks = "`" * (longest + 1)
+    return f"{ticks} {_UNSEEN.sub(chr(0xFFFD), clean(text, len(text)))} {ticks}"

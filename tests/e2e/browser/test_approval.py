@@ -140,4 +140,4 @@ def test_the_second_answer_is_refused(stack: ApprovalStack, service: Sandbox) ->
 def keep_picture(page: Page, name: str) -> None:
     """Keeps a picture, as docs/operators.md shows it, where $OUTBOUND_TRANSFER_SCREENSHOTS says."""
     if folder := os.environ.get("OUTBOUND_TRANSFER_SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / name)
+        page.screenshot(path=Path(folder) / name, clip={"x": 300, "y": 60, "width": 880, "height": 810})
