@@ -86,13 +86,13 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
 			--build-constraint constraints.txt --editable '.[dev,mysql]'; }
 
-test-model: setup ## All schedules of the model of a delivery, and its table with each rule changed (about 15 minutes)
+test-model: setup ## All schedules of the model of a delivery, and its table with each rule changed (about 40 minutes)
 	$(RUN) -m model $(ARGS)
 
 test-faults: setup ## A delivery under every fault, every pair, troubles of its state store, failing and bent listings (about 40 minutes)
 	$(RUN) -m resilience.fault_matrix $(ARGS)
 
-test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 7 minutes)
+test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 30 minutes)
 	$(RUN) -m resilience.stateful $(SEEDED) $(ARGS)
 
 test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6, ARGS=--queries)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from model.explore import Explored, Scenario, explore
 from model.promises import Promises
-from model.scenarios import ALL, FOUND, INDEXES, MAPPED_ALONE, REDELIVERY, RESEND_AGAIN, THREE, scenario
+from model.scenarios import ALL, APPROVAL, FOUND, INDEXES, MAPPED_ALONE, REDELIVERY, RESEND_AGAIN, THREE, scenario
 from outbound_transfer.delivery.decision import TABLE, Action, Decision, Reason, Rule, Step
 
 #: What a rule may wrongly say instead.
@@ -118,6 +118,7 @@ SMALL: Final = (
     scenario("two indexes at once", "wait, failure, order", INDEXES, ("X", "Y"), at_most=3, twice=False),
     scenario("a try that is given up", "zombie, wait", twice=False),
     scenario("a pickup", "wait, pickup", REDELIVERY.rules, twice=False),
+    scenario("an approval that is missing", "failure, wait", APPROVAL.rules, twice=False),
     scenario("a draft that a task removes", "clear, resend, removed by a task", THREE, ("X", "v1", "X"), tries=5),
 )
 
