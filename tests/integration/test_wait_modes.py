@@ -564,9 +564,9 @@ def test_each_time_notifies_once_and_the_wait_goes_on(wait, sandbox, clock) -> N
         notifier.texts
         == other.texts
         == [
-            f"It was sent more than 1 day 6 hours ago: {ANN}",
+            f"It was sent more than 1 day, 6:00:00 ago: {ANN}",
             f"It was sent more than 4 days ago: {ANN}",
-            f"It expires in less than 1 week: {ANN}",
+            f"It expires in less than 7 days: {ANN}",
         ]
     )
 
@@ -582,7 +582,7 @@ def test_a_notifier_that_fails_ends_no_wait_and_silences_no_other(wait, sandbox,
     assert wait(notify_after=DAYS, notifiers=[failing, other], timeout=None)["status"] == "complete"
     assert len(failing.texts) == len(other.texts) == 1
     (warning,) = [line for line in capfd.readouterr().out.splitlines() if "LateNotifier failed" in line]
-    assert "is not called again for this time; the wait continues. Check its arguments" in warning
+    assert "is not called again for this; the task continues. Check its arguments" in warning
     assert "ValueError: refused: ***" in warning
 
 
