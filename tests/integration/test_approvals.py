@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException, TaskAwaitingInput
+from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -33,8 +33,6 @@ from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTr
 from support.tasks import FakeTaskInstance, Person, SimulatedClock, again, changed, dying_after, without_credit
 
 DELIVERY = {"subject": "Report *for* | Q1", "recipients": [{"email": "ann@example.com", "name": "Ann [x](y)"}]}
-
-pytestmark = pytest.mark.skipif(TaskAwaitingInput is None, reason="waits in the triggerer before Airflow 3.3")
 
 
 @pytest.fixture
