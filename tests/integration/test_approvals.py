@@ -282,7 +282,7 @@ def test_a_redelivery(deliver, task, report, sandbox) -> None:
 
 def test_a_rejection_outlives_its_try(deliver, sandbox, hook) -> None:
     ti = deliver(does=Person.rejects, retries=2)
-    with dying_after(Operation.GET, skip=2), pytest.raises(AirflowSkipException, match="rejected by ann"):
+    with dying_after(Operation.GET, skip=1), pytest.raises(AirflowSkipException, match="rejected by ann"):
         ti.run()  # the process dies that has heard of it
     assert (len(ti.person.shown), sends(sandbox), is_draft(hook, ti.xcoms["transfer_id"])) == (1, 0, False)
 
