@@ -27,7 +27,7 @@ from outbound_transfer.operators.transfer import (
 from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.errors import InvalidDelivery, NotFound
 from outbound_transfer.protocol.messages import Operation, Upload
-from outbound_transfer.protocol.models import File, Transfer
+from outbound_transfer.protocol.models import File, Transfer, build_new_transfer
 from outbound_transfer.tasks.approval import ApprovalRequest, DraftContent, NotApproved, parse_response
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from support.tasks import FakeTaskInstance, Person, SimulatedClock, again, changed, dying_after, without_credit
@@ -142,6 +142,37 @@ def test_what_was_approved_is_sent_whatever_becomes_of_its_source(deliver, repor
     assert len(ti.person.shown) == 1
 
 
+@pytest.mark.parametrize("becomes", ["gone", "longer", "two"])
+def test_the_second_of_equal_items_is_refused_whatever_becomes_of_the_source(deliver, report, sandbox, becomes) -> None:
+    def change(shown: SimpleNamespace) -> str:
+        other.run()
+        match becomes:
+            case "gone":
+                report.unlink()
+            case "longer":
+                report.write_text("longer content\n")
+            case "two":
+                report.with_name("report2.csv").write_text("a")
+        return Person.approves(shown)
+
+    pattern = str(report.with_name("*.csv"))
+    ti, other = deliver(files=pattern, does=change), deliver(files=pattern)
+    ti.map_index, other.map_index, ti.other_indexes, other.other_indexes = 1, 0, 2, 2
+    with pytest.raises(AirflowFailException, match="may be this very delivery"):
+        ti.run()
+    assert sends(sandbox) == 1
+
+
+def test_what_was_approved_of_a_mapped_task_is_sent_although_its_source_is_gone(deliver, report) -> None:
+    def remove(shown: SimpleNamespace) -> str:
+        report.unlink()
+        return Person.approves(shown)
+
+    ti = deliver(does=remove)
+    ti.map_index, ti.other_indexes = 0, 2
+    assert ti.run()["status"] == "pending"
+
+
 def test_a_query_is_run_once(task, tmp_path, monkeypatch) -> None:
     database = tmp_path / "warehouse.db"
     with closing(sqlite3.connect(database)) as opened:
@@ -204,11 +235,18 @@ def test_a_sent_transfer_is_returned_unasked(deliver, sandbox) -> None:
     assert (len(ti.person.shown), sends(sandbox)) == (1, 1)
 
 
-def test_a_resend_is_asked_about(deliver, sandbox) -> None:
+@pytest.mark.parametrize("keeps_first", [True, False])
+def test_a_resend_is_approved_where_it_is_shown(deliver, sandbox, keeps_first) -> None:
     ti = deliver()
     first = ti.run()
-    again(ti, resend=first["id"])
-    assert (len(ti.person.shown), sends(sandbox)) == (2, 2)
+    ti.person.keeps_first = keeps_first
+    if keeps_first:
+        with pytest.raises(AirflowFailException, match="has approved what an earlier try has shown"):
+            again(ti, resend=first["id"])
+    else:
+        again(ti, resend=first["id"])
+    assert f"after ` {first['id']} `" in ti.person.shown[1].body
+    assert sends(sandbox) == (1 if keeps_first else 2)
 
 
 def test_an_approval_outlives_a_wait_for_a_slot(deliver, sandbox, hook) -> None:
@@ -289,6 +327,7 @@ def test_a_rejection_outlives_its_try(deliver, sandbox, hook) -> None:
 
 def test_a_retry_with_resend_is_asked_about(deliver, sandbox) -> None:
     ti = deliver(retries=1)
+    ti.person.keeps_first = False
     first = ti.run()
     ti.make = (lambda make: lambda: changed(make(), {"resend": first["id"]}))(ti.make)
     ti.begin_try()
@@ -337,6 +376,60 @@ def test_what_a_stranger_has_sent_meanwhile_nobody_has_approved(deliver, hook, s
     assert sends(sandbox) == 1
 
 
+def test_an_approval_before_a_clear_is_no_proof_of_what_somebody_else_sends(deliver, sandbox, hook) -> None:
+    ti = deliver(keep_draft=True)
+    with without_credit(sandbox):
+        ti.run()
+
+    def send_and_reject(shown: SimpleNamespace) -> str:
+        hook.send_transfer(ti.xcoms["transfer_id"])
+        return Person.rejects(shown)
+
+    ti.person.does = send_and_reject
+    ti.clear()
+    with pytest.raises(AirflowFailException, match="it was sent by somebody else"):
+        ti.run()
+    ti.clear()
+    assert ti.run()["status"] == "pending"
+    assert "approval" not in ti.xcoms
+
+
+@pytest.mark.parametrize("does", [Person.rejects, lambda shown: None])
+def test_a_response_counts_although_the_argument_is_gone(deliver, sandbox, does) -> None:
+    """The DAG may be deployed anew during the wait."""
+
+    def deploy(shown: SimpleNamespace) -> str | None:
+        make = ti.make
+        ti.make = lambda: changed(make(), {"require_approval": False})
+        return does(shown)
+
+    ti = deliver(does=deploy, retries=1)
+    with pytest.raises((AirflowFailException, AirflowSkipException), match="Nothing is sent"):
+        ti.run()
+    assert sends(sandbox) == 0
+
+
+def test_only_who_is_assigned_now_approves(deliver, sandbox) -> None:
+    """Airflow up to 3.3 goes on letting those respond whom the first request names."""
+    users = [{"id": "1", "name": "ann"}]
+    ti = deliver(approval_assigned_users=users, does=Person.rejects)
+    with pytest.raises(AirflowSkipException):
+        ti.run()
+    ti.person.does = Person.approves
+    with pytest.raises(AirflowFailException, match="ann has approved it, and is not one of approval_assigned_users"):
+        again(ti, approval_assigned_users=[{"id": "2", "name": "bob"}])
+    assert sends(sandbox) == 0
+    assert again(ti, approval_assigned_users=users)["status"] == "pending"
+
+
+def test_security_that_is_not_known_is_said_so(task, hook) -> None:
+    new = build_new_transfer(subject="Report", recipients=["ann@example.com"], security="none")
+    send = task(SendTransferOperator, "send", transfer_id=hook.create_transfer(new).id, require_approval=True)
+    hook.attach_file(send.make().transfer_id, Upload("a.csv", 4, lambda: iter([b"good"])))
+    send.run()
+    assert "**Security:** not known" in send.person.shown[0].body
+
+
 def test_a_clear_of_what_was_sent_keeps_the_proof(deliver) -> None:
     ti = deliver()
     ti.run()
@@ -381,12 +474,24 @@ def test_a_rejection_comes_before_anything_else_that_may_fail(deliver, sandbox, 
         {"on_approval_timeout": "send"},
         {"approval_assigned_users": [{"id": 1, "name": "ann"}]},
         {"approval_assigned_users": ["ann"]},
+        {"approval_assigned_users": []},
+        {"approval_assigned_users": {"id": "", "name": ""}},
+        {"require_approval": None},
+        {"require_approval": "{{ var.value.asks }}"},
         {"approval_notifiers": "ann@example.com"},
     ],
 )
 def test_wrong_arguments_are_found_at_parsing(deliver, arguments) -> None:
     with pytest.raises((InvalidDelivery, AirflowFailException), match=next(iter(arguments))):
         deliver(**arguments).make()
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"approval_timeout": timedelta(1)}, {"approval_assigned_users": []}, {"fail_on_reject": True}]
+)
+def test_arguments_of_an_approval_need_one(deliver, arguments) -> None:
+    with pytest.raises(InvalidDelivery, match=f"{next(iter(arguments))} needs require_approval=True"):
+        deliver(require_approval=False, **arguments).make()
 
 
 @pytest.mark.parametrize("notifiers", [None, []])
@@ -407,7 +512,7 @@ TEXTS = st.text(st.characters(codec="utf-8")) | st.sampled_from(HOSTILE)
 def test_texts_from_outside_are_code(subject: str, message: str, name: str) -> None:
     """No run of backticks in a text is as long as the one that ends its code."""
     draft = Transfer("1", "draft", subject, message=message, files=(File("1", name, 1),))
-    body = ApprovalRequest.about(DraftContent(draft, {}), "a", "", (), shows_recipients=True).body
+    body = ApprovalRequest.about(DraftContent(draft, {}), "a", "", shows_recipients=True).body
     lines = [line.removeprefix("**Subject:** ").removeprefix("> ") for line in body.split("\n")]
     for text in (subject, *message.splitlines()):
         if text.strip():

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
-from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFilesOperator
 from outbound_transfer.protocol.errors import SourceMissing
+from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
 
@@ -79,3 +80,30 @@ def test_results_of_queries_are_delivered_without_the_files(deliver, sandbox, mo
     query = {"sql_conn_id": "crm", "sql": "SELECT 1 AS n", "file_name": "n.csv"}
     transfer = deliver("*.pdf", operator=SqlToOutboundTransferOperator, **query).run()
     assert [file["name"] for file in transfer["files"]] == ["n.csv"]
+
+
+def test_a_task_that_attaches_nothing_is_skipped_and_leaves_nothing(connection, sandbox, hook, tmp_path) -> None:
+    draft = hook.create_transfer(build_new_transfer(**DELIVERY)).id
+    time = SimulatedClock(sandbox)
+
+    def attach(name: str) -> FakeTaskInstance:
+        given = {"transfer_id": draft, "files": str(tmp_path / name), "checksums": f"{name[0]}.sums"}
+        return FakeTaskInstance(lambda: AttachFilesOperator(task_id=name[0], on_empty="skip", **given), time)
+
+    (file := tmp_path / "a.csv").write_text("a")
+    (tmp_path / "b.csv").write_text("b")
+    task = attach("a*.csv")
+    task.run()
+    file.unlink()
+    with pytest.raises(AirflowSkipException, match="No pattern in files matches a file"):
+        again(task)
+    attach("b.csv").run()
+    assert [each.name for each in hook.get_transfer(draft).files] == ["b.sums", "b.csv"]
+
+    # What was sent without a file of this task is no reason to fail it, but one that is there now was not sent.
+    hook.send_transfer(draft)
+    with pytest.raises(AirflowSkipException):
+        again(task)
+    file.write_text("a")
+    with pytest.raises(AirflowFailException, match="with other files"):
+        again(task)

@@ -163,7 +163,9 @@ class EvidenceCollector:
         """Ask the service whether it has sent the like."""
         assert memory.question is not None, "there is a question"
         first = frozenset(identity_of(order.first)[1]) if order.first else None
-        files = None if self.is_shared else {source.name: source.size for source in order.find()}
+        # A filled draft is sent as it is, although its sources may have changed while a person has looked at it.
+        held = {name: file.size for name, file in memory.files.items()}
+        files = None if self.is_shared else held or {source.name: source.size for source in order.find()}
         wanted = SearchTarget(identity_of(order.new), files, first)
         known = {memory.draft_id, *memory.superseded_ids(), *self._resend}
         found = find_like(

@@ -43,6 +43,16 @@ _STATE_KEY: Final = "outbound_transfer_approval"
 _PROOF_KEY: Final = "outbound_transfer_approved"
 
 
+#: Arguments that have no effect where nobody is asked, and their defaults.
+_OF_THE_APPROVAL: Final = {
+    "approval_timeout": MAX_TIMEOUT,
+    "on_approval_timeout": "fail",
+    "approval_notifiers": (),
+    "approval_assigned_users": (),
+    "fail_on_reject": False,
+}
+
+
 class ApprovedSendOperator(SendingOperator):
     """An operator that fills a draft, and sends it once a person has approved what it holds (Airflow 3.1 and newer).
 
@@ -84,13 +94,18 @@ class ApprovedSendOperator(SendingOperator):
         self.approval_timeout = approval_timeout
         self.on_approval_timeout = on_approval_timeout
         self.approval_notifiers = approval_notifiers or ()
-        self.approval_assigned_users = approval_assigned_users or ()
+        self.approval_assigned_users = () if approval_assigned_users is None else approval_assigned_users
         self.fail_on_reject = fail_on_reject
         self._check_approval_arguments()
 
     def _check_approval_arguments(self) -> None:
         """:raises InvalidDelivery, AirflowFailException: naming the argument."""
         require_choice("on_approval_timeout", self.on_approval_timeout, ("fail", "reject"))
+        if not isinstance(self.require_approval, bool):
+            raise InvalidDelivery(f"require_approval is True or False, not {self.require_approval!r:.100}")
+        for name, default in _OF_THE_APPROVAL.items():
+            if not self.require_approval and getattr(self, name) != default:
+                raise InvalidDelivery(f"{name} needs require_approval=True: without it, nobody is asked")
         if self.require_approval and not HAS_HUMAN_INPUT:
             raise InvalidDelivery("require_approval needs Airflow 3.1 or newer, which can ask a person")
         if not (isinstance(self.approval_timeout, timedelta) and timedelta() < self.approval_timeout <= MAX_TIMEOUT):
@@ -101,7 +116,8 @@ class ApprovedSendOperator(SendingOperator):
         if self.approval_notifiers != ():
             to_notifiers(self.approval_notifiers, "approval_notifiers must be one BaseNotifier or several")
         users = to_items(self.approval_assigned_users)
-        if not all(isinstance(user, Mapping) and _is_user(user) for user in users):
+        is_given = self.approval_assigned_users != ()
+        if is_given and not (users and all(isinstance(user, Mapping) and _is_user(user) for user in users)):
             raise InvalidDelivery(f"approval_assigned_users are mappings with id and name, as text, not {users!r:.100}")
 
     def approval_check(self, client: Client, context: Context, new: NewTransfer | None = None) -> ApprovalCheck | None:
@@ -117,10 +133,13 @@ class ApprovedSendOperator(SendingOperator):
         api_key = client.settings.transfer_api_key
 
         def is_approved(draft: Transfer, files: Mapping[str, str], superseded: Sequence[str]) -> bool:
-            content = DraftContent.of(new, api_key, draft, files) if new else DraftContent.of_facts(facts, draft)
+            if new:
+                content = DraftContent.of(new, api_key, draft, files, superseded)
+            else:
+                content = DraftContent.of_facts(facts, draft, superseded)
             code, url = content.code(api_key), client.settings.transfer_url(draft.id)
-            self._request = ApprovalRequest.about(content, code, url, superseded, shows_recipients=shows_recipients())
-            if not isinstance(response, Approval) or (response.code, response.superseded) != (code, tuple(superseded)):
+            self._request = ApprovalRequest.about(content, code, url, shows_recipients=shows_recipients())
+            if not isinstance(response, Approval) or response.code != code:
                 return False
             self._store_proof(context, draft.id, response)
             return True
@@ -133,7 +152,7 @@ class ApprovedSendOperator(SendingOperator):
         :param discard: discards the draft, and returns False if it was sent.
         :raises AirflowSkipException, AirflowFailException: it is so.
         """
-        response = self._not_approved or self._response(context) if self.require_approval else None
+        response = self._not_approved or (self._response(context) if self.require_approval else None)
         if not isinstance(response, NotApproved):
             return
         if not discard():
@@ -169,27 +188,29 @@ class ApprovedSendOperator(SendingOperator):
     def defer_for(self, request: DeferRequested, context: Context) -> NoReturn:
         if not isinstance(request, ApprovalRequired):
             super().defer_for(request, context)
+        from outbound_transfer.delivery.memory_store import state_store
+
         shown, url = self._request, required_actions_url(context)
         assert shown is not None, "the draft was looked at"
+        # Nothing was sent with an earlier approval, and whoever sends it now has not been approved.
+        state_store(context).set(_PROOF_KEY, None, retention=NEVER_EXPIRE)
         self.request_input(context, shown.subject, shown.body, shown.options, to_items(self.approval_assigned_users))
         approval = {"subject": shown.subject, "body": shown.body, "url": url}
         call_notifiers(to_items(self.approval_notifiers), {**context, "approval": approval}, self.log)
         self.log.info("Waiting for a person to approve the send, without a worker: %s", url)
-        arguments = {"code": shown.code, "superseded": list(shown.superseded)}
+        arguments = {"code": shown.code}
         await_response(self, context, shown.options, self.approval_timeout, "resume_after_response", arguments)
 
-    def resume_after_response(
-        self, context: Context, event: Any = None, *, code: str = "", superseded: Sequence[str] = ()
-    ) -> Any:
+    def resume_after_response(self, context: Context, event: Any = None, *, code: str = "") -> Any:
         """Continue with a person's response: send, or discard the draft."""
         from outbound_transfer.delivery.memory_store import state_store
         from outbound_transfer.tasks.waiting import store_until_clear
 
-        response = parse_response(event, code, superseded)
+        response = parse_response(event, code, to_items(self.approval_assigned_users))
         if isinstance(response, Approval) or response.is_rejected or response.is_late:
             # A retry neither asks again, nor forgets a rejection.
             store_until_clear(state_store(context), _STATE_KEY, context, response=to_builtins(response))
-        else:
+        if isinstance(response, NotApproved):
             self._not_approved = response
         self.log.info("%s", f"Approved by {response.by}" if isinstance(response, Approval) else response.reason)
         return self.resume(context)
@@ -211,4 +232,4 @@ class ApprovedSendOperator(SendingOperator):
 
 
 def _is_user(user: Mapping[Any, Any]) -> bool:
-    return user.keys() == {"id", "name"} and all(isinstance(value, str) for value in user.values())
+    return user.keys() == {"id", "name"} and all(isinstance(value, str) and value for value in user.values())

@@ -11,8 +11,8 @@ from outbound_transfer.files.progress import log_archive, log_sources
 from outbound_transfer.operators.new_transfer import replace_none_texts
 from outbound_transfer.operators.transfer_task import TransferTaskOperator
 from outbound_transfer.protocol.content_disposition import check_name
-from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.tasks.arguments import is_fixed, to_repeatable, to_whole_number
+from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches
+from outbound_transfer.tasks.arguments import is_fixed, require_choice, to_repeatable, to_whole_number
 
 if TYPE_CHECKING:
     from outbound_transfer.files.content import Spool
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 #: Arguments that say which files to deliver.
-FILES_FIELDS: Final = ("files", "archive", "checksums", "max_parallel_uploads")
+FILES_FIELDS: Final = ("files", "archive", "checksums", "on_empty", "max_parallel_uploads")
+
+#: Why a task is skipped.
+NOTHING_MATCHES: Final = "No pattern in files matches a file"
 
 
 class FilesOperator(TransferTaskOperator):
@@ -32,6 +35,8 @@ class FilesOperator(TransferTaskOperator):
 
     #: Whether there is nothing to attach without the argument ``files``.
     needs_files = True
+    #: What ``on_empty`` may be.
+    on_empty_choices: tuple[str, ...] = ("fail", "skip")
 
     def __init__(
         self,
@@ -39,6 +44,7 @@ class FilesOperator(TransferTaskOperator):
         files: Any,
         archive: str | None = None,
         checksums: str | None = None,
+        on_empty: str = "fail",
         max_parallel_uploads: int | str = 4,
         **kwargs: Any,
     ) -> None:
@@ -47,8 +53,11 @@ class FilesOperator(TransferTaskOperator):
         self._given_files = id(files)
         self.archive = archive
         self.checksums = checksums
+        self.on_empty = on_empty
         self.max_parallel_uploads = max_parallel_uploads
         self._check_known_files(given)
+        if self.is_known("on_empty"):
+            require_choice("on_empty", on_empty, self.on_empty_choices)
         if self.is_known("max_parallel_uploads"):
             to_whole_number(max_parallel_uploads, "max_parallel_uploads")
 
@@ -99,6 +108,8 @@ class FilesOperator(TransferTaskOperator):
 
         def find(gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
             sources = log_sources(self.find_sources(specs, spool, gone), self.log)
+            if not sources:
+                return sources
             if archive and not gone:
                 sources = [log_archive(pack(archive, sources, spool), sources, self.log)]
             return with_checksums(checksums, sources, spool) if checksums and not gone else sources
@@ -116,11 +127,20 @@ class FilesOperator(TransferTaskOperator):
     def find_sources(
         self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
     ) -> list[Source]:
-        """Find the files, and produce what exists nowhere yet.
+        """Find the files, and produce what exists nowhere yet; none if nothing matches, and that may be.
 
         :param specs: of :meth:`file_specs`.
         :param gone: see :func:`.resolve_files`; None if they are not only compared with what was sent.
         """
         from outbound_transfer.files.sources import resolve_files
 
-        return resolve_files(specs, spool, gone)
+        require_choice("on_empty", self.on_empty, self.on_empty_choices)
+        if self.on_empty != "skip" or gone is not None:
+            return resolve_files(specs, spool, gone)
+        missing: list[OutboundTransferError] = []
+        sources = resolve_files(specs, spool, missing)
+        for error in missing:
+            if not isinstance(error, NothingMatches):
+                raise error
+            self.log.info("Skipped: %s", error)
+        return sources

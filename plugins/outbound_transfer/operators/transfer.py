@@ -18,17 +18,17 @@ from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.approval import ApprovedSendOperator
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.operators.files import FILES_FIELDS, FilesOperator
+from outbound_transfer.operators.files import FILES_FIELDS, NOTHING_MATCHES, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
 from outbound_transfer.operators.transfer_task import RehearsalFinished, TransferTaskOperator
-from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches, TaskNotRunning
+from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.tasks.approval import secrets_code
-from outbound_transfer.tasks.arguments import require_choice, to_resend, to_whole_number
+from outbound_transfer.tasks.arguments import to_resend, to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
 from outbound_transfer.tasks.receipt import publish_facts
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
@@ -108,6 +108,8 @@ class AttachFilesOperator(FilesOperator):
         DataFrame of pandas or polars, or a callable that returns one of them and is called in each try.
     :param archive: name of a ZIP file, to deliver all files as this one.
     :param checksums: name of a further file, as ``SHA256SUMS``, with the SHA-256 of each for ``sha256sum --check``.
+    :param on_empty: what to do about a pattern in ``files`` that matches nothing: ``fail``; or ``skip`` it, and the
+        task if no file is left. A file without a pattern must be there.
     :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
         it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.
     :return: the service's file records: ``id``, ``name`` and ``size`` in bytes, in the order of ``files``.
@@ -133,6 +135,8 @@ class AttachFilesOperator(FilesOperator):
             records = FilesTask(draft, store, hook.log, self.recorder).attach(find, max_parallel_uploads)
             draft.publish_files(records)
             publish_facts(context, store.read())
+        if not records:
+            raise AirflowSkipException(NOTHING_MATCHES)
         result: list[dict[str, Any]] = to_builtins(records)
         return result
 
@@ -227,8 +231,7 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
     :param archive: see :class:`AttachFilesOperator`.
     :param checksums: see :class:`AttachFilesOperator`.
     :param max_parallel_uploads: see :class:`AttachFilesOperator`.
-    :param on_empty: what to do about a pattern in ``files`` that matches nothing: ``fail``; or ``skip`` it, and the
-        task if no file is left, before it calls the service. A file without a pattern must be there.
+    :param on_empty: see :class:`AttachFilesOperator`; the task is skipped before it calls the service.
     :param slot_timeout: see :class:`SendTransferOperator`.
     :param keep_draft: whether the draft stays at the service if the task fails for good before its send, or is skipped,
         so that a clear continues with it. By default the task removes it. A draft whose send is in doubt always stays.
@@ -246,7 +249,6 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
     template_fields: Sequence[str] = (
         *NewTransferOperator.template_fields,
         *FILES_FIELDS,
-        "on_empty",
         "slot_timeout",
         "delivery_key",
         "on_expired",
@@ -256,13 +258,9 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         "receipt",
     )
 
-    #: What ``on_empty`` may be.
-    on_empty_choices: tuple[str, ...] = ("fail", "skip")
-
     def __init__(
         self,
         *,
-        on_empty: str = "fail",
         keep_draft: bool = False,
         delivery_key: str | None = None,
         wait: bool = False,
@@ -271,7 +269,6 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.on_empty = on_empty
         self.keep_draft = keep_draft
         self.delivery_key = delivery_key
         self.wait = wait
@@ -287,8 +284,6 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         for name in ("poke_interval", "timeout"):
             if self.is_known(name) and getattr(self, name) is not None:
                 to_seconds(getattr(self, name), name)
-        if self.is_known("on_empty"):
-            require_choice("on_empty", self.on_empty, self.on_empty_choices)
         if self.delivery_key is not None and self.is_known("delivery_key"):
             check_delivery_key(self.delivery_key)
         for name, default in _OF_THE_WAIT.items():
@@ -298,17 +293,9 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
     def find_sources(
         self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
     ) -> list[Source]:
-        require_choice("on_empty", self.on_empty, self.on_empty_choices)
-        if self.on_empty != "skip" or gone is not None:
-            return super().find_sources(specs, spool, gone)
-        missing: list[OutboundTransferError] = []
-        sources = super().find_sources(specs, spool, missing)
-        for error in missing:
-            if not isinstance(error, NothingMatches):
-                raise error
-            self.log.info("Skipped: %s", error)
-        if not sources:
-            raise AirflowSkipException("No pattern in files matches a file: nothing is delivered")
+        sources = super().find_sources(specs, spool, gone)
+        if not sources and gone is None:
+            raise AirflowSkipException(f"{NOTHING_MATCHES}: nothing is delivered")
         return sources
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:

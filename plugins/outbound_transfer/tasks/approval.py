@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,10 +19,16 @@ from outbound_transfer.tasks.receipt import ACCOUNT_DEFAULT, ReceiptFacts
 _APPROVE: Final = "Approve"
 REJECT: Final = "Reject"
 
-#: Characters that nobody sees, and that :func:`.clean` does not replace: soft hyphens, tags, fillers.
-_UNSEEN: Final = re.compile("[\xad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0\U000e0000-\U000e0fff]")
+#: Characters that nobody sees, and that :func:`.clean` does not replace: soft hyphens, tags, fillers, notation.
+_UNSEEN: Final = re.compile(
+    "[\xad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufff9-\ufffb\U000110bd\U000110cd"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 
 _CODE_LENGTH: Final = 12
+
+#: What is shown for what is no option of the service.
+_SECURITY: Final = {ACCOUNT_DEFAULT: "the default of the account", None: "not known"}
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -31,13 +37,11 @@ class Approval(msgspec.Struct, frozen=True):
     :ivar code: of the content; see :meth:`DraftContent.code`.
     :ivar by: the user's name in Airflow.
     :ivar at: ISO 8601.
-    :ivar superseded: ids of what was sent before, in whose place this is sent.
     """
 
     code: str
     by: str
     at: str
-    superseded: tuple[str, ...] = ()
 
 
 class NotApproved(msgspec.Struct, frozen=True):
@@ -56,31 +60,36 @@ class DraftContent(msgspec.Struct, frozen=True):
     """What the send of a draft delivers, whatever the draft's id.
 
     :ivar files: SHA-256 in hexadecimal of each file, by name, as far as it is known.
-    :ivar security: the option that protects it; None for the account's.
+    :ivar superseded: ids of what was sent before, in whose place this is sent.
+    :ivar security: the option that protects it, or :data:`ACCOUNT_DEFAULT`; None if it is not known.
     :ivar question: the security question; "" if it is not known, or there is none.
     :ivar secrets: stands for what the service does not show; see :func:`secrets_code`.
     """
 
     draft: Transfer
     files: Mapping[str, str]
+    superseded: Sequence[str] = ()
     security: str | None = None
     question: str = ""
     secrets: str = ""
 
     @classmethod
-    def of(cls, new: NewTransfer, api_key: str, draft: Transfer, files: Mapping[str, str]) -> DraftContent:
+    def of(
+        cls, new: NewTransfer, api_key: str, draft: Transfer, files: Mapping[str, str], superseded: Sequence[str] = ()
+    ) -> DraftContent:
         """Return the content of a draft that was made from ``new``."""
-        return cls(draft, files, new.security, new.security_question or "", secrets_code(new, api_key))
+        question, secrets = new.security_question or "", secrets_code(new, api_key)
+        return cls(draft, files, superseded, new.security or ACCOUNT_DEFAULT, question, secrets)
 
     @classmethod
-    def of_facts(cls, facts: Iterable[ReceiptFacts], draft: Transfer) -> DraftContent:
+    def of_facts(cls, facts: Iterable[ReceiptFacts], draft: Transfer, superseded: Sequence[str] = ()) -> DraftContent:
         """Return the content of a draft that other tasks have made, as far as they say it."""
         known = [each for each in facts if each.transfer_id == draft.id]
         digests = {file_id: digest for each in known for file_id, digest in each.sha256.items()}
         files = {file.name: digests[file.id] for file in draft.files or () if file.id in digests}
-        security = next((each.security for each in known if each.security not in (None, ACCOUNT_DEFAULT)), None)
+        security = next((each.security for each in known if each.security), None)
         secrets = next((each.secrets for each in known if each.secrets), "")
-        return cls(draft, files, security, secrets=secrets or draft.id)  # without them, only for this draft
+        return cls(draft, files, superseded, security, secrets=secrets or draft.id)  # without them, only for this draft
 
     def code(self, api_key: str) -> str:
         """Return what stands for this content, and for no other: hexadecimal digits.
@@ -89,7 +98,7 @@ class DraftContent(msgspec.Struct, frozen=True):
         """
         draft = self.draft
         content = [
-            *(draft.subject, draft.message, self.security, self.secrets),
+            *(draft.subject, draft.message, self.security, self.secrets, sorted(self.superseded)),
             sorted([each.email, each.name or ""] for each in draft.recipients),
             # An id changes with the file.
             sorted([file.name, file.size, self.files.get(file.name) or file.id] for file in draft.files or ()),
@@ -112,38 +121,35 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
     :ivar body: Markdown.
     :ivar code: of the content that is shown.
-    :ivar superseded: see :class:`Approval`.
     """
 
     subject: str
     body: str
     code: str
-    superseded: tuple[str, ...]
 
     @classmethod
-    def about(
-        cls, content: DraftContent, code: str, url: str, superseded: Iterable[str], *, shows_recipients: bool
-    ) -> ApprovalRequest:
+    def about(cls, content: DraftContent, code: str, url: str, *, shows_recipients: bool) -> ApprovalRequest:
         """Return what a person is asked about a draft. Texts from outside are code, so that they are shown as they are.
 
         :param url: of the draft in the service's web application; "" if there is none.
         """
-        draft, earlier = content.draft, tuple(superseded)
+        draft, question = content.draft, content.question or ("not known" if content.security == "question" else "")
         people = pluralize(len(draft.recipients), "recipient")
         parts = [
             f"Nothing is sent yet. **{approve_option(code)}** sends exactly this, once.",
-            f"It is sent once more, after {', '.join(map(_code, earlier))}." if earlier else "",
+            f"It is sent once more, after {', '.join(map(_code, content.superseded))}." if content.superseded else "",
             f"**Subject:** {_code(draft.subject)}",
             "\n- ".join([f"**To {people}**", *(map(_code, _people(draft)) if shows_recipients else ())]),
-            f"**Security:** {_code(content.security) if content.security else 'the default of the account'}",
-            f"**Question:** {_code(content.question)}" if content.question else "",
+            f"**Security:** {_SECURITY.get(content.security) or _code(str(content.security))}",
+            f"**Question:** {_code(question)}" if question else "",
             "**Message:**" if draft.message else "",
             # Airflow shows a block of code as one line.
             "\n>\n".join(f"> {_code(line)}" for line in (draft.message or "").splitlines() if line.strip()),
             "\n".join(["| File | Bytes | SHA-256 |", "| --- | --- | --- |", *_files(content)]),
             f"[The draft in the web application]({url})" if url else "",
         ]
-        return cls(f"Send '{clean(draft.subject)}' to {people}?", "\n\n".join(filter(None, parts)), code, earlier)
+        title = f"Send '{_visible(clean(draft.subject))}' to {people}?"
+        return cls(title, "\n\n".join(filter(None, parts)), code)
 
     @property
     def options(self) -> tuple[str, str]:
@@ -156,12 +162,12 @@ def approve_option(code: str) -> str:
     return f"{_APPROVE} {code}"
 
 
-def parse_response(event: Any, code: str, superseded: Iterable[str] = ()) -> Approval | NotApproved:
+def parse_response(event: Any, code: str, assigned_users: Iterable[Mapping[str, str]] = ()) -> Approval | NotApproved:
     """Return what a person has chosen.
 
     :param event: what Airflow resumes the task with.
     :param code: of what this task has asked about; "" if it is not known.
-    :param superseded: see :class:`Approval`.
+    :param assigned_users: who may approve; empty for everybody. Airflow may go by those of an earlier request.
     """
     event = event if isinstance(event, Mapping) else {"error": "Airflow has passed no response"}
     error, options, user = event.get("error"), event.get("chosen_options") or [], event.get("responded_by_user")
@@ -178,8 +184,11 @@ def parse_response(event: Any, code: str, superseded: Iterable[str] = ()) -> App
             f"{by} has approved what an earlier try has shown, and not what is to be sent now. Airflow up to 3.3 goes "
             "on showing the first request of a task instance; trigger a new DAG run"
         )
+    assigned = {user["id"] for user in assigned_users}
+    if assigned and names.get("id") not in assigned:
+        return NotApproved(f"{by} has approved it, and is not one of approval_assigned_users; trigger a new DAG run")
     when = at.isoformat() if isinstance(at, datetime) else str(at or "")
-    return Approval(approved, by, when, tuple(superseded))
+    return Approval(approved, by, when)
 
 
 def _people(draft: Transfer) -> Iterable[str]:
@@ -196,4 +205,8 @@ def _code(text: str) -> str:
     """Return the Markdown that shows a text of one line as it is."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     ticks = "`" * (longest + 1)
-    return f"{ticks} {_UNSEEN.sub(chr(0xFFFD), clean(text, len(text)))} {ticks}"
+    return f"{ticks} {_visible(clean(text, len(text)))} {ticks}"
+
+
+def _visible(text: str) -> str:
+    return _UNSEEN.sub(chr(0xFFFD), text)
