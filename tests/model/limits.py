@@ -189,13 +189,13 @@ OF_A_CLEAR: Final = (
     Limit(
         "A person was asked about other content: Airflow up to 3.3 goes on showing that",
         "trigger a new run",
-        ("other input", "first input", "other file", "order"),
+        ("other input", "first input", "other file", "changed source", "order"),
         "NOT_APPROVED",
     ),
     Limit(
         "The same: the draft is discarded",
         "trigger a new run",
-        ("other input", "first input", "other file", "order"),
+        ("other input", "first input", "other file", "changed source", "order"),
         "a draft is made in vain",
         scenarios=(scenarios.APPROVAL, scenarios.APPROVED_INDEXES),
     ),

@@ -194,7 +194,7 @@ APPROVAL: Final = scenario(
 )
 APPROVED_INDEXES: Final = scenario(
     "a mapped task, and approvals",
-    "clear one, failure, order",
+    "clear one, failure, order, changed source",
     Rules(kinds=("deliver", "deliver"), is_mapped=True, needs_approval=True),
     ("X", "Y"),
     twice=False,

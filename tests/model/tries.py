@@ -232,7 +232,7 @@ class Executor:
         is_asked = not is_shared or self._cannot_search(process)
         return Evidence(
             phase=memory.phase,
-            input=Input.OTHER if is_settling else input_evidence(memory, process.context, is_shared=is_shared),
+            input=Input.OTHER if is_settling else self._compare(process),
             resend=memory.what_names(() if is_settling else process.context.resend),
             by_id=ById[process.by_id],
             question=not is_settling and memory.question is not None and is_asked,
@@ -241,6 +241,15 @@ class Executor:
             is_approved=Check[process.approved],
             is_wanted=Check[process.wanted],
         )
+
+    def _compare(self, process: Process) -> Input:
+        """Compare what is to be delivered with what is remembered: what was approved is sent, whatever its file is."""
+        memory, context = MEMORIES[process.memory], process.context
+        is_continued = process.by_id == "DRAFT" and memory.phase is Phase.HANDED_ON
+        is_approved = context.approved and context.approved == content_of(memory)
+        if is_continued and is_approved and DELIVERY[memory.identity] == DELIVERY[context.item]:
+            return Input.SAME
+        return input_evidence(memory, context, is_shared=self._is_shared(process))
 
     def _decide(self, process: Process) -> Process:
         """Return the process with what it does next, as the table says."""
@@ -331,7 +340,8 @@ class Executor:
             return ""
         transfer = world.transfers[result]
         item = context.published[1] if context.published else context.item
-        if transfer.status not in ("sent", "hidden") or transfer.item != item:
+        is_approved = context.approved.startswith(transfer.item) and DELIVERY[transfer.item] == DELIVERY[item]
+        if transfer.status not in ("sent", "hidden") or not (transfer.item == item or is_approved):
             return "a task succeeds, and what it returns is not its delivery, sent"
         is_of_key = bool(transfer.key) and transfer.key == context.key
         if transfer.maker not in (context.slot, *self.upstream(context.slot)) and not is_of_key:
@@ -634,6 +644,7 @@ class Executor:
         if world.run.is_clock_behind:
             return -1
         memory, context = MEMORIES[process.memory], process.context
+        item = memory.identity if process.step == "SEND" else context.item  # a filled draft is sent as it is
         known = {memory.draft_id, *memory.superseded_ids(), *context.resend}
         is_exact = memory.question is Likeness.EXACT
         for number, transfer in newest_first(world):
@@ -642,8 +653,8 @@ class Executor:
             is_keyed = bool(context.key) and transfer.key not in ("", context.key)
             if is_keyed and world.stores[self._rule(transfer.key)].is_sent:
                 continue
-            is_alike = not is_exact and PEOPLE[transfer.item] == PEOPLE[context.item]
-            if SIZES[transfer.item] == SIZES[context.item] or is_alike:
+            is_alike = not is_exact and PEOPLE[transfer.item] == PEOPLE[item]
+            if SIZES[transfer.item] == SIZES[item] or is_alike:
                 return number
         return -1
 
@@ -792,16 +803,17 @@ class Executor:
         event = self._event(process, "compares the draft with what was approved")
         if draft.status not in ("draft", "sent") or draft.item != MEMORIES[process.memory].identity:
             return self._close(event._replace(detail="it is gone"), world, index, process, "failed")
-        is_approved = world.slots[context.slot].approved == (draft.item, context.clear_number)
+        content = content_of(MEMORIES[process.memory])
+        is_approved = world.slots[context.slot].approved == (content, context.clear_number)
         approved = "YES" if is_approved or draft.status == "sent" else "NO"
         return self._decided(event._replace(detail=approved.lower()), world, index, change(process, approved=approved))
 
     def _await_approval(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         """Hand the draft on, and ask a person: who is shown what the first try has asked."""
-        slot, item = world.slots[process.context.slot], world.transfers[self.draft(process)].item
+        slot, content = world.slots[process.context.slot], content_of(MEMORIES[process.memory])
         event = self._event(process, "waits for a person")
         if self.is_current(world, process):
-            asking = change(slot, shown=slot.shown or item, asked=item)
+            asking = change(slot, shown=slot.shown or content, asked=content)
             world = world._replace(slots=replaced(world.slots, process.context.slot, asking))
         return self._close(event, world, index, process, "awaiting")
 
@@ -838,8 +850,9 @@ class Executor:
         return self._end(event._replace(detail=f"{number}: 404, it fails"), world, index, "failed")
 
     def _is_approved(self, world: World, process: Process) -> bool:
-        context, draft = process.context, world.transfers[self.draft(process)]
-        return (draft.item, context.clear_number) in world.slots[context.slot].answers
+        context, item = process.context, world.transfers[self.draft(process)].item
+        content = content_of(MEMORIES[process.memory], item)
+        return (content, context.clear_number) in world.slots[context.slot].answers
 
     def _is_unasked(self, world: World, process: Process) -> bool:
         """Return whether a task, or its key, has sent the item before, and ``resend`` names nothing that was sent."""
@@ -904,6 +917,14 @@ def writer_of(context: Context, *, is_keyed: bool = False) -> Writer:
 
 
 _COMPARED: Final[dict[tuple[int, str, str, bool, bool], Input]] = {}
+
+
+def content_of(memory: Memory, item: str = "") -> str:
+    """Return what a person is shown of a draft, which says whether it is sent once more.
+
+    :param item: that the draft has, if it may be another than the task remembers.
+    """
+    return f"{item or memory.identity}, once more" if memory.superseded else item or memory.identity
 
 
 def input_evidence(memory: Memory, context: Context, *, is_shared: bool) -> Input:

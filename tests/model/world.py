@@ -142,9 +142,10 @@ class Slot(NamedTuple):
     :ivar published: what a task that creates the draft has returned: transfer, item, how alike a sent transfer must
         be to stop the send, what was sent before a resend, and what ``resend`` names.
     :ivar attached: the file that a task which attaches it has returned.
-    :ivar shown: the item that a person is shown who is asked: Airflow keeps the first; "" before.
-    :ivar asked: the item that the newest try has asked about.
-    :ivar approved: the item that the task knows to be approved, and how often something was cleared by then.
+    :ivar shown: the item that a person is shown who is asked, and whether it is sent once more: Airflow keeps the
+        first; "" before.
+    :ivar asked: the same of what the newest try has asked about.
+    :ivar approved: the same of what the task knows to be approved, and how often something was cleared by then.
     :ivar answers: the same of each approval that a person has given.
     :ivar rejected: how often something was cleared when a person rejected its send; -1 if nobody has.
     """
@@ -190,6 +191,7 @@ class Context(NamedTuple):
     """What Airflow and the DAG say to a try when it starts.
 
     :ivar answer: what a person has approved whom the try has asked; "" if it resumes for another reason.
+    :ivar approved: what the task knows to be approved since the last clear; "" if nothing is.
     :ivar is_rejected: whether a person has rejected the send since the last clear.
     """
 
@@ -206,6 +208,7 @@ class Context(NamedTuple):
     published: Published | None = None
     attached: str = ""
     answer: str = ""
+    approved: str = ""
     is_rejected: bool = False
 
 
