@@ -3,68 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from outbound_transfer_sandbox.testing import Sandbox
-from support.airflow_stack.console import DemoFailed, Reporter
-from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
-from support.repository import REPOSITORY
-from support.timeouts import TEST_TIMEOUT, eventually
+from support.airflow_stack.approvals import DAG, ApprovalStack
+from support.airflow_stack.console import Reporter
+from support.airflow_stack.many_sandboxes import running_stack
+from support.timeouts import TEST_TIMEOUT
 
 pytestmark = pytest.mark.e2e
-
-DAG = "approve_delivery"
-
-
-class ApprovalStack(ManySandboxesStack):
-    """With the example DAG, and one sandbox."""
-
-    def start(self) -> None:
-        self.dags = self.folder / "dags"  # type: ignore[misc]
-        self.dags.mkdir()
-        shutil.copy(REPOSITORY / "dags" / "approve_delivery.py", self.dags)
-        super().start()
-
-    def connections(self) -> dict[str, str]:
-        return super().connections() | {
-            "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": self.sandboxes[0].airflow_connection()
-        }
-
-    def trigger(self) -> str:
-        return self.airflow.trigger(DAG, {"files": str(self.folder / "outbox" / "*.csv")})
-
-    def task(self, run_id: str) -> Any:
-        return self.airflow.tasks(DAG, run_id)[0]
-
-    def wait_for(self, run_id: str, *states: str) -> Any:
-        """The task instance, as soon as it has one of the states."""
-        return eventually(lambda: (found := self.task(run_id))["state"] in states and found, interval=0.5)
-
-    def request(self, run_id: str) -> Any:
-        """What Airflow shows of the request."""
-        return self.airflow.call("GET", f"{self._path(run_id)}/hitlDetails")
-
-    def answer(self, run_id: str, option: str) -> None:
-        # Airflow takes a task for failed that goes on before the end of its process has reached the scheduler.
-        time.sleep(8)
-        body = {"chosen_options": [option], "params_input": {}}
-        self.airflow.call("PATCH", f"{self._path(run_id)}/hitlDetails", body)
-
-    @staticmethod
-    def _path(run_id: str) -> str:
-        return f"dags/{DAG}/dagRuns/{run_id}/taskInstances/deliver/-1"
-
-    def clear(self, run_id: str) -> None:
-        body = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "task_ids": ["deliver"]}
-        self.airflow.call("POST", f"dags/{DAG}/clearTaskInstances", body)
 
 
 @pytest.fixture(scope="module")
@@ -106,35 +58,6 @@ def test_a_person_approves_in_the_browser(stack: ApprovalStack, service: Sandbox
     approval = stack.airflow.xcom(DAG, run_id, "deliver", key="approval")
     assert approval["by"]
     assert stack.request(run_id)["options"] == [f"Approve {approval['code']}", "Reject"]
-
-
-def test_a_rejection_and_a_clear_with_other_content(stack: ApprovalStack, service: Sandbox) -> None:
-    before = len(service.sent())
-    run_id = stack.trigger()
-    stack.wait_for(run_id, "awaiting_input")
-    first = stack.request(run_id)
-    stack.answer(run_id, "Reject")
-    stack.wait_for(run_id, "skipped")
-
-    (stack.folder / "outbox" / "a.csv").write_text("corrected")
-    stack.clear(run_id)
-    eventually(lambda: stack.task(run_id)["try_number"] == 2, interval=0.5)
-    stack.wait_for(run_id, "awaiting_input")
-    second = stack.request(run_id)
-    stack.answer(run_id, second["options"][0])
-    state = stack.wait_for(run_id, "success", "failed")["state"]
-    # Airflow up to 3.3 goes on showing the first request: its approval is none of the corrected file.
-    is_refreshed = second["options"] != first["options"]
-    assert (state, len(service.sent()) - before) == (("success", 1) if is_refreshed else ("failed", 0))
-
-
-def test_the_second_answer_is_refused(stack: ApprovalStack, service: Sandbox) -> None:
-    run_id = stack.trigger()
-    stack.wait_for(run_id, "awaiting_input")
-    stack.answer(run_id, "Reject")
-    with pytest.raises(DemoFailed, match="409"):
-        stack.answer(run_id, stack.request(run_id)["options"][0])
-    stack.wait_for(run_id, "skipped")
 
 
 def keep_picture(page: Page, name: str) -> None:
