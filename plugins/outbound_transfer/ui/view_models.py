@@ -13,11 +13,11 @@ from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
 from outbound_transfer.protocol.web_links import transfer_url
-from outbound_transfer.protocol.wording import clean, format_bytes
+from outbound_transfer.protocol.wording import DASH, clean, format_bytes, format_duration
 from outbound_transfer.ui.filters import DELETED, LEDGER_TERMINAL_STATUSES
-from outbound_transfer.ui.formatting import DASH, format_duration, parse_timestamp
 from outbound_transfer.ui.queries import Recipients, Row
 from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
+from outbound_transfer.warehouse.timestamps import parse_timestamp
 
 #: Seconds after which a feed that is not read is shown as behind. The service recommends a poll every 90 seconds.
 MAX_FEED_LAG: Final = 600
