@@ -56,10 +56,11 @@ def landed(connection, sandbox, warehouse) -> None:
 
 def test_airflow_knows_the_commands() -> None:
     (group,) = get_commands()
-    feed, views, state = group.subcommands
+    check, feed, views, state = group.subcommands
     names = {each.name: [command.name for command in each.subcommands] for each in (feed, state)}
     assert names == {"feed": ["status", "verify", "rebuild-cursor", "reset", "replay-rejected"], "state": ["clean"]}
     assert isinstance(views, ActionCommand)
+    assert isinstance(check, ActionCommand)
 
 
 def test_views_are_printed_and_created(landed, warehouse, capsys) -> None:
@@ -143,6 +144,32 @@ def test_status_and_verify(landed, command, capsys) -> None:
     assert (details["cursor"], details["events"], details["note"]) == ("3", "3", None)
     command("verify")
     assert "OK: no problems found" in capsys.readouterr().out
+
+
+def test_every_command_prints_json(landed, command, warehouse, capsys, monkeypatch) -> None:
+    TransfersToSqlOperator(task_id="transfers", sql_conn_id="warehouse").execute({})
+    capsys.readouterr()
+
+    def printed(*words: str) -> Any:
+        run = main if words[0] == "views" else command
+        run([*words, "--output", "json"]) if run is main else run(*words, "--output", "json")
+        return json.loads(capsys.readouterr().out)
+
+    assert printed("reset", "--to", "1", "--yes") == [{"before": "3", "after": "1"}]
+    with pytest.raises(SystemExit) as exited:
+        command("verify", "--output", "json")
+    assert exited.value.code == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert printed("rebuild-cursor", "--yes") == [{"before": "1", "after": "0"}]
+    assert printed("replay-rejected") == [{"loaded": "0", "left": "0"}]
+    (row,) = printed("views", "--dialect", "sqlite")
+    assert "CREATE VIEW" in row["sql"]
+    assert {"view": "outbound_transfer_feed_lag"} in printed("views", "--sql-conn-id", "warehouse", "--apply")
+    BaseHook.get_hook("warehouse").run("UPDATE outbound_transfer_feed_cursor SET cursor = 2")
+    with pytest.raises(SystemExit) as exited:
+        command("verify", "--output", "json")
+    assert exited.value.code == 1
+    assert [*json.loads(capsys.readouterr().out)[0]] == ["problem"]
 
 
 def test_a_reset_is_refused_if_another_one_came_while_it_asked(landed, command, warehouse, monkeypatch) -> None:

@@ -215,10 +215,13 @@ FORMS = {
 }
 
 
+KEYS_ACCEPTED = "The transfer key is accepted. The event key is accepted."
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_a_connection_works(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setenv(VARIABLE, FORMS[form](sandbox))
-    assert OutboundTransferHook().test_connection() == (True, "The transfer key and the event key are accepted.")
+    assert OutboundTransferHook().test_connection() == (True, KEYS_ACCEPTED)
     assert [call["status"] for call in sandbox.requests()] == [200, 400]
 
 

@@ -92,6 +92,13 @@ def test_without_a_table_nothing_is_asked(airflow_database, command, capsys) -> 
     assert capsys.readouterr().out == "There is no table of memory: nothing to delete.\n"
 
 
+def test_the_number_is_printed_as_json(airflow_database, states, command, capsys) -> None:
+    add_memory("old", 91)
+    capsys.readouterr()
+    command("state", "clean", "--older-than", "90d", "--yes", "-o", "json")
+    assert json.loads(capsys.readouterr().out) == [{"deleted": "1"}]
+
+
 def test_nothing_is_deleted_without_a_yes(airflow_database, states, command, monkeypatch) -> None:
     add_memory("old", 95)
     monkeypatch.setattr("builtins.input", lambda _: "")

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from airflow.cli.simple_table import AirflowConsole
@@ -17,6 +17,7 @@ from outbound_transfer.lake.catalog import open_catalog
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.warehouse.config import find_memory_place
 from outbound_transfer.warehouse.connection import open_warehouse
+from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import FeedMaintenance
 from outbound_transfer.warehouse.errors import InvalidCursor, WarehouseError
 from outbound_transfer.warehouse.events import EventStore
@@ -26,6 +27,8 @@ from outbound_transfer.warehouse.views import create_views, render_views
 
 #: Tells Airflow whether a process may read connections from its database.
 _PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
+
+NO_FEED: Final = "No feed has been read here yet. Run an ingestion first."
 
 
 def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
@@ -51,7 +54,7 @@ def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespa
 
 def _place_of(arguments: Namespace) -> str:
     """Return what the command reads, to name it in an error."""
-    given = {name: getattr(arguments, name, None) for name in _KINDS}
+    given = {name: getattr(arguments, name, None) for name in KINDS}
     return "".join(f"--{name.replace('_', '-')} {value}: " for name, value in given.items() if value)
 
 
@@ -72,7 +75,7 @@ def _server_context() -> Iterator[None]:
 @with_connections
 def status(arguments: Namespace) -> None:
     """Print the cursor, the counts and the last poll of a feed."""
-    details = msgspec.to_builtins(_open_feed(arguments).status())
+    details = msgspec.to_builtins(open_feed(arguments).status())
     if arguments.output in ("table", "plain"):
         rows = [{"property": name, "value": "-" if value is None else value} for name, value in details.items()]
     else:
@@ -83,38 +86,43 @@ def status(arguments: Namespace) -> None:
 @with_connections
 def verify(arguments: Namespace) -> None:
     """Print the problems of a feed's tables, and exit with 1 if there are any."""
-    feed = _open_feed(arguments)
+    feed = open_feed(arguments)
     problems = list(feed.find_problems())
+    if arguments.output:
+        _print(arguments, "", *({"problem": each} for each in problems))
+        raise SystemExit(bool(problems))
     if problems:
         raise SystemExit("\n".join([f"Problems of the feed of {_account_text(feed)}:", *problems]))
-    print(f"OK: no problems found in the feed of {_account_text(feed)}")  # noqa: T201
+    _print(arguments, f"OK: no problems found in the feed of {_account_text(feed)}")
 
 
 @with_connections
 def rebuild_cursor(arguments: Namespace) -> None:
     """Set the cursor to the page of the newest rows."""
-    feed = _open_feed(arguments)
+    feed = open_feed(arguments)
     _confirm(arguments, f"Set the cursor of {_account_text(feed)} by the rows? It is {_cursor_text(_cursor_of(feed))}.")
-    print(_moved(*feed.rebuild_cursor()))  # noqa: T201
+    before, after = feed.rebuild_cursor()
+    _print(arguments, _moved(before, after), {"before": before, "after": after})
 
 
 @with_connections
 def reset(arguments: Namespace) -> None:
     """Set the cursor."""
-    feed = _open_feed(arguments)
+    feed = open_feed(arguments)
     shown = _cursor_of(feed)
     _confirm(arguments, f"Set the cursor of {_account_text(feed)} from {_cursor_text(shown)} to {arguments.to}?")
     before, after = feed.reset(arguments.to, expected=shown)
-    print(_moved(before, after))  # noqa: T201
+    text = _moved(before, after)
     if after != arguments.to:
-        print(f"The page that has {arguments.to} starts at {after}: its rows are deleted, and read again.")  # noqa: T201
+        text += f"\nThe page that has {arguments.to} starts at {after}: its rows are deleted, and read again."
+    _print(arguments, text, {"before": before, "after": after})
 
 
 @with_connections
 def replay_rejected(arguments: Namespace) -> None:
     """Load the rejected lines that are valid by now."""
-    loaded, left = _open_feed(arguments).replay_rejected_lines()
-    print(f"{pluralize(loaded, 'line')} loaded, {left} left.")  # noqa: T201
+    loaded, left = open_feed(arguments).replay_rejected_lines()
+    _print(arguments, f"{pluralize(loaded, 'line')} loaded, {left} left.", {"loaded": loaded, "left": left})
 
 
 @with_connections
@@ -125,14 +133,13 @@ def views(arguments: Namespace) -> None:
         raise SystemExit(
             "Give --dialect, to print the SQL; or --sql-conn-id, to print it, or with --apply to create the views."
         )
-    if arguments.dialect:
-        print(render_views(arguments.dialect, **names), end="")  # noqa: T201
-        return
-    warehouse = open_warehouse(arguments.sql_conn_id, **names)
-    if arguments.apply:
-        print("\n".join(f"{name} created" for name in create_views(warehouse)))  # noqa: T201
+    warehouse = None if arguments.dialect else open_feed_warehouse(arguments)
+    if warehouse and arguments.apply:
+        created = create_views(warehouse)
+        _print(arguments, "\n".join(f"{name} created" for name in created), *({"view": name} for name in created))
     else:
-        print(render_views(warehouse.dialect.name, **names), end="")  # noqa: T201
+        sql = render_views(warehouse.dialect.name if warehouse else arguments.dialect, **names)
+        _print(arguments, sql.removesuffix("\n"), {"sql": sql})
 
 
 @with_connections
@@ -140,11 +147,20 @@ def clean_memory(arguments: Namespace) -> None:
     """Delete the memory of tasks whose deliveries have not changed for some time; delivery keys stay."""
     place, oldest = find_memory_place(), utc_now() - arguments.older_than
     if place is None or (place.file and not place.file.exists()):
-        print("There is no table of memory: nothing to delete.")  # noqa: T201
+        _print(arguments, "There is no table of memory: nothing to delete.", {"deleted": 0})
         return
     days = pluralize(arguments.older_than.days, "day")
     _confirm(arguments, f"Delete memory older than {days}? A task that is cleared later forgets what it sent.")
-    print(f"{pluralize(place.open().clean(oldest), 'row')} of {place} deleted.")  # noqa: T201
+    deleted = place.open().clean(oldest)
+    _print(arguments, f"{pluralize(deleted, 'row')} of {place} deleted.", {"deleted": deleted})
+
+
+def _print(arguments: Namespace, text: str, *rows: dict[str, Any]) -> None:
+    """Print sentences, or the rows if an output format is given."""
+    if arguments.output:
+        AirflowConsole().print_as(rows, output=arguments.output)
+    else:
+        print(text)  # noqa: T201
 
 
 def _confirm(arguments: Namespace, question: str) -> None:
@@ -158,18 +174,29 @@ def _confirm(arguments: Namespace, question: str) -> None:
     raise SystemExit("Nothing was changed.")
 
 
-def _open_feed(arguments: Namespace) -> FeedMaintenance:
-    given = [name for name in _KINDS if getattr(arguments, name)]
-    if len(given) != 1:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in _KINDS)
-        raise SystemExit(f"Where is the feed? Exactly one of these says it: {options}.")
-    feed = _KINDS[given[0]](arguments)
+def open_feed(arguments: Namespace) -> FeedMaintenance:
+    """Return the feed that a command is about."""
+    feed = KINDS[find_kind(arguments)](arguments)
     _check_known(feed)
     return feed
 
 
-def _open_sql_feed(arguments: Namespace) -> FeedMaintenance:
-    warehouse = open_warehouse(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
+def find_kind(arguments: Namespace) -> str:
+    """Return the key of :data:`KINDS` of the place that a command names."""
+    given = [name for name in KINDS if getattr(arguments, name)]
+    if len(given) != 1:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in KINDS)
+        raise SystemExit(f"Where is the feed? Exactly one of these says it: {options}.")
+    return given[0]
+
+
+def open_feed_warehouse(arguments: Namespace) -> Warehouse:
+    """Return the SQL database of a feed, without connecting."""
+    return open_warehouse(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
+
+
+def open_sql_feed(warehouse: Warehouse, arguments: Namespace) -> FeedMaintenance:
+    """Return the feed that a command is about."""
     return SqlFeedMaintenance(EventStore(warehouse, _account(arguments, lambda: list_feeds(warehouse))))
 
 
@@ -197,8 +224,8 @@ def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:
 
 
 #: The option that says where a feed is, and what opens it.
-_KINDS: Final[dict[str, Callable[[Namespace], FeedMaintenance]]] = {
-    "sql_conn_id": _open_sql_feed,
+KINDS: Final[dict[str, Callable[[Namespace], FeedMaintenance]]] = {
+    "sql_conn_id": lambda arguments: open_sql_feed(open_feed_warehouse(arguments), arguments),
     "path": _open_object_feed,
     "iceberg_conn_id": _open_iceberg_feed,
 }
@@ -208,11 +235,7 @@ def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> st
     """Return the account that a command is about: the one given, or the only one there is."""
     feeds = [arguments.account] if arguments.account else list_accounts()
     if len(feeds) != 1:
-        raise SystemExit(
-            f"--account must say which: {', '.join(feeds)}"
-            if feeds
-            else "No feed has been read here yet. Run an ingestion first."
-        )
+        raise SystemExit(f"--account must say which: {', '.join(feeds)}" if feeds else NO_FEED)
     return feeds[0]
 
 

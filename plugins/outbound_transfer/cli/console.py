@@ -25,7 +25,9 @@ def main(words: Sequence[str] | None = None) -> None:
 def _add_commands(parser: ArgumentParser, commands: Iterable[ActionCommand | GroupCommand]) -> None:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in commands:
-        subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
+        subparser = subparsers.add_parser(
+            command.name, help=command.help, description=command.description or command.help
+        )
         if isinstance(command, GroupCommand):
             _add_commands(subparser, command.subcommands)
         else:

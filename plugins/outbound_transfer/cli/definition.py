@@ -29,6 +29,19 @@ def parse_days(text: str) -> timedelta:
     return timedelta(days=int(text[:-1]))
 
 
+#: The formats of Airflow's own commands. Without one, a command that repairs something prints sentences.
+_OUTPUT = Arg(ARG_OUTPUT.flags, **{**ARG_OUTPUT.kwargs, "default": None, "help": "Output format (default: sentences)"})
+
+_CHECK_HELP = """\
+Check the connection and both keys, the clock, the databases of state, ledger and warehouse, who polls, the feed's
+cursor, and what is in doubt. Changes nothing. Calls the service twice: one of the transfer key's calls of the minute;
+and the feed with an invalid cursor, which does not use up its one request a minute. That such a request is refused for
+its cursor, and not for its key, is taken for a valid key.
+
+Rows have check, status (ok, degraded, broken, unknown), found and to_do.
+Exit status: 0 if all is ok, 1 if something is degraded or unknown, 2 if something is broken.
+"""
+
 _OLDER_THAN = Arg(
     ("--older-than",), help="Days since the last change, such as 90d", type=parse_days, required=True, metavar="DAYS"
 )
@@ -43,12 +56,16 @@ def get_commands() -> list[GroupCommand]:
             _feed_command(
                 "status", "Show the cursor, the last poll, and counts of events and rejected lines", ARG_OUTPUT
             ),
-            _feed_command("verify", "Check order, duplicates, and the cursor against the rows and the log of polls"),
-            _feed_command("rebuild-cursor", "Set the cursor to the newest page, which is then read once more", ARG_YES),
             _feed_command(
-                "reset", "Set the cursor", Arg(("--to",), help="New cursor", type=int, required=True), ARG_YES
+                "verify", "Check order, duplicates, and the cursor against the rows and the log of polls", _OUTPUT
             ),
-            _feed_command("replay-rejected", "Load the rejected lines that are valid by now"),
+            _feed_command(
+                "rebuild-cursor", "Set the cursor to the newest page, which is then read once more", ARG_YES, _OUTPUT
+            ),
+            _feed_command(
+                "reset", "Set the cursor", Arg(("--to",), help="New cursor", type=int, required=True), ARG_YES, _OUTPUT
+            ),
+            _feed_command("replay-rejected", "Load the rejected lines that are valid by now", _OUTPUT),
         ),
     )
     views = _command(
@@ -58,13 +75,26 @@ def get_commands() -> list[GroupCommand]:
         Arg(("--dialect",), help="Database: duckdb, mysql, postgresql or sqlite (default: that of the connection)"),
         *_WAREHOUSE[:3],
         Arg(("--apply",), help="Create the views, or replace them", action="store_true"),
+        _OUTPUT,
     )
     state = GroupCommand(
         name="state",
         help="What deliveries remember in a table",
-        subcommands=(_command("clean_memory", "clean", "Delete old memory of tasks", _OLDER_THAN, ARG_YES),),
+        subcommands=(_command("clean_memory", "clean", "Delete old memory of tasks", _OLDER_THAN, ARG_YES, _OUTPUT),),
     )
-    return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=(feed, views, state))]
+    check = ActionCommand(
+        name="check",
+        help="Check that everything works, and change nothing",
+        description=_CHECK_HELP,
+        func=lazy_load_command("outbound_transfer.cli.check.check"),
+        args=(
+            Arg(("--conn-id",), help="Connection of the service", default="outbound_transfer_default"),
+            *_WAREHOUSE,
+            ARG_OUTPUT,
+        ),
+    )
+    subcommands = (check, feed, views, state)
+    return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=subcommands)]
 
 
 def _feed_command(name: str, text: str, *arguments: Arg) -> ActionCommand:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from outbound_transfer.delivery.memory import Memory, matches
+from outbound_transfer.delivery.memory import Memory
 from outbound_transfer.files.attached import describe_differences
+from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.errors import MalformedResponse, OutboundTransferError, WrongTransfer
 from outbound_transfer.protocol.identity import has_exactly_files, identity_of
 from outbound_transfer.protocol.models import Transfer

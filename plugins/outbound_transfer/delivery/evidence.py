@@ -9,10 +9,11 @@ import msgspec
 
 from outbound_transfer.delivery.check import require_file_list
 from outbound_transfer.delivery.decision import ById, Check, Evidence, Input, Phase, Search
-from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope, matches
+from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.files.attached import holds_exactly, holds_only
 from outbound_transfer.protocol import flows
+from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.errors import DraftChanged
 from outbound_transfer.protocol.identity import identity_of
 

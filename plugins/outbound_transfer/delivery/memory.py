@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from enum import Enum
 from typing import Any, Final
 
@@ -14,6 +11,7 @@ import msgspec
 
 from outbound_transfer.delivery.decision import Action, Input, Phase, Resend
 from outbound_transfer.files.attached import AttachedFile
+from outbound_transfer.protocol.digests import digest_with, matches
 from outbound_transfer.protocol.models import NewRecipient, NewTransfer
 
 #: Instead of the ``max_tries`` of the last send, if a later try may have sent: nothing is remembered of it.
@@ -76,7 +74,7 @@ class InputDigests(msgspec.Struct, frozen=True):
     def of(cls, new: NewTransfer, files: Any, api_key: str) -> InputDigests:
         arguments = {name: digest(value) for name, value in arguments_of(new, files).items()}
         hidden = _secrets_of(new)
-        return cls(arguments, _digest(hidden, new_salt(), api_key) if any(hidden) else "")
+        return cls(arguments, digest_with(hidden, new_salt(), api_key) if any(hidden) else "")
 
     def differences(self, new: NewTransfer, files: Any) -> list[str]:
         """Return the names of the arguments that differ, but those of secrets."""
@@ -202,34 +200,12 @@ def _secrets_of(new: NewTransfer) -> list[Any]:
 
 def scope_of(account: str, api_key: str, delivery_key: str = "") -> Scope:
     """Return where a connection leads. The API key is long and random, so that its digest needs no salt."""
-    return Scope(account, _digest("key", "", api_key), delivery_key)
+    return Scope(account, digest_with("key", "", api_key), delivery_key)
 
 
 def digest(value: Any) -> str:
     """Return a salted digest of anything that JSON can represent. Not for secrets: they could be guessed from it."""
-    return _digest(value, new_salt())
-
-
-def matches(stored: str, value: Any, api_key: str = "") -> bool:
-    """Return whether ``stored`` is the digest of a value."""
-    salt, _, _ = stored.partition("$")
-    return bool(stored) and hmac.compare_digest(stored, _digest(value, salt, api_key))
-
-
-def _digest(value: Any, salt: str, api_key: str = "") -> str:
-    # Without the key, nobody can guess a secret from its digest, however short it is.
-    data = f"{salt}{_canonical_json(value)}".encode()
-    return f"{salt}${hmac.new(api_key.encode(), data, hashlib.sha256).hexdigest()}"
-
-
-def _canonical_json(value: Any) -> str:
-    # The standard library's JSON escapes invalid Unicode, such as a file name in another encoding.
-    return json.dumps(value, default=_json_default, sort_keys=True)
-
-
-def _json_default(value: Any) -> Any:
-    # The XComs of a mapped task come as a lazy sequence, whose text is not its content.
-    return list(value) if isinstance(value, Iterable) else str(value)
+    return digest_with(value, new_salt())
 
 
 def new_salt() -> str:

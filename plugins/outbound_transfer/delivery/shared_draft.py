@@ -16,12 +16,13 @@ import msgspec
 from outbound_transfer.airflow_compat.run_state import find_states, instance_name, iter_mappings
 from outbound_transfer.delivery.check import require_file_list, require_meant
 from outbound_transfer.delivery.decision import Reason
-from outbound_transfer.delivery.memory import Likeness, Memory, matches
+from outbound_transfer.delivery.memory import Likeness, Memory
 from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY
 from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.deferral import ApprovalRequired
+from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
 from outbound_transfer.protocol.identity import identity_of

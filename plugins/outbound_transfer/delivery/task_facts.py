@@ -17,12 +17,10 @@ from outbound_transfer.airflow_compat.run_state import (
 from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.delivery.memory import Likeness, Memory, Writer
 from outbound_transfer.protocol.errors import TaskNotRunning
+from outbound_transfer.protocol.health import CLOCK_MARGIN
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-#: Seconds by which the clocks of the service and of Airflow may differ.
-CLOCK_MARGIN: Final = 3_600.0
 
 #: The XCom of a task with the transfers that it made in its run: each with its account and identity.
 MADE_KEY: Final = "outbound_transfer_made"

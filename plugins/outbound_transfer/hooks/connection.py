@@ -7,7 +7,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from outbound_transfer.airflow_compat.names import conf
+from outbound_transfer.airflow_compat.names import BaseHook, conf
+from outbound_transfer.assets.outbound_transfer import account_namespace
 from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.protocol.errors import InvalidSettings
 
@@ -67,6 +68,11 @@ def settings_from_connection(connection: Connection) -> Settings:
         calls_per_minute=extra.calls_per_minute or DEFAULT_CALLS_PER_MINUTE,
         rehearses=extra.rehearse or conf.getboolean("outbound_transfer", "rehearse", fallback=False),
     )
+
+
+def dataset_namespace(conn_id: str) -> str:
+    """Return the namespace of the datasets of a connection's account, for lineage."""
+    return account_namespace(settings_from_connection(BaseHook.get_connection(conn_id)).account)
 
 
 def build_base_url(host: str, schema: str = "", port: int | None = None) -> str:

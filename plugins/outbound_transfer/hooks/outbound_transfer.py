@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,13 +17,7 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.assets.outbound_transfer import account_namespace
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.protocol import endpoints, flows
-from outbound_transfer.protocol.errors import (
-    InvalidRequest,
-    InvalidSettings,
-    OutboundTransferError,
-    RateLimited,
-    ServiceError,
-)
+from outbound_transfer.protocol.errors import InvalidSettings, OutboundTransferError
 from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
@@ -253,24 +246,18 @@ class OutboundTransferHook(BaseHook):
         return f"{account_namespace(self.get_account())}/{name}"
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check that both keys are accepted.
+        """Check that the service responds and accepts both keys, and that the clocks agree.
 
         Does not use up the feed's request of the minute: its key is tested with a request that the service refuses.
 
-        :return: whether they are, and a message for the user.
+        :return: whether that is so, and a message for the user.
         """
-        from outbound_transfer.client import Client, RetryPolicy
+        from outbound_transfer.hooks.health import check_service, read_settings, summarize
 
         try:
-            settings = settings_from_connection(self.get_connection(self.outbound_transfer_conn_id))
-            with Client(settings, policy=RetryPolicy(max_attempts=2, timeout=5)) as client:
-                _check_key(client, endpoints.list_transfers(limit=1), RateLimited)
-                if not settings.event_api_key:
-                    return True, "The transfer key is accepted. No event_api_key is set, so the feed cannot be read."
-                _check_key(client, endpoints.probe_feed(), RateLimited, InvalidRequest)
+            return summarize(check_service(read_settings(self.outbound_transfer_conn_id)))
         except (OutboundTransferError, ValueError) as error:
             return False, str(error)
-        return True, "The transfer key and the event key are accepted."
 
     def close(self) -> None:
         """Close the client's HTTP connections."""
@@ -283,9 +270,3 @@ class OutboundTransferHook(BaseHook):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_key(client: Client, call: Call[Any], *refusals: type[ServiceError]) -> None:
-    # A request that is refused for its cursor, or for a used-up rate limit, had a valid key.
-    with suppress(*refusals):
-        client.perform(call)

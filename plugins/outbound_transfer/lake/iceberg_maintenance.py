@@ -15,7 +15,13 @@ from outbound_transfer.lake.feed_state import ADDRESS, FeedState, list_accounts,
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.lake.rows import CONTENT_COLUMNS, row_digest
-from outbound_transfer.warehouse.destination import FeedMaintenance, FeedStatus, check_cursor, check_expected
+from outbound_transfer.warehouse.destination import (
+    FeedMaintenance,
+    FeedPosition,
+    FeedStatus,
+    check_cursor,
+    check_expected,
+)
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, UnknownFeed
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
@@ -66,6 +72,11 @@ class IcebergFeedMaintenance(FeedMaintenance):
     def _read(self, table: Table, *columns: str, where: tuple[BooleanExpression, ...] = ()) -> pa.Table:
         """Return columns of the account's rows, in no order."""
         return table.scan(self._destination.rows_where(*where), selected_fields=columns).to_arrow()
+
+    def read_position(self) -> FeedPosition:
+        state = self._state_of(self._known_table())
+        caught_up = None if state.has_more is None else not state.has_more
+        return FeedPosition(cursor=state.cursor, page_at=state.updated_at, caught_up=caught_up)
 
     def status(self) -> FeedStatus:
         table = self._known_table()

@@ -9,7 +9,13 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from outbound_transfer.lake.objects import ObjectEventDestination, list_accounts
-from outbound_transfer.warehouse.destination import FeedMaintenance, FeedStatus, check_cursor, check_expected
+from outbound_transfer.warehouse.destination import (
+    FeedMaintenance,
+    FeedPosition,
+    FeedStatus,
+    check_cursor,
+    check_expected,
+)
 from outbound_transfer.warehouse.errors import InvalidCursor, UnknownFeed
 
 #: Number of objects that a problem names.
@@ -33,6 +39,12 @@ class ObjectFeedMaintenance(FeedMaintenance):
         if self.account not in known:
             hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
             raise UnknownFeed(f"the path has no feed {self.account}; {hint}")
+
+    def read_position(self) -> FeedPosition:
+        self._require_known()
+        newest = self._feed.read_newest()  # a page without lines is not put, so its time is that of the last lines
+        caught_up = None if newest.has_more is None else not newest.has_more
+        return FeedPosition(cursor=newest.cursor_to, page_at=newest.polled_at, caught_up=caught_up)
 
     def status(self) -> FeedStatus:
         self._require_known()

@@ -48,14 +48,22 @@ class LedgerConfig:
     shows_recipients: bool = True
 
 
+def read_config() -> LedgerConfig | None:
+    """Return the configuration; None if there is no ledger.
+
+    Raises whatever Airflow does if the settings cannot be read.
+    """
+    naming, shows_recipients = table_naming(), get_switch("show_recipients")
+    if conn_id := get_option("ledger_conn_id"):
+        return LedgerConfig(conn_id, **naming, shows_recipients=shows_recipients)
+    file = find_local_file() if get_switch("default_ledger") else None
+    return LedgerConfig("", naming["prefix"], None, file, shows_recipients) if file else None
+
+
 def load_config() -> LedgerConfig | None:
-    """Return the configuration; None if there is no ledger, or if its settings cannot be read. Never raises."""
+    """Return the configuration as :func:`read_config` does; None if its settings cannot be read. Never raises."""
     try:
-        naming, shows_recipients = table_naming(), get_switch("show_recipients")
-        if conn_id := get_option("ledger_conn_id"):
-            return LedgerConfig(conn_id, **naming, shows_recipients=shows_recipients)
-        file = find_local_file() if get_switch("default_ledger") else None
-        return LedgerConfig("", naming["prefix"], None, file, shows_recipients) if file else None
+        return read_config()
     except Exception as error:  # a lone % in airflow.cfg
         log.warning("The delivery ledger is disabled: [outbound_transfer] of the configuration is invalid: %s", error)
         return None

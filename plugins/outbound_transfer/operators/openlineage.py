@@ -17,11 +17,10 @@ from openlineage.client.event_v2 import Dataset
 from openlineage.client.facet_v2 import RunFacet
 
 from outbound_transfer.airflow_compat.names import BaseHook
-from outbound_transfer.assets.outbound_transfer import account_namespace
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.delivery_key import read_memory
 from outbound_transfer.delivery.memory import Memory
-from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.hooks.connection import dataset_namespace
 from outbound_transfer.protocol.models import DRAFT
 
 #: The facet's name in a run.
@@ -47,10 +46,9 @@ def delivery_lineage(operator: Any, task_instance: Any) -> OperatorLineage[Any, 
     facet = _facet(memory, returned if isinstance(returned, dict) else {})
     if not facet.transferId:
         return OperatorLineage()
-    settings = settings_from_connection(BaseHook.get_connection(operator.outbound_transfer_conn_id))
     return OperatorLineage(
         inputs=[dataset_of(file.location) for file in (memory.files.values() if memory else ()) if file.location],
-        outputs=[Dataset(namespace=account_namespace(settings.account), name="transfers")],
+        outputs=[Dataset(namespace=dataset_namespace(operator.outbound_transfer_conn_id), name="transfers")],
         run_facets={FACET: facet},
     )
 
@@ -100,8 +98,7 @@ def lake_lineage(namespace: str, names: Sequence[str], operator: Any) -> Operato
 
 
 def _loading_lineage(source: str, namespace: str, names: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:
-    settings = settings_from_connection(BaseHook.get_connection(operator.outbound_transfer_conn_id))
-    account = Dataset(namespace=account_namespace(settings.account), name=source)
+    account = Dataset(namespace=dataset_namespace(operator.outbound_transfer_conn_id), name=source)
     return OperatorLineage(inputs=[account], outputs=[Dataset(namespace=namespace, name=name) for name in names])
 
 
@@ -110,8 +107,7 @@ def folder_lineage(source: str, operator: Any) -> OperatorLineage[Any, Any]:
 
     :param source: the dataset of the account that is read: ``events``.
     """
-    settings = settings_from_connection(BaseHook.get_connection(operator.outbound_transfer_conn_id))
-    account = Dataset(namespace=account_namespace(settings.account), name=source)
+    account = Dataset(namespace=dataset_namespace(operator.outbound_transfer_conn_id), name=source)
     return OperatorLineage(inputs=[account], outputs=[dataset_of(operator.path)])
 
 

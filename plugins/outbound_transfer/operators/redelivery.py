@@ -184,7 +184,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
         """Return to whom to deliver, normalized: whom an earlier try may have sent to, otherwise who is left."""
         from outbound_transfer.delivery.decision import Resend
-        from outbound_transfer.delivery.memory import digest, matches
+        from outbound_transfer.delivery.memory import digest
+        from outbound_transfer.protocol.digests import matches
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
         memory, sent_id = delivery.memory, delivery.possibly_sent_id

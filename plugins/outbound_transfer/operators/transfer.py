@@ -402,7 +402,7 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event, if it is about the transfer that was sent."""
         from outbound_transfer.delivery.delivery_key import read_memory
-        from outbound_transfer.delivery.memory import matches
+        from outbound_transfer.protocol.digests import matches
 
         if seen := transfer_from_event(event):
             self._sends, self._is_sent = seen.id, True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from outbound_transfer.protocol.decoding import check_pickups, decode_page, deco
 from outbound_transfer.protocol.errors import InvalidDelivery, MalformedResponse
 from outbound_transfer.protocol.messages import Api, Call, Operation, Reconciliation, Response, Upload
 from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage, has_contradictory_pickups
+from outbound_transfer.protocol.retry_after import parse_http_date
 
 T = TypeVar("T")
 
@@ -72,6 +74,14 @@ def list_transfers(*, limit: int = MAX_PAGE_SIZE, status: str = "all", cursor: s
     if cursor is not None:
         params["cursor"] = cursor
     return Call(Operation.LIST, "GET", "/v1/transfers", _decode_page, params=params)
+
+
+def probe_transfers() -> Call[datetime | None]:
+    """GET /v1/transfers with a page of one: the service's time, as the response's ``Date`` says; None if it does not.
+
+    Uses up one of the key's calls of the minute (service-api.md, R53).
+    """
+    return replace(list_transfers(limit=1), decode=_decode_time)  # type: ignore[arg-type, return-value]
 
 
 def get_transfer(transfer_id: str) -> Call[Transfer]:
@@ -175,6 +185,11 @@ def _decode_transfer(response: Response) -> Transfer:
 
 def _decode_page(response: Response) -> TransferPage:
     return decode_page(response.body)
+
+
+def _decode_time(response: Response) -> datetime | None:
+    _decode_page(response)  # a sign-in page has a Date, too
+    return parse_http_date(response.headers.get("date"))
 
 
 def _decode_transfer_with_id(transfer_id: str, response: Response) -> Transfer:

@@ -22,13 +22,14 @@ def parse_retry_after(value: str | None, *, date: str | None = None) -> float | 
         return None
     if value.strip().isascii() and value.strip().isdecimal():
         return float(min(int(value.strip().lstrip("0")[:12] or 0), MAX_DELAY))
-    deadline, now = _parse_http_date(value), _parse_http_date(date)
+    deadline, now = parse_http_date(value), parse_http_date(date)
     if deadline is None or now is None:
         return None
     return min(max((deadline - now).total_seconds(), 0.0), MAX_DELAY)
 
 
-def _parse_http_date(value: str | None) -> datetime | None:
+def parse_http_date(value: str | None) -> datetime | None:
+    """Parse a header such as ``Date``; None if it is missing or invalid."""
     try:
         timestamp = parsedate_to_datetime(value or "")
     except (TypeError, ValueError, OverflowError):

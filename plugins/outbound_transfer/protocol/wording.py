@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any, Final
 
 #: Invisible characters: controls, and marks that change the direction of text.
 _INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+#: Shown instead of a missing value.
+DASH: Final = "\N{EN DASH}"
+
+_SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def clean(text: Any, max_length: int = 200) -> str:
@@ -28,6 +35,18 @@ def format_bytes(count: float) -> str:
             return f"{number:.0f} B" if unit == "B" else f"{number:.3g} {unit}"
         number /= 1_000
     return f"{number:,.3g} TB" if number < 999.5 else f"{number:,.0f} TB"
+
+
+def format_duration(seconds: float) -> str:
+    """Return for example ``2 d 3 h``: the largest unit, and the next one if there are fewer than 10 of it."""
+    left = max(0, round(seconds))
+    for (seconds_each, unit), (small, small_unit) in pairwise(_SPANS):
+        if left >= seconds_each:
+            more = left % seconds_each // small
+            return f"{left // seconds_each} {unit}" + (
+                f" {more} {small_unit}" if more and left < 10 * seconds_each else ""
+            )
+    return f"{left} s"
 
 
 def hint_at_pair(given: object) -> str:

@@ -88,7 +88,7 @@ def publish_facts(
     :param security: as the task asks for it now; the transfer may have been sent with another.
     :param secrets: see :class:`ReceiptFacts`.
     """
-    from outbound_transfer.delivery.memory import matches
+    from outbound_transfer.protocol.digests import matches
 
     if memory is None:
         return []

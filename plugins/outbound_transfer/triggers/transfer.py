@@ -22,7 +22,6 @@ from airflow.triggers.base import BaseEventTrigger, TaskSkippedEvent, TaskSucces
 from outbound_transfer.airflow_compat.lookups import call_airflow, can_push_xcom
 from outbound_transfer.airflow_compat.polls import AdvanceItem, SharedStreamProducer, subscribe
 from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
-from outbound_transfer.delivery.memory import matches
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.ledger.triggerer import TRIGGERER_LEDGER
 from outbound_transfer.observability import metrics
@@ -30,6 +29,7 @@ from outbound_transfer.polling import schedule
 from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.polling.watcher_state import AssetState, TableState, WatcherState
+from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import Transfer, to_builtins, to_summary_dict
 from outbound_transfer.protocol.outcomes import (

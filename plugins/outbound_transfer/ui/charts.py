@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from outbound_transfer.ui.formatting import format_duration, parse_timestamp
+from outbound_transfer.protocol.wording import format_duration
 from outbound_transfer.ui.queries import Row
 from outbound_transfer.ui.view_models import OUTCOMES, outcome_for, to_int
+from outbound_transfer.warehouse.timestamps import parse_timestamp
 
 #: The share of its slot that a bar fills.
 _BAR_WIDTH: Final = 0.72

@@ -19,7 +19,6 @@ from sqlalchemy import Table
 from outbound_transfer.protocol.models import COMPLETE, DRAFT
 from outbound_transfer.protocol.outcomes import IN_DOUBT
 from outbound_transfer.ui.filters import IN_FLIGHT, LEDGER_TERMINAL_STATUSES, WITH_ERROR, Filter, Position, bar_starts
-from outbound_transfer.ui.formatting import parse_timestamp
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.tables import (
     CALLS,
@@ -33,7 +32,7 @@ from outbound_transfer.warehouse.tables import (
     REJECTED_LINES,
     TRANSFERS,
 )
-from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.warehouse.timestamps import format_timestamp, parse_timestamp
 
 PAGE_SIZE: Final = 25
 

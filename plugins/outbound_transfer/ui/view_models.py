@@ -10,17 +10,15 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
+from outbound_transfer.protocol.health import is_behind
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
 from outbound_transfer.protocol.web_links import transfer_url
-from outbound_transfer.protocol.wording import clean, format_bytes
+from outbound_transfer.protocol.wording import DASH, clean, format_bytes, format_duration
 from outbound_transfer.ui.filters import DELETED, LEDGER_TERMINAL_STATUSES
-from outbound_transfer.ui.formatting import DASH, format_duration, parse_timestamp
 from outbound_transfer.ui.queries import Recipients, Row
 from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
-
-#: Seconds after which a feed that is not read is shown as behind. The service recommends a poll every 90 seconds.
-MAX_FEED_LAG: Final = 600
+from outbound_transfer.warehouse.timestamps import parse_timestamp
 
 #: Outcomes in the chart, each with its label and statuses. Any other status is in flight.
 OUTCOMES: Final = {
@@ -160,10 +158,8 @@ def show_feed(row: Row, now: datetime) -> Shown:
     everything that the feed had; None if unknown.
     """
     loaded_at, has_more, status = parse_timestamp(row.get("loaded_at")), row.get("has_more"), row.get("status")
-    # After a page with has_more = False, everything that the feed had was loaded. Rows from before polls were logged
-    # have no such page.
-    caught_up_at = loaded_at if has_more in (0, False) else None
-    since = caught_up_at or loaded_at or parse_timestamp(row["updated_at"])
+    # Rows from before polls were logged have no page.
+    since = loaded_at or parse_timestamp(row["updated_at"])
     lag = (now - since).total_seconds() if since else None
     return {
         "name": clean(row["account"]),
@@ -173,7 +169,7 @@ def show_feed(row: Row, now: datetime) -> Shown:
         "note": clean(row.get("note") or "", 500),
         "has_more": bool(has_more),
         "lag": lag,
-        "is_late": bool(has_more) or lag is None or lag > MAX_FEED_LAG,
+        "is_late": is_behind(lag, has_more=bool(has_more)),
         "rejected": to_int(row.get("rejected_count")),
     }
 

@@ -55,11 +55,23 @@ class Warehouse:
         dialect = dialect_of(hook)
         self.dialect = dialect if timeout is None else dialect.with_timeout(timeout)
         self.connect = self.dialect.connection_factory(hook)
+        self._hook = hook
         self.prefix, self.schema = prefix, schema or None
         self._reuses_connection, self._idle = False, None
         self._sockets = OpenSockets()
         check_prefix(prefix, self.dialect.max_identifier_length)
         check_schema(schema, self.dialect.max_identifier_length)
+
+    def begin_inspection(self) -> bool:
+        """Let no later connection change the database; return whether it is there, as a connection may create its file.
+
+        :raises FileNotFoundError: the file cannot be created either, as its folder is missing.
+        """
+        self.dialect = self.dialect.for_inspection()
+        file = self.dialect.file_of(self._hook)
+        if file and not file.parent.is_dir():
+            raise FileNotFoundError(f"the folder of the file {file} does not exist")
+        return file is None or file.exists()
 
     @contextmanager
     def read(self) -> Iterator[Any]:

@@ -240,11 +240,12 @@ class DeliveryTables:
 
     def count_in_doubt(self, conn_id: str) -> int:
         """Return how many recent deliveries of a connection stay in doubt: longer than a task takes to find out, and
-        unknown to the tables of transfers.
+        unknown to the tables of transfers. Makes no table: 0 if there is none of this version.
         """
-        self._ensure_schema()
         now = self._now()
         with self._warehouse.read() as tx:
+            if not is_current(self._warehouse, tx, LEDGER):
+                return 0
             self._warehouse.run(
                 tx,
                 "SELECT [account], [transfer_id] FROM {deliveries}"

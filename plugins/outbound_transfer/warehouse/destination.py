@@ -181,13 +181,29 @@ class EventDestination(ABC):
         """Close what pages share, for example before a sleep; the next page opens it again."""
 
 
+class FeedPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the reading of a feed stands.
+
+    :ivar updated_at: when the cursor was last written.
+    :ivar page_at: when the last page was loaded; None if that is not recorded.
+    :ivar caught_up: whether the last loaded page had no more after it.
+    :ivar polled_at: of the last poll, like the HTTP ``status`` and the ``note``; None if polls are not recorded.
+    """
+
+    cursor: int
+    updated_at: str | None = None
+    page_at: str | None = None
+    caught_up: bool | None = None
+    polled_at: str | None = None
+    status: int | None = None
+    note: str | None = None
+
+
 class FeedStatus(msgspec.Struct, frozen=True):
     """The state of a feed at its destination.
 
     :ivar address: see :meth:`FeedMaintenance.read_address`.
-    :ivar caught_up: whether the last loaded page had no more after it.
-    :ivar loaded_at: of the newest event, like ``occurred_at``.
-    :ivar polled_at: of the last poll, like the HTTP ``status`` and the ``note``.
+    :ivar loaded_at: of the newest event, like ``occurred_at``. The others: :class:`FeedPosition`.
     """
 
     account: str
@@ -221,6 +237,14 @@ class FeedMaintenance(ABC):
     @abstractmethod
     def read_cursor(self) -> int:
         """Return the cursor.
+
+        :raises UnknownFeed: the feed has never been read.
+        :raises InvalidCursor: the stored value is not a cursor.
+        """
+
+    @abstractmethod
+    def read_position(self) -> FeedPosition:
+        """Return where the reading stands, without counting rows.
 
         :raises UnknownFeed: the feed has never been read.
         :raises InvalidCursor: the stored value is not a cursor.

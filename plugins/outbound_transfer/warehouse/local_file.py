@@ -37,6 +37,10 @@ class SqliteFileHook:
     def get_conn(self) -> Any:
         return sqlite3.connect(self._file)
 
+    def get_uri(self) -> str:
+        """Return the file's address in SQLAlchemy's form."""
+        return f"sqlite:///{self._file}"
+
     def set_autocommit(self, conn: Any, autocommit: bool) -> None:
         """Do nothing: the dialect begins and commits every transaction."""
 

@@ -13,6 +13,7 @@ from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (
     CLAIM,
     FeedMaintenance,
+    FeedPosition,
     FeedStatus,
     PollRecord,
     check_cursor,
@@ -50,7 +51,7 @@ def require_known_feed(store: EventStore) -> None:
 _LAST: Final = "SELECT max([polled_at]) FROM {feed_polls} WHERE [account] = ? AND"
 _OF_LAST: Final = f"FROM {{feed_polls}} WHERE [account] = ? AND [polled_at] = ({_LAST}"
 _LAST_POLL: Final = f"SELECT [polled_at], [status], [note] {_OF_LAST} [action] IN ('poll', '{CLAIM}'))"
-_LAST_PAGE: Final = f"SELECT [has_more] {_OF_LAST} [action] = 'poll' AND [cursor_to] IS NOT NULL)"
+_LAST_PAGE: Final = f"SELECT [has_more], [polled_at] {_OF_LAST} [action] = 'poll' AND [cursor_to] IS NOT NULL)"
 
 _DUPLICATES: Final = (
     "SELECT count(*) FROM (SELECT [event_id] FROM {events} WHERE [account] = ? GROUP BY [event_id]"
@@ -90,32 +91,43 @@ class SqlFeedMaintenance(FeedMaintenance):
         require_known_feed(self._store)
         return self._store.read_cursor()
 
-    def status(self) -> FeedStatus:
-        require_known_feed(self._store)
-        position, of_feed = self._store.read_cursor(), (self.account,)
+    def read_position(self) -> FeedPosition:
+        cursor = self.read_cursor()
+        (updated_at,) = self._first("SELECT [updated_at] FROM {feed_cursor} WHERE [account] = ?") or (None,)
+        polled_at, status, note = self._first(_LAST_POLL) or (None, None, None)
+        has_more, page_at = self._first(_LAST_PAGE) or (None, None)
+        return FeedPosition(
+            cursor=cursor,
+            updated_at=_to_text(updated_at),
+            page_at=_to_text(page_at),
+            caught_up=None if page_at is None else not has_more,
+            polled_at=_to_text(polled_at),
+            status=status,
+            note=note,
+        )
+
+    def _first(self, query: str) -> tuple[Any, ...] | None:
         with self._warehouse.read() as tx:
+            return next(iter(_rows(self._warehouse, tx, query, (self.account,) * query.count("?"))), None)
 
-            def first(query: str) -> tuple[Any, ...] | None:
-                return next(iter(_rows(self._warehouse, tx, query, of_feed * query.count("?"))), None)
-
-            updated = first("SELECT [updated_at] FROM {feed_cursor} WHERE [account] = ?")
-            newest = first("SELECT count(*), max([loaded_at]), max([occurred_at]) FROM {events} WHERE [account] = ?")
-            rejected = first("SELECT count(*) FROM {rejected_lines} WHERE [account] = ?")
-            poll = first(_LAST_POLL)
-            page = first(_LAST_PAGE)
+    def status(self) -> FeedStatus:
+        position = self.read_position()
+        newest = self._first("SELECT count(*), max([loaded_at]), max([occurred_at]) FROM {events} WHERE [account] = ?")
+        events, loaded_at, occurred_at = newest or (0, None, None)
+        (rejected,) = self._first("SELECT count(*) FROM {rejected_lines} WHERE [account] = ?") or (0,)
         return FeedStatus(
             account=self.account,
             address=self.read_address(),
-            cursor=position,
-            updated_at=_to_text(updated and updated[0]),
-            caught_up=None if page is None else not page[0],
-            events=newest[0] if newest else 0,
-            rejected=rejected[0] if rejected else 0,
-            loaded_at=_to_text(newest and newest[1]),
-            occurred_at=_to_text(newest and newest[2]),
-            polled_at=_to_text(poll and poll[0]),
-            status=poll[1] if poll else None,
-            note=poll[2] if poll else None,
+            cursor=position.cursor,
+            updated_at=position.updated_at,
+            caught_up=position.caught_up,
+            events=events,
+            rejected=rejected,
+            loaded_at=_to_text(loaded_at),
+            occurred_at=_to_text(occurred_at),
+            polled_at=position.polled_at,
+            status=position.status,
+            note=position.note,
         )
 
     def find_problems(self) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -79,6 +79,18 @@ def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> Non
 def is_current(warehouse: Warehouse, tx: Any, group: TableGroup) -> bool:
     """Return whether the tables have the current version."""
     return _version(warehouse, tx, group) == group.version
+
+
+def read_versions(warehouse: Warehouse, groups: Iterable[TableGroup]) -> dict[str, int | None]:
+    """Return the version of each group of tables; None if there are no tables yet. Changes nothing.
+
+    :raises SchemaTooNew: they were created by a newer version of this package.
+    """
+    found: dict[str, int | None] = {}
+    for group in groups:
+        with warehouse.read() as tx:  # a failed query may end a transaction
+            found[group.name] = checked_version(warehouse, tx, group)
+    return found
 
 
 def checked_version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | None:

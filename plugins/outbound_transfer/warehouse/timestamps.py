@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 #: How a date and time begins: a day of a month or of a week, then an hour. Newer Pythons read 24 as an hour, too.
 _DATE_AND_HOUR: Final = re.compile(r"\d{4}-?(\d\d-?\d\d|W\d\d-?\d)[T ]([01]\d|2[0-3])", re.ASCII)
@@ -50,3 +50,15 @@ def parse_event_timestamp(timestamp: str | None) -> str | None:
     except (ValueError, OverflowError):  # OverflowError: in UTC it is in no year
         return None
     return None if found.startswith(_EDGE_YEARS) else found
+
+
+def parse_timestamp(value: Any) -> datetime | None:
+    """Parse a timestamp as databases return it: a datetime or ISO 8601 text. None if it is neither."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
+        return None
+    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)

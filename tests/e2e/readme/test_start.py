@@ -148,7 +148,7 @@ def test_a_first_transfer_is_delivered_picked_up_and_loaded(reader: Reader) -> N
         assert "Report of manual__" in page
         assert airflow.import_errors() == []
         assert message_of_test(airflow, "outbound_transfer_default") == (
-            "The transfer key and the event key are accepted."
+            "The transfer key is accepted. The event key is accepted."
         )
     assert reader.emails() == ["ann@example.com"]
 

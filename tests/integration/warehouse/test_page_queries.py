@@ -11,13 +11,13 @@ import pytest
 
 from outbound_transfer.ui import queries
 from outbound_transfer.ui.filters import Filter
-from outbound_transfer.ui.formatting import parse_timestamp
 from outbound_transfer.ui.queries import PAGE_SIZE, AwaitedTransfer, Overview, TaskKey, create_cache, row_position
 from outbound_transfer.ui.view_models import show_calls, show_feed, show_recipients
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.errors import WarehouseBusy
 from outbound_transfer.warehouse.schema import FEED, LEDGER, LEDGER_RECIPIENTS, ensure_schema
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS, FEED_POLLS, RECIPIENTS, TRANSFERS
+from outbound_transfer.warehouse.timestamps import parse_timestamp
 from support import sample_rows as ledger
 from support.warehouses import Hook, held_by_another_process
 

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.wording import clean
+from outbound_transfer.protocol.wording import clean, format_duration
 from outbound_transfer.ui import charts, view_models
 from outbound_transfer.ui.filters import DAYS_PER_BAR, Filter, Position, bar_starts, parse_filter
-from outbound_transfer.ui.formatting import format_duration, parse_timestamp
 from outbound_transfer.ui.queries import Row, row_position
-from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.warehouse.timestamps import format_timestamp, parse_timestamp
 
 NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=UTC)
 

@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import Index, Table
@@ -76,6 +77,7 @@ class WarehouseDialect(ABC):
     :cvar supports_array_parameters: whether a list can be one parameter, as in ``= ANY(?)``.
     :cvar clock: query for the database's time in seconds since the epoch; None if there is no such query here.
     :ivar timeout: seconds to wait for locks of other sessions; None for the dialect's default.
+    :ivar only_reads: whether a connection must leave the database as it is.
     """
 
     name: str
@@ -92,12 +94,23 @@ class WarehouseDialect(ABC):
     supports_array_parameters: ClassVar[bool] = False
     clock: str | None = None
     timeout: float | None = None
+    only_reads: bool = False
 
     def with_timeout(self: DialectT, seconds: float) -> DialectT:
         """Return a copy that waits at most this long for locks held by other sessions."""
         changed = copy.copy(self)
         changed.timeout = seconds
         return changed
+
+    def for_inspection(self: DialectT) -> DialectT:
+        """Return a copy whose connections leave the database as it is."""
+        changed = copy.copy(self)
+        changed.only_reads = True
+        return changed
+
+    def file_of(self, hook: DbApiHookLike) -> Path | None:  # noqa: ARG002  # most databases are servers
+        """Return the file that a connection creates if it does not exist; None if there is none such."""
+        return None
 
     def connection_factory(self, hook: DbApiHookLike) -> Connect:
         """Return a function that opens a connection to the hook's database."""

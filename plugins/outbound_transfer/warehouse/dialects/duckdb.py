@@ -201,17 +201,17 @@ class DuckDbConnections:
             pause = min(2 * pause, _MAX_RETRY_DELAY)
 
     def _connect(self) -> Any:
-        if self._path is None:
+        if self.path is None:
             return self._hook.get_conn()
         try:
-            return _AttachedConnection(_instance(self._path, self._hook))
+            return _AttachedConnection(_instance(self.path, self._hook))
         except Exception as error:
             if _is_open_here(error):
                 return self._hook.get_conn()  # shares the instance that has the file open
             raise
 
     @cached_property
-    def _path(self) -> Path | None:
+    def path(self) -> Path | None:
         """The path of the database's file; None if it is shared in memory, or remote.
 
         The hook's connection is not asked for it: to open a file that this process has open already ends the lock that
@@ -250,6 +250,9 @@ class DuckDbDialect(WarehouseDialect):
     sets_comments = True
     supports_append = True
     supports_idle_connections = False
+
+    def file_of(self, hook: DbApiHookLike) -> Path | None:
+        return DuckDbConnections(hook).path
 
     def connection_factory(self, hook: DbApiHookLike) -> Connect:
         return DuckDbConnections(hook, self.timeout)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 
 from sqlalchemy import Index, Table
 
-from outbound_transfer.warehouse.dialects.base import Row, WarehouseDialect
+from outbound_transfer.warehouse.dialects.base import DbApiHookLike, Row, WarehouseDialect
 
 #: Seconds to wait for another writer; a page takes a few milliseconds.
 _LOCK_TIMEOUT: Final = 30.0
@@ -34,10 +35,17 @@ class SqliteDialect(WarehouseDialect):
     clock = "SELECT (julianday('now') - 2440587.5) * 86400.0"
     exists = "SELECT count(*) > 0 FROM pragma_table_info(:plain, :schema)"
 
+    def file_of(self, hook: DbApiHookLike) -> Path | None:
+        name = cast("Any", hook).get_uri().removeprefix("sqlite:///").partition("?")[0]
+        return None if name in ("", ":memory:") else Path(name)
+
     def configure_connection(self, connection: Any) -> None:
         timeout = _LOCK_TIMEOUT if self.timeout is None else self.timeout
         connection.isolation_level = None  # the driver begins and ends no transaction by itself
         connection.execute(f"PRAGMA busy_timeout = {timeout * 1_000:.0f}")
+        if self.only_reads:
+            connection.execute("PRAGMA query_only = ON")
+            return
         # WAL: readers and the ingestion do not block one another. It is a property of the file, so it is set once.
         deadline = time.monotonic() + timeout
         while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":

@@ -1,0 +1,438 @@
+"""`outbound-transfer check` against a real service and real databases: a set-up that works, and ways to break it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.cli import cli_parser
+
+from outbound_transfer.cli import check as command
+from outbound_transfer.cli.console import main
+from outbound_transfer.hooks import health
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.lake.object_store import open_store
+from outbound_transfer.lake.objects import ObjectEventDestination
+from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, ProcessState, SharedWaiter
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.health import check_in_doubt, check_poll, check_tables
+from outbound_transfer.warehouse.key_rows import Key
+from outbound_transfer.warehouse.local_file import LOCAL_FILE
+from outbound_transfer.warehouse.poll_tables import PollTables
+from outbound_transfer.warehouse.schema import CLUSTER, LEDGER, LEDGER_RECIPIENTS, MEMORY_GROUP, ensure_schema
+from outbound_transfer.warehouse.tables import DELIVERIES
+from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
+from outbound_transfer_sandbox.testing import Sandbox
+from support.feed_pages import events, page
+from support.sample_rows import delivery, insert
+from support.warehouses import sqlite_hook
+
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+CHECKS = [
+    "connection",
+    "service",
+    "transfer_key",
+    "event_key",
+    "clock",
+    "state",
+    "poll",
+    "ledger",
+    "in_doubt",
+    "warehouse",
+    "feed",
+]
+PASSWORD = "hunter2-hunter2"
+NOTHING_LISTENS = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "u", "password": PASSWORD}
+
+
+@dataclass
+class SetUp:
+    """A service, and the databases of Airflow's connections ``states``, ``ledger`` and ``warehouse``."""
+
+    sandbox: Sandbox
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def connect(self, conn_id: str, **fields: Any) -> None:
+        self.monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
+
+    def open(self, conn_id: str) -> Warehouse:
+        return Warehouse(sqlite_hook(self.folder / f"{conn_id}.db"))
+
+    def run(self, conn_id: str, statement: str, *parameters: Any) -> None:
+        with closing(sqlite3.connect(self.folder / f"{conn_id}.db")) as connection, connection:
+            connection.execute(statement, parameters)
+
+    def check(self, *words: str) -> tuple[int, dict[str, dict[str, str]]]:
+        """Run the command; return its exit status, and its rows by the name of the check."""
+        self.capsys.readouterr()
+        status, out = self.print("--output", "json", *words)
+        rows = json.loads(out)
+        assert [row["check"] for row in rows] == CHECKS
+        assert {tuple(row) for row in rows} == {("check", "status", "found", "to_do")}
+        return status, {row["check"]: row for row in rows}
+
+    def print(self, *words: str) -> tuple[int, str]:
+        try:
+            main(["check", *words])
+            status: Any = 0
+        except SystemExit as exited:
+            status = exited.code
+        captured = self.capsys.readouterr()
+        for secret in (self.sandbox.transfer_api_key, self.sandbox.event_api_key, PASSWORD):
+            assert secret not in captured.out + captured.err
+        return status, captured.out
+
+    def files(self) -> dict[str, list[str]]:
+        """The files of the databases, with everything in them."""
+        found = {}
+        for file in sorted(self.folder.iterdir()):
+            with closing(sqlite3.connect(f"file:{file}?immutable=1", uri=True)) as connection:
+                found[file.name] = list(connection.iterdump())
+        return found
+
+
+@pytest.fixture
+def set_up(
+    connection: str,
+    sandbox: Sandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> SetUp:
+    made = SetUp(sandbox, tmp_path / "databases", monkeypatch, capsys)
+    made.folder.mkdir()
+    for conn_id in ("states", "ledger", "warehouse"):
+        made.connect(conn_id, conn_type="sqlite", host=str(made.folder / f"{conn_id}.db"))
+    for conn_id, groups in {"states": (MEMORY_GROUP, CLUSTER), "ledger": (LEDGER, LEDGER_RECIPIENTS)}.items():
+        for group in groups:
+            ensure_schema(made.open(conn_id), group, utc_now())
+    sandbox.add_events(3)
+    EventFeedToSqlOperator(task_id="load", sql_conn_id="warehouse").execute({})
+    sandbox.advance_clock(61)
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "states")
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
+    return made
+
+
+def key_of(sandbox: Sandbox) -> Key:
+    return Key(sandbox.base_url.removeprefix("http://"), "digest", "outbound_transfer_default", 60)
+
+
+def wait_for_transfer(set_up: SetUp, *, ago: float = 0.0) -> None:
+    """A triggerer waits for a transfer, and holds the lease; its last sign of life is that many seconds old."""
+    warehouse = set_up.open("states")
+    clock = warehouse.epoch_time
+    warehouse.epoch_time = lambda tx: clock(tx) - ago  # type: ignore[method-assign]
+    waiters = {"t1": SharedWaiter(60, 0)}
+    PollTables(warehouse, key_of(set_up.sandbox), "host7:42:abc").sync(
+        ProcessState(waiters, {}, can_poll=True, has_polled=True)
+    )
+
+
+# -------------------------------------------------------------------------------------------------- nothing is changed
+
+
+def test_a_set_up_that_works_is_ok_and_stays_as_it_is(set_up: SetUp) -> None:
+    wait_for_transfer(set_up)
+    before, calls = set_up.files(), len(set_up.sandbox.requests())
+    status, found = set_up.check("--sql-conn-id", "warehouse")
+    assert {row["status"] for row in found.values()} == {"ok"}, found
+    assert status == 0
+    assert found["poll"]["found"].startswith("host7 polls for 1 transfer, and last finished")
+    assert found["feed"]["found"].startswith("The cursor is 3, of a page that was loaded")
+    assert found["state"]["found"] == "connection 'states' responds. Versions of tables: memory 1, cluster 1."
+    assert set_up.files() == before
+    made = set_up.sandbox.requests()[calls:]
+    assert [(call["method"], call["path"], call["status"]) for call in made] == [
+        ("GET", "/v1/transfers", 200),
+        ("GET", "/v1/events", 400),
+    ]
+    with OutboundTransferHook() as hook:
+        assert hook.read_events(cursor=3).events == (), "the feed's minute is not used up"
+
+
+def test_databases_that_are_not_there_yet_are_not_made(set_up: SetUp) -> None:
+    for file in set_up.folder.iterdir():
+        file.unlink()
+    status, found = set_up.check("--sql-conn-id", "warehouse")
+    assert [found[name]["status"] for name in ("state", "poll", "ledger", "in_doubt", "warehouse")] == ["ok"] * 5
+    assert "is not there yet" in found["state"]["found"]
+    assert (status, found["feed"]["status"]) == (1, "unknown")
+    assert list(set_up.folder.iterdir()) == []
+
+
+def test_a_file_of_another_is_not_converted(set_up: SetUp) -> None:
+    file = set_up.folder / "states.db"
+    file.unlink()
+    set_up.run("states", "CREATE TABLE a (b)")
+    content = file.read_bytes()
+    assert "not made yet" in set_up.check("--sql-conn-id", "warehouse")[1]["state"]["found"]
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["duckdb", "psycopg", "mysqlclient"])
+def test_other_databases_stay_as_they_are(hook_of: Callable[[str], Any], name: str) -> None:
+    for is_made in (False, True):
+        warehouse = Warehouse(hook_of(name))
+        if is_made:
+            ensure_schema(warehouse, CLUSTER, utc_now())
+            ensure_schema(warehouse, LEDGER, utc_now())
+        found = [
+            check_tables("state", name, warehouse, (CLUSTER, LEDGER)),
+            check_poll(warehouse, "c"),
+            check_in_doubt(warehouse, "c"),
+        ]
+        assert [each.status.value for each in found] == ["ok"] * 3
+        if name == "duckdb" and not is_made:
+            assert "is not there yet" in found[0].found
+        else:
+            assert ("cluster 1" if is_made else "cluster not made yet") in found[0].found
+
+
+# ------------------------------------------------------------------------------------------------------ what is broken
+
+
+BROKEN: dict[str, tuple[Callable[[SetUp], object], str, int, str]] = {}
+
+
+def broken(name: str, check: str, status: int, found: str) -> Callable[[Callable[[SetUp], object]], None]:
+    def add(make: Callable[[SetUp], object]) -> None:
+        BROKEN[name] = make, check, status, found
+
+    return add
+
+
+@broken("no connection", "connection", 2, "The conn_id `outbound_transfer_default` isn't defined")
+def _(set_up: SetUp) -> None:
+    set_up.monkeypatch.delenv(CONNECTION)
+
+
+@broken("a path in the host", "connection", 2, "the host must hold no path")
+def _(set_up: SetUp) -> None:
+    set_up.connect("outbound_transfer_default", conn_type="outbound_transfer", host=f"{set_up.sandbox.base_url}/v1")
+
+
+@broken("a transfer key that was revoked", "transfer_key", 2, "401 invalid_api_key: ")
+def _(set_up: SetUp) -> None:
+    set_up.sandbox.revoke_key(set_up.sandbox.transfer_api_key)
+
+
+@broken("an event key that was replaced", "event_key", 2, "401")
+def _(set_up: SetUp) -> None:
+    set_up.sandbox.new_event_key()
+
+
+@broken("an account without the API", "transfer_key", 2, "403 api_not_enabled: ")
+def _(set_up: SetUp) -> None:
+    set_up.sandbox.patch_account(api_enabled=False)
+
+
+@broken("a key whose calls are used up", "transfer_key", 1, "429 rate_limited: the calls of this minute are used up.")
+def _(set_up: SetUp) -> None:
+    set_up.sandbox.patch_account(requests_per_window=1)
+    with OutboundTransferHook() as hook:
+        hook.list_transfers()
+
+
+@broken("a clock ten minutes ahead", "clock", 1, " ahead of the service's.")
+def _(set_up: SetUp) -> None:
+    answer_at(set_up.sandbox, timedelta(minutes=-10))
+
+
+@broken("a clock two hours behind", "clock", 2, " behind the service's.")
+def _(set_up: SetUp) -> None:
+    answer_at(set_up.sandbox, timedelta(hours=2))
+
+
+def answer_at(sandbox: Sandbox, offset: timedelta) -> None:
+    date = format_datetime(utc_now() + offset, usegmt=True)
+    sandbox.plan_faults({"kind": "header", "path": "/v1/transfers", "name": "Date", "value": date})
+
+
+@broken("a service that is down", "service", 2, "list: no connection to http://127.0.0.1:1: ConnectError")
+def _(set_up: SetUp) -> None:
+    fields = {"host": "http://127.0.0.1:1", "password": "transfer-key", "extra": {"event_api_key": "obs_event_key"}}
+    set_up.connect("outbound_transfer_default", conn_type="outbound_transfer", **fields)
+
+
+@broken("a service that is silent", "service", 2, "list: ")
+def _(set_up: SetUp) -> None:
+    set_up.monkeypatch.setattr(health, "MAX_STEP_SECONDS", 0.3)
+    set_up.monkeypatch.setattr(health, "MAX_RETRY_SECONDS", 0.0)
+    set_up.sandbox.plan_faults({"kind": "hold", "path": "/v1/transfers"}, {"kind": "hold", "path": "/v1/events"})
+
+
+@broken("a service with a fault", "service", 1, "503 service_unavailable: ")
+def _(set_up: SetUp) -> None:
+    set_up.monkeypatch.setattr(health, "MAX_RETRY_SECONDS", 0.0)
+    set_up.sandbox.plan_faults(*({"kind": "error", "path": f"/v1/{name}", "status": 503} for name in PATHS))
+
+
+PATHS = ("transfers", "events")
+
+
+@broken("a state database that is down", "state", 2, "connection 'states': OperationalError: ")
+def _(set_up: SetUp) -> None:
+    set_up.connect("states", **NOTHING_LISTENS)
+
+
+@broken("a state connection that is missing", "state", 2, "The conn_id `states` isn't defined")
+def _(set_up: SetUp) -> None:
+    set_up.monkeypatch.delenv("AIRFLOW_CONN_STATES")
+
+
+@broken("tables of the ledger that are too new", "ledger", 2, "connection 'ledger': the tables have version 99, and")
+def _(set_up: SetUp) -> None:
+    set_up.run("ledger", "UPDATE outbound_transfer_schema_version SET version = 99 WHERE component = 'deliveries'")
+
+
+@broken(
+    "a warehouse whose folder is missing", "warehouse", 2, "FileNotFoundError: the folder of the file /nowhere/a.db"
+)
+def _(set_up: SetUp) -> None:
+    set_up.connect("warehouse", conn_type="sqlite", host="/nowhere/a.db")
+
+
+@broken("a warehouse that is no database", "warehouse", 2, "DatabaseError: file is not a database")
+def _(set_up: SetUp) -> None:
+    (set_up.folder / "warehouse.db").write_text("This is not a database." * 100)
+
+
+@broken("a poll without a holder", "poll", 2, "No triggerer polls, and deferred tasks wait for 1 transfer.")
+def _(set_up: SetUp) -> None:
+    wait_for_transfer(set_up, ago=LEASE_SECONDS + 1)
+
+
+@broken("an old cursor", "feed", 1, "The cursor is 3, of a page that was loaded 1 d ago.")
+def _(set_up: SetUp) -> None:
+    set_up.run(
+        "warehouse",
+        "UPDATE outbound_transfer_feed_polls SET polled_at = ?",
+        format_timestamp(utc_now() - timedelta(days=1)),
+    )
+
+
+@broken("a feed that refuses its polls", "feed", 1, "The last poll got 401.")
+def _(set_up: SetUp) -> None:
+    set_up.run("warehouse", "UPDATE outbound_transfer_feed_polls SET status = 401")
+
+
+@broken("a cursor that is none", "feed", 2, "connection 'warehouse': the cursor of the feed 127.0.0.1")
+def _(set_up: SetUp) -> None:
+    set_up.run("warehouse", "UPDATE outbound_transfer_feed_cursor SET cursor = -1")
+
+
+@broken("a delivery in doubt", "in_doubt", 1, "Deliveries in doubt: 1.")
+def _(set_up: SetUp) -> None:
+    now = utc_now()
+    insert(set_up.open("ledger"), DELIVERIES, [delivery("t1", now, status="in doubt")])
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_set_up_is_found(set_up: SetUp, name: str) -> None:
+    make, check, status, text = BROKEN[name]
+    make(set_up)
+    before = set_up.files() if "no database" not in name else {}
+    found_status, found = set_up.check("--sql-conn-id", "warehouse")
+    row = found[check]
+    assert text in row["found"]
+    assert row["found"][0] != ":"
+    assert row["status"] == {1: "degraded", 2: "broken"}[status]
+    assert found_status == status
+    others = {each["check"]: each["to_do"] for each in found.values() if each["status"] != "ok" and each != row}
+    assert all(to_do.startswith("See ") for to_do in others.values()), others
+    assert not before or set_up.files() == before
+    assert [call["status"] for call in set_up.sandbox.feed_calls()].count(200) == 1, "that of the ingestion"
+    set_up.sandbox.release_held_calls()
+
+
+def test_a_database_that_is_silent_is_given_up(set_up: SetUp) -> None:
+    set_up.monkeypatch.setattr(command, "TIMEOUT", 1.0)
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:  # accepts nothing
+        set_up.connect("states", **{**NOTHING_LISTENS, "port": server.getsockname()[1]})
+        status, found = set_up.check("--sql-conn-id", "warehouse")
+    assert found["state"]["found"] == "connection 'states': TimeoutError: no response within 1 s"
+    assert (status, found["poll"]["to_do"]) == (2, "See state.")
+
+
+# -------------------------------------------------------------------------------------------------------- other set-ups
+
+
+def test_without_an_event_key_no_feed_is_looked_for(set_up: SetUp) -> None:
+    sandbox = set_up.sandbox
+    fields = {"host": sandbox.base_url, "password": sandbox.transfer_api_key}
+    set_up.connect("outbound_transfer_default", conn_type="outbound_transfer", **fields)
+    status, found = set_up.check()
+    assert status == 0, found
+    assert found["feed"]["found"] == "Not looked for: no event key."
+
+
+def test_the_feed_is_looked_for_where_the_page_does(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, found = set_up.check()
+    assert (status, found["feed"]["status"]) == (1, "unknown")
+    assert "No feed has been read here yet." in found["feed"]["found"]
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "warehouse")
+    assert set_up.check()[1]["feed"]["status"] == "ok"
+
+
+def test_a_feed_in_objects(set_up: SetUp, tmp_path: Path) -> None:
+    path = f"file://{tmp_path}/lake/events"
+    destination = ObjectEventDestination(open_store(path), "acme")
+    destination.get_or_create_cursor()
+    destination.load_page(page(0, *events(0, 3)))
+    status, found = set_up.check("--path", path)
+    assert (status, found["feed"]["status"]) == (0, "ok"), found
+    assert found["warehouse"]["found"] == f"{path} has the feed of acme."
+
+
+def test_nothing_configured_says_what_to_give(set_up: SetUp, single_machine: Path) -> None:
+    for name in ("STATE_CONN_ID", "LEDGER_CONN_ID", "DEFAULT_LEDGER"):
+        set_up.monkeypatch.delenv(f"AIRFLOW__OUTBOUND_TRANSFER__{name}")
+    status, found = set_up.check()
+    assert status == 1
+    assert str(single_machine / LOCAL_FILE) in found["ledger"]["found"]
+    assert not (single_machine / LOCAL_FILE).exists()
+    assert found["warehouse"]["to_do"] == "Give --sql-conn-id, --path or --iceberg-conn-id."
+
+
+@pytest.mark.usefixtures("several_machines")
+def test_a_cluster_without_databases(set_up: SetUp) -> None:
+    for name in ("STATE_CONN_ID", "LEDGER_CONN_ID", "DEFAULT_LEDGER"):
+        set_up.monkeypatch.delenv(f"AIRFLOW__OUTBOUND_TRANSFER__{name}")
+    status, found = set_up.check("--sql-conn-id", "warehouse")
+    assert (status, found["ledger"]["status"], found["in_doubt"]["status"]) == (1, "unknown", "unknown")
+    assert found["ledger"]["to_do"].startswith("Set ledger_conn_id;")
+
+
+def test_airflow_prints_a_line_for_each_check(set_up: SetUp) -> None:
+    set_up.capsys.readouterr()
+    parser = cli_parser.get_parser()
+    arguments = parser.parse_args(["outbound-transfer", "check", "-o", "plain", "--sql-conn-id", "warehouse"])
+    arguments.func(arguments)
+    lines = set_up.capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["check", "status"], *([name, "ok"] for name in CHECKS)]
+    assert "transfer_key" in set_up.print("--sql-conn-id", "warehouse")[1]
+
+
+def test_brackets_are_text(set_up: SetUp) -> None:
+    set_up.monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "[/red]")
+    assert "[/red]" in set_up.print()[1]
+
+
+def test_the_test_of_a_connection_shows_a_wrong_clock(set_up: SetUp) -> None:
+    answer_at(set_up.sandbox, timedelta(minutes=-10))
+    works, message = OutboundTransferHook().test_connection()
+    assert works
+    assert message.startswith("The transfer key is accepted. The event key is accepted. This machine's clock is 10 min")
