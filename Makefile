@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .azurite .chromium .mariadb \
-	bench-upload bench-uploads bench-repeats bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-sandbox bench-page sandbox constraints docs clean
+	bench-upload bench-uploads bench-repeats bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-branches bench-sandbox bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -147,6 +147,9 @@ bench-ingest: setup .mariadb ## One million events into each warehouse, beside d
 
 bench-query: setup ## Ten million rows of a query into each format, beside pandas: speed, memory (about an hour; ARGS=--rows=1000000)
 	$(RUN) -m benchmarks.bench_query $(ARGS)
+
+bench-branches: setup ## A million rows of 200 branches, to each its own, while tasks are killed (about 20 minutes)
+	$(RUN) -m benchmarks.bench_branches $(ARGS)
 
 bench-import: setup ## What importing the operators adds to importing Airflow
 	$(RUN) -m benchmarks.bench_import

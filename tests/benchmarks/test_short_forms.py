@@ -11,6 +11,7 @@ import pytest
 from support.repository import TESTS
 
 SHORT_FORMS = {
+    "bench_branches": "--rows 2000 --branches 8 --kills 6",
     "bench_cluster": "--waits 60 --triggerers 2 --senders 2 --interval 2 --settle 5 --seconds 10 --ends 20 --late 5",
     "bench_deferrals": "--deliveries 40 --slots 8",
     "bench_hints": "--outstanding 2000 --finished 1000 --hours 0.2 --ends 20",
