@@ -232,7 +232,7 @@ class Executor:
         is_asked = not is_shared or self._cannot_search(process)
         return Evidence(
             phase=memory.phase,
-            input=Input.OTHER if is_settling else self._compare(process),
+            input=Input.OTHER if is_settling else input_evidence(memory, process.context, is_shared=is_shared),
             resend=memory.what_names(() if is_settling else process.context.resend),
             by_id=ById[process.by_id],
             question=not is_settling and memory.question is not None and is_asked,
@@ -241,15 +241,6 @@ class Executor:
             is_approved=Check[process.approved],
             is_wanted=Check[process.wanted],
         )
-
-    def _compare(self, process: Process) -> Input:
-        """Compare what is to be delivered with what is remembered: what was approved is sent, whatever its file is."""
-        memory, context = MEMORIES[process.memory], process.context
-        is_continued = process.by_id == "DRAFT" and memory.phase is Phase.HANDED_ON
-        is_approved = context.approved and context.approved == content_of(memory)
-        if is_continued and is_approved and DELIVERY[memory.identity] == DELIVERY[context.item]:
-            return Input.SAME
-        return input_evidence(memory, context, is_shared=self._is_shared(process))
 
     def _decide(self, process: Process) -> Process:
         """Return the process with what it does next, as the table says."""
@@ -340,8 +331,7 @@ class Executor:
             return ""
         transfer = world.transfers[result]
         item = context.published[1] if context.published else context.item
-        is_approved = context.approved.startswith(transfer.item) and DELIVERY[transfer.item] == DELIVERY[item]
-        if transfer.status not in ("sent", "hidden") or not (transfer.item == item or is_approved):
+        if transfer.status not in ("sent", "hidden") or transfer.item != item:
             return "a task succeeds, and what it returns is not its delivery, sent"
         is_of_key = bool(transfer.key) and transfer.key == context.key
         if transfer.maker not in (context.slot, *self.upstream(context.slot)) and not is_of_key:
@@ -644,7 +634,6 @@ class Executor:
         if world.run.is_clock_behind:
             return -1
         memory, context = MEMORIES[process.memory], process.context
-        item = memory.identity if process.step == "SEND" else context.item  # a filled draft is sent as it is
         known = {memory.draft_id, *memory.superseded_ids(), *context.resend}
         is_exact = memory.question is Likeness.EXACT
         for number, transfer in newest_first(world):
@@ -653,8 +642,8 @@ class Executor:
             is_keyed = bool(context.key) and transfer.key not in ("", context.key)
             if is_keyed and world.stores[self._rule(transfer.key)].is_sent:
                 continue
-            is_alike = not is_exact and PEOPLE[transfer.item] == PEOPLE[item]
-            if SIZES[transfer.item] == SIZES[item] or is_alike:
+            is_alike = not is_exact and PEOPLE[transfer.item] == PEOPLE[context.item]
+            if SIZES[transfer.item] == SIZES[context.item] or is_alike:
                 return number
         return -1
 

@@ -78,7 +78,6 @@ def start(
         published=upstream[0].published if upstream else None,
         attached=upstream[-1].attached if upstream else "",
         answer=answer,
-        approved=slot.approved[0] if slot.approved[1] == run.clear_number else "",
         is_rejected=slot.rejected == run.clear_number,
     )
     process = intern(Process(intern(context), BEGINS[executor.kind(number)], is_again=is_resumed))

@@ -191,7 +191,6 @@ class Context(NamedTuple):
     """What Airflow and the DAG say to a try when it starts.
 
     :ivar answer: what a person has approved whom the try has asked; "" if it resumes for another reason.
-    :ivar approved: what the task knows to be approved since the last clear; "" if nothing is.
     :ivar is_rejected: whether a person has rejected the send since the last clear.
     """
 
@@ -208,7 +207,6 @@ class Context(NamedTuple):
     published: Published | None = None
     attached: str = ""
     answer: str = ""
-    approved: str = ""
     is_rejected: bool = False
 
 
