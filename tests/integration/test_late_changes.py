@@ -38,16 +38,6 @@ def files(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def task(connection, sandbox) -> Make:
-    time = SimulatedClock(sandbox)
-
-    def make(operator: type, *, retries: int = 0, **arguments: Any) -> FakeTaskInstance:
-        return FakeTaskInstance(lambda: operator(task_id="task", **arguments), time, retries)
-
-    return make
-
-
-@pytest.fixture
 def deliver(task, files) -> Make:
     return lambda **arguments: task(DeliverFilesOperator, **{"files": files, **REPORT, **arguments})
 
@@ -71,10 +61,6 @@ def mapped(ti: FakeTaskInstance, index: int, *, clear_number: int) -> FakeTaskIn
     return ti
 
 
-def billed(sandbox) -> list[str]:
-    return [row["transfer_id"] for row in sandbox.ledger() if row["kind"] == "billed"]
-
-
 def test_what_a_removal_finds_sent_stays_sent_once_it_is_deleted(deliver, sandbox, hook) -> None:
     """The send of a killed try arrives between the read of the next one and its removal of the draft."""
     ti = deliver()
@@ -88,7 +74,7 @@ def test_what_a_removal_finds_sent_stays_sent_once_it_is_deleted(deliver, sandbo
     with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try, or may have been"):
         again(ti)
 
-    assert billed(sandbox) == [sent]
+    assert sandbox.sent() == [sent]
 
 
 def test_an_item_that_another_index_has_sent_is_not_sent_by_a_retry_of_the_last_step(task, sandbox, files) -> None:
@@ -115,7 +101,7 @@ def test_an_item_that_another_index_has_sent_is_not_sent_by_a_retry_of_the_last_
     send.before_retry = the_list_changes_its_order
     with pytest.raises(AirflowFailException, match=MAY_BE_SENT):
         send.run()
-    assert len(billed(sandbox)) == 1
+    assert len(sandbox.sent()) == 1
 
 
 @pytest.mark.parametrize("at", ["a wait", "a silence", "Airflow"])
@@ -153,7 +139,7 @@ def test_a_search_that_had_to_wait_is_made_again(deliver, sandbox, monkeypatch, 
         pytest.raises(AirflowFailException, match=MAY_BE_SENT),
     ):
         ti.run()
-    assert len(billed(sandbox)) == 3
+    assert len(sandbox.sent()) == 3
 
 
 def test_checks_that_always_wait_end_the_try(deliver, sandbox) -> None:
@@ -161,7 +147,7 @@ def test_checks_that_always_wait_end_the_try(deliver, sandbox) -> None:
     ti = mapped(deliver(deferrable=False, keep_draft=True), 0, clear_number=1)
     with mock.patch.object(FakeTaskInstance, "get_task_states", _after(ti, 30)), pytest.raises(ChecksOutdated):
         ti.run()
-    assert len(billed(sandbox)) == 1
+    assert len(sandbox.sent()) == 1
 
 
 def _after(ti: FakeTaskInstance, seconds: float) -> Any:
@@ -207,7 +193,7 @@ def test_what_a_read_finds_sent_stays_sent_once_it_is_deleted(deliver, sandbox, 
     with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try, or may have been"):
         again(ti)
 
-    assert billed(sandbox) == [sent]
+    assert sandbox.sent() == [sent]
 
 
 def test_a_run_that_was_refused_does_not_say_that_it_has_made_what_another_sent(deliver, sandbox) -> None:
@@ -225,7 +211,7 @@ def test_a_run_that_was_refused_does_not_say_that_it_has_made_what_another_sent(
     first.store.values.clear()
     with pytest.raises(AirflowFailException, match=MAY_BE_SENT):
         again(first)
-    assert billed(sandbox) == [sent]
+    assert sandbox.sent() == [sent]
 
 
 def test_a_key_that_goes_while_another_run_holds_it_is_settled_first(
@@ -247,4 +233,4 @@ def test_a_key_that_goes_while_another_run_holds_it_is_settled_first(
     again(two)
     with pytest.raises(AirflowFailException, match="was sent, or may have been, under the delivery_key"):
         again(one, delivery_key=None)
-    assert len(billed(sandbox)) == 1
+    assert len(sandbox.sent()) == 1

@@ -409,31 +409,29 @@ def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, monke
     assert removed == drafts[:1]
 
 
+def once_filled(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Let something change once the next draft is filled."""
+    fill = DraftWriter.fill
+
+    def fill_and_change(self: Any, *arguments: Any) -> None:
+        fill(self, *arguments)
+        monkeypatch.setattr(DraftWriter, "fill", fill)
+        change()
+
+    monkeypatch.setattr(DraftWriter, "fill", fill_and_change)
+
+
 def test_a_resend_goes_to_those_who_are_left_right_before_its_send(redeliver, sandbox, first, monkeypatch) -> None:
     task = redeliver()
     second = task.run()["id"]
-    fill = DraftWriter.fill
-
-    def fill_and_pick_up(self: Any, *arguments: Any) -> None:
-        fill(self, *arguments)
-        monkeypatch.setattr(DraftWriter, "fill", fill)
-        sandbox.pickup(first["id"], ANN)
-
-    monkeypatch.setattr(DraftWriter, "fill", fill_and_pick_up)
+    once_filled(monkeypatch, lambda: sandbox.pickup(first["id"], ANN))
     assert received(sandbox, again(task, resend=second)["id"]) == [BOB, EVE]
 
 
 def test_a_draft_whose_removal_before_its_send_is_not_known_is_in_no_doubt(
     redeliver, sandbox, first, monkeypatch
 ) -> None:
-    fill = DraftWriter.fill
-
-    def fill_and_pick_up(self: Any, *arguments: Any) -> None:
-        fill(self, *arguments)
-        monkeypatch.setattr(DraftWriter, "fill", fill)
-        sandbox.pickup(first["id"], ANN)
-
-    monkeypatch.setattr(DraftWriter, "fill", fill_and_pick_up)
+    once_filled(monkeypatch, lambda: sandbox.pickup(first["id"], ANN))
     task = redeliver()
     task.store = store = CrashableStateStore()
     with dying_after(Operation.DISCARD, store), pytest.raises(ProcessCrashed):

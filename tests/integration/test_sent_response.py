@@ -21,17 +21,22 @@ DELIVERY = {"subject": "R", "message": "Hello", "recipients": [{"email": "ann@ex
 
 @pytest.mark.parametrize("kind", ["one task", "three tasks"])
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "difference"),
     [
-        ("subject", '"Other"'),
-        ("id", '"tr_other"'),
-        ("files", "[]"),
-        ("files", '[{"id": "fl_other", "name": "other.csv", "size": 9}]'),
-        ("recipients", '[{"email": "eve@example.com", "name": "Eve", "picked_up_at": null}]'),
+        ("subject", '"Other"', "to other recipients or with another subject"),
+        ("id", '"tr_other"', "the service's response is of tr_other"),
+        ("files", "[]", r"it holds \[\], and \['a.csv'\] was meant"),
+        ("files", '[{"id": "fl_other", "name": "other.csv", "size": 9}]', r"it holds \['other.csv'\]"),
+        (
+            "files",
+            '[{"id": "fl_other", "name": "a.csv", "size": 9}, {"id": "fl_1", "name": "a.csv", "size": 1}]',
+            r"it holds \['a.csv', 'a.csv'\]",
+        ),
+        ("recipients", '[{"email": "eve@example.com", "name": "Eve", "picked_up_at": null}]', "to other recipients"),
     ],
 )
 def test_a_response_to_the_send_that_differs_is_an_error(
-    connection: str, sandbox: Any, tmp_path: Path, kind: str, field: str, value: str
+    connection: str, sandbox: Any, tmp_path: Path, kind: str, field: str, value: str, difference: str
 ) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a")
@@ -48,5 +53,5 @@ def test_a_response_to_the_send_that_differs_is_an_error(
         task = task_instance(SendTransferOperator, time, transfer_id=draft)
         task.upstream = {"create": create, "attach": attach}
     sandbox.plan_faults({"kind": "field_value", "field": field, "json": value, "method": "POST", "path": "*/send"})
-    with pytest.raises(Exception, match="was sent, but"):
+    with pytest.raises(Exception, match=f"was sent, but .*{difference}"):
         task.run()

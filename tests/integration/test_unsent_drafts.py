@@ -17,7 +17,7 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from outbound_transfer.protocol.errors import NotFound, ServerFault
-from support.tasks import FakeTaskInstance, SimulatedClock, without_credit
+from support.tasks import FakeTaskInstance, without_credit
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -35,16 +35,6 @@ def report(tmp_path: Path) -> str:
     file = tmp_path / "report.csv"
     file.write_text("a,b\n")
     return str(file)
-
-
-@pytest.fixture
-def task(connection, sandbox) -> Callable[..., FakeTaskInstance]:
-    time = SimulatedClock(sandbox)
-
-    def make(operator: type, task_id: str = "task", *, retries: int = 0, **arguments: Any) -> FakeTaskInstance:
-        return FakeTaskInstance(lambda: operator(task_id=task_id, **arguments), time, retries, task_id=task_id)
-
-    return make
 
 
 @pytest.fixture
@@ -70,16 +60,6 @@ def test_a_failure_for_good_leaves_no_draft(deliver, sandbox, hook) -> None:
     with without_credit(sandbox):
         ti.run()
     assert not exists(hook, ti.xcoms["transfer_id"])
-
-
-def test_the_draft_is_created_again_after_a_clear(deliver, sandbox) -> None:
-    ti = deliver()
-    with without_credit(sandbox):
-        ti.run()
-    first = ti.xcoms["transfer_id"]
-    ti.clear()
-    assert ti.run()["id"] != first
-    assert len(sandbox.sent()) == 1
 
 
 def test_a_draft_that_is_to_be_kept_stays(deliver, sandbox, hook) -> None:

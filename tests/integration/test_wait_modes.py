@@ -47,6 +47,7 @@ from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
 from support.tasks import InMemoryStateStore, ProcessCrashed
 from support.timeouts import TEST_TIMEOUT, eventually
+from support.triggers import first_event, first_shared_event
 
 ANN, BOB = "ann@example.com", "bob@example.com"
 DAG_OF_TASK = SimpleNamespace(
@@ -150,10 +151,6 @@ def to_the_end(make: Callable[[], Any], store: InMemoryStateStore) -> Any:
             store.set("rescheduled", store.get("rescheduled") or timezone.utcnow().isoformat())
             pause = (rescheduled.reschedule_date - timezone.utcnow()).total_seconds()
             asyncio.run(asyncio.sleep(max(pause, 0)))
-
-
-async def first_event(trigger: Any) -> Any:
-    return await anext(trigger.run())
 
 
 def test_all_recipients_picked_up(wait, sandbox) -> None:
@@ -740,7 +737,7 @@ def test_a_failure_takes_a_worker(sandbox, sent, monkeypatch, end, choices, even
     trigger = trigger_of(
         sensor(transfer_id=sent, finish_in_triggerer=True, poke_interval=1, **choices), context_of(InMemoryStateStore())
     )
-    fired = asyncio.run(asyncio.wait_for(shared(trigger), TEST_TIMEOUT))
+    fired = asyncio.run(asyncio.wait_for(first_shared_event(trigger), TEST_TIMEOUT))
     assert type(fired).__name__ == (event.__name__ if event else "TriggerEvent")
     keys = {TaskSuccessEvent: ["return_value"], TaskSkippedEvent: ["outcome"], None: []}
     assert pushed == [(key, end) for key in keys[event]]
@@ -772,18 +769,7 @@ def event_after_pickup(sandbox: Sandbox, sent: str) -> Any:
     trigger = trigger_of(
         sensor(transfer_id=sent, finish_in_triggerer=True, poke_interval=1), context_of(InMemoryStateStore())
     )
-    return asyncio.run(asyncio.wait_for(shared(trigger), TEST_TIMEOUT))
-
-
-async def shared(trigger: Any) -> Any:
-    """The trigger's event on the shared poll, as the triggerer runs it."""
-    producer = type(trigger).create_shared_stream_producer(trigger.serialize()[1])
-
-    async def stream() -> Any:
-        async for update, _ in producer.open_stream():
-            yield update
-
-    return await anext(trigger.filter_shared_stream(stream()))
+    return asyncio.run(asyncio.wait_for(first_shared_event(trigger), TEST_TIMEOUT))
 
 
 def test_triggers_of_one_connection_share_a_poll_and_survive_a_restart() -> None:
