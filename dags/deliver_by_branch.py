@@ -55,11 +55,14 @@ key: what failed is retried or cleared alone, and a second run sends only to bra
         ]
 
     @task(trigger_rule="all_done")
-    def summary(transfers: Any) -> dict[str, int]:
+    def summary(wanted: list[Any], transfers: Any) -> dict[str, int]:
         sent = list(transfers)
+        if len(sent) < len(wanted):  # it alone decides whether the run has failed
+            raise ValueError(f"{len(wanted) - len(sent)} of {len(wanted)} branches have not got theirs")
         return {"transfers": len(sent), "bytes": sum(file["size"] for one in sent for file in one["files"])}
 
     branches = SQLExecuteQueryOperator(task_id="branches", conn_id=SQL_CONN_ID, sql=BRANCHES, parameters=[MONTH])
+    wanted = deliveries(MONTH, branches.output)
     deliver = SqlToOutboundTransferOperator.partial(
         task_id="deliver",
         sql_conn_id=SQL_CONN_ID,
@@ -68,5 +71,5 @@ key: what failed is retried or cleared alone, and a second run sends only to bra
         max_active_tis_per_dagrun=4,
         deferrable=True,
         retries=3,
-    ).expand_kwargs(deliveries(MONTH, branches.output))
-    summary(deliver.output)
+    ).expand_kwargs(wanted)
+    summary(wanted, deliver.output)

@@ -99,6 +99,7 @@ class Killer:
                 body = {"dry_run": False, "only_failed": True, "dag_run_id": run_id}
                 self.stack.airflow.call("POST", f"dags/{DAG}/clearTaskInstances", body)
             if state == "success":
+                self.stack.sandbox.clear_faults()
                 return run_id
             self.stack.processes.check()
             time.sleep(0.3)
