@@ -95,6 +95,7 @@ class InMemoryStateStore:
         return json.loads(self.values[key]) if key in self.values else default
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        assert value is not None, "Airflow refuses it"
         self.values[key] = json.dumps(value)
         assert json.loads(self.values[key]) == value, "Airflow takes nothing but what JSON gives back"
 

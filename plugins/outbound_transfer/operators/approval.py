@@ -193,7 +193,7 @@ class ApprovedSendOperator(SendingOperator):
         shown, url = self._request, required_actions_url(context)
         assert shown is not None, "the draft was looked at"
         # Nothing was sent with an earlier approval, and whoever sends it now has not been approved.
-        state_store(context).set(_PROOF_KEY, None, retention=NEVER_EXPIRE)
+        state_store(context).set(_PROOF_KEY, {}, retention=NEVER_EXPIRE)
         self.request_input(context, shown.subject, shown.body, shown.options, to_items(self.approval_assigned_users))
         approval = {"subject": shown.subject, "body": shown.body, "url": url}
         call_notifiers(to_items(self.approval_notifiers), {**context, "approval": approval}, self.log)
