@@ -100,7 +100,7 @@ def test_a_connection_is_filled_in_saved_and_tested(page: Page, airflow: Airflow
     change_key(page, sandbox.transfer_api_key)
     page.get_by_role("button", name="Test Connection").click()
     # The event key has outlived both changes, though the form never had it.
-    expect(told(page).filter(has_text="accepted")).to_contain_text("the event key")
+    expect(told(page).filter(has_text="accepted")).to_contain_text("The event key")
 
 
 def fill_in(form: Locator, sandbox: Sandbox) -> None:
