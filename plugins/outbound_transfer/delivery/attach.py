@@ -132,8 +132,11 @@ class FilesTask:
     def _find_sent(self, transfer: Transfer, find_sources: Callable[..., Sequence[Source]]) -> list[File]:
         held = {file.name: file for file in transfer.files or ()}
         before = self._before
-        is_known = before is not None and (before.files or before.phase is Phase.HANDED_ON)
-        if before is None or not is_known or not before.files.keys() <= held.keys():
+        if (
+            before is None
+            or not (before.files or before.phase is Phase.HANDED_ON)
+            or not before.files.keys() <= held.keys()
+        ):
             raise FileConflict(
                 f"Transfer {transfer.id} was sent, and it is not known whether with the files of this task. Nothing is "
                 f"attached. To deliver them, trigger a new DAG run, or add {transfer.id!r} to resend and clear the "
