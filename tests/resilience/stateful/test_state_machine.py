@@ -130,7 +130,7 @@ def test_the_machine_finds_an_approval_of_what_an_earlier_try_has_shown(begun: A
         return machine
 
     assert not correct_what_is_rejected().sent["deliver"]
-    monkeypatch.setattr(approval, "parse_response", lambda event, code: Approval(code, "ann", ""))
+    monkeypatch.setattr(approval, "parse_response", lambda event, code, users: Approval(code, "ann", ""))
     with pytest.raises(AssertionError, match="nobody has approved"):
         correct_what_is_rejected()
 
