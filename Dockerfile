@@ -11,6 +11,3 @@ COPY --chown=airflow:0 include /opt/airflow/package/include
 RUN pip install --no-cache-dir --constraint /opt/airflow/package/constraints.txt \
         "/opt/airflow/package[sandbox,postgres,celery]" \
     && pip check
-
-# The package is installed; only the DAGs go where Airflow looks for files.
-COPY --chown=airflow:0 dags /opt/airflow/dags

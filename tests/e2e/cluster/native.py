@@ -30,7 +30,7 @@ IMAGE_ENVIRONMENT = {
     "postgres": {"PGDATA": "/var/lib/postgresql/data"},
     "redis": {},
 }
-_PATHS = re.compile(r"(?<![\w/.])(/opt/airflow|/var/lib/postgresql/data)(?![\w-])")
+_PATHS = re.compile(r"(?<![\w/.])(/backups|/opt/airflow|/var/lib/postgresql/data)(?![\w-])")
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Container:
     def command(self) -> list[str]:
         """What the image's own entrypoint makes of the service's command."""
         words = [self.native(word) for word in (*self.service.entrypoint, *self.service.command)]
-        if self.image == "postgres":
-            return [sys.executable, str(HERE / "entrypoints" / "postgres.py"), self.address, *words]
+        if self.image == "postgres" and not words:
+            return [sys.executable, str(HERE / "entrypoints" / "postgres.py"), self.address]
         if self.image == "redis":
             return [*words, "--bind", self.address, "--dir", str(self.path("/data"))]
         # The image's entrypoint takes everything but a shell for a command of Airflow.
@@ -127,14 +127,13 @@ def lay_out(container: Container, folder: Path) -> None:
     (container.root / "bin").mkdir(parents=True)
     for target, source in container.service.volumes.items():
         # A path is a folder of the machine, a name a volume.
-        volume = Path(source) if source[0] in "./" else folder / "volumes" / source
+        volume = REPOSITORY / source if source[0] in "./" else folder / "volumes" / source
         volume.mkdir(parents=True, exist_ok=True)
         place = container.path(target)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(volume)
     if container.image == "outbound-transfer-airflow":
         container.path(AIRFLOW_HOME).mkdir(parents=True, exist_ok=True)
-        container.path(f"{AIRFLOW_HOME}/dags").symlink_to(REPOSITORY / "dags")
     if container.image == "redis":
         # It takes the server's address from no variable.
         script = container.root / "bin" / "redis-cli"
@@ -171,5 +170,5 @@ Mapped: a host name to a loopback address of its own; the image's paths to a fol
 the log servers, which know no address to listen on; PostgreSQL {postgres} and Redis {redis} from Python packages,
 Airflow from this checkout's environment.
 Not checked, for want of an engine: the build and the pull of images, users that are not root, read-only mounts,
-restarts, grace periods, and networks between machines (a dead process's connections are closed here; a dead machine's
-go silent)."""
+restarts, grace periods, limits of memory and of logs, and networks between machines (a dead process's connections are
+closed here; a dead machine's go silent)."""

@@ -1,0 +1,126 @@
+"""The backup of docker-compose.yaml, and its restore as docs/upgrading.md says, with a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.cluster import FILES, variables
+from e2e.cluster.compose import read
+from e2e.cluster.native import Container, containers, lay_out
+from outbound_transfer_sandbox.testing import Sandbox
+from support.deliveries import billed
+from support.keyed_tasks import STATE_CONN_ID, keyed_task
+from support.postgres import Database
+from support.repository import REPOSITORY
+from support.tasks import SimulatedClock
+from support.timeouts import eventually
+
+DATABASES = ("airflow", "warehouse")
+
+
+@pytest.fixture
+def backup(tmp_path: Path, postgres: Database) -> Container:
+    """The container of the service, whose two databases are one here."""
+    values = variables(tmp_path / "outbox") | {"BACKUPS_DIR": str(tmp_path / "backups"), "BACKUPS_KEPT": "2"}
+    container = containers(read([FILES[0].read_text()], values), tmp_path)["backup"][0]
+    lay_out(container, tmp_path)
+    return container
+
+
+def environment(backup: Container, postgres: Database) -> dict[str, str]:
+    url = f"postgresql://postgres@/{postgres.name}?host={postgres.host}"
+    return backup.environment(iter(())) | {f"{database.upper()}_URL": url for database in DATABASES}
+
+
+@contextmanager
+def running(backup: Container, postgres: Database) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(backup.command(), env=environment(backup, postgres), start_new_session=True)
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+def is_healthy(backup: Container, postgres: Database) -> bool:
+    return subprocess.run(backup.check(), env=environment(backup, postgres), check=False).returncode == 0
+
+
+def make_backup(backup: Container, postgres: Database) -> None:
+    with running(backup, postgres):
+        eventually(lambda: is_healthy(backup, postgres), interval=0.1)
+
+
+def restore(backup: Container, postgres: Database) -> None:
+    page = (REPOSITORY / "docs/upgrading.md").read_text()
+    (script,) = re.findall(r"backup bash -c '(.*)'", page)
+    (file,) = backup.path("/backups").glob("warehouse-*.dump")
+    script = re.sub(r"/backups/warehouse-.*\.dump", str(file), script)
+    subprocess.run(["bash", "-c", script], env=environment(backup, postgres), check=True)
+
+
+@pytest.fixture
+def deliver(
+    connection: str, sandbox: Sandbox, postgres: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """Deliver in a new run under the same delivery key, and return the transfer's id."""
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", postgres.airflow_connection)
+    monkeypatch.setenv(STATE_CONN_ID, "states")
+    (tmp_path / "report.csv").write_bytes(b"content")
+    airflow: dict[Any, str] = {}
+
+    def run(run_id: str) -> str:
+        task = keyed_task(run_id, SimulatedClock(sandbox), airflow=airflow, files=[str(tmp_path / "report.csv")])
+        return str(task.run()["id"])
+
+    return run
+
+
+def test_a_restored_warehouse_remembers_what_was_sent_under_a_key(
+    backup: Container, postgres: Database, deliver: Any, sandbox: Sandbox
+) -> None:
+    sent = deliver("first")
+    make_backup(backup, postgres)
+    with closing(postgres.connect(autocommit=True)) as connection:
+        connection.execute("DELETE FROM outbound_transfer_memory")
+
+    restore(backup, postgres)
+
+    assert deliver("second") == sent
+    assert list(billed(sandbox)) == [sent]
+
+
+@pytest.fixture
+def old(backup: Container) -> Path:
+    """The folder of backups, with four old ones of each database."""
+    folder = backup.path("/backups")
+    for database in DATABASES:
+        for day in range(1, 5):
+            file = folder / f"{database}-2026-01-0{day}.dump"
+            file.touch()
+            os.utime(file, (0, 0))
+    return folder
+
+
+def test_the_newest_are_kept_and_nobody_else_may_read_them(backup: Container, postgres: Database, old: Path) -> None:
+    make_backup(backup, postgres)
+    for database in DATABASES:
+        oldest, newest = sorted(old.glob(f"{database}-*"))
+        assert oldest.name == f"{database}-2026-01-04.dump"
+        assert newest.read_bytes().startswith(b"PGDMP")
+        assert newest.stat().st_mode & 0o077 == 0
+
+
+def test_a_backup_that_fails_removes_nothing_and_is_seen(backup: Container, postgres: Database, old: Path) -> None:
+    wrong = environment(backup, postgres) | {"WAREHOUSE_URL": "postgresql://nobody@127.0.0.1:1/none"}
+    assert subprocess.run(backup.command(), env=wrong, capture_output=True, check=False).returncode != 0
+    assert len(list(old.glob("warehouse-*.dump"))) == 4
+    assert not is_healthy(backup, postgres)
