@@ -121,6 +121,15 @@ def test_a_superseded_task_process_sends_nothing_and_leaves_its_draft_to_the_nex
     assert ti.run()["id"] == draft, "no call of it is in doubt"
 
 
+def test_a_superseded_task_process_attaches_nothing(task, sandbox, hook, report) -> None:
+    draft = task(CreateTransferOperator, "create", **DELIVERY).run()
+    attach = task(AttachFilesOperator, "attach", transfer_id=draft, files=report)
+    attach.state = "failed"
+    with pytest.raises(AirflowFailException, match="given this try up"):
+        attach.run()
+    assert hook.get_transfer(draft).files == ()
+
+
 def test_a_draft_that_holds_the_file_of_another_is_not_continued(deliver, task, sandbox, hook, tmp_path) -> None:
     ti = deliver(keep_draft=True)
     with without_credit(sandbox):
