@@ -26,6 +26,7 @@ VIEWS: Final = {
     "outbound_transfer__funnel_by_day": "outbound_transfer_funnel_by_day",
     "outbound_transfer__time_to_pickup": "outbound_transfer_time_to_pickup",
     "outbound_transfer__expiring_transfers": "outbound_transfer_expiring_transfers",
+    "outbound_transfer__events_by_day": "outbound_transfer_events_by_day",
     "outbound_transfer__feed_health": "outbound_transfer_feed_lag",
 }
 

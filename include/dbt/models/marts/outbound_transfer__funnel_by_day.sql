@@ -9,7 +9,9 @@ SELECT
     count(CASE WHEN status = 'expired' THEN 1 END) AS expired,
     count(CASE WHEN status = 'canceled' THEN 1 END) AS canceled,
     count(CASE WHEN status NOT IN ('complete', 'expired', 'canceled', 'deleted') THEN 1 END) AS outstanding,
-    CAST(sum(recipient_count) AS {{ dbt.type_bigint() }}) AS recipients,
-    CAST(sum(picked_up_count) AS {{ dbt.type_bigint() }}) AS recipients_picked_up
+    CAST(sum(CASE WHEN status IN ('canceled', 'deleted') THEN 0 ELSE recipient_count END)
+        AS {{ dbt.type_bigint() }}) AS recipients,
+    CAST(sum(CASE WHEN status IN ('canceled', 'deleted') THEN 0 ELSE picked_up_count END)
+        AS {{ dbt.type_bigint() }}) AS recipients_picked_up
 FROM {{ ref('stg_outbound_transfer__transfers') }}
 GROUP BY account, {{ outbound_transfer.utc_date('sent_at') }}

@@ -7,6 +7,7 @@ SELECT
     r.email,
     r.name,
     t.sent_at,
+    {{ outbound_transfer.utc_date('t.sent_at') }} AS sent_on,
     r.picked_up_at,
     {{ outbound_transfer.seconds_between('t.sent_at', 'r.picked_up_at') }} AS seconds_to_pickup
 FROM {{ ref('stg_outbound_transfer__recipients') }} AS r

@@ -12,8 +12,10 @@ SELECT
     count(CASE WHEN status = 'expired' THEN 1 END) AS expired,
     count(CASE WHEN status = 'canceled' THEN 1 END) AS canceled,
     count(CASE WHEN status NOT IN ('complete', 'expired', 'canceled', 'deleted') THEN 1 END) AS outstanding,
-    CAST(sum(recipient_count) AS bigint) AS recipients,
-    CAST(sum(picked_up_count) AS bigint) AS recipients_picked_up
+    CAST(sum(CASE WHEN status IN ('canceled', 'deleted') THEN 0 ELSE recipient_count END)
+        AS bigint) AS recipients,
+    CAST(sum(CASE WHEN status IN ('canceled', 'deleted') THEN 0 ELSE picked_up_count END)
+        AS bigint) AS recipients_picked_up
 FROM outbound_transfer_transfers
 GROUP BY account, CAST(sent_at AT TIME ZONE 'UTC' AS date);
 
@@ -26,6 +28,7 @@ SELECT
     r.email,
     r.name,
     t.sent_at,
+    CAST(t.sent_at AT TIME ZONE 'UTC' AS date) AS sent_on,
     r.picked_up_at,
     epoch(r.picked_up_at - t.sent_at) AS seconds_to_pickup
 FROM outbound_transfer_recipients AS r
@@ -38,12 +41,30 @@ SELECT
     transfer_id,
     subject,
     status,
+    CAST(sent_at AT TIME ZONE 'UTC' AS date) AS sent_on,
     expires_at,
     epoch(expires_at - now()) / 3600.0 AS hours_left,
-    recipient_count - picked_up_count AS recipients_outstanding
+    recipient_count - picked_up_count AS recipients_outstanding,
+    CASE
+        WHEN epoch(now() - sent_at)
+            > 72 * 3600.0
+            THEN 1
+        ELSE 0
+    END AS overdue
 FROM outbound_transfer_transfers
 WHERE status NOT IN ('complete', 'expired', 'canceled', 'deleted')
 ORDER BY expires_at;
+
+DROP VIEW IF EXISTS outbound_transfer_events_by_day;
+CREATE VIEW outbound_transfer_events_by_day AS
+SELECT
+    account,
+    CAST(coalesce(occurred_at, loaded_at) AT TIME ZONE 'UTC' AS date) AS occurred_on,
+    type,
+    count(*) AS events,
+    CAST(NULL AS bigint) AS failed_authentications
+FROM outbound_transfer_events
+GROUP BY account, CAST(coalesce(occurred_at, loaded_at) AT TIME ZONE 'UTC' AS date), type;
 
 DROP VIEW IF EXISTS outbound_transfer_feed_lag;
 CREATE VIEW outbound_transfer_feed_lag AS
