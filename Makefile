@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
+.PHONY: help setup demo demo-stop dashboard check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .azurite .chromium .mariadb \
 	bench-upload bench-uploads bench-repeats bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-branches bench-sandbox bench-page sandbox constraints docs clean
 
@@ -39,6 +39,13 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(RUN) scripts/demo.py --stop
+
+dashboard: setup ## The metrics in a browser, from the demo's warehouse (WAREHOUSE=file or SQLAlchemy URL, PORT=8501)
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venvs/dashboard
+	$(BIN)/uv pip sync --quiet --python .venvs/dashboard/bin/python constraints/dashboard.txt
+	WAREHOUSE="$(or $(WAREHOUSE),.demo/warehouse.db)" .venvs/dashboard/bin/streamlit run include/dashboard/app.py \
+		--server.address 127.0.0.1 --server.port $(or $(PORT),8501) --server.headless true --server.fileWatcherType none \
+		--browser.gatherUsageStats false --client.toolbarMode viewer
 
 test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 6 minutes on two cores)
 	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(ARGS)
@@ -178,6 +185,7 @@ sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 constraints: setup ## Pin the newest versions of everything that set-up installs
 	$(PIN) --all-extras --output-file constraints.txt pyproject.toml
 	$(PIN) --output-file constraints/dbt.txt constraints/dbt.in
+	$(PIN) --output-file constraints/dashboard.txt constraints/dashboard.in
 
 docs: setup ## Build the documentation's site in site/; a warning is an error
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \

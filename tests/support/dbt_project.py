@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,6 +61,25 @@ class Project:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return [Outcome(**outcome) for outcome in json.loads(outcomes.read_text())]
+
+    def metricflow(self, *arguments: str) -> str:
+        """Return what MetricFlow's command prints. An earlier command of dbt has parsed the project."""
+        done = subprocess.run(
+            [dbt_python().with_name("mf"), *arguments],
+            cwd=self.folder,
+            env=os.environ | self._settings(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def with_package(self, folder: Path) -> Project:
+        """Return the same project in another folder, with a copy of the package that can be changed."""
+        package = folder / "package"
+        shutil.copytree(self.package, package)
+        return replace(self, folder=folder, package=package)
 
     def compiled(self) -> dict[str, str]:
         """Return the SQL of each model that was compiled."""

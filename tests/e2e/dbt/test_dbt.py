@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -56,6 +55,7 @@ OTHER_TYPES = {
     "outbound_transfer__funnel_by_day": ("sent_on", "string"),
     "outbound_transfer__time_to_pickup": ("seconds_to_pickup", "numeric"),
     "outbound_transfer__expiring_transfers": ("recipients_outstanding", "integer"),
+    "outbound_transfer__events_by_day": ("occurred_on", "string"),
     "outbound_transfer__feed_health": ("last_page_at", "timestamp"),
 }
 
@@ -96,7 +96,8 @@ def fill(hook: Hook, count: int = 200, *, ledger: bool = True) -> None:
 
     def event(number: int, timestamp: datetime | None) -> Event:
         text = timestamp.isoformat() if timestamp else None
-        return Event(f"e{number}", "file_downloaded", text, '{"n": 1}', None, number)
+        type_ = "file_downloaded" if number % 3 else "transfer_sent"
+        return Event(f"e{number}", type_, text, '{"n": 1}', None, number)
 
     going_well = feed(sample_rows.ACCOUNT, 30)
     cursor = going_well.read_cursor()
@@ -142,7 +143,8 @@ def test_every_model_is_built_and_every_test_passes(built: Built) -> None:
     assert built.build.success, built.build.error
     assert built.build.named("success") == MODELS
     assert "the_first_of_two_equal_events_counts" in built.build.named("pass")
-    assert set(built.build.statuses.values()) == {"success", "pass"}
+    assert set(built.build.statuses.values()) == {"success", "pass", "no-op"}
+    assert built.build.named("no-op") == {"outbound_transfer__dashboard"}  # an exposure
 
 
 def test_the_sources_are_fresh(built: Built) -> None:
@@ -200,17 +202,15 @@ def test_every_column_is_documented(built: Built) -> None:
 
 
 def test_a_mart_whose_types_are_not_those_of_its_contract_is_refused(built: Built, tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    shutil.copytree(PACKAGE, package)
-    marts = package / "models/marts/_marts.yml"
+    changed = built.project.with_package(tmp_path)
+    marts = changed.package / "models/marts/_marts.yml"
     content = yaml.safe_load(marts.read_text())
     for model in content["models"]:
         name, other = OTHER_TYPES[model["name"]]
         (column,) = (column for column in model["columns"] if column["name"] == name)
         column["data_type"] = other
     marts.write_text(yaml.safe_dump(content))
-    target = built.project.target | {"schema": "refused"}
-    changed = Project(tmp_path, target, built.project.variables, package)
+    changed = replace(changed, target=changed.target | {"schema": "refused"})
     _, outcome = changed.run("deps", "run")
     assert outcome.named("success") == MODELS - OTHER_TYPES.keys()
     assert outcome.named("error") == OTHER_TYPES.keys() == VIEWS.keys()
@@ -240,7 +240,8 @@ def test_a_lake_has_events_and_rejected_lines_in_one_table(tmp_path: Path) -> No
     _, build, freshness = project.run("deps", "build", "source freshness")
     assert build.success, build.error
     assert build.named("success") == {
-        *("stg_outbound_transfer__events", "stg_outbound_transfer__rejected_lines", "outbound_transfer__feed_health")
+        *("stg_outbound_transfer__events", "stg_outbound_transfer__rejected_lines", "outbound_transfer__feed_health"),
+        *("outbound_transfer__events_by_day", "outbound_transfer__days"),
     }
     assert freshness.named("warn") == {"events"}
     assert hook.fetch("SELECT count(*), count(DISTINCT event_id) FROM analytics.stg_outbound_transfer__events") == [

@@ -1,0 +1,83 @@
+"""Eight transfers and five events of known days, and what each metric of include/dbt is of them, worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from outbound_transfer.protocol.events import Event, Page
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.tables import RECIPIENTS, TRANSFERS
+from outbound_transfer.warehouse.timestamps import format_timestamp
+from support import sample_rows
+
+FAILED_AUTHENTICATION: Final = "authentication_failed"
+OTHER_ACCOUNT: Final = "other.example.com"
+
+#: Account, status, days ago, time of the send (UTC), and for each recipient the seconds to the pickup.
+_TRANSFERS: Final[tuple[tuple[str, str, int, str, Sequence[int | None]], ...]] = (
+    (sample_rows.ACCOUNT, "complete", 10, "23:30", (3_600, 7_200)),
+    (sample_rows.ACCOUNT, "expired", 9, "00:30", (10_800, None)),
+    (sample_rows.ACCOUNT, "canceled", 9, "12:00", (60, None, None)),
+    (sample_rows.ACCOUNT, "pending", 5, "12:00", (None,)),
+    (sample_rows.ACCOUNT, "partial", 5, "12:00", (1_800, None)),
+    (OTHER_ACCOUNT, "complete", 5, "12:00", (5_400,)),
+    (sample_rows.ACCOUNT, "pending", 1, "12:00", (None,) * 4),
+    (sample_rows.ACCOUNT, "deleted", 1, "12:00", (None,)),
+)
+#: Type, days ago, time. The last has no time: it counts on the day of its loading.
+_EVENTS: Final = (
+    ("transfer_sent", 10, "23:30"),
+    (FAILED_AUTHENTICATION, 5, "00:10"),
+    (FAILED_AUTHENTICATION, 5, "23:50"),
+    (FAILED_AUTHENTICATION, 1, "23:59"),
+    (FAILED_AUTHENTICATION, 0, None),
+)
+
+METRICS: Final = ("sent", "expired", "pickup_rate", "time_to_pickup", "overdue", "failed_authentications")
+#: The metrics in this order, by days ago. None: there is no number.
+BY_DAY: Final = {
+    10: (1, 0, 2 / 2, 5_400, 0, 0),
+    9: (2, 1, 1 / 2, 5_430, 0, None),
+    5: (3, 0, 2 / 4, 3_600, 2, 2),
+    1: (2, 0, 0 / 4, None, 0, 1),
+    0: (0, 0, None, None, 0, 1),
+}
+#: Of all days together: no mean of the days' shares and medians.
+IN_ALL: Final = (8, 1, 5 / 12, 4_500, 2, 4)
+
+
+def fill(warehouse: Warehouse, now: datetime) -> None:
+    """Make the tables and fill them with these transfers and events, of days before ``now``."""
+    sample_rows.make_tables(warehouse, now)
+    seen = format_timestamp(now)
+    transfers, recipients = [], []
+    for number, (account, status, days_ago, time, seconds) in enumerate(_TRANSFERS):
+        sent, key = _at(now, days_ago, time), (account, f"t{number}")
+        expires = sent + timedelta(days=3 if status == "expired" else 14)
+        times = [None if each is None else format_timestamp(sent + timedelta(seconds=each)) for each in seconds]
+        counts = len(times), sum(each is not None for each in times)
+        span = format_timestamp(sent), format_timestamp(expires)
+        transfers.append((*key, sample_rows.CONN_ID, status, f"Report {number}", *span, *counts, seen, seen))
+        # Both addresses of a transfer may be the same.
+        recipients += [(*key, at, "ann@example.com", "Ann", each) for at, each in enumerate(times, 1)]
+    sample_rows.insert(warehouse, TRANSFERS, transfers)
+    sample_rows.insert(warehouse, RECIPIENTS, recipients)
+    store = EventStore(warehouse, sample_rows.ACCOUNT, clock=lambda: now)
+    store.get_or_create_cursor()
+    events = tuple(
+        Event(f"e{line}", type_, _at(now, ago, time).isoformat() if time else None, "{}", None, line)
+        for line, (type_, ago, time) in enumerate(_EVENTS, 1)
+    )
+    store.load_page(Page(0, len(events), False, events, ()))
+
+
+def by_day(now: datetime) -> dict[str, tuple[float | None, ...]]:
+    """Return the metrics by date."""
+    return {f"{now - timedelta(days=ago):%Y-%m-%d}": values for ago, values in BY_DAY.items()}
+
+
+def _at(now: datetime, days_ago: int, time: str) -> datetime:
+    return datetime.fromisoformat(f"{now - timedelta(days=days_ago):%Y-%m-%d}T{time}").replace(tzinfo=UTC)
