@@ -1,8 +1,8 @@
 """Deliver real files with a real Airflow, from disk to warehouse, and check what came of it (`make demo`).
 
 Starts the sandbox and Airflow (API server, scheduler, DAG processor, triggerer) in `.demo/`, runs the DAGs
-`deliver_files` and `ingest_event_feed`, lets recipients collect, and reports. Exit code: 0 when every claim of the
-report is so, 1 when not, 2 when it cannot begin, 130 on Ctrl-C.
+`deliver_files`, `ingest_event_feed` and `ingest_transfers`, lets recipients collect, and reports. Exit code: 0 when
+every claim of the report is so, 1 when not, 2 when it cannot begin, 130 on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -98,11 +98,12 @@ def play(stack: Stack, started: Processes, reporter: Reporter, *, keep: bool) ->
     stack.begin_migration()
     deliveries = make_deliveries(FOLDER / "outbox", reporter)
     airflow = stack.start_airflow()
-    stack.wait_for_dags(airflow, "deliver_files", "ingest_event_feed")
+    stack.wait_for_dags(airflow, "deliver_files", "ingest_event_feed", "ingest_transfers")
     ready = reporter.elapsed
     scenario = DemoScenario(stack, sandbox, airflow, started, reporter)
     run_id, seen = scenario.deliver(deliveries)
     scenario.ingest()
+    scenario.list_transfers()
     done = reporter.elapsed
     reporter.say("Reading everything back")
     facts = report.gather(deliveries, seen, run_id, sandbox, airflow, stack.warehouse)
@@ -118,6 +119,7 @@ def play(stack: Stack, started: Processes, reporter: Reporter, *, keep: bool) ->
 def _print_locations(stack: Stack, airflow: Airflow, service: str, reporter: Reporter, *, keep: bool) -> None:
     reporter.heading("Where to look")
     reporter.line(f"  warehouse (SQLite)    {stack.warehouse}")
+    reporter.line("  the metrics in it     make dashboard")
     reporter.line(f"  logs of the tasks     {stack.airflow_logs}")
     reporter.line(f"  logs of the processes {FOLDER / 'logs'}")
     if keep:

@@ -122,6 +122,15 @@ class DemoScenario:
                     return str(run["dag_run_id"])
         raise AssertionError("waiting ends with a result or an error")
 
+    def list_transfers(self) -> None:
+        """Run `ingest_transfers` until it has succeeded, for the dashboard."""
+        self._airflow.unpause("ingest_transfers")
+        run_id = self._airflow.trigger("ingest_transfers", {})
+        self._reporter.say(f"ingest_transfers is triggered: run {run_id}", "bold")
+        for _ in self._wait_for("ingest_transfers", []):
+            if self._poll("ingest_transfers", run_id, []) == "success":
+                return
+
     def _wait_for(self, dag_id: str, subjects: list[str]) -> Any:
         def what() -> str:
             open_tasks = [

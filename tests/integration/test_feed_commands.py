@@ -359,6 +359,15 @@ def test_a_landing_wakes_the_dag_that_reads_just_those_rows(run_dag, connection,
     assert function(triggering_asset_events=woken) == {"file_downloaded": 4}
 
 
+def test_ingest_transfers_lists_what_was_sent(run_dag, connection, sandbox, warehouse, hook) -> None:
+    draft = hook.create_transfer(build_new_transfer(subject="Report", recipients=["ann@example.com"]))
+    hook.attach_file(draft.id, Upload("a.txt", 7, lambda: iter([b"for ann"])))
+    hook.send_transfer(draft.id)
+    run = run_dag((REPOSITORY / "dags/ingest_transfers.py").read_text(), conf={})
+    assert run.state == "success"
+    assert warehouse("SELECT transfer_id, status FROM outbound_transfer_transfers") == [(draft.id, "pending")]
+
+
 def _extra_of_last_asset_event() -> dict[str, Any]:
     from airflow.models.asset import AssetEvent
     from airflow.utils.session import create_session

@@ -18,7 +18,7 @@ from outbound_transfer.warehouse.views import create_views, render_views
 from support.repository import REPOSITORY
 from support.warehouses import Hook
 
-VIEWS = ["expiring_transfers", "feed_lag", "funnel_by_day", "time_to_pickup"]
+VIEWS = ["events_by_day", "expiring_transfers", "feed_lag", "funnel_by_day", "time_to_pickup"]
 NOW = datetime.now(UTC).replace(microsecond=0)
 
 
