@@ -1,4 +1,4 @@
-"""Bring the data contract in include/data_contract up to date: it is what the definitions of the tables say.
+"""Bring the data contract in include/odcs up to date: it is what the definitions of the tables say.
 
 Open Data Contract Standard 3.1: one schema for each table of docs/tables.md.
 """
@@ -17,7 +17,7 @@ from outbound_transfer import __version__
 from outbound_transfer.warehouse import tables
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
-CONTRACT: Final = Path(__file__).resolve().parents[1] / "include/data_contract/outbound_transfer.odcs.yaml"
+CONTRACT: Final = Path(__file__).resolve().parents[1] / "include/odcs/outbound_transfer.odcs.yaml"
 
 #: The standard's types. JSON has no type of its own there: a column may hold an object, an array or a scalar.
 _TYPES: Final[dict[Any, dict[str, Any]]] = {

@@ -36,7 +36,9 @@ for place, name in zip(st.columns(len(TILES)), TILES, strict=True):
 by_day = metrics.by_day(*TILES)
 charts = st.columns(3)
 charts[0].caption("Transfers by the day of the send")
-charts[0].bar_chart(by_day[[metrics.label("sent"), metrics.label("expired")]], stack=False, color=["#0068c9", "#ff8700"], height=220)
+charts[0].bar_chart(
+    by_day[[metrics.label("sent"), metrics.label("expired")]], stack=False, color=["#0068c9", "#ff8700"], height=220
+)
 charts[1].caption("Pickup rate by the day of the send")
 charts[1].line_chart(by_day[metrics.label("pickup_rate")], height=220)
 charts[2].caption("Median hours from send to pickup, by the day of the send")

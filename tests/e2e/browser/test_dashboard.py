@@ -129,8 +129,9 @@ def test_marts_in_postgresql_show_the_known_figures_of_an_account(page: Page, po
         for view in create_views(warehouse):
             hook.run(f'ALTER VIEW "{view}" RENAME TO "{view.replace("transfer_", "transfer__", 1)}"')
         hook.run(
-            "ALTER VIEW outbound_transfer__events_by_day RENAME TO unnamed; CREATE VIEW outbound_transfer__events_by_day"
-            f" AS SELECT account, occurred_on, (type = '{FAILED_AUTHENTICATION}')::int * events"
+            "ALTER VIEW outbound_transfer__events_by_day RENAME TO unnamed;"
+            " CREATE VIEW outbound_transfer__events_by_day AS"
+            f" SELECT account, occurred_on, (type = '{FAILED_AUTHENTICATION}')::int * events"
             " AS failed_authentications FROM unnamed"
         )
         with dashboard(f"postgresql+psycopg://postgres@/{database.name}?host={database.host}") as address:

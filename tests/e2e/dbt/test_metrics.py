@@ -19,6 +19,7 @@ from support.warehouses import Hook, duckdb_hook
 
 pytestmark = pytest.mark.e2e
 
+NOW = datetime.now(UTC)
 #: East of UTC: a day of the session begins and ends at other times than a day in UTC.
 ZONE = "Asia/Tokyo"
 NAMES = ",".join(f"outbound_transfer_{name}" for name in METRICS)
@@ -40,13 +41,12 @@ def project(
             hook = Hook("postgresql", database.connect)
             place = {"type": "postgres", "host": database.host, "port": 5432, "user": "postgres", "password": ""}
             place |= {"dbname": database.name}
-        known_transfers.fill(Warehouse(hook), now := datetime.now(UTC))
+        known_transfers.fill(Warehouse(hook), NOW)
         schema = {"duckdb": "main", "postgresql": "public"}[request.param]
         target = {"schema": "analytics", **place}
         project = Project(folder, target, {"outbound_transfer_schema": schema, **TYPES})
-        _, build = project.run("deps", "build")
+        _, build = project.run("deps", "run")
         assert build.success, build.error
-        (folder / "filled_at").write_text(now.isoformat())
         yield project
 
 
@@ -67,10 +67,9 @@ def test_the_configuration_is_valid(project: Project) -> None:
 
 
 def test_the_metrics_by_day_are_the_known_figures(project: Project) -> None:
-    now = datetime.fromisoformat((project.folder / "filled_at").read_text())
     rows = query(project, "--group-by", "metric_time", "--order", "metric_time")
     found = {day[:10]: numbers(cells) for day, *cells in rows}
-    assert found == {day: pytest.approx(list(row)) for day, row in sorted(known_transfers.by_day(now).items())}
+    assert found == {day: pytest.approx(list(row)) for day, row in sorted(known_transfers.by_day(NOW).items())}
 
 
 def test_the_metrics_of_all_days_are_not_the_means_of_the_days(project: Project) -> None:
@@ -88,8 +87,8 @@ def test_failed_authentications_have_no_number_while_their_types_are_not_named(
     project: Project, tmp_path: Path
 ) -> None:
     target = project.target | {"schema": "unnamed"}
-    unnamed = Project(tmp_path, target, project.variables | dict.fromkeys(TYPES, []))
-    _, build = unnamed.run("deps", "build")
+    unnamed = Project(tmp_path, target, project.variables | {name: [] for name in TYPES})
+    _, build = unnamed.run("deps", "run")
     assert build.success, build.error
     (cells,) = query(unnamed)
     assert numbers(cells) == pytest.approx([*IN_ALL[:-1], None])
