@@ -15,6 +15,7 @@ from outbound_transfer.warehouse.errors import MissingTables, UnsupportedWarehou
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.transfers import TransferTables, sent_at
 from outbound_transfer.warehouse.views import create_views, render_views
+from support import known_transfers
 from support.repository import REPOSITORY
 from support.warehouses import Hook
 
@@ -82,6 +83,24 @@ def test_what_is_about_to_expire_waits_for_somebody(filled: Hook) -> None:
     )
     assert (name, outstanding) == ("c", 1)
     assert 9.5 < float(left) <= 10
+
+
+def test_the_views_have_the_figures_of_known_transfers(hook: Hook) -> None:
+    known_transfers.fill(Warehouse(hook), NOW)
+    create_views(Warehouse(hook))
+
+    def counts(query: str) -> list[int]:
+        return [int(value) for value in hook.fetch(query)[0]]
+
+    funnel = "SELECT sum(sent), sum(expired), sum(recipients), sum(recipients_picked_up) FROM outbound_transfer_funnel"
+    assert counts(f"{funnel}_by_day") == [8, 1, 12, 5]
+    assert counts("SELECT sum(overdue), count(*) FROM outbound_transfer_expiring_transfers") == [2, 3]
+    # MySQL has no FILTER.
+    failed = f"sum(CASE WHEN type = '{known_transfers.FAILED_AUTHENTICATION}' THEN events ELSE 0 END)"
+    query = f"SELECT {failed}, sum(events), count(failed_authentications) FROM outbound_transfer_events_by_day"
+    assert counts(query) == [4, 5, 0]
+    days = {f"{day}" for (day,) in hook.fetch("SELECT DISTINCT sent_on FROM outbound_transfer_time_to_pickup")}
+    assert days == {day for day, values in known_transfers.by_day(NOW).items() if values[0]}
 
 
 def test_the_feeds_lag_is_in_seconds(filled: Hook) -> None:
