@@ -111,3 +111,18 @@
 {% macro sqlite__seconds_between(first, last) -%}
     ROUND((julianday({{ last }}) - julianday({{ first }})) * 86400.0, 3)
 {%- endmacro %}
+
+
+{#- The day so many days after another. -#}
+{% macro date_after(day, days) -%}
+    {{ return(adapter.dispatch('date_after', 'outbound_transfer')(day, days)) }}
+{%- endmacro %}
+
+{% macro default__date_after(day, days) -%}
+    CAST({{ dbt.dateadd('day', days, day) }} AS date)
+{%- endmacro %}
+
+{#- The adapter's `dateadd` depends on the version of a running cluster. -#}
+{% macro databricks__date_after(day, days) -%}
+    date_add({{ day }}, {{ days }})
+{%- endmacro %}
