@@ -26,7 +26,12 @@ def shown(name: str, number: float | None) -> str:
         return "not known" if name == "failed_authentications" else "–"  # noqa: RUF001  # the dash is meant
     if name == "pickup_rate":
         return f"{number:.1%}"
-    return f"{number / HOUR:.1f} h" if name == "time_to_pickup" else f"{number:,.0f}"
+    if name != "time_to_pickup":
+        return f"{number:,.0f}"
+    size, unit = next(
+        (size, unit) for size, unit in ((HOUR, "h"), (60, "min"), (1, "s")) if number >= size or size == 1
+    )
+    return f"{number / size:.1f} {unit}"
 
 
 TILES = ("sent", "pickup_rate", "time_to_pickup", "expired", "overdue", "failed_authentications")
