@@ -8,6 +8,7 @@ RUN mkdir -p /opt/airflow/auth /opt/airflow/sandbox
 COPY --chown=airflow:0 pyproject.toml README.md LICENSE constraints.txt /opt/airflow/package/
 COPY --chown=airflow:0 plugins /opt/airflow/package/plugins
 COPY --chown=airflow:0 include /opt/airflow/package/include
+COPY --chown=airflow:0 dags /opt/airflow/package/dags
 RUN pip install --no-cache-dir --constraint /opt/airflow/package/constraints.txt \
         "/opt/airflow/package[sandbox,postgres,celery]" \
     && pip check

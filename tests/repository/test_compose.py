@@ -5,7 +5,10 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,7 +92,7 @@ def test_a_service_says_how_it_is(name: str) -> None:
 
 def test_images_are_pinned_and_airflow_is_the_one_that_is_tested() -> None:
     for service in SERVICES.values():
-        assert re.fullmatch(r"[a-z-]+:\d+\.\d+(\.\d+)?(-bookworm)?", service["image"])
+        assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?(-bookworm)?", service["image"])
     (image,) = re.findall(r"^FROM (.+)$", DOCKERFILE, re.MULTILINE)
     version = re.search(r"^apache-airflow==(\S+)", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
     assert version
@@ -128,10 +131,25 @@ def test_every_part_of_airflow_has_one_environment() -> None:
         }
 
 
-def test_only_the_sandbox_has_a_profile() -> None:
+def test_the_sandbox_and_what_takes_metrics_have_profiles() -> None:
     assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
-        "sandbox": ["sandbox"]
+        "sandbox": ["sandbox"],
+        "statsd-exporter": ["metrics"],
+        "prometheus": ["metrics"],
     }
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_limited(name: str) -> None:
+    assert re.fullmatch(r"\d+[mg]", SERVICES[name]["mem_limit"])
+    assert SERVICES[name]["logging"] == COMPOSE["x-logging"]
+
+
+def test_files_that_a_service_sees_are_there() -> None:
+    for service in SERVICES.values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert not source.startswith("./") or (REPOSITORY / source).is_file()
 
 
 def test_named_volumes_are_declared_and_used() -> None:
@@ -197,6 +215,16 @@ def test_the_image_is_built_from_what_is_here() -> None:
     let_in = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert sources == let_in
     assert all((REPOSITORY / source).exists() for source in sources)
+
+
+def test_the_package_can_be_built_from_what_the_image_has(tmp_path: Path) -> None:
+    for line in re.findall(r"^COPY --chown=airflow:0 (.+)$", DOCKERFILE, re.MULTILINE):
+        *sources, target = line.split()
+        folder = tmp_path / target.removeprefix("/opt/airflow/package").lstrip("/")
+        for source in sources:
+            path = REPOSITORY / source
+            shutil.copytree(path, folder) if path.is_dir() else shutil.copy(path, folder)
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel"], cwd=tmp_path, check=True)
 
 
 def test_the_image_asks_for_extras_that_there_are() -> None:

@@ -96,7 +96,7 @@ class Container:
     def native(self, text: str) -> str:
         """A text of the file with addresses for the names of services, and folders for the image's paths."""
         names = "|".join(map(re.escape, self.addresses))
-        text = re.sub(rf'((?://|@)|"host": ")({names})(?=[:/"]|$)', lambda m: m[1] + self.addresses[m[2]], text)
+        text = re.sub(rf'(//(?!\S*@)|@|"host": ")({names})(?=[:/"]|$)', lambda m: m[1] + self.addresses[m[2]], text)
         text = re.sub(r"//localhost:(\d+)", lambda m: f"//{self._published(int(m[1]))}", text)
         text = re.sub(r"=0\.0\.0\.0$", f"={self.address}", text)
         return _PATHS.sub(lambda match: str(self.path(match[0])), text)
