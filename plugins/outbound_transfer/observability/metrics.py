@@ -139,7 +139,7 @@ DEFERRED_WAITERS: Final = Metric(
     MetricType.GAUGE,
     "waiters",
     ("conn_id", "triggerer"),
-    "a deferred waiter starts or finishes: the number in this triggerer; `triggerer` is its host",
+    "a deferred waiter starts or finishes, or a poll does: the number in this triggerer; `triggerer` is its host",
 )
 POLL_DURATION: Final = Metric(
     "poll_duration",
@@ -177,6 +177,14 @@ REJECTED_LINES: Final = Metric(
     "a page of the event feed is loaded: the number of its invalid lines",
 )
 
+DATABASE_FAILURES: Final = Metric(
+    "database_failures",
+    MetricType.COUNTER,
+    "connections",
+    ("sql_conn_id",),
+    "a warehouse, the ledger or the shared database could not be connected to; `none` is the local file",
+)
+
 METRICS: Final = (
     REQUESTS,
     REQUEST_DURATION,
@@ -193,6 +201,7 @@ METRICS: Final = (
     FEED_LAG,
     ROWS_LOADED,
     REJECTED_LINES,
+    DATABASE_FAILURES,
 )
 
 

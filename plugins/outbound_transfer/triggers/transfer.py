@@ -385,6 +385,7 @@ async def _find_cluster(conn_id: str, settings: Settings) -> ClusterPoll | None:
 
 def _on_poll(conn_id: str, seconds: float) -> None:
     metrics.POLL_DURATION.emit(seconds, conn_id=conn_id)
+    _emit_waiters(conn_id)  # again: of a triggerer that is gone, the number expires
     TRIGGERER_LEDGER.flush_call_counts()
 
 
