@@ -179,13 +179,22 @@ class Silent(BaseNotifier):
     def notify(self, context: Any) -> None: ...
 
 
-def test_late_and_expired_transfers(fires, prometheus, deliver) -> None:
+def test_late_and_expired_transfers(fires, prometheus, sandbox, deliver) -> None:
+    wait = DeliverFilesOperator._wait_until_finished
+
+    def wait_for_expiry(operator: Any, hook: Any, transfer: Any, context: Any) -> Any:
+        sandbox.set_expiry(transfer.id, 3)
+        return wait(operator, hook, transfer, context)
+
     late = {"notify_after": [timedelta(microseconds=1)], "notifiers": Silent()}
-    with pytest.raises(AirflowSkipException):
-        deliver(wait=True, poke_interval=86_400, on_expired="skip", **late).run()
+    with (
+        mock.patch.object(DeliverFilesOperator, "_wait_until_finished", wait_for_expiry),
+        pytest.raises(AirflowSkipException),
+    ):
+        deliver(wait=True, poke_interval=1, on_expired="skip", **late).run()
     fires("TransfersOverdue")
-    assert prometheus.query("airflow_outbound_transfer_late_transfers_total == 1")
-    assert prometheus.query('airflow_outbound_transfer_deliveries_total{outcome="expired"} == 1')
+    for counted in ("late_transfers_total", 'deliveries_total{outcome="expired"}'):
+        eventually(lambda: prometheus.query(f"airflow_outbound_transfer_{counted} == 1"), 0.1)
     fires("TransfersOverdue", False)
 
 
@@ -206,6 +215,7 @@ def test_a_triggerer_that_is_gone(fires, prometheus, sandbox, connect, ports, tm
     first = triggerer()
     try:
         eventually(lambda: prometheus.query("airflow_outbound_transfer_poll_lease == 1"), 0.1)
+        fires("PollHasNoHolder", False)  # it may, as `for` is so short, before the first poll
         until = time.monotonic() + 10
         while time.monotonic() < until:
             assert "OutboundTransferPollHasNoHolder" not in prometheus.firing()
