@@ -80,7 +80,9 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
 def test_a_runbook_says_what_to_do_with_commands_that_there_are(name: str) -> None:
     text = RUNBOOKS[name]
     assert re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE) == ["It means", "Look at", "Do", "Do not"]
-    commands = {one.name: {sub.name for sub in getattr(one, "subcommands", ())} for one in get_commands()[0].subcommands}
+    commands = {
+        one.name: {sub.name for sub in getattr(one, "subcommands", ())} for one in get_commands()[0].subcommands
+    }
     for command, sub in re.findall(r"`outbound-transfer ([\w-]+)(?: ([\w-]+))?", text):
         assert sub in commands[command] if commands[command] else command in commands
     panels = {panel["title"] for panel in DASHBOARD["panels"]}

@@ -1,4 +1,4 @@
-"""Airflow's own StatsD client, set up as Airflow's task runner does it; and what receives its metrics for Prometheus."""
+"""Airflow's own StatsD client, set up as the task runner does it, and what receives its metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
 from support.airflow_stack.stack import free_ports
-
 
 
 def stats_environment(port: int) -> dict[str, str]:
@@ -93,7 +92,7 @@ def running_exporter(mapping: Path) -> Iterator[tuple[int, int]]:
     exporter = StatsdExporter(mapping.read_text())
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             with suppress(BlockingIOError):
                 while lines := statsd.recv(65_535).decode():
                     for line in lines.splitlines():
