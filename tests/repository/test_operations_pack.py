@@ -48,7 +48,7 @@ def test_the_mapping_has_each_metric_once() -> None:
     assert VALUES["helm-values"]["statsd"]["extraMappings"] == MAPPINGS
 
 
-@pytest.mark.parametrize(("expression", "text"), expressions())
+@pytest.mark.parametrize(("expression", "text"), list(expressions()))
 def test_each_metric_and_label_exists(expression: str, text: str) -> None:
     names = re.findall(r"airflow_outbound_transfer_\w+", expression)
     assert names

@@ -98,6 +98,7 @@ def running_exporter(mapping: Path) -> Iterator[tuple[int, int]]:
                     for line in lines.splitlines():
                         exporter.take(line)
             self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()
             self.wfile.write(exporter.exposition())
 

@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Any, Final
 
 from outbound_transfer.airflow_compat.names import get_stats
-from outbound_transfer.protocol.models import CANCELED, COMPLETE, EXPIRED
 
 log = logging.getLogger(__name__)
 
@@ -203,12 +202,6 @@ METRICS: Final = (
     REJECTED_LINES,
     DATABASE_FAILURES,
 )
-
-
-def count_finished_wait(status: str, conn_id: str) -> None:
-    """Count a wait that finishes with this status of its transfer."""
-    outcome = {COMPLETE: "picked_up", EXPIRED: "expired", CANCELED: "canceled"}.get(status, "partial")
-    DELIVERIES.emit(outcome=outcome, conn_id=conn_id)
 
 
 def markdown_table() -> str:
