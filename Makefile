@@ -53,7 +53,7 @@ test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make tes
 test-e2e: setup .chromium .mariadb ## Run shipped DAGs, the page in a browser, the search for secrets, single faults
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "(e2e or slow) and not nightly" $(ARGS)
 
-test-long: setup .azurite .chromium .mariadb ## Run the tests that only `make nightly` runs: kills, fuzzers, other DAG runs, second drivers, dbt, …
+test-long: setup .azurite .chromium .mariadb .prometheus ## Run the tests that only `make nightly` runs: kills, fuzzers, other DAG runs, second drivers, dbt, …
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile --timeout 3600 -m "nightly" $(ARGS)
 
 nightly: setup ## Run everything for hours, with the day's SEED; failures are named at the end (NIGHTLY="test-faults" for a part)
@@ -76,6 +76,13 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.
 		command -v npm >/dev/null || { $$AS_ROOT apt-get update -qq && \
 			$$AS_ROOT apt-get install -qq --yes --no-install-recommends npm >/dev/null; } && \
 		npm install --silent --no-audit --no-fund --no-save --prefix .venv/azurite azurite@3.37.0; }
+
+.prometheus: setup # For the tests of the alerts: the programs of Debian's package, unpacked, so that no service starts
+	@test -x .venv/prometheus/usr/bin/promtool || { \
+		echo "The tests of the alerts need Prometheus, and there is none: its package is unpacked." >&2; \
+		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
+		mkdir -p .venv/prometheus && $$AS_ROOT apt-get update -qq && cd .venv/prometheus && \
+		apt-get download -qq prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb; }
 
 .chromium: # For the browser tests
 	@command -v chromium >/dev/null || { \

@@ -20,6 +20,7 @@ from support.repository import REPOSITORY
 SOURCES = {
     "outbound_transfer": "plugins/outbound_transfer",
     "outbound_transfer/example_dags": "dags",
+    "outbound_transfer/operations": "include/observability",
     "outbound_transfer_sandbox": "include/outbound_transfer_sandbox",
 }
 ENTRY_POINTS = {

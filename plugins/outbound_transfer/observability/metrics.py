@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Any, Final
 
 from outbound_transfer.airflow_compat.names import get_stats
-from outbound_transfer.protocol.models import CANCELED, COMPLETE, EXPIRED
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +138,7 @@ DEFERRED_WAITERS: Final = Metric(
     MetricType.GAUGE,
     "waiters",
     ("conn_id", "triggerer"),
-    "a deferred waiter starts or finishes: the number in this triggerer; `triggerer` is its host",
+    "a deferred waiter starts or finishes, or a poll does: the number in this triggerer; `triggerer` is its host",
 )
 POLL_DURATION: Final = Metric(
     "poll_duration",
@@ -177,6 +176,14 @@ REJECTED_LINES: Final = Metric(
     "a page of the event feed is loaded: the number of its invalid lines",
 )
 
+DATABASE_FAILURES: Final = Metric(
+    "database_failures",
+    MetricType.COUNTER,
+    "connections",
+    ("sql_conn_id",),
+    "a warehouse, the ledger or the shared database could not be connected to; `none` is the local file",
+)
+
 METRICS: Final = (
     REQUESTS,
     REQUEST_DURATION,
@@ -193,13 +200,8 @@ METRICS: Final = (
     FEED_LAG,
     ROWS_LOADED,
     REJECTED_LINES,
+    DATABASE_FAILURES,
 )
-
-
-def count_finished_wait(status: str, conn_id: str) -> None:
-    """Count a wait that finishes with this status of its transfer."""
-    outcome = {COMPLETE: "picked_up", EXPIRED: "expired", CANCELED: "canceled"}.get(status, "partial")
-    DELIVERIES.emit(outcome=outcome, conn_id=conn_id)
 
 
 def markdown_table() -> str:

@@ -31,6 +31,11 @@ def status_rank(status: str) -> int:
     return {DRAFT: 0, PARTIAL: 2}.get(status, 1)
 
 
+def wait_outcome(status: str) -> str:
+    """Return as what a wait is counted that finishes with this status."""
+    return {COMPLETE: "picked_up", EXPIRED: "expired", CANCELED: "canceled"}.get(status, "partial")
+
+
 #: Appended to log lines about any other status.
 UNKNOWN_STATUS_HINT: Final = (
     "; this status is unknown to this version of the provider, so the wait continues. "

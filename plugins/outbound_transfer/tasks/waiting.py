@@ -30,7 +30,7 @@ from outbound_transfer.protocol.errors import CallError
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import Transfer, to_summary_dict
-from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules, describe, skip_reason, status_hint
+from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules, describe, skip_reason, status_hint, wait_outcome
 from outbound_transfer.tasks.errors import fail_without_retry
 from outbound_transfer.tasks.late_notifications import LateNotifications
 
@@ -251,7 +251,7 @@ class DeferrableWaitMixin(BaseOperator):
         outcome = self.outcome_rules().outcome_of(transfer)
         if outcome is None:
             return None
-        metrics.count_finished_wait(transfer.status, self.outbound_transfer_conn_id)
+        metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=self.outbound_transfer_conn_id)
         match outcome:
             case Outcome.FAIL:
                 raise AirflowFailException(f"Not delivered to all: {describe(transfer)}")

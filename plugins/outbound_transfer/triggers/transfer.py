@@ -41,6 +41,7 @@ from outbound_transfer.protocol.outcomes import (
     OutcomeRules,
     TransferOutcome,
     skip_reason,
+    wait_outcome,
 )
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class TransferTrigger(_SharedPollTrigger):
                 self.log.warning("Could not store the result from the triggerer; a worker does: %s", error)
                 return None
         self._record(waiter.transfer)
-        metrics.count_finished_wait(waiter.transfer.status, self.outbound_transfer_conn_id)
+        metrics.DELIVERIES.emit(outcome=wait_outcome(waiter.transfer.status), conn_id=self.outbound_transfer_conn_id)
         return TaskSkippedEvent() if outcome is Outcome.SKIP else TaskSuccessEvent()
 
     def _xcom_of(self, outcome: Outcome, transfer: Transfer) -> tuple[str, Any] | None:
@@ -385,6 +386,7 @@ async def _find_cluster(conn_id: str, settings: Settings) -> ClusterPoll | None:
 
 def _on_poll(conn_id: str, seconds: float) -> None:
     metrics.POLL_DURATION.emit(seconds, conn_id=conn_id)
+    _emit_waiters(conn_id)  # again: of a triggerer that is gone, the number expires
     TRIGGERER_LEDGER.flush_call_counts()
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Table
 
+from outbound_transfer.observability import metrics
 from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
 from outbound_transfer.warehouse.errors import DuplicateRow
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
@@ -180,7 +181,12 @@ class Warehouse:
             self._close(connection)
 
     def _open_connection(self) -> Any:
-        connection = self.connect()
+        try:
+            connection = self.connect()
+        except Exception:
+            conn_id = getattr(self._hook, getattr(self._hook, "conn_name_attr", ""), "none")
+            metrics.DATABASE_FAILURES.emit(sql_conn_id=conn_id)
+            raise
         try:
             self._sockets.add(connection, self.dialect.timeout or IDLE_SECONDS)
             self.dialect.configure_connection(connection)
