@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +46,15 @@ class ObjectStore:
         """
         self.fs.pipe_file(self.path(name), content, mode="create")
 
+    def replace(self, name: str, content: bytes) -> None:
+        """Replace an object, whole or not at all.
+
+        :raises Exception: of S3, if another one has replaced or deleted it since this call began.
+        """
+        self.fs.invalidate_cache()
+        etag = self.fs.info(self.path(name)).get("ETag")
+        self.fs.pipe_file(self.path(name), content, **({"IfMatch": etag} if etag else {}))
+
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""
         with suppress(FileNotFoundError):
@@ -83,6 +93,12 @@ class LocalStore(ObjectStore):
     """A folder of local files. A file gets its name when it is complete, by a hard link, which replaces nothing."""
 
     def create(self, name: str, content: bytes) -> None:
+        self._put(name, content, os.link)
+
+    def replace(self, name: str, content: bytes) -> None:
+        self._put(name, content, os.replace)
+
+    def _put(self, name: str, content: bytes, publish: Callable[[Path, Path], None]) -> None:
         path, temporary = Path(self.path(name)), Path(self.root, _TEMPORARY, uuid.uuid4().hex)
         for folder in (path.parent, temporary.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +107,7 @@ class LocalStore(ObjectStore):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)
+            publish(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 

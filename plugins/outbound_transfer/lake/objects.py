@@ -16,14 +16,17 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from outbound_transfer.lake.object_errors import MissingPages
 from outbound_transfer.lake.object_page import PageHeader, encode_page, read_header
 from outbound_transfer.lake.object_store import ObjectStore
-from outbound_transfer.lake.rows import SCHEMA, page_table
+from outbound_transfer.lake.rows import SCHEMA, page_table, redact_rows
 from outbound_transfer.protocol.events import Page
+from outbound_transfer.protocol.personal_data import Replace
 from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_account, check_address
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidName
+from outbound_transfer.warehouse.privacy import read_privacy
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 
 #: Maximum number of bytes of an account's name in a path: file systems limit a name to 255.
@@ -37,6 +40,12 @@ _LOADED: Final = "loaded"
 
 #: Name of the object with the site address that the account's name is bound to.
 _ADDRESS: Final = "address"
+
+#: Folder of objects whose names are digests of the addresses that are not stored.
+ERASED_FOLDER: Final = "_feed/erased"
+
+#: Name, before a cursor, of the object that says that pages before it were deleted because of their age.
+_AGED: Final = "aged-"
 
 _PAGE: Final = re.compile(r"page-(\d{20})\.parquet", re.ASCII)
 _CLAIM: Final = re.compile(r"claim-(\d{20})-(\d{20})", re.ASCII)
@@ -119,9 +128,11 @@ class ObjectEventDestination(EventDestination):
             raise self._moved()
         if page.next_cursor == page.cursor:  # no lines, and nothing that the next run would need
             return 0
-        table, rejected = page_table(self.account, page, self.now()), len(page.rejected)
+        table, rejected, replace = page_table(self.account, page, self.now()), len(page.rejected), self.replacement()
+        table, _ = redact_rows(table, replace)
         excess = page.next_cursor - page.cursor - len(page.events) - rejected
         self._append(table, page.next_cursor, has_more=page.has_more, rejected=rejected, excess=excess)
+        self.redact_page(page.cursor, self.replacement())  # an address may have been erased meanwhile
         return int(table.num_rows) - rejected
 
     def skip(self, cursor_from: int, cursor_to: int) -> None:
@@ -179,6 +190,29 @@ class ObjectEventDestination(EventDestination):
 
     def _moved(self) -> CursorMoved:
         return CursorMoved(f"the cursor of the feed {self.account} has moved meanwhile")
+
+    # -- personal data
+
+    def replacement(self) -> Replace | None:
+        """Return what is stored in the place of addresses; None if all of them are stored."""
+        return read_privacy().replacement(self.store.list_names(ERASED_FOLDER))
+
+    def read_rows(self, cursor: int) -> tuple[PageHeader, pa.Table] | None:
+        """Return a page's header and rows; None if it is gone."""
+        content = self.store.read(self.page_name(cursor))
+        if content is None:
+            return None
+        return self.decode_page(cursor, content), pq.read_table(pa.BufferReader(content))
+
+    def redact_page(self, cursor: int, replace: Replace | None) -> int:
+        """Replace a page that has addresses that are replaced; return the number of rows that changed."""
+        if replace is None or not (found := self.read_rows(cursor)):
+            return 0
+        header, table = found
+        table, changed = redact_rows(table, replace)
+        if changed:
+            self.store.replace(self.page_name(cursor), encode_page(header, table))
+        return len(changed)
 
     # -- notes: objects beside the pages
 

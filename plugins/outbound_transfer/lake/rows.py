@@ -10,13 +10,16 @@ import pyarrow as pa
 
 from outbound_transfer.protocol.event_content import content_digest
 from outbound_transfer.protocol.events import Event, Page, RejectedLine
+from outbound_transfer.protocol.personal_data import Replace, redact_values
+from outbound_transfer.warehouse.tables import PERSONAL_DATA
 from outbound_transfer.warehouse.timestamps import parse_event_timestamp
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-def field(name: str, type_: pa.DataType, comment: str, *, null: bool = True) -> pa.Field:
+def field(name: str, type_: pa.DataType, comment: str, *, null: bool = True, personal: bool = False) -> pa.Field:
     """Return a column with its description, by the name that pyiceberg reads."""
+    comment = f"{comment}. {PERSONAL_DATA}" if personal else comment
     return pa.field(name, type_, nullable=null, metadata={"doc": comment})
 
 
@@ -28,16 +31,29 @@ SCHEMA: Final = pa.schema(
         field("type", pa.string(), "`transfer_sent`, `file_downloaded` or any other type; NULL for a rejected line"),
         field("timestamp", pa.string(), "as received; NULL if the event has none"),
         field("occurred_at", _TIMESTAMP, "`timestamp` in UTC; NULL if it is not an ISO 8601 date and time"),
-        field("data", pa.string(), "the payload as JSON text; NULL if the event has none or `raw` contains it"),
-        field("extra_fields", pa.string(), "undocumented fields of the event as one JSON object"),
-        field("raw", pa.string(), "the whole line as received, if a JSON parser might reject or change it"),
-        field("rejected_line", pa.binary(), "the bytes of a line that is not a valid event; NULL for an event"),
-        field("rejected_reason", pa.string(), "why the line was rejected; NULL for an event"),
+        field("data", pa.string(), "the payload as JSON text; NULL if the event has none or `raw` contains it", personal=True),
+        field("extra_fields", pa.string(), "undocumented fields of the event as one JSON object", personal=True),
+        field("raw", pa.string(), "the whole line as received, if a JSON parser might reject or change it", personal=True),
+        field("rejected_line", pa.binary(), "the bytes of a line that is not a valid event; NULL for an event", personal=True),
+        field("rejected_reason", pa.string(), "why the line was rejected; NULL for an event", personal=True),
         field("cursor_from", pa.int64(), "the cursor of the request that returned the page", null=False),
         field("line_number", pa.int64(), "the line within that page, from 1", null=False),
         field("loaded_at", _TIMESTAMP, "when the page was loaded", null=False),
     ]
 )
+
+#: Columns that may say something about a person.
+PERSONAL_COLUMNS: Final = tuple(each.name for each in SCHEMA if each.metadata[b"doc"].decode().endswith(PERSONAL_DATA))
+
+
+def redact_rows(table: pa.Table, replace: Replace | None) -> tuple[pa.Table, list[int]]:
+    """Return a table without the addresses that are replaced, and the positions of the rows that changed."""
+    if replace is None:
+        return table, []
+    rows = table.to_pylist()
+    changes = [redact_values({name: row[name] for name in PERSONAL_COLUMNS}, replace) for row in rows]
+    redacted = pa.Table.from_pylist([row | change for row, change in zip(rows, changes, strict=True)], SCHEMA)
+    return redacted, [position for position, change in enumerate(changes) if change]
 
 
 def page_table(account: str, page: Page, loaded_at: datetime) -> pa.Table:
@@ -62,14 +78,14 @@ def distinct_events(page: Page) -> Iterator[Event]:
             yield event
 
 
-#: The columns that :func:`row_digest` needs.
+#: The columns that :func:`event_of` needs.
 CONTENT_COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")
 
 
-def row_digest(row: Mapping[str, Any]) -> str:
-    """Return the :func:`.content_digest` of the event of a row that has :data:`CONTENT_COLUMNS`."""
+def event_of(row: Mapping[str, Any]) -> Event:
+    """Return the event of a row that has :data:`CONTENT_COLUMNS`."""
     event_id, type_, timestamp, data, extra_fields, raw = (row[name] for name in CONTENT_COLUMNS)
-    return content_digest(Event(event_id, type_, timestamp, data, extra_fields, 0, raw))
+    return Event(event_id, type_, timestamp, data, extra_fields, 0, raw)
 
 
 def _row(account: str, cursor_from: int, line: Event | RejectedLine, loaded_at: datetime) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ import msgspec
 
 from outbound_transfer.protocol.models import COMPLETE, DRAFT
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED, TERMINAL_STATUSES, status_rank
+from outbound_transfer.protocol.personal_data import redact_values
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, LISTING, TableGroup, ensure_schema, is_current
@@ -299,6 +300,11 @@ class DeliveryTables:
 
     def _save_recipients(self, tx: Any, key: tuple[str, str], recipients: Sequence[RecipientPickup]) -> None:
         """Create or update the row of a delivery's recipients, while the delivery's row is locked."""
+        if replace := self._warehouse.replacement(tx):
+            recipients = [
+                msgspec.structs.replace(each, **redact_values({"email": each.email, "name": each.name}, replace))
+                for each in recipients
+            ]
         condition = "WHERE [account] = ? AND [transfer_id] = ?"
         self._warehouse.run(tx, f"SELECT [recipients] FROM {{delivery_recipients}} {condition}", key)  # noqa: S608
         before = [_from_json(row[0]) for row in fetch_all(tx)]

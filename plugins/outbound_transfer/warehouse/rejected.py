@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from outbound_transfer.protocol.events import Page, RejectedLine
+from outbound_transfer.protocol.personal_data import HIDDEN, mask
 
 
 class StoredLine(NamedTuple):
@@ -43,7 +44,7 @@ def plan_changes(page: Page, known: Iterable[StoredLine], highest_cursor: int) -
     left = [row for row in known if row.cursor_from < page.next_cursor]
     add = []
     for line in page.rejected:
-        again = next((row for row in left if row.raw == line.raw), None)
+        again = next((row for row in left if _is_same(row.raw, line.raw)), None)
         if again:
             left.remove(again)
         else:
@@ -63,7 +64,12 @@ def _loaded_as_events(page: Page, rows: Sequence[StoredLine]) -> list[StoredLine
         return []
     lines = page.lines()
     events = {lines[event.line_number - 1] for event in page.events}
-    return [row for row in rows if row.raw in events]
+    return [row for row in rows if row.raw in events or any(_is_same(row.raw, event) for event in events)]
+
+
+def _is_same(stored: bytes, line: bytes) -> bool:
+    """Return whether a line is the stored one, which may have been stored without addresses."""
+    return stored == line or (HIDDEN.encode() in stored and mask(stored) == mask(line))
 
 
 def _free_line(positions: set[tuple[int, int]], cursor: int, line: int) -> int:

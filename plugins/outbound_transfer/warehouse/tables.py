@@ -60,12 +60,23 @@ TIME: Final = _type(
 JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT())
 BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB())
 
+#: End of the comments of columns with personal data.
+PERSONAL_DATA: Final = "Personal data"
+
 _METADATA: Final = MetaData()
 
 
-def _column(name: str, type_: TypeEngine[Any], comment: str, *, key: bool = False, null: bool = False) -> Column[Any]:
+def _column(
+    name: str, type_: TypeEngine[Any], comment: str, *, key: bool = False, null: bool = False, personal: bool = False
+) -> Column[Any]:
+    """Return a column; ``personal`` if it may say something about a person."""
+    if personal:
+        comment = f"{comment}. {PERSONAL_DATA}"
+    info = {"personal": True} if personal else {}
     # Some names are reserved words in some databases, so all of them are quoted.
-    return Column(name, type_, comment=comment, primary_key=key, nullable=null, autoincrement=False, quote=True)
+    return Column(
+        name, type_, comment=comment, primary_key=key, nullable=null, autoincrement=False, quote=True, info=info
+    )
 
 
 def _account(comment: str = "the account", *, key: bool = True) -> Column[Any]:
@@ -94,14 +105,15 @@ EVENTS: Final = Table(
         "without a zone is taken as UTC; a number is not interpreted",
         null=True,
     ),
-    _column("data", JSON, "the payload; NULL if the event has none or `raw` contains it", null=True),
-    _column("extra_fields", JSON, "undocumented fields of the event as one JSON object", null=True),
+    _column("data", JSON, "the payload; NULL if the event has none or `raw` contains it", null=True, personal=True),
+    _column("extra_fields", JSON, "undocumented fields of the event as one JSON object", null=True, personal=True),
     _column(
         "raw",
         TEXT,
         "the whole line as received, if a JSON column would reject or change it (a NUL character, an unpaired "
         "surrogate, a repeated name, an extreme number) or the database rejected it; otherwise NULL",
         null=True,
+        personal=True,
     ),
     _column("cursor_from", INTEGER, "the cursor of the request that returned the page"),
     _column("line_number", INTEGER, "the line within that page, from 1"),
@@ -130,8 +142,8 @@ REJECTED_LINES: Final = Table(
         "the line within that page, from 1. After a reset, pages may be cut differently",
         key=True,
     ),
-    _column("raw", BYTES, "the line's bytes"),
-    _column("reason", TEXT, "why the line was rejected"),
+    _column("raw", BYTES, "the line's bytes", personal=True),
+    _column("reason", TEXT, "why the line was rejected", personal=True),
     _column("loaded_at", TIME, "when the page was first loaded"),
     comment="Lines that are not valid events, or that the database cannot store in any other form.",
 )
@@ -155,7 +167,7 @@ FEED_POLLS: Final = Table(
     _column("cursor_from", INTEGER, "the cursor before"),
     _column("cursor_to", INTEGER, "the cursor after; NULL if an error kept it from moving", null=True),
     _column("has_more", BOOLEAN, "whether the feed had more; NULL if it did not say", null=True),
-    _column("note", TEXT, "what failed, or who ran the command", null=True),
+    _column("note", TEXT, "what failed, or who ran the command", null=True, personal=True),
     Index("feed_polls_1", "account", "polled_at"),
     comment="One row for each request to the feed and each maintenance command: the client's counterpart of the "
     "service's feed usage log.",
@@ -168,7 +180,7 @@ TRANSFERS: Final = Table(
     _transfer_id(),
     _column("conn_id", TEXT, "the Airflow connection whose key listed it. A key sees its own user's transfers only"),
     _column("status", TEXT, "the last known status, or `deleted` if the service no longer has the transfer"),
-    _column("subject", TEXT, "as sent"),
+    _column("subject", TEXT, "as sent", personal=True),
     _column("sent_at", TIME, "when it was sent", null=True),
     _column("expires_at", TIME, "when pickup ends", null=True),
     _column("recipient_count", INTEGER, "number of recipients"),
@@ -184,8 +196,8 @@ RECIPIENTS: Final = Table(
     _account(),
     _transfer_id(),
     _column("position", INTEGER, "the position within the transfer, from 1; an address may occur twice", key=True),
-    _column("email", TEXT, "address"),
-    _column("name", TEXT, "name"),
+    _column("email", TEXT, "address", personal=True),
+    _column("name", TEXT, "name", personal=True),
     _column("picked_up_at", TIME, "when this recipient downloaded; NULL until then", null=True),
     comment="The recipients of these transfers.",
 )
@@ -229,7 +241,7 @@ DELIVERIES: Final = Table(
     _column("run_id", TEXT, "its run"),
     _column("map_index", INTEGER, "its map index; -1 if the task is not mapped"),
     _column("try_number", INTEGER, "its try number"),
-    _column("subject", TEXT, "as sent"),
+    _column("subject", TEXT, "as sent", personal=True),
     _column(
         "status",
         TEXT,
@@ -246,6 +258,7 @@ DELIVERIES: Final = Table(
         JSON,
         "attached files: `name`, `size` in bytes and `sha256` (hexadecimal or null) of each. JSON null if no task "
         "knows what was sent",
+        personal=True,
     ),
     _column("size_bytes", INTEGER, "the sum of their sizes"),
     _column("recipient_count", INTEGER, "number of recipients"),
@@ -254,7 +267,7 @@ DELIVERIES: Final = Table(
     _column("sent_at", TIME, "when it was sent", null=True),
     _column("expires_at", TIME, "when pickup ends", null=True),
     _column("finished_at", TIME, "when a terminal status was first seen", null=True),
-    _column("approved_by", TEXT, "the Airflow user who has approved the send; NULL if nobody was asked", null=True),
+    _column("approved_by", TEXT, "the Airflow user who has approved the send; NULL if nobody was asked", null=True, personal=True),
     _column("approved_at", TIME, "when that was", null=True),
     _column("updated_at", TIME, "when this row was last written"),
     # MySQL indexes the start of a long text only.
@@ -274,10 +287,11 @@ DELIVERY_RECIPIENTS: Final = Table(
         JSON,
         "`email`, `name` and `picked_up_at` (UTC; null until the recipient has picked up) of each, in the transfer's "
         "order",
+        personal=True,
     ),
     _column("updated_at", TIME, "when this row was last written"),
     comment="The recipients of sent transfers, as the tasks and triggers that delivered them or waited for them saw "
-    "them. Not written where `show_recipients` is off.",
+    "them. Not written where `recipients` is `none`.",
 )
 
 CALLS: Final = Table(
@@ -384,10 +398,18 @@ POLL_READINGS: Final = Table(
     _account(),
     _key_digest(),
     _transfer_id(MAX_ID_LENGTH),
-    _column("transfer", TEXT, "the transfer as JSON, without its files; NULL if it could not be read", null=True),
+    _column("transfer", TEXT, "the transfer as JSON, without its files; NULL if it could not be read", null=True, personal=True),
     _column("sequence", INTEGER, "number of the change that wrote this row; higher than all before"),
     comment="The transfers of `poll_waiters` as the holder of the lease has last seen them change. A row is removed "
     "when nobody waits for its transfer.",
+)
+
+ERASED_ADDRESSES: Final = Table(
+    "erased_addresses",
+    _METADATA,
+    _column("digest", _key_text(100), "a digest of the address, made with `privacy_key`", key=True),
+    _column("erased_at", TIME, "when the address was erased"),
+    comment="Addresses that no ingestion stores again. To delete a row is to store what comes from then on.",
 )
 
 #: In the order of docs/tables.md.
@@ -395,6 +417,17 @@ TABLES: Final = tuple(_METADATA.tables.values())
 
 #: Names of the columns of timestamps; no other column has such a name.
 TIME_COLUMNS: Final = frozenset(column.name for table in TABLES for column in table.columns if column.type is TIME)
+
+
+#: Columns that may say something about a person, by table.
+PERSONAL_COLUMNS: Final = {
+    table: names
+    for table in TABLES
+    if (names := tuple(column.name for column in table.columns if column.info.get("personal")))
+}
+
+#: The tables of what comes from the service: addresses in new rows are stored as the configuration says.
+LOADED: Final = frozenset((EVENTS, REJECTED_LINES, TRANSFERS, RECIPIENTS, DELIVERY_RECIPIENTS))
 
 
 def probe_table(name: str) -> Table:
