@@ -107,7 +107,9 @@ def _limit(variable: str, default: int, unit: str) -> str:
 
 
 def _column(table: Table, name: str) -> list[str]:
-    return [f"          - name: {name}", f"            description: '{{{{ doc(\"{_block(table, name)}\") }}}}'"]
+    lines = [f"          - name: {name}", f"            description: '{{{{ doc(\"{_block(table, name)}\") }}}}'"]
+    is_personal = table.columns[name].info.get("personal")
+    return [*lines, "            config: {meta: {personal: true}}"] if is_personal else lines
 
 
 def _block(table: Table, column: str) -> str:

@@ -176,15 +176,27 @@ def get_provider_info() -> dict[str, Any]:
                         "example": None,
                         "default": "True",
                     },
-                    "show_recipients": {
+                    "recipients": {
                         "description": (
-                            "Whether the page names those who have and who have not picked up a transfer, to users "
-                            "who may read its DAG. If it is False, the ledger does not record them, either."
+                            "How addresses of people are stored in the warehouse and the ledger: names (as they are), "
+                            "pseudonyms (made with privacy_key) or none. Anything but names hides them from requests "
+                            "for an approval; none also from the page."
                         ),
                         "version_added": "0.1.0",
-                        "type": "boolean",
+                        "type": "string",
+                        "example": "pseudonyms",
+                        "default": "names",
+                    },
+                    "privacy_key": {
+                        "description": (
+                            "Secret that pseudonyms, and digests of erased addresses, are made with; the same in all "
+                            "of Airflow. To change it, put the new one before the old one, with a comma."
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "sensitive": True,
                         "example": None,
-                        "default": "True",
+                        "default": "",
                     },
                     "ledger_table_prefix": {
                         "description": "Begins the names of the ledger's tables and of the table of states.",

@@ -46,14 +46,20 @@ class ObjectStore:
         """
         self.fs.pipe_file(self.path(name), content, mode="create")
 
-    def replace(self, name: str, content: bytes) -> None:
-        """Replace an object, whole or not at all.
+    def replace(self, name: str, before: bytes, content: bytes) -> bool:
+        """Replace an object, whole or not at all; return whether it still had the content before.
 
-        :raises Exception: of S3, if another one has replaced or deleted it since this call began.
+        :raises Exception: of S3, if another one replaces or deletes it at the same moment.
         """
         self.fs.invalidate_cache()
         etag = self.fs.info(self.path(name)).get("ETag")
-        self.fs.pipe_file(self.path(name), content, **({"IfMatch": etag} if etag else {}))
+        if self.read(name) != before:
+            return False
+        self._overwrite(name, content, **({"IfMatch": etag} if etag else {}))
+        return True
+
+    def _overwrite(self, name: str, content: bytes, **condition: str) -> None:
+        self.fs.pipe_file(self.path(name), content, **condition)
 
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""
@@ -95,7 +101,7 @@ class LocalStore(ObjectStore):
     def create(self, name: str, content: bytes) -> None:
         self._put(name, content, os.link)
 
-    def replace(self, name: str, content: bytes) -> None:
+    def _overwrite(self, name: str, content: bytes, **condition: str) -> None:  # noqa: ARG002
         self._put(name, content, os.replace)
 
     def _put(self, name: str, content: bytes, publish: Callable[[Path, Path], None]) -> None:

@@ -7,11 +7,12 @@ before its own is gone, and takes its own back.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -197,22 +198,45 @@ class ObjectEventDestination(EventDestination):
         """Return what is stored in the place of addresses; None if all of them are stored."""
         return read_privacy().replacement(self.store.list_names(ERASED_FOLDER))
 
-    def read_rows(self, cursor: int) -> tuple[PageHeader, pa.Table] | None:
-        """Return a page's header and rows; None if it is gone."""
-        content = self.store.read(self.page_name(cursor))
-        if content is None:
-            return None
-        return self.decode_page(cursor, content), pq.read_table(pa.BufferReader(content))
+    def redact_page(self, cursor: int, replace: Replace | None, *, is_rehearsal: bool = False) -> list[dict[str, Any]]:
+        """Replace a page that has addresses that are replaced; return its rows that change, as they were.
 
-    def redact_page(self, cursor: int, replace: Replace | None) -> int:
-        """Replace a page that has addresses that are replaced; return the number of rows that changed."""
-        if replace is None or not (found := self.read_rows(cursor)):
-            return 0
-        header, table = found
-        table, changed = redact_rows(table, replace)
-        if changed:
-            self.store.replace(self.page_name(cursor), encode_page(header, table))
-        return len(changed)
+        :param is_rehearsal: only return them.
+        :raises CursorMoved: the page is replaced or deleted at the same time.
+        """
+        content = None if replace is None else self.store.read(self.page_name(cursor))
+        if content is None:
+            return []
+        table = pq.read_table(pa.BufferReader(content))
+        redacted, changed = redact_rows(table, replace)
+        header = self.decode_page(cursor, content)
+        if is_rehearsal or not len(changed):
+            return list(table.take(changed).to_pylist())
+        if not self.store.replace(self.page_name(cursor), content, encode_page(header, redacted)):
+            raise self._moved()
+        return list(table.take(changed).to_pylist())
+
+    # -- age
+
+    def delete_before(self, time: str, *, is_rehearsal: bool) -> int:
+        """Delete the pages that were loaded before a time, but the newest two; return the number of their rows.
+
+        :param time: :func:`.timestamps.format_timestamp`.
+        """
+        count, pages = 0, self.list_pages()[0]
+        for cursor, after in itertools.pairwise(pages[:-1]):
+            content = self.store.read(self.page_name(cursor))
+            if content is None or (self.decode_page(cursor, content).polled_at or "") >= time:
+                break
+            count += pq.read_metadata(pa.BufferReader(content)).num_rows
+            if not is_rehearsal:
+                self._write_note(f"{_AGED}{after:020d}")
+                self.store.delete(self.page_name(cursor))
+        return count
+
+    def is_aged(self, cursor: int) -> bool:
+        """Return whether the pages before a cursor were deleted because of their age."""
+        return f"{_AGED}{cursor:020d}" in self.store.list_names(self._notes)
 
     # -- notes: objects beside the pages
 

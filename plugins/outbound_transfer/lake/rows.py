@@ -31,10 +31,22 @@ SCHEMA: Final = pa.schema(
         field("type", pa.string(), "`transfer_sent`, `file_downloaded` or any other type; NULL for a rejected line"),
         field("timestamp", pa.string(), "as received; NULL if the event has none"),
         field("occurred_at", _TIMESTAMP, "`timestamp` in UTC; NULL if it is not an ISO 8601 date and time"),
-        field("data", pa.string(), "the payload as JSON text; NULL if the event has none or `raw` contains it", personal=True),
+        field(
+            "data",
+            pa.string(),
+            "the payload as JSON text; NULL if the event has none or `raw` contains it",
+            personal=True,
+        ),
         field("extra_fields", pa.string(), "undocumented fields of the event as one JSON object", personal=True),
-        field("raw", pa.string(), "the whole line as received, if a JSON parser might reject or change it", personal=True),
-        field("rejected_line", pa.binary(), "the bytes of a line that is not a valid event; NULL for an event", personal=True),
+        field(
+            "raw", pa.string(), "the whole line as received, if a JSON parser might reject or change it", personal=True
+        ),
+        field(
+            "rejected_line",
+            pa.binary(),
+            "the bytes of a line that is not a valid event; NULL for an event",
+            personal=True,
+        ),
         field("rejected_reason", pa.string(), "why the line was rejected; NULL for an event", personal=True),
         field("cursor_from", pa.int64(), "the cursor of the request that returned the page", null=False),
         field("line_number", pa.int64(), "the line within that page, from 1", null=False),
@@ -46,14 +58,14 @@ SCHEMA: Final = pa.schema(
 PERSONAL_COLUMNS: Final = tuple(each.name for each in SCHEMA if each.metadata[b"doc"].decode().endswith(PERSONAL_DATA))
 
 
-def redact_rows(table: pa.Table, replace: Replace | None) -> tuple[pa.Table, list[int]]:
+def redact_rows(table: pa.Table, replace: Replace | None) -> tuple[pa.Table, pa.Array]:
     """Return a table without the addresses that are replaced, and the positions of the rows that changed."""
     if replace is None:
-        return table, []
+        return table, pa.array([], pa.int64())
     rows = table.to_pylist()
     changes = [redact_values({name: row[name] for name in PERSONAL_COLUMNS}, replace) for row in rows]
     redacted = pa.Table.from_pylist([row | change for row, change in zip(rows, changes, strict=True)], SCHEMA)
-    return redacted, [position for position, change in enumerate(changes) if change]
+    return redacted, pa.array([position for position, change in enumerate(changes) if change], pa.int64())
 
 
 def page_table(account: str, page: Page, loaded_at: datetime) -> pa.Table:

@@ -70,6 +70,11 @@ def mask(text: T) -> T:
     return redact(text, lambda _: ERASED)
 
 
+def only(address: str) -> Replace:
+    """Return what erases one address (:func:`.normalize_address`)."""
+    return lambda other: ERASED if other == address else None
+
+
 def has_hidden(*texts: str | None) -> bool:
     """Return whether something in the texts was stored in the place of an address."""
     return any(HIDDEN in text for text in texts if text)

@@ -290,9 +290,7 @@ class Warehouse:
             return rows
         named = [dict(zip(table.columns.keys(), row, strict=True)) for row in rows]
         personal = PERSONAL_COLUMNS[table]
-        return [
-            tuple((row | redact_values({name: row[name] for name in personal}, replace)).values()) for row in named
-        ]
+        return [tuple((row | redact_values({name: row[name] for name in personal}, replace)).values()) for row in named]
 
     def replacement(self, tx: Any) -> Replace | None:
         """Return what is stored in the place of addresses; None if all of them are stored.

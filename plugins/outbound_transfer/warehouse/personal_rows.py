@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
-from outbound_transfer.protocol.personal_data import ERASED, Replace, redact_values
+from outbound_transfer.protocol.personal_data import ERASED, only, redact_values
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import CLAIM
 from outbound_transfer.warehouse.privacy import PersonalData, read_privacy, without_others
+from outbound_transfer.warehouse.schema import PRIVACY, ensure_schema
 from outbound_transfer.warehouse.tables import (
     BYTES,
     CALLS,
@@ -85,15 +86,14 @@ class SqlPersonalData(PersonalData):
             pattern = "%".join(re.sub("[^a-hj-z0-9]+", "%", part) for part in ("", *parts, ""))
             likes = [f"lower(CAST([{name}] AS TEXT)) LIKE ? ESCAPE '!'" for name in personal for _ in range(2)]
             query, parameters = f"{query} WHERE {' OR '.join(likes)}", [pattern, "%\\%"] * len(personal)
-        erased: Replace = lambda other: ERASED if other == address else None  # noqa: E731
         rows = fetch_all(self._warehouse.run(tx, query, parameters))
         named = (dict(zip(table.columns.keys(), _plain(row), strict=True)) for row in rows)
-        changes = ((row, redact_values({name: row[name] for name in personal}, erased)) for row in named)
+        changes = ((row, redact_values({name: row[name] for name in personal}, only(address))) for row in named)
         return [(row, change) for row, change in changes if change]
 
     def erase(self, address: str) -> dict[str, int]:
         now, digest = self._warehouse.now(), read_privacy().digest(address)
-        self._warehouse.create_tables((ERASED_ADDRESSES,))
+        ensure_schema(self._warehouse, PRIVACY, now)
         with self._warehouse.transaction() as tx:
             self._warehouse.insert(tx, ERASED_ADDRESSES, [(digest, format_timestamp(now))])
         tables = self._existing((FEED_CURSOR, *PERSONAL_COLUMNS))
@@ -145,7 +145,7 @@ class SqlPersonalData(PersonalData):
         return [(f"[account] = ? AND [{age}] < ?", account, min(time, at)) for account, at in times]
 
     def _change(self, tx: Any, change: str, condition: str, values: Sequence[Any], *, is_rehearsal: bool) -> int:
-        rows = re.sub(r".*?(\{\w+\}).*", rf"SELECT count(*) FROM \1 WHERE {condition}", change)
+        rows = re.sub(r".*?(\{\w+\}).*", rf"SELECT count(*) FROM \1 WHERE {condition}", change)  # noqa: S608
         count = int(scalar(tx, self._warehouse.render(rows), values))
         if count and not is_rehearsal:
             self._warehouse.run(tx, f"{change} WHERE {condition}", values)

@@ -1,23 +1,18 @@
-"""What is stored in the place of addresses, and the rows about a person: to show them, to erase them, to age them out.
+"""What is stored in the place of addresses, and what each place can do with the rows about a person.
 
-An erased address stays on a list as a keyed digest, next to the rows. Whatever is loaded is compared with the list, so a
-page that is read again, or a transfer that is listed again, does not bring the person back.
+An erased address stays on a list, next to the rows, as a keyed digest. Whatever is loaded is compared with the list, so
+neither a page that is read again nor a transfer that is listed again brings the person back.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Table
-
 from outbound_transfer.protocol.digests import digest_with
-from outbound_transfer.protocol.personal_data import ERASED, HIDDEN, Replace, redact, redact_values
+from outbound_transfer.protocol.personal_data import ERASED, HIDDEN, Replace, redact
 from outbound_transfer.warehouse.config import get_option
 from outbound_transfer.warehouse.errors import InvalidPrivacy
 
@@ -92,7 +87,9 @@ def _pseudonym(address: str, key: str) -> str:
 
 def without_others(values: dict[str, Any], address: str) -> dict[str, Any]:
     """Return a row for the person with an address, without the addresses of others."""
-    shown = {name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in values.items()}
+    shown = {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in values.items()
+    }
     others: Replace = lambda other: None if other == address else OTHER  # noqa: E731
     return {name: redact(value, others) if isinstance(value, str) else value for name, value in shown.items()}
 

@@ -53,15 +53,17 @@ class TableGroup:
 
 
 ACCOUNTS_GROUP: Final = TableGroup("accounts", 1, (ACCOUNTS,))
-FEED: Final = TableGroup("feed", 2, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS, ERASED_ADDRESSES))
-LISTING: Final = TableGroup("transfers", 2, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC, ERASED_ADDRESSES))
+FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS))
+LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
 LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, CALLS))
 #: A group of its own, which tables of the ledger that exist get without an upgrade.
-LEDGER_RECIPIENTS: Final = TableGroup("recipients", 2, (DELIVERY_RECIPIENTS, ERASED_ADDRESSES))
+LEDGER_RECIPIENTS: Final = TableGroup("recipients", 1, (DELIVERY_RECIPIENTS,))
+#: Whatever is loaded is compared with it, by all who load.
+PRIVACY: Final = TableGroup("privacy", 1, (ERASED_ADDRESSES,))
 MEMORY_GROUP: Final = TableGroup("memory", 1, (MEMORY,))
 CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_LEASES, POLL_WAITERS, POLL_READINGS))
 
-GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, MEMORY_GROUP, CLUSTER)
+GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, PRIVACY, MEMORY_GROUP, CLUSTER)
 
 
 def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:

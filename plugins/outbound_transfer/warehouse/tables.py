@@ -267,7 +267,13 @@ DELIVERIES: Final = Table(
     _column("sent_at", TIME, "when it was sent", null=True),
     _column("expires_at", TIME, "when pickup ends", null=True),
     _column("finished_at", TIME, "when a terminal status was first seen", null=True),
-    _column("approved_by", TEXT, "the Airflow user who has approved the send; NULL if nobody was asked", null=True, personal=True),
+    _column(
+        "approved_by",
+        TEXT,
+        "the Airflow user who has approved the send; NULL if nobody was asked",
+        null=True,
+        personal=True,
+    ),
     _column("approved_at", TIME, "when that was", null=True),
     _column("updated_at", TIME, "when this row was last written"),
     # MySQL indexes the start of a long text only.
@@ -342,7 +348,7 @@ SCHEMA_VERSION: Final = Table(
     _column(
         "component",
         _key_text(32),
-        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients`, `memory` or `cluster`",
+        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients`, `privacy`, `memory` or `cluster`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),
@@ -398,7 +404,13 @@ POLL_READINGS: Final = Table(
     _account(),
     _key_digest(),
     _transfer_id(MAX_ID_LENGTH),
-    _column("transfer", TEXT, "the transfer as JSON, without its files; NULL if it could not be read", null=True, personal=True),
+    _column(
+        "transfer",
+        TEXT,
+        "the transfer as JSON, without its files; NULL if it could not be read",
+        null=True,
+        personal=True,
+    ),
     _column("sequence", INTEGER, "number of the change that wrote this row; higher than all before"),
     comment="The transfers of `poll_waiters` as the holder of the lease has last seen them change. A row is removed "
     "when nobody waits for its transfer.",

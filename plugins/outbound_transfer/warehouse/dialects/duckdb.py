@@ -270,7 +270,9 @@ class DuckDbDialect(WarehouseDialect):
             return
         new = Path(f"{path}.{uuid.uuid4().hex}")
         try:
-            tx.execute(f"ATTACH '{str(new).replace(chr(39), 2 * chr(39))}' AS {_NAME}_new (ROW_GROUP_SIZE {_ROW_GROUP})")
+            tx.execute(
+                f"ATTACH '{str(new).replace(chr(39), 2 * chr(39))}' AS {_NAME}_new (ROW_GROUP_SIZE {_ROW_GROUP})"
+            )
             tx.execute(f"COPY FROM DATABASE {self.quote(name)} TO {_NAME}_new")
             tx.execute(f"DETACH {_NAME}_new")
             shutil.copymode(path, new)
