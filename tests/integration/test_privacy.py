@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,21 +22,21 @@ from outbound_transfer.lake.iceberg_personal import IcebergPersonalData
 from outbound_transfer.lake.object_personal import ObjectPersonalData
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.events import Page
-from outbound_transfer.protocol.personal_data import ERASED, only, redact
+from outbound_transfer.protocol.personal_data import ERASED
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
-from outbound_transfer.warehouse.errors import InvalidPrivacy
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.personal_rows import SqlPersonalData
 from outbound_transfer.warehouse.privacy import PersonalData
-from outbound_transfer.warehouse.tables import PERSONAL_COLUMNS, TABLES
+from outbound_transfer.warehouse.tables import PERSONAL_COLUMNS
 from support.feed_pages import event, page
 from support.iceberg import TABLE, open_lake
 from support.object_folders import destination, local_store, maintenance, s3_store
 from support.object_storage import Bucket, running_s3
+from support.warehouses import sqlite_hook
 
 ADDRESS = "quasimodo+tag@example.com"
 #: In any form that files are searched for.
@@ -85,7 +87,9 @@ def _unpacked(content: bytes) -> bytes:
     if not content.startswith(b"PAR1"):
         return content
     rows = pq.read_table(io.BytesIO(content)).to_pylist()
-    return b"\n".join(value if isinstance(value, bytes) else str(value).encode() for row in rows for value in row.values())
+    return b"\n".join(
+        value if isinstance(value, bytes) else str(value).encode() for row in rows for value in row.values()
+    )
 
 
 def _sql_place(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Place:
@@ -102,7 +106,9 @@ def _sql_place(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Pla
                 return _content(Path(*tx.fetchone()))
             connection.autocommit = True
             tx.execute("CHECKPOINT")
-            tx.execute("SELECT current_setting('data_directory'), oid FROM pg_database WHERE datname = current_database()")
+            tx.execute(
+                "SELECT current_setting('data_directory'), oid FROM pg_database WHERE datname = current_database()"
+            )
             folder, number = tx.fetchone()
             return _content(Path(folder, "base", str(number)))
 
@@ -126,8 +132,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         personal: PersonalData = IcebergPersonalData(lake.catalog, TABLE)
         yield Place(lake.destination, lake.maintenance, personal, lambda: _content(tmp_path))
     elif kind in ("objects", "s3"):
-        bucket = Bucket(request.getfixturevalue("s3"), "privacy") if kind == "s3" else None
-        store = s3_store(request.getfixturevalue("s3"), "privacy") if bucket else local_store(tmp_path / "lake")
+        name = f"privacy-{uuid.uuid4().hex}"
+        bucket = Bucket(request.getfixturevalue("s3"), name) if kind == "s3" else None
+        store = s3_store(request.getfixturevalue("s3"), name) if bucket else local_store(tmp_path / "lake")
 
         def read_files() -> bytes:
             names = store.fs.find(store.root)
@@ -172,15 +179,14 @@ def test_who_is_erased_is_found_nowhere_and_never_comes_back(place: Place) -> No
 
 def test_an_interrupted_erasure_is_finished_by_the_next(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.load(*PAGES)
-    steps = {
-        "outbound_transfer.warehouse.database.Warehouse.compact": OSError,
-        "outbound_transfer.lake.iceberg_personal.IcebergPersonalData._purge": OSError,
-        "outbound_transfer.lake.objects.ObjectEventDestination.redact_page": OSError,
-    }
     with monkeypatch.context() as broken:
-        for name, error in steps.items():
-            broken.setattr(name, lambda *_, **__: (_ for _ in ()).throw(OSError()))
-        with pytest.raises(OSError):
+        for name in (
+            "warehouse.database.Warehouse.compact",
+            "lake.iceberg_personal.IcebergPersonalData._purge",
+            "lake.object_store.ObjectStore.replace",
+        ):
+            broken.setattr(f"outbound_transfer.{name}", Mock(side_effect=InterruptedError))
+        with pytest.raises(InterruptedError):
             place.personal.erase(ADDRESS)
     place.personal.erase(ADDRESS)
     place.check_gone()
@@ -202,3 +208,139 @@ def test_what_is_old_goes_and_the_feed_stands_where_it_did(place: Place) -> None
     assert list(place.maintenance().find_problems()) == []
     assert place.personal.find("bob@example.com") == {}
     assert place.personal.find(ADDRESS)["events"], "of the newest page"
+
+
+# ------------------------------------------------------------------------------------------------- a day with a person
+
+
+@pytest.fixture
+def day(
+    connection: str, sandbox: Any, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], None]:
+    """Deliver to a person, who picks up, list the transfers and load the feed: all into one database."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "warehouse")
+    (tmp_path / "a.csv").write_text("a")
+    people = [{"email": "Quasimodo+Tag@example.com", "name": "Quasi M."}, "bob@example.com"]
+
+    def play() -> None:
+        inputs = {"recipients": people, "files": str(tmp_path / "a.csv"), "message": f"Dear {ADDRESS}"}
+        sent = task(DeliverFilesOperator, subject=f"For {ADDRESS}", **inputs).run()
+        sandbox.pickup(sent["id"], "Quasimodo+Tag@example.com")
+        sync()
+        sandbox.advance_clock(90)
+
+    def sync() -> None:
+        task(TransfersToSqlOperator, "transfers", sql_conn_id="warehouse").run()
+        sandbox.advance_clock(90)
+        task(EventFeedToSqlOperator, "feed", sql_conn_id="warehouse").run()
+
+    play.sync = sync  # type: ignore[attr-defined]
+    return play
+
+
+def _found_in(file: Path, trace: re.Pattern[bytes]) -> set[tuple[str, str]]:
+    """Table and column of every value in which something is found."""
+    hook, found = sqlite_hook(file), set()
+    for (name,) in hook.fetch("SELECT name FROM sqlite_master WHERE type = 'table'"):
+        columns = [column for (column,) in hook.fetch(f"SELECT name FROM pragma_table_info('{name}')")]
+        for row in hook.fetch(f'SELECT * FROM "{name}"'):
+            values = (value if isinstance(value, bytes) else str(value).encode() for value in row)
+            found |= {(name, column) for column, value in zip(columns, values, strict=True) if trace.search(value)}
+    return found
+
+
+MARKED = {(f"outbound_transfer_{table.name}", name) for table, names in PERSONAL_COLUMNS.items() for name in names}
+
+
+def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
+    day: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day()
+    file = tmp_path / "w.db"
+    trace = re.compile(TRACE.pattern + rb"|Quasi M\.", re.IGNORECASE)
+    found = _found_in(file, trace)
+    assert found <= MARKED, found - MARKED
+    assert {name.removeprefix("outbound_transfer_") for name, _ in found} == {
+        *("events", "transfers", "recipients", "deliveries", "delivery_recipients")
+    }
+    assert all(
+        "Personal data" in str(table.columns[name].comment)
+        for table, names in PERSONAL_COLUMNS.items()
+        for name in names
+    )
+
+    capsys.readouterr()
+    main(["privacy", "export", "--email", ADDRESS.upper()])
+    ((place, tables),) = (each.values() for each in json.loads(capsys.readouterr().out))
+    assert place == "connection 'warehouse'"
+    assert set(tables) == {name.removeprefix("outbound_transfer_") for name, _ in found}
+    main(["privacy", "erase", "--email", ADDRESS, "--dry-run", "--output", "json"])
+    counted = json.loads(capsys.readouterr().out)
+    assert {row["table"]: row["rows"] for row in counted} == {name: str(len(rows)) for name, rows in tables.items()}
+    assert _found_in(file, trace) == found
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        main(["privacy", "erase", "--email", ADDRESS, "--sql-conn-id", "warehouse"])
+    main(["privacy", "erase", "--email", ADDRESS, "--yes", "--output", "json", "--sql-conn-id", "warehouse"])
+    assert json.loads(capsys.readouterr().out) == counted
+    assert _found_in(file, trace) == set()
+    assert not trace.search(_content(tmp_path)), "nor in the file, its log, or what is beside it"
+
+    main(["feed", "reset", "--to", "0", "--yes", "--sql-conn-id", "warehouse"])
+    day.sync()  # the service still has the transfer and its events
+    day()  # and the person gets another one
+    assert _found_in(file, trace) <= {("outbound_transfer_deliveries", "subject")}, "which the DAG has written"
+    capsys.readouterr()
+    main(["feed", "verify", "--sql-conn-id", "warehouse"])
+    assert "OK" in capsys.readouterr().out
+    assert sqlite_hook(file).fetch("SELECT count(*) FROM outbound_transfer_rejected_lines") == [(0,)]
+    main(["retention", "--older-than", "1d", "--yes", "--sql-conn-id", "warehouse"])
+    assert capsys.readouterr().out == "Nothing deleted or erased.\n"
+
+
+def test_recipients_are_stored_as_the_configuration_says(
+    day: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = re.compile(TRACE.pattern + rb"|Quasi M\.|bob@example\.com", re.IGNORECASE)
+    in_deliveries = {("outbound_transfer_deliveries", "subject")}
+
+    def emails() -> set[str]:
+        return {
+            email for (email,) in sqlite_hook(tmp_path / "w.db").fetch("SELECT email FROM outbound_transfer_recipients")
+        }
+
+    def configure(**options: str) -> None:
+        for name, value in options.items():
+            monkeypatch.setenv(f"AIRFLOW__OUTBOUND_TRANSFER__{name.upper()}", value)
+
+    configure(recipients="pseudonyms")
+    with pytest.raises(AirflowFailException, match="pseudonyms need privacy_key"):
+        day()
+    configure(privacy_key="first secret")
+    day()
+    assert _found_in(tmp_path / "w.db", people) <= in_deliveries
+    first = emails()
+    assert len(first) == 2
+    assert all(re.fullmatch(r"[0-9a-f]{20}@address\.invalid", email) for email in first)
+    day()
+    assert emails() == first, "the same person has the same pseudonym"
+    configure(privacy_key="second secret, first secret")
+    day()
+    assert len(emails()) == 4, "a new key makes new ones"
+    configure(recipients="none")
+    day()
+    assert emails() - first - {ERASED} == emails() - {ERASED} - first
+    assert ERASED in emails()
+    assert _found_in(tmp_path / "w.db", people) <= in_deliveries
+    # What was stored otherwise is the same event: neither new, nor another one of the same id.
+    for mode in ("none", "pseudonyms", "names"):
+        configure(recipients=mode)
+        main(["feed", "reset", "--to", "0", "--yes", "--sql-conn-id", "warehouse"])
+        day.sync()
+        main(["feed", "verify", "--sql-conn-id", "warehouse"])
+    assert _found_in(tmp_path / "w.db", people) <= in_deliveries
+    main(["privacy", "erase", "--email", "bob@example.com", "--yes"])
+    configure(privacy_key="another")
+    with pytest.raises(AirflowFailException, match="does not have"):
+        day.sync()

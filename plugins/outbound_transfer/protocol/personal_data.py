@@ -124,7 +124,7 @@ def _decode(string: str) -> str:
 
 
 def _redacted_object(text: str, strings: list[_String], replace: Replace) -> Iterator[tuple[int, int, str]]:
-    whole = (one.redacted for one in strings if one.redacted != one.value and _replacement(one.value, replace))
+    whole = (one.redacted for one in strings if one.redacted != one.value and replace(normalize_address(one.value)))
     person = next(whole, None)
     for one in strings:
         redacted = person if person and one.field in _OF_PERSON else one.redacted
@@ -134,15 +134,11 @@ def _redacted_object(text: str, strings: list[_String], replace: Replace) -> Ite
         yield one.start, one.end, string
 
 
-def _replacement(address: str, replace: Replace) -> str | None:
-    return None if address.endswith(HIDDEN) else replace(normalize_address(address))
-
-
 def _replace_plain(text: str, replace: Replace) -> str:
     parts, done, before = [], 0, -1
     while (at := text.find("@", before + 1)) >= 0:
         for start, end in _addresses_at(text, max(done, before + 1), at):
-            if (new := _replacement(text[start:end], replace)) is not None:
+            if (new := replace(normalize_address(text[start:end]))) is not None:
                 parts += [text[done:start], new]
                 done = end
                 break

@@ -19,7 +19,15 @@ from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED, TERMINAL_ST
 from outbound_transfer.protocol.personal_data import redact_values
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.rows import storable_text
-from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, LISTING, PRIVACY, TableGroup, ensure_schema, is_current
+from outbound_transfer.warehouse.schema import (
+    LEDGER,
+    LEDGER_RECIPIENTS,
+    LISTING,
+    PRIVACY,
+    TableGroup,
+    ensure_schema,
+    is_current,
+)
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp, utc_now
 

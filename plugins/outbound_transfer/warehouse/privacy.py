@@ -51,6 +51,8 @@ class PrivacyConfig(NamedTuple):
             return None
 
         def replace(address: str) -> str | None:
+            if address.endswith(HIDDEN):
+                return None
             if self.recipients == NONE or any(_digest(address, key) in erased for key in self.keys):
                 return ERASED
             return None if self.recipients == NAMES else _pseudonym(address, self.keys[0])
