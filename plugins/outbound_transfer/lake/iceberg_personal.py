@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from outbound_transfer.lake.feed_state import ERASED_ADDRESSES, list_accounts, read_erased
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
@@ -88,12 +89,19 @@ class IcebergPersonalData(PersonalData):
         process that is killed in between are found again.
         """
         table = self._table.load()
-        paths = (inspected["file_path"].to_pylist() for inspected in (table.inspect.all_files(), table.inspect.files()))
-        before, now = map(set, paths)
-        for path in before - now:
+        for path in _files(table, table.snapshots(), discard_deleted=False) - _files(table, [table.current_snapshot()]):
             with suppress(FileNotFoundError):
                 table.io.delete(path)
         self._table.commit(lambda *_: Change({}), expire_before=utc_now() + timedelta(seconds=1))
+
+
+def _files(table: Table, snapshots: Sequence[Snapshot | None], *, discard_deleted: bool = True) -> set[str]:
+    manifests = {each.manifest_path: each for one in snapshots if one for each in one.manifests(table.io)}
+    return {
+        entry.data_file.file_path
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=discard_deleted)
+    }
 
 
 def _same_lines(rows: pa.Table) -> BooleanExpression | None:
