@@ -58,7 +58,7 @@ PAGES = (page(0, *LINES, has_more=True), page(8, event(8), has_more=True), page(
 CHANGED = {"events": 7, "rejected_lines": 1}
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """A destination that is opened anew each time, and all content of its files, unpacked where it is packed."""
 
     feed: Callable[[], EventDestination]
@@ -92,7 +92,7 @@ def _unpacked(content: bytes) -> bytes:
     )
 
 
-def _sql_place(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Place:
+def _sql_destination(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Destination:
     hook = request.getfixturevalue("hook_of")(kind)
     warehouse = Warehouse(hook)
 
@@ -115,7 +115,7 @@ def _sql_place(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Pla
     def feed() -> EventStore:
         return EventStore(warehouse, "acme")
 
-    return Place(feed, lambda: SqlFeedMaintenance(feed()), SqlPersonalData(warehouse, kind), read_files)
+    return Destination(feed, lambda: SqlFeedMaintenance(feed()), SqlPersonalData(warehouse, kind), read_files)
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +125,12 @@ def s3() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "duckdb", "psycopg", "mysqlclient", "iceberg", "objects", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Destination]:
     kind = request.param
     if kind == "iceberg":
         lake = open_lake(tmp_path)
         personal: PersonalData = IcebergPersonalData(lake.catalog, TABLE)
-        yield Place(lake.destination, lake.maintenance, personal, lambda: _content(tmp_path))
+        yield Destination(lake.destination, lake.maintenance, personal, lambda: _content(tmp_path))
     elif kind in ("objects", "s3"):
         name = f"privacy-{uuid.uuid4().hex}"
         bucket = Bucket(request.getfixturevalue("s3"), name) if kind == "s3" else None
@@ -140,45 +140,45 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             names = store.fs.find(store.root)
             return b"\n".join(_unpacked(store.fs.cat_file(name)) for name in names)
 
-        yield Place(lambda: destination(store), lambda: maintenance(store), ObjectPersonalData(store), read_files)
+        yield Destination(lambda: destination(store), lambda: maintenance(store), ObjectPersonalData(store), read_files)
         if bucket:
             bucket.close()
     else:
-        yield _sql_place(request, kind, tmp_path)
+        yield _sql_destination(request, kind, tmp_path)
 
 
-def test_who_is_erased_is_found_nowhere_and_never_comes_back(place: Place) -> None:
-    place.load(*PAGES)
-    before, rows = place.maintenance().status(), place.personal.find(ADDRESS)
+def test_who_is_erased_is_found_nowhere_and_never_comes_back(location: Destination) -> None:
+    location.load(*PAGES)
+    before, rows = location.maintenance().status(), location.personal.find(ADDRESS)
     assert {table: len(found) for table, found in rows.items()} in (CHANGED, {"events": sum(CHANGED.values())})
     shown = json.dumps(rows, default=str)
     assert "bob@example.com" not in shown
     assert not any(f'"{other}' in shown for other in OTHERS), "others are not shown to a person"
-    assert TRACE.search(place.read_files())
+    assert TRACE.search(location.read_files())
 
-    assert place.personal.erase(ADDRESS) == {table: len(found) for table, found in rows.items()}
+    assert location.personal.erase(ADDRESS) == {table: len(found) for table, found in rows.items()}
 
-    place.check_gone()
-    assert place.personal.erase(ADDRESS) == {}
+    location.check_gone()
+    assert location.personal.erase(ADDRESS) == {}
     for other in OTHERS:
-        assert place.personal.find(other), other
-    assert "Quasi M." in str(place.personal.find("bob@example.com")), "of a file, not of the person"
-    assert place.maintenance().status() == before, "nor did the cursor move"
+        assert location.personal.find(other), other
+    assert "Quasi M." in str(location.personal.find("bob@example.com")), "of a file, not of the person"
+    assert location.maintenance().status() == before, "nor did the cursor move"
     # The service still has the person: pages come again.
-    place.maintenance().rebuild_cursor()
-    if (cursor := place.maintenance().read_cursor()) < 10:
-        place.load(*(each for each in PAGES if each.cursor >= cursor))
-    place.check_gone()
-    place.maintenance().reset(0)
-    place.load(*PAGES)
-    place.check_gone()
-    assert (place.maintenance().status().events, place.maintenance().status().rejected) == (9, 1)
-    place.load(page(10, event(10, data={"to": [ADDRESS, *OTHERS]})))
-    place.check_gone()
+    location.maintenance().rebuild_cursor()
+    if (cursor := location.maintenance().read_cursor()) < 10:
+        location.load(*(each for each in PAGES if each.cursor >= cursor))
+    location.check_gone()
+    location.maintenance().reset(0)
+    location.load(*PAGES)
+    location.check_gone()
+    assert (location.maintenance().status().events, location.maintenance().status().rejected) == (9, 1)
+    location.load(page(10, event(10, data={"to": [ADDRESS, *OTHERS]})))
+    location.check_gone()
 
 
-def test_an_interrupted_erasure_is_finished_by_the_next(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.load(*PAGES)
+def test_an_interrupted_erasure_is_finished_by_the_next(location: Destination, monkeypatch: pytest.MonkeyPatch) -> None:
+    location.load(*PAGES)
     with monkeypatch.context() as broken:
         for name in (
             "warehouse.database.Warehouse.compact",
@@ -187,27 +187,27 @@ def test_an_interrupted_erasure_is_finished_by_the_next(place: Place, monkeypatc
         ):
             broken.setattr(f"outbound_transfer.{name}", Mock(side_effect=InterruptedError))
         with pytest.raises(InterruptedError):
-            place.personal.erase(ADDRESS)
-    place.personal.erase(ADDRESS)
-    place.check_gone()
+            location.personal.erase(ADDRESS)
+    location.personal.erase(ADDRESS)
+    location.check_gone()
 
 
-def test_what_is_old_goes_and_the_feed_stands_where_it_did(place: Place) -> None:
-    place.load(*PAGES)
-    before, later = place.maintenance().read_cursor(), datetime.now(UTC) + timedelta(days=1)
-    assert place.personal.delete_before(datetime.now(UTC) - timedelta(days=1), is_rehearsal=False) == {}
-    counts = place.personal.delete_before(later, is_rehearsal=True)
-    assert place.personal.delete_before(later, is_rehearsal=False) == counts
+def test_what_is_old_goes_and_the_feed_stands_where_it_did(location: Destination) -> None:
+    location.load(*PAGES)
+    before, later = location.maintenance().read_cursor(), datetime.now(UTC) + timedelta(days=1)
+    assert location.personal.delete_before(datetime.now(UTC) - timedelta(days=1), is_rehearsal=False) == {}
+    counts = location.personal.delete_before(later, is_rehearsal=True)
+    assert location.personal.delete_before(later, is_rehearsal=False) == counts
     assert counts["events"] >= 8
-    assert place.personal.delete_before(later, is_rehearsal=False) == {}
-    assert list(place.maintenance().find_problems()) == []
-    assert place.maintenance().read_cursor() == before == 10
-    place.maintenance().rebuild_cursor()
-    cursor = place.maintenance().read_cursor()
-    place.load(*(each for each in (*PAGES, page(10, event(10))) if each.cursor >= cursor))
-    assert list(place.maintenance().find_problems()) == []
-    assert place.personal.find("bob@example.com") == {}
-    assert place.personal.find(ADDRESS)["events"], "of the newest page"
+    assert location.personal.delete_before(later, is_rehearsal=False) == {}
+    assert list(location.maintenance().find_problems()) == []
+    assert location.maintenance().read_cursor() == before == 10
+    location.maintenance().rebuild_cursor()
+    cursor = location.maintenance().read_cursor()
+    location.load(*(each for each in (*PAGES, page(10, event(10))) if each.cursor >= cursor))
+    assert list(location.maintenance().find_problems()) == []
+    assert location.personal.find("bob@example.com") == {}
+    assert location.personal.find(ADDRESS)["events"], "of the newest page"
 
 
 # ------------------------------------------------------------------------------------------------- a day with a person
@@ -272,8 +272,8 @@ def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
 
     capsys.readouterr()
     main(["privacy", "export", "--email", ADDRESS.upper()])
-    ((place, tables),) = (each.values() for each in json.loads(capsys.readouterr().out))
-    assert place == "connection 'warehouse'"
+    ((location, tables),) = (each.values() for each in json.loads(capsys.readouterr().out))
+    assert location == "connection 'warehouse'"
     assert set(tables) == {name.removeprefix("outbound_transfer_") for name, _ in found}
     main(["privacy", "erase", "--email", ADDRESS, "--dry-run", "--output", "json"])
     counted = json.loads(capsys.readouterr().out)

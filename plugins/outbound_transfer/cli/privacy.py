@@ -22,30 +22,32 @@ from outbound_transfer.warehouse.timestamps import utc_now
 def export(arguments: Namespace) -> None:
     """Print all rows that have an address, as JSON."""
     address = _address(arguments)
-    found = [{"place": each.place, "tables": each.find(address)} for each in _places(arguments)]
+    found = [{"location": each.location, "tables": each.find(address)} for each in _locations(arguments)]
     print(json.dumps(found, default=str, ensure_ascii=False, indent=2))  # noqa: T201
 
 
 @with_connections
 def erase(arguments: Namespace) -> None:
     """Erase an address, and the names beside it."""
-    address, places = _address(arguments), list(_places(arguments))
+    address, locations = _address(arguments), list(_locations(arguments))
     if arguments.dry_run:
-        found = [(each.place, {table: len(rows) for table, rows in each.find(address).items()}) for each in places]
+        found = [
+            (each.location, {table: len(rows) for table, rows in each.find(address).items()}) for each in locations
+        ]
         return _print_counts(arguments, found, "would be changed")
-    where = ", ".join(each.place for each in places)
+    where = ", ".join(each.location for each in locations)
     confirm(arguments, f"Erase {address} in {where}? It cannot be undone; tables are locked while they are rewritten.")
-    return _print_counts(arguments, [(each.place, each.erase(address)) for each in places], "changed")
+    return _print_counts(arguments, [(each.location, each.erase(address)) for each in locations], "changed")
 
 
 @with_connections
 def retention(arguments: Namespace) -> None:
     """Delete events, polls and deliveries that are older than some days."""
-    places, oldest = list(_places(arguments)), utc_now() - arguments.older_than
+    locations, oldest = list(_locations(arguments)), utc_now() - arguments.older_than
     if not arguments.dry_run:
-        where = ", ".join(each.place for each in places)
+        where = ", ".join(each.location for each in locations)
         confirm(arguments, f"Delete rows older than {pluralize(arguments.older_than.days, 'day')} in {where}?")
-    counts = [(each.place, each.delete_before(oldest, is_rehearsal=arguments.dry_run)) for each in places]
+    counts = [(each.location, each.delete_before(oldest, is_rehearsal=arguments.dry_run)) for each in locations]
     _print_counts(arguments, counts, "would be deleted or erased" if arguments.dry_run else "deleted or erased")
 
 
@@ -56,14 +58,14 @@ def _address(arguments: Namespace) -> str:
 
 
 def _print_counts(arguments: Namespace, counts: list[tuple[str, dict[str, int]]], done: str) -> None:
-    found = [(place, table, count) for place, tables in counts for table, count in tables.items()]
-    text = "\n".join(f"{pluralize(count, 'row')} of {table} in {place} {done}." for place, table, count in found)
-    rows = [dict(zip(("place", "table", "rows"), each, strict=True)) for each in found]
+    found = [(location, table, count) for location, tables in counts for table, count in tables.items()]
+    text = "\n".join(f"{pluralize(count, 'row')} of {table} in {location} {done}." for location, table, count in found)
+    rows = [dict(zip(("location", "table", "rows"), each, strict=True)) for each in found]
     print_rows(arguments, text or f"Nothing {done}.", *rows)
 
 
-def _places(arguments: Namespace) -> Iterator[PersonalData]:
-    """Yield the places that the command names, the ledger, and what triggerers share, each once."""
+def _locations(arguments: Namespace) -> Iterator[PersonalData]:
+    """Yield the locations that the command names, the ledger, and what triggerers share, each once."""
     warehouses: dict[tuple[object, ...], SqlPersonalData] = {}
 
     def add(name: str, warehouse: Warehouse) -> None:

@@ -31,7 +31,7 @@ class IcebergPersonalData(PersonalData):
     """The rows about persons in an Iceberg table, of all accounts. No text of a row is in its metadata."""
 
     def __init__(self, catalog: Catalog, table: str) -> None:
-        self._table, self.place = FeedTable(catalog, table), table
+        self._table, self.location = FeedTable(catalog, table), table
 
     def find(self, address: str) -> dict[str, list[dict[str, Any]]]:
         rows = [row for batch, _ in self._changes(self._table.find(), only(address)) for row in batch.to_pylist()]
@@ -82,7 +82,9 @@ class IcebergPersonalData(PersonalData):
         """
         table = self._table.find()
         if table and (others := sorted(set(table.refs()) - {"main"})):
-            raise UnusableTable(f"branches or tags keep rows of the table {self.place}: drop {', '.join(others)} first")
+            raise UnusableTable(
+                f"branches or tags keep rows of the table {self.location}: drop {', '.join(others)} first"
+            )
 
     def _purge(self) -> None:
         """Delete the files of rows that only older snapshots have, and these snapshots, in this order: those of a

@@ -20,7 +20,7 @@ class ObjectPersonalData(PersonalData):
     """The rows about persons in a folder of objects, of all accounts. A storage with versions keeps the old ones."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store, self.place = store, store.root
+        self._store, self.location = store, store.root
 
     def _feeds(self) -> list[ObjectEventDestination]:
         return [ObjectEventDestination(self._store, account) for account in list_accounts(self._store)]

@@ -49,7 +49,7 @@ class _String(NamedTuple):
     """A string of JSON: its place in the text, its field, its value, and the value without addresses."""
 
     start: int
-    end: int
+    stop: int
     field: str
     value: str
     redacted: str
@@ -86,9 +86,9 @@ def _redact(text: str, replace: Replace, layers: int = _MAX_LAYERS) -> str:
     if "%" in text:
         text = _WORD.sub(lambda word: _redact_encoded(word[0], replace, layers), text)
     parts, done = [], 0
-    for start, end, string in sorted(_strings(text, replace, layers - 1)):
+    for start, stop, string in sorted(_strings(text, replace, layers - 1)):
         parts += [_replace_plain(text[done:start], replace), string]
-        done = end
+        done = stop
     return "".join((*parts, _replace_plain(text[done:], replace)))
 
 
@@ -128,26 +128,26 @@ def _redacted_object(text: str, strings: list[_String], replace: Replace) -> Ite
     person = next(whole, None)
     for one in strings:
         redacted = person if person and one.field in _OF_PERSON else one.redacted
-        string = text[one.start : one.end]
+        string = text[one.start : one.stop]
         if redacted != one.value:
             string = json.dumps(redacted, ensure_ascii=not is_valid_unicode(redacted))[: None if one.is_closed else -1]
-        yield one.start, one.end, string
+        yield one.start, one.stop, string
 
 
 def _replace_plain(text: str, replace: Replace) -> str:
     parts, done, before = [], 0, -1
     while (at := text.find("@", before + 1)) >= 0:
-        for start, end in _addresses_at(text, max(done, before + 1), at):
-            if (new := replace(normalize_address(text[start:end]))) is not None:
+        for start, stop in _addresses_at(text, max(done, before + 1), at):
+            if (new := replace(normalize_address(text[start:stop]))) is not None:
                 parts += [text[done:start], new]
-                done = end
+                done = stop
                 break
         before = at
     return "".join((*parts, text[done:]))
 
 
 def _addresses_at(text: str, first: int, at: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of what may be the address with the @ at a position, from no earlier than ``first`` on."""
+    """Yield start and stop of what may be the address with the @ at a position, from no earlier than ``first`` on."""
     if domain := _DOMAIN.match(text, at + 1):
         for pattern in _LOCAL_PARTS:
             if local := pattern.search(text, max(first, at - _MAX_LOCAL), at):

@@ -53,8 +53,8 @@ _OLD_RECIPIENTS: Final = (
 class SqlPersonalData(PersonalData):
     """The rows about persons in the tables of a warehouse, a ledger, or what triggerers share."""
 
-    def __init__(self, warehouse: Warehouse, place: str) -> None:
-        self._warehouse, self.place = warehouse, place
+    def __init__(self, warehouse: Warehouse, location: str) -> None:
+        self._warehouse, self.location = warehouse, location
 
     def _existing(self, tables: Iterable[Table]) -> list[Table]:
         found = []

@@ -99,10 +99,10 @@ def without_others(values: dict[str, Any], address: str) -> dict[str, Any]:
 class PersonalData(ABC):
     """The rows about persons in one place. Changes nothing of cursors and ids.
 
-    :ivar place: names it.
+    :ivar location: names it.
     """
 
-    place: str
+    location: str
 
     @abstractmethod
     def find(self, address: str) -> dict[str, list[dict[str, Any]]]:
