@@ -56,9 +56,14 @@ def landed(connection, sandbox, warehouse) -> None:
 
 def test_airflow_knows_the_commands() -> None:
     (group,) = get_commands()
-    check, feed, views, state = group.subcommands
-    names = {each.name: [command.name for command in each.subcommands] for each in (feed, state)}
-    assert names == {"feed": ["status", "verify", "rebuild-cursor", "reset", "replay-rejected"], "state": ["clean"]}
+    check, feed, views, state, privacy, retention = group.subcommands
+    names = {each.name: [command.name for command in each.subcommands] for each in (feed, state, privacy)}
+    assert names == {
+        "feed": ["status", "verify", "rebuild-cursor", "reset", "replay-rejected"],
+        "state": ["clean"],
+        "privacy": ["export", "erase"],
+    }
+    assert isinstance(retention, ActionCommand)
     assert isinstance(views, ActionCommand)
     assert isinstance(check, ActionCommand)
 
