@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from outbound_transfer.protocol.addresses import normalize_address
-from outbound_transfer.protocol.models import is_valid_unicode
 
 #: Returns what is stored in the place of an address (:func:`.normalize_address`); None if the address stays.
 Replace: TypeAlias = Callable[[str], str | None]
@@ -33,13 +32,14 @@ _MAX_LOCAL: Final = 320
 #: What every text with an address has, in whatever encoding is looked through.
 _SIGN: Final = re.compile("@|u0040|%(?:25)*40", re.IGNORECASE)
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*("?)|[{}\[\]:,]', re.DOTALL)  # a string that is cut off ends the text
-_WORD: Final = re.compile(r"[^\s\"<>]+")
+_WORD: Final = re.compile(r"[^\s\"<>?&=/#;,]+")  # what is beside it in a URL stays as it is
 
 #: The local part as it is in nearly all addresses, so that what stands before it in a text ends it; and any other.
 _LOCAL_PARTS: Final = (
     re.compile(r"(?=[\w+])[\w.+'\u0300-\u036f-]+\Z"),
     re.compile(r"[^\s@\"<>(),;:\[\]\\]+\Z"),
 )
+_ESCAPED: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _DOMAIN: Final = re.compile(r"[\w\u0300-\u036f-]+(?:\.[\w\u0300-\u036f-]+)*")
 
 T = TypeVar("T", str, bytes)
@@ -67,7 +67,11 @@ def redact(value: T, replace: Replace) -> T:
 
 def mask(text: T) -> T:
     """Return a text without any address, to compare it with one that was stored so."""
-    return redact(text, lambda _: ERASED)
+    return redact(text, _erase_any)
+
+
+def _erase_any(_: str) -> str:
+    return ERASED
 
 
 def only(address: str) -> Replace:
@@ -123,21 +127,30 @@ def _decode(string: str) -> str:
         return string[1:-1]
 
 
+def _encode(value: str) -> str:
+    # A byte that is no UTF-8 stays: it makes a line invalid. Other surrogates come from escapes.
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
 def _redacted_object(text: str, strings: list[_String], replace: Replace) -> Iterator[tuple[int, int, str]]:
-    whole = (one.redacted for one in strings if one.redacted != one.value and replace(normalize_address(one.value)))
+    # Of several addresses, that of the field "email" is the one that a name belongs to.
+    owners = [one for one in strings if one.field == "email"] or strings
+    whole = (one.redacted for one in owners if one.redacted == replace(normalize_address(one.value)) != one.value)
     person = next(whole, None)
     for one in strings:
         redacted = person if person and one.field in _OF_PERSON else one.redacted
         string = text[one.start : one.stop]
         if redacted != one.value:
-            string = json.dumps(redacted, ensure_ascii=not is_valid_unicode(redacted))[: None if one.is_closed else -1]
+            string = _encode(redacted)[: None if one.is_closed else -1]
         yield one.start, one.stop, string
 
 
 def _replace_plain(text: str, replace: Replace) -> str:
     parts, done, before = [], 0, -1
+    # A text is masked alike whichever of the two was replaced in it.
+    patterns = _LOCAL_PARTS[1:] if replace is _erase_any else _LOCAL_PARTS
     while (at := text.find("@", before + 1)) >= 0:
-        for start, stop in _addresses_at(text, max(done, before + 1), at):
+        for start, stop in _addresses_at(text, max(done, before + 1), at, patterns):
             if (new := replace(normalize_address(text[start:stop]))) is not None:
                 parts += [text[done:start], new]
                 done = stop
@@ -146,10 +159,10 @@ def _replace_plain(text: str, replace: Replace) -> str:
     return "".join((*parts, text[done:]))
 
 
-def _addresses_at(text: str, first: int, at: int) -> Iterator[tuple[int, int]]:
+def _addresses_at(text: str, first: int, at: int, patterns: Iterable[re.Pattern[str]]) -> Iterator[tuple[int, int]]:
     """Yield start and stop of what may be the address with the @ at a position, from no earlier than ``first`` on."""
     if domain := _DOMAIN.match(text, at + 1):
-        for pattern in _LOCAL_PARTS:
+        for pattern in patterns:
             if local := pattern.search(text, max(first, at - _MAX_LOCAL), at):
                 yield local.start(), domain.end()
 

@@ -17,7 +17,7 @@ from outbound_transfer.protocol.personal_data import Replace, redact_values
 from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
 from outbound_transfer.warehouse.errors import DuplicateRow
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
-from outbound_transfer.warehouse.privacy import read_privacy
+from outbound_transfer.warehouse.privacy import NAMES, read_privacy
 from outbound_transfer.warehouse.sockets import IDLE_SECONDS, OpenSockets
 from outbound_transfer.warehouse.tables import LOADED, PERSONAL_COLUMNS, TABLES, with_names
 
@@ -292,12 +292,14 @@ class Warehouse:
         personal = PERSONAL_COLUMNS[table]
         return [tuple((row | redact_values({name: row[name] for name in personal}, replace)).values()) for row in named]
 
-    def replacement(self, tx: Any) -> Replace | None:
+    def replacement(self, tx: Any, *, is_erased: bool = False) -> Replace | None:
         """Return what is stored in the place of addresses; None if all of them are stored.
 
+        :param is_erased: only of those that were erased.
         :raises InvalidPrivacy: the configuration is not valid.
         """
-        return read_privacy().replacement(
+        privacy = read_privacy()
+        return (privacy._replace(recipients=NAMES) if is_erased else privacy).replacement(
             {digest for (digest,) in fetch_all(self.run(tx, "SELECT [digest] FROM {erased_addresses}"))}
         )
 

@@ -39,7 +39,7 @@ from outbound_transfer.warehouse.errors import (
 from outbound_transfer.warehouse.refusals import reject_conflicts, storable_page
 from outbound_transfer.warehouse.rejected import StoredLine, plan_changes
 from outbound_transfer.warehouse.rows import event_rows, rejected_rows, storable_text
-from outbound_transfer.warehouse.schema import FEED, PRIVACY, ensure_schema, is_current
+from outbound_transfer.warehouse.schema import FEED, ensure_schema, is_current
 from outbound_transfer.warehouse.tables import (
     EVENTS,
     FEED_CURSOR,
@@ -85,7 +85,6 @@ class EventStore(EventDestination):
         self.warehouse.release_connection()
 
     def get_or_create_cursor(self) -> int:
-        ensure_schema(self.warehouse, PRIVACY, self.now())
         if self._read() is None:
             self.warehouse.retry_on_conflict(self._create)
         return self.read_cursor()

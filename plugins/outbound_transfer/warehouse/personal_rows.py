@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
+from outbound_transfer.protocol.outcomes import REHEARSED, TERMINAL_STATUSES
 from outbound_transfer.protocol.personal_data import ERASED, only, redact_values
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
+from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 from outbound_transfer.warehouse.destination import CLAIM
 from outbound_transfer.warehouse.privacy import PersonalData, read_privacy, without_others
 from outbound_transfer.warehouse.schema import PRIVACY, ensure_schema
@@ -25,11 +27,17 @@ from outbound_transfer.warehouse.tables import (
     FEED_POLLS,
     JSON,
     PERSONAL_COLUMNS,
+    POLL_READINGS,
     RECIPIENTS,
     REJECTED_LINES,
     TRANSFERS,
 )
 from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.warehouse.transfers import DELETED
+
+#: Tables in which an address is erased. What triggerers share is no longer there once nobody waits, and a wait
+#: concludes from it whether its transfer is the one that was sent.
+_ERASABLE: Final = tuple(table for table in PERSONAL_COLUMNS if table is not POLL_READINGS)
 
 #: Tables whose rows age, with the column of their age.
 _AGES: Final = {
@@ -44,9 +52,13 @@ _AGES: Final = {
 #: Which rows say where a feed stands: the newest of each account stays, and what is as new.
 _NEWEST: Final = {EVENTS: "1 = 1", FEED_POLLS: f"[cursor_to] IS NOT NULL AND [action] <> '{CLAIM}'"}
 
+#: Statuses of what nobody can pick up any more, as a list in SQL. Any other may be outstanding.
+_FINISHED: Final = ", ".join(f"'{each}'" for each in (*TERMINAL_STATUSES, DELETED, DISCARDED, FAILED, REHEARSED))
+
 #: The service may list a transfer again, so that its recipients' rows stay.
 _OLD_RECIPIENTS: Final = (
-    f"[email] <> '{ERASED}' AND [transfer_id] IN (SELECT [transfer_id] FROM {{transfers}} WHERE [sent_at] < ?)"  # noqa: S608
+    f"[email] <> '{ERASED}' AND EXISTS (SELECT 1 FROM {{transfers}} WHERE {{transfers}}.[account] = {{recipients}}.[account]"  # noqa: S608
+    f" AND {{transfers}}.[transfer_id] = {{recipients}}.[transfer_id] AND [sent_at] < ? AND [status] IN ({_FINISHED}))"
 )
 
 
@@ -65,7 +77,7 @@ class SqlPersonalData(PersonalData):
 
     def find(self, address: str) -> dict[str, list[dict[str, Any]]]:
         found = {}
-        for table in self._existing(PERSONAL_COLUMNS):
+        for table in self._existing(_ERASABLE):
             with self._warehouse.read() as tx:
                 rows = [row for row, _ in self._rows(tx, table, address)]
             if rows:
@@ -96,7 +108,7 @@ class SqlPersonalData(PersonalData):
         ensure_schema(self._warehouse, PRIVACY, now)
         with self._warehouse.transaction() as tx:
             self._warehouse.insert(tx, ERASED_ADDRESSES, [(digest, format_timestamp(now))])
-        tables = self._existing((FEED_CURSOR, *PERSONAL_COLUMNS))
+        tables = self._existing((FEED_CURSOR, *_ERASABLE))
         counts = self._warehouse.retry_on_conflict(lambda: self._erase(tables, address))
         self._warehouse.compact([table for table in tables if table in PERSONAL_COLUMNS])
         return counts
@@ -137,6 +149,14 @@ class SqlPersonalData(PersonalData):
 
     def _limits(self, tx: Any, table: Table, age: str, time: str) -> list[tuple[str, ...]]:
         """Return the conditions of rows that are too old, each with its parameters."""
+        if table is DELIVERIES:
+            return [(f"[{age}] < ? AND [status] IN ({_FINISHED})", time)]
+        if table is DELIVERY_RECIPIENTS:
+            kept = (
+                "SELECT 1 FROM {deliveries} WHERE {deliveries}.[account] = {delivery_recipients}.[account] AND "
+                "{deliveries}.[transfer_id] = {delivery_recipients}.[transfer_id]"
+            )
+            return [(f"[{age}] < ? AND NOT EXISTS ({kept} AND [status] NOT IN ({_FINISHED}))", time)]
         if table not in _NEWEST:
             return [(f"[{age}] < ?", time)]
         query = f"SELECT [account], max([{age}]) FROM {{{table.name}}} WHERE {_NEWEST[table]} GROUP BY [account]"  # noqa: S608

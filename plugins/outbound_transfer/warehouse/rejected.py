@@ -5,7 +5,8 @@ A rejected line has no id, but a feed's lines keep their order, so each stored l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from outbound_transfer.protocol.events import Page, RejectedLine
@@ -42,9 +43,9 @@ def plan_changes(page: Page, known: Iterable[StoredLine], highest_cursor: int) -
     known = sorted(known)
     positions = {(row.cursor_from, row.line) for row in known}
     left = [row for row in known if row.cursor_from < page.next_cursor]
-    add = []
+    add, form = [], _form_of(known)
     for line in page.rejected:
-        again = next((row for row in left if _is_same(row.raw, line.raw)), None)
+        again = next((row for row in left if form(row.raw) == form(line.raw)), None)
         if again:
             left.remove(again)
         else:
@@ -63,13 +64,14 @@ def _loaded_as_events(page: Page, rows: Sequence[StoredLine]) -> list[StoredLine
     if not rows:
         return []
     lines = page.lines()
-    events = {lines[event.line_number - 1] for event in page.events}
-    return [row for row in rows if row.raw in events or any(_is_same(row.raw, event) for event in events)]
+    form = _form_of(rows)
+    events = {form(lines[event.line_number - 1]) for event in page.events}
+    return [row for row in rows if form(row.raw) in events]
 
 
-def _is_same(stored: bytes, line: bytes) -> bool:
-    """Return whether a line is the stored one, which may have been stored without addresses."""
-    return stored == line or (HIDDEN.encode() in stored and mask(stored) == mask(line))
+def _form_of(rows: Iterable[StoredLine]) -> Callable[[bytes], bytes]:
+    """Return what gives the form in which lines are compared: without addresses, where some were stored so."""
+    return cache(mask) if any(HIDDEN.encode() in row.raw for row in rows) else lambda line: line
 
 
 def _free_line(positions: set[tuple[int, int]], cursor: int, line: int) -> int:

@@ -439,7 +439,7 @@ PERSONAL_COLUMNS: Final = {
 }
 
 #: The tables of what comes from the service: addresses in new rows are stored as the configuration says.
-LOADED: Final = frozenset((EVENTS, REJECTED_LINES, TRANSFERS, RECIPIENTS, DELIVERY_RECIPIENTS))
+LOADED: Final = frozenset((EVENTS, REJECTED_LINES, FEED_POLLS, TRANSFERS, RECIPIENTS, DELIVERY_RECIPIENTS))
 
 
 def probe_table(name: str) -> Table:

@@ -13,7 +13,7 @@ from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, fetch_some, scalar
 from outbound_transfer.warehouse.rows import storable_text
-from outbound_transfer.warehouse.schema import LISTING, PRIVACY, ensure_schema
+from outbound_transfer.warehouse.schema import LISTING, ensure_schema
 from outbound_transfer.warehouse.tables import RECIPIENTS, TRANSFER_SYNC, TRANSFERS
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp
 
@@ -82,7 +82,6 @@ class TransferTables:
     def sync_state(self) -> SyncState:
         """Return what is stored and may still change; create the tables first if necessary."""
         now = self.now()
-        ensure_schema(self._warehouse, PRIVACY, now)
         ensure_schema(self._warehouse, LISTING, now)
         marks = ", ".join("?" for _ in (*TERMINAL_STATUSES, DELETED))
         with self._warehouse.read() as tx:
