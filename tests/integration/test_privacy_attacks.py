@@ -1,0 +1,227 @@
+"""Attacks on the promises of docs/privacy.md. Each test fails as long as its find stands."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+from msgspec import to_builtins
+
+from outbound_transfer.delivery.memory import digest
+from outbound_transfer.protocol.addresses import normalize_address
+from outbound_transfer.protocol.events import Page
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.models import Recipient, Transfer
+from outbound_transfer.protocol.personal_data import ERASED
+from outbound_transfer.protocol.poll_lease import ProcessState, SharedWaiter
+from outbound_transfer.transfers.feed_ingest import FeedIngest
+from outbound_transfer.transfers.progress import IngestProgress
+from outbound_transfer.triggers.transfer import TransferTrigger
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.errors import RowsRefused, TooManyRejectedLines
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
+from outbound_transfer.warehouse.key_rows import Key
+from outbound_transfer.warehouse.personal_rows import SqlPersonalData
+from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, RecipientPickup, TaskRef
+from outbound_transfer.warehouse.poll_tables import PollTables
+from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
+from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
+from outbound_transfer.warehouse.transfers import TransferTables
+from support.feed_pages import event, page
+from support.warehouses import sqlite_hook
+
+ADDRESS = "ann@example.com"
+
+
+class Feed:
+    def __init__(self, file: Path) -> None:
+        self.hook = sqlite_hook(file)
+        self.warehouse = Warehouse(self.hook)
+        self.personal = SqlPersonalData(self.warehouse, "here")
+
+    def load(self, *pages: Page) -> None:
+        """As the ingestion does: what is refused is loaded as the refusal says."""
+        for each in pages:
+            store = EventStore(self.warehouse, "acme")
+            assert store.get_or_create_cursor() == each.cursor
+            try:
+                store.load_page(each)
+            except RowsRefused as refused:
+                store.load_page(refused.page)
+
+    @property
+    def maintenance(self) -> SqlFeedMaintenance:
+        return SqlFeedMaintenance(EventStore(self.warehouse, "acme"))
+
+    def check(self, *, events: int, rejected: int = 0) -> None:
+        assert list(self.maintenance.find_problems()) == []
+        status = self.maintenance.status()
+        assert (status.events, status.rejected) == (events, rejected)
+
+    def query(self, text: str) -> list[tuple[Any, ...]]:
+        return self.hook.fetch(text)
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    return Feed(tmp_path / "w.db")
+
+
+@pytest.mark.parametrize(
+    ("address", "data"),
+    [
+        (ADDRESS, {"text": f"sent to {ADDRESS}", "name": "report.csv"}),
+        (ADDRESS, {"email": f"Ann <{ADDRESS}>", "name": "Ann"}),
+        (ADDRESS, {"url": f"mailto:{ADDRESS}", "phone": "1"}),
+        ("a!b@example.com", {"email": "a!b@example.com"}),
+    ],
+)
+def test_an_event_that_is_read_again_after_an_erasure_is_the_same(feed: Feed, address: str, data: dict[str, Any]) -> None:
+    one = page(0, event(0, data=data))
+    feed.load(one)
+    assert feed.personal.erase(address) == {"events": 1}
+    feed.maintenance.reset(0)
+    feed.load(one)
+    feed.check(events=1)
+
+
+def test_an_invalid_line_stays_invalid_when_an_address_is_erased(feed: Feed) -> None:
+    one = page(0, b'{"event_id":"e0","type":"t","data":{"x":"\xff to ann@example.com"}}', event(1))
+    feed.load(one)
+    feed.check(events=1, rejected=1)
+    feed.personal.erase(ADDRESS)
+    assert feed.maintenance.replay_rejected_lines() == (0, 1)
+    feed.maintenance.reset(0)
+    feed.load(one)
+    feed.check(events=1, rejected=1)
+    assert feed.query("SELECT instr(raw, x'ff') > 0 FROM outbound_transfer_rejected_lines") == [(1,)]
+
+
+def test_rejected_lines_keep_their_ids(feed: Feed) -> None:
+    """Lines that were refused may be loaded by a later version, or by hand when the database accepts them."""
+    bad = b'{"event_id":"%s","type":5,"data":{}}'
+    feed.load(page(0, bad % b"1-ann@example.com", event(1)))
+    feed.personal.erase(ADDRESS)
+    assert feed.query("SELECT CAST(raw AS TEXT) FROM outbound_transfer_rejected_lines") == [
+        ('{"event_id":"1-ann@example.com","type":5,"data":{}}',)
+    ]
+
+
+def test_percent_encoded_letters_are_found_in_sql(feed: Feed) -> None:
+    feed.load(page(0, event(0, data={"u": "https://x/?to=%61nn%40example.com"})))
+    assert feed.personal.erase(ADDRESS) == {"events": 1}
+
+
+def test_a_wait_goes_on_with_the_transfer_as_the_service_has_it(feed: Feed) -> None:
+    """What triggerers share is no record of a person: a wait concludes from it that its transfer is the one it sent."""
+    ensure_schema(feed.warehouse, CLUSTER, utc_now())
+    sent = Transfer("t1", "complete", "Report", recipients=(Recipient(ADDRESS),))
+    key = Key("acme", "digest", "outbound_transfer_default", 60)
+    holder, other = PollTables(feed.warehouse, key, "a"), PollTables(feed.warehouse, key, "b")
+    for process, waiters, readings in ((holder, {}, {}), (other, {"t1": SharedWaiter(60, 0)}, {}), (holder, {}, {"t1": sent})):
+        process.sync(ProcessState(waiters, readings, True, has_polled=True))
+    feed.personal.erase(ADDRESS)
+    read = other.sync(ProcessState({"t1": SharedWaiter(60, 0)}, {}, True, has_polled=True)).readings["t1"]
+    trigger = TransferTrigger("t1", "conn", 60.0, utc_now().isoformat(), identity=digest(identity_of(sent)))
+    waiter = Mock(transfer=read, result={"status": "finished", "transfer": to_builtins(read)})
+    assert trigger._checked_result(waiter)["status"] == "finished"
+    assert [each["email"] for each in waiter.result["transfer"]["recipients"]] == [ADDRESS]
+
+
+def test_retention_takes_recipients_of_no_other_account(feed: Feed) -> None:
+    old = Transfer("t1", "complete", "s", recipients=(Recipient(ADDRESS),), sent_at="2020-01-01T00:00:00Z")
+    new = Transfer("t1", "sent", "s", recipients=(Recipient("bob@example.com"),), sent_at=utc_now().isoformat())
+    for account, transfer in (("a", old), ("b", new)):
+        tables = TransferTables(feed.warehouse, account, "conn")
+        tables.sync_state()
+        tables.save([transfer], utc_now())
+    feed.personal.delete_before(utc_now() - timedelta(days=365), is_rehearsal=False)
+    assert feed.query("SELECT account, email FROM outbound_transfer_recipients ORDER BY account") == [
+        ("a", ERASED),
+        ("b", "bob@example.com"),
+    ]
+
+
+def test_retention_keeps_what_is_outstanding(feed: Feed) -> None:
+    """A transfer that is still out is on the page, and its recipients are those who are still to pick up."""
+    sent = utc_now() - timedelta(days=20)
+    task = TaskRef("conn", "dag", "deliver", "run", -1, 1)
+    update = DeliveryUpdate(
+        account="acme", transfer_id="t1", task=task, started_at=format_timestamp(sent), at=format_timestamp(sent),
+        status="sent", subject="s", recipient_count=1, recipients=(RecipientPickup(ADDRESS, "", None),),
+        sent_at=format_timestamp(sent),
+    )  # fmt: skip
+    DeliveryTables(feed.warehouse, clock=lambda: sent).save(update)
+    tables = TransferTables(feed.warehouse, "acme", "conn")
+    tables.sync_state()
+    tables.save([Transfer("t1", "sent", "s", recipients=(Recipient(ADDRESS),), sent_at=sent.isoformat())], sent)
+    feed.personal.delete_before(utc_now() - timedelta(days=7), is_rehearsal=False)
+    assert feed.query("SELECT transfer_id FROM outbound_transfer_deliveries") == [("t1",)]
+    assert feed.query("SELECT email FROM outbound_transfer_recipients") == [(ADDRESS,)]
+    # A sensor that sees the pickup does not bring the row back.
+    sensor = msgspec.structs.replace(task, task_id="wait", owns_delivery=False)
+    done = msgspec.structs.replace(update, task=sensor, status="complete", error=msgspec.UNSET)
+    DeliveryTables(feed.warehouse).save(done)
+    assert feed.query("SELECT status FROM outbound_transfer_deliveries") == [("complete",)]
+
+
+def test_who_has_approved_does_not_come_back(feed: Feed) -> None:
+    now = format_timestamp(utc_now())
+    update = DeliveryUpdate(
+        account="acme", transfer_id="t1", task=TaskRef("conn", "dag", "deliver", "run", -1, 1), started_at=now, at=now,
+        status="sent", subject=f"For {ADDRESS}", recipient_count=1, sent_at=now, approved_by=ADDRESS, approved_at=now,
+        files={f"{ADDRESS} a.pdf": {"size": 1, "sha256": "ab"}},
+    )  # fmt: skip
+    DeliveryTables(feed.warehouse).save(update)
+    feed.personal.erase(ADDRESS)
+    DeliveryTables(feed.warehouse).save(msgspec.structs.replace(update, status="complete"))
+    found = feed.query("SELECT subject, approved_by, files, size_bytes FROM outbound_transfer_deliveries")
+    assert ADDRESS not in str(found)
+    assert found[0][3] == 1
+
+
+def test_a_page_that_is_cut_otherwise_is_loaded_soon(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "none")
+    data = {"to": ADDRESS, "text": "x" * 300}
+    lines = [event(n, data=data, **({"type": 5} if n % 2 else {})) for n in range(1000)]
+    feed.load(page(0, *lines, has_more=True))
+    feed.maintenance.reset(0)
+    began = time.monotonic()
+    feed.load(page(0, *lines[:400], has_more=True))
+    assert time.monotonic() - began < 5
+
+
+def test_the_log_of_polls_has_no_address(feed: Feed) -> None:
+    """What ends an ingestion quotes the feed's lines."""
+    line = b'{"event_id":"e0","type":"t","ann@example.com":1,"ann@example.com":2}'
+    destination = EventStore(feed.warehouse, "acme")
+    options: Any = {"address": "acme", "max_pages": 1, "max_rejected": 0, "sleep": Mock()}
+    ingest = FeedIngest(lambda _: page(0, line), destination, IngestProgress(), **options)
+    with pytest.raises(TooManyRejectedLines):
+        ingest.run()
+    feed.personal.erase(ADDRESS)
+    assert ADDRESS not in str(feed.query("SELECT note FROM outbound_transfer_feed_polls"))
+
+
+def test_the_reason_of_a_rejected_line_has_no_address(feed: Feed) -> None:
+    feed.load(page(0, b'{"event_id":"e0","type":"t","ann@example.com":1,"ann@example.com":2}', event(1)))
+    feed.personal.erase(ADDRESS)
+    assert ADDRESS not in str(feed.query("SELECT reason FROM outbound_transfer_rejected_lines"))
+
+
+def test_addresses_in_other_scripts_are_addresses(feed: Feed) -> None:
+    address = "user@उदाहरण.परीक्षा"
+    feed.load(page(0, event(0, data={"email": address})))
+    assert feed.personal.erase(normalize_address(address)) == {"events": 1}
+
+
+def test_an_address_that_ends_with_another_is_another(feed: Feed) -> None:
+    """RFC 5322, atext: nothing but the whole of it is the mailbox."""
+    feed.load(page(0, event(0, data={"email": "m&m@example.com"})))
+    assert feed.personal.erase("m@example.com") == {}
