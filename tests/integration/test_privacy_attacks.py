@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from outbound_transfer.transfers.feed_ingest import FeedIngest
 from outbound_transfer.transfers.progress import IngestProgress
 from outbound_transfer.triggers.transfer import TransferTrigger
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.errors import RowsRefused, TooManyRejectedLines
+from outbound_transfer.warehouse.errors import InvalidPrivacy, RowsRefused, TooManyRejectedLines
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.key_rows import Key
@@ -197,22 +199,90 @@ def test_a_page_that_is_cut_otherwise_is_loaded_soon(feed: Feed, monkeypatch: py
     assert time.monotonic() - began < 5
 
 
-def test_the_log_of_polls_has_no_address(feed: Feed) -> None:
-    """What ends an ingestion quotes the feed's lines."""
-    line = b'{"event_id":"e0","type":"t","ann@example.com":1,"ann@example.com":2}'
-    destination = EventStore(feed.warehouse, "acme")
+def test_the_log_of_polls_stays_without_an_address(feed: Feed) -> None:
+    """What ends an ingestion quotes what is in the way, each time."""
+    line, destination = page(0, event(0)), EventStore(feed.warehouse, "acme")
+    destination.load_page = Mock(side_effect=ValueError(f'invalid json: {{"email": "{ADDRESS}"}}'))  # type: ignore[method-assign]
     options: Any = {"address": "acme", "max_pages": 1, "max_rejected": 0, "sleep": Mock()}
-    ingest = FeedIngest(lambda _: page(0, line), destination, IngestProgress(), **options)
-    with pytest.raises(TooManyRejectedLines):
-        ingest.run()
+
+    def run() -> None:
+        with pytest.raises(ValueError, match="invalid"):
+            FeedIngest(lambda _: line, destination, IngestProgress(), **options).run()
+
+    run()
     feed.personal.erase(ADDRESS)
+    assert ADDRESS not in str(feed.query("SELECT note FROM outbound_transfer_feed_polls"))
+    run()
     assert ADDRESS not in str(feed.query("SELECT note FROM outbound_transfer_feed_polls"))
 
 
-def test_the_reason_of_a_rejected_line_has_no_address(feed: Feed) -> None:
-    feed.load(page(0, b'{"event_id":"e0","type":"t","ann@example.com":1,"ann@example.com":2}', event(1)))
+def test_a_rejected_line_that_is_read_again_is_the_same(feed: Feed) -> None:
+    one = page(0, event(0, type=5, data={"text": f"sent to {ADDRESS}", "name": "report.csv"}), event(1))
+    feed.load(one)
     feed.personal.erase(ADDRESS)
-    assert ADDRESS not in str(feed.query("SELECT reason FROM outbound_transfer_rejected_lines"))
+    feed.maintenance.reset(0)
+    feed.load(one)
+    feed.check(events=1, rejected=1)
+
+
+def test_names_of_files_stay(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "none")
+    feed.load(page(0, event(0, data={"text": f"sent to {ADDRESS}", "name": "report.csv"})))
+    ((data,),) = feed.query("SELECT data FROM outbound_transfer_events")
+    assert json.loads(data)["name"] == "report.csv"
+
+
+def test_a_rejected_event_of_another_is_not_lost(feed: Feed) -> None:
+    """Two events of one id, to two people: the second is kept as a rejected line, whatever is erased."""
+    first, second = event(0, data={"to": ADDRESS}), event(0, data={"to": "bob@example.com"})
+    feed.load(page(0, first, has_more=True), page(1, second))
+    assert feed.maintenance.status().rejected == 1
+    feed.personal.erase(ADDRESS)
+    assert feed.maintenance.replay_rejected_lines() == (0, 1)
+    assert "bob@example.com" in str(feed.query("SELECT raw FROM outbound_transfer_rejected_lines"))
+
+
+def test_a_percent_sign_that_is_escaped_is_seen(feed: Feed) -> None:
+    feed.load(page(0, b'{"event_id":"e0","type":"t","data":{"u":"https://x/?to=ann\\u002540example.com"}}'))
+    assert feed.personal.erase(ADDRESS) == {"events": 1}
+
+
+def test_a_phone_may_be_a_number(feed: Feed) -> None:
+    feed.load(page(0, event(0, data={"email": ADDRESS, "phone": 491701234567})))
+    feed.personal.erase(ADDRESS)
+    assert "491701234567" not in str(feed.query("SELECT data FROM outbound_transfer_events"))
+
+
+def test_what_is_beside_an_address_in_a_url_stays(feed: Feed) -> None:
+    feed.load(page(0, event(0, data={"u": "https://x/?q=a%26b&to=ann%40example.com"})))
+    feed.personal.erase(ADDRESS)
+    assert "q=a%26b" in str(feed.query("SELECT data FROM outbound_transfer_events"))
+
+
+def test_the_name_of_another_stays(feed: Feed) -> None:
+    feed.load(page(0, event(0, data={"email": "bob@example.com", "name": "Bob B.", "sender": ADDRESS})))
+    feed.personal.erase(ADDRESS)
+    assert "Bob B." in str(feed.query("SELECT data FROM outbound_transfer_events"))
+
+
+def test_a_process_without_the_key_records_what_becomes_of_a_delivery(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It need not store the recipients, but a delivery that was sent does not stay in doubt."""
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__PRIVACY_KEY", "secret")
+    feed.personal.erase(ADDRESS)
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__PRIVACY_KEY", "")
+    now = format_timestamp(utc_now())
+    update = DeliveryUpdate(
+        account="acme", transfer_id="t1", task=TaskRef("conn", "dag", "deliver", "run", -1, 1), started_at=now, at=now,
+        status="in doubt", subject="s", recipient_count=1,
+    )  # fmt: skip
+    ledger = DeliveryTables(feed.warehouse)
+    ledger.save(update)
+    sent = msgspec.structs.replace(update, status="pending", recipients=(RecipientPickup("bob@example.com", "", None),))
+    with suppress(InvalidPrivacy):  # the writer of the ledger logs it
+        ledger.save(sent)
+    assert feed.query("SELECT status FROM outbound_transfer_deliveries") == [("pending",)]
 
 
 def test_addresses_in_other_scripts_are_addresses(feed: Feed) -> None:
