@@ -42,8 +42,8 @@ ADDRESS = "ann@example.com"
 
 
 class Feed:
-    def __init__(self, file: Path) -> None:
-        self.hook = sqlite_hook(file)
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
         self.warehouse = Warehouse(self.hook)
         self.personal = SqlPersonalData(self.warehouse, "here")
 
@@ -72,7 +72,7 @@ class Feed:
 
 @pytest.fixture
 def feed(tmp_path: Path) -> Feed:
-    return Feed(tmp_path / "w.db")
+    return Feed(sqlite_hook(tmp_path / "w.db"))
 
 
 @pytest.mark.parametrize(
@@ -295,3 +295,23 @@ def test_an_address_that_ends_with_another_is_another(feed: Feed) -> None:
     """RFC 5322, atext: nothing but the whole of it is the mailbox."""
     feed.load(page(0, event(0, data={"email": "m&m@example.com"})))
     assert feed.personal.erase("m@example.com") == {}
+
+
+@pytest.mark.parametrize("erased", [["ann@x.com", "bob@x.com"], ["bob@x.com"]], ids=["two", "one"])
+@pytest.mark.parametrize("mode", ["names", "pseudonyms"])
+def test_addresses_as_names_of_fields(
+    hook_of: Any, monkeypatch: pytest.MonkeyPatch, mode: str, erased: list[str]
+) -> None:
+    """JSONB keeps one field of a name, in an order of its own."""
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", mode)
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__PRIVACY_KEY", "secret")
+    feed = Feed(hook_of("psycopg"))
+    one = page(0, *(event(n, data={"dora@x.com": 3, "bob@x.com": n, "ann@x.com": 2, "carl@x.com": 4}) for n in range(9)))
+    feed.load(one)
+    for address in erased if mode == "names" else ():
+        feed.personal.erase(address)
+    values = feed.query("SELECT data FROM outbound_transfer_events")
+    assert all(len(data) == 4 for (data,) in values)
+    feed.maintenance.reset(0)
+    feed.load(one)
+    feed.check(events=9)
