@@ -15,11 +15,12 @@ import pytest
 from msgspec import to_builtins
 
 from outbound_transfer.delivery.memory import digest
+from outbound_transfer.lake.object_personal import ObjectPersonalData
 from outbound_transfer.protocol.addresses import normalize_address
-from outbound_transfer.protocol.events import Page
+from outbound_transfer.protocol.events import Event, Page
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import Recipient, Transfer
-from outbound_transfer.protocol.personal_data import ERASED
+from outbound_transfer.protocol.personal_data import ERASED, only, redact
 from outbound_transfer.protocol.poll_lease import ProcessState, SharedWaiter
 from outbound_transfer.transfers.feed_ingest import FeedIngest
 from outbound_transfer.transfers.progress import IngestProgress
@@ -36,6 +37,7 @@ from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 from outbound_transfer.warehouse.transfers import TransferTables
 from support.feed_pages import event, page
+from support.object_folders import destination, local_store
 from support.warehouses import sqlite_hook
 
 ADDRESS = "ann@example.com"
@@ -315,3 +317,47 @@ def test_addresses_as_names_of_fields(
     feed.maintenance.reset(0)
     feed.load(one)
     feed.check(events=9)
+
+
+def test_retention_keeps_the_newest_page_after_a_replay(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed.load(page(0, event(0, type=5), event(1), has_more=True), page(2, event(2), has_more=True), page(3, event(3)))
+    monkeypatch.setattr(SqlFeedMaintenance, "_read", lambda *_: Event("e0", "t", None, None, None, 1))
+    assert feed.maintenance.replay_rejected_lines() == (1, 0)
+    feed.personal.delete_before(utc_now() + timedelta(days=1), is_rehearsal=False)
+    assert ("e3",) in feed.query("SELECT event_id FROM outbound_transfer_events")
+
+
+def test_retention_keeps_what_is_usual_of_a_feed(feed: Feed) -> None:
+    """Otherwise the next page's cursor is doubted."""
+    feed.load(page(0, event(0), next_cursor=5_000, has_more=True), page(5_000, event(1)))
+    before = EventStore(feed.warehouse, "acme").greatest_excess()
+    feed.personal.delete_before(utc_now() + timedelta(days=1), is_rehearsal=False)
+    assert EventStore(feed.warehouse, "acme").greatest_excess() == before
+
+
+def test_a_pseudonym_is_found_and_erased(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has the key knows the person, who may ask for the rows and for their end."""
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "pseudonyms")
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__PRIVACY_KEY", "secret")
+    feed.load(page(0, event(0, data={"to": ADDRESS})))
+    assert feed.personal.find(ADDRESS)
+    assert feed.personal.erase(ADDRESS) == {"events": 1}
+
+
+def test_files_of_others_are_no_digests(tmp_path: Path) -> None:
+    """Storages and desktops put files of their own into folders."""
+    store = local_store(tmp_path / "lake")
+    ObjectPersonalData(store).erase(ADDRESS)
+    (tmp_path / "lake" / "_feed" / "erased" / ".DS_Store").write_bytes(b"x")
+    feed = destination(store)
+    feed.get_or_create_cursor()
+    feed.load_page(page(0, event(0)))
+
+
+@pytest.mark.parametrize(
+    "text", ["@" * 2_000_000, "[" + ",".join(['"a@b.c"'] * 100_000) + "]", ("a" * 318 + ",@b ") * 1_500]
+)
+def test_a_payload_is_redacted_soon(text: str) -> None:
+    began = time.monotonic()
+    redact(text, only(ADDRESS))
+    assert time.monotonic() - began < 1
