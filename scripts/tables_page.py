@@ -24,7 +24,6 @@ LAKE_PAGE: Final = DOCS / "warehouses.md"
 INTERNAL: Final = (
     "transfer_sync",
     "accounts",
-    "erased_addresses",
     "schema_version",
     "key_allowance",
     "poll_leases",

@@ -176,27 +176,15 @@ def get_provider_info() -> dict[str, Any]:
                         "example": None,
                         "default": "True",
                     },
-                    "recipients": {
+                    "show_recipients": {
                         "description": (
-                            "How addresses of people are stored in the warehouse and the ledger: names (as they are), "
-                            "pseudonyms (made with privacy_key) or none. Anything but names hides them from requests "
-                            "for an approval; none also from the page."
+                            "Whether the page names those who have and who have not picked up a transfer, to users "
+                            "who may read its DAG. If it is False, the ledger does not record them, either."
                         ),
                         "version_added": "0.1.0",
-                        "type": "string",
-                        "example": "pseudonyms",
-                        "default": "names",
-                    },
-                    "privacy_key": {
-                        "description": (
-                            "Secret that pseudonyms, and digests of erased addresses, are made with; the same in all "
-                            "of Airflow. To change it, put the new one before the old one, with a comma."
-                        ),
-                        "version_added": "0.1.0",
-                        "type": "string",
-                        "sensitive": True,
+                        "type": "boolean",
                         "example": None,
-                        "default": "",
+                        "default": "True",
                     },
                     "ledger_table_prefix": {
                         "description": "Begins the names of the ledger's tables and of the table of states.",

@@ -82,18 +82,6 @@ def get_commands() -> list[GroupCommand]:
         help="What deliveries remember in a table",
         subcommands=(_command("clean_memory", "clean", "Delete old memory of tasks", _OLDER_THAN, ARG_YES, _OUTPUT),),
     )
-    dry_run = Arg(("--dry-run",), help="Only count the rows", action="store_true")
-    changes = (dry_run, ARG_YES, _OUTPUT)
-    email = Arg(("--email",), help="The person's address", required=True)
-    privacy = GroupCommand(
-        name="privacy",
-        help="What is stored of a person",
-        subcommands=(
-            _privacy_command("export", "Print all rows that have an address, as JSON", email),
-            _privacy_command("erase", "Erase an address everywhere, and store it nowhere again", email, *changes),
-        ),
-    )
-    retention = _privacy_command("retention", "Delete old events, polls and deliveries", _OLDER_THAN, *changes)
     check = ActionCommand(
         name="check",
         help="Check that everything works, and change nothing",
@@ -105,17 +93,12 @@ def get_commands() -> list[GroupCommand]:
             ARG_OUTPUT,
         ),
     )
-    subcommands = (check, feed, views, state, privacy, retention)
+    subcommands = (check, feed, views, state)
     return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=subcommands)]
 
 
 def _feed_command(name: str, text: str, *arguments: Arg) -> ActionCommand:
     return _command(name.replace("-", "_"), name, text, *_WAREHOUSE, *arguments)
-
-
-def _privacy_command(name: str, text: str, *arguments: Arg) -> ActionCommand:
-    run = lazy_load_command(f"outbound_transfer.cli.privacy.{name}")
-    return ActionCommand(name=name, help=text, func=run, args=(*_WAREHOUSE[:-1], *arguments))
 
 
 def _command(function: str, name: str, text: str, *arguments: Arg) -> ActionCommand:

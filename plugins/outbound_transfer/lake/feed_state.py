@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,9 +18,6 @@ _FEED: Final = f"{_PREFIX}feed."
 
 #: The property with the site address that an account's name is bound to, before the name.
 ADDRESS: Final = f"{_PREFIX}address."
-
-#: The property with digests of the addresses that are not stored.
-ERASED_ADDRESSES: Final = f"{_PREFIX}erased-addresses"
 
 #: The name in a snapshot's summary of what identifies the commit.
 COMMIT: Final = f"{_PREFIX}commit"
@@ -97,11 +93,6 @@ def read_state(metadata: TableMetadata, account: str) -> FeedState | None:
             "and its rows are those of another time. `feed rebuild-cursor` sets the cursor by the rows"
         )
     return state
-
-
-def read_erased(properties: Mapping[str, str]) -> list[str]:
-    """Return the digests of the addresses that are not stored."""
-    return list(json.loads(properties.get(ERASED_ADDRESSES, "[]")))
 
 
 def find_commit(metadata: TableMetadata, commit_id: str) -> Snapshot | None:

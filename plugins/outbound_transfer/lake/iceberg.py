@@ -12,9 +12,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from outbound_transfer.lake.feed_state import ADDRESS, FeedState, read_erased, read_state
+from outbound_transfer.lake.feed_state import ADDRESS, FeedState, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
-from outbound_transfer.lake.rows import SCHEMA, page_table, redact_rows
+from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.destination import (
     CLAIM,
@@ -24,7 +24,6 @@ from outbound_transfer.warehouse.destination import (
     check_address,
 )
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName
-from outbound_transfer.warehouse.privacy import read_privacy
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 
 #: How long a snapshot is left to its readers.
@@ -111,9 +110,7 @@ class IcebergEventDestination(EventDestination):
                 return 0
 
         def plan(table: Table, commit_id: str) -> Change:
-            replace = read_privacy().replacement(read_erased(table.properties))
-            stored, _ = redact_rows(rows, replace)
-            return self.change(self._state_at(table, page.cursor).after(page), commit_id, append=stored)
+            return self.change(self._state_at(table, page.cursor).after(page), commit_id, append=rows)
 
         self.table.commit(plan, expire_before=self.now() - self._keep_snapshots_for)
         return int(rows.num_rows) - len(page.rejected)

@@ -14,8 +14,7 @@ from pyiceberg.table import Table
 from outbound_transfer.lake.feed_state import ADDRESS, FeedState, list_accounts, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.iceberg import IcebergEventDestination
-from outbound_transfer.lake.rows import CONTENT_COLUMNS, event_of
-from outbound_transfer.protocol.event_content import find_conflicts
+from outbound_transfer.lake.rows import CONTENT_COLUMNS, row_digest
 from outbound_transfer.warehouse.destination import (
     FeedMaintenance,
     FeedPosition,
@@ -120,8 +119,10 @@ class IcebergFeedMaintenance(FeedMaintenance):
         repeated = [each["values"] for each in counts.to_pylist() if each["counts"] > 1][:_MAX_IDS]
         if not repeated:
             return
-        rows = self._read(table, *CONTENT_COLUMNS, where=(filters.In("event_id", repeated),)).to_pylist()
-        if conflicts := len({event.event_id for event in find_conflicts(map(event_of, rows), {})}):
+        digests: dict[str, set[str]] = {}
+        for row in self._read(table, *CONTENT_COLUMNS, where=(filters.In("event_id", repeated),)).to_pylist():
+            digests.setdefault(row["event_id"], set()).add(row_digest(row))
+        if conflicts := sum(len(each) > 1 for each in digests.values()):
             yield (
                 f"{conflicts} of the first {len(repeated)} repeated event ids have rows of different content: the feed "
                 "has changed these events, or they were those of another account"

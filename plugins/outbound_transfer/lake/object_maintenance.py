@@ -69,7 +69,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
         pages, foreign = self._feed.list_pages()
         if foreign:
             yield f"objects that are not pages are beside the pages: {', '.join(foreign[:_NAMED])}"
-        finish: int | None = pages[0] if pages and self._feed.is_aged(pages[0]) else 0
+        finish: int | None = 0
         for cursor in pages:
             if finish not in (None, cursor):
                 yield (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -46,21 +45,6 @@ class ObjectStore:
         """
         self.fs.pipe_file(self.path(name), content, mode="create")
 
-    def replace(self, name: str, before: bytes, content: bytes) -> bool:
-        """Replace an object, whole or not at all; return whether it still had the content before.
-
-        :raises Exception: of S3, if another one replaces or deletes it at the same moment.
-        """
-        self.fs.invalidate_cache()
-        etag = self.fs.info(self.path(name)).get("ETag")
-        if self.read(name) != before:
-            return False
-        self._overwrite(name, content, **({"IfMatch": etag} if etag else {}))
-        return True
-
-    def _overwrite(self, name: str, content: bytes, **condition: str) -> None:
-        self.fs.pipe_file(self.path(name), content, **condition)
-
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""
         with suppress(FileNotFoundError):
@@ -99,12 +83,6 @@ class LocalStore(ObjectStore):
     """A folder of local files. A file gets its name when it is complete, by a hard link, which replaces nothing."""
 
     def create(self, name: str, content: bytes) -> None:
-        self._put(name, content, os.link)
-
-    def _overwrite(self, name: str, content: bytes, **condition: str) -> None:  # noqa: ARG002
-        self._put(name, content, os.replace)
-
-    def _put(self, name: str, content: bytes, publish: Callable[[Path, Path], None]) -> None:
         path, temporary = Path(self.path(name)), Path(self.root, _TEMPORARY, uuid.uuid4().hex)
         for folder in (path.parent, temporary.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +91,7 @@ class LocalStore(ObjectStore):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            publish(temporary, path)
+            os.link(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 

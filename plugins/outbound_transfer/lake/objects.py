@@ -7,27 +7,23 @@ before its own is gone, and takes its own back.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from outbound_transfer.lake.object_errors import MissingPages
 from outbound_transfer.lake.object_page import PageHeader, encode_page, read_header
 from outbound_transfer.lake.object_store import ObjectStore
-from outbound_transfer.lake.rows import SCHEMA, page_table, redact_rows
+from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Page
-from outbound_transfer.protocol.personal_data import Replace
 from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_account, check_address
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidName
-from outbound_transfer.warehouse.privacy import read_privacy
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 
 #: Maximum number of bytes of an account's name in a path: file systems limit a name to 255.
@@ -41,12 +37,6 @@ _LOADED: Final = "loaded"
 
 #: Name of the object with the site address that the account's name is bound to.
 _ADDRESS: Final = "address"
-
-#: Folder of objects whose names are digests of the addresses that are not stored.
-ERASED_FOLDER: Final = "_feed/erased"
-
-#: Name, before a cursor, of the object that says that pages before it were deleted because of their age.
-_AGED: Final = "aged-"
 
 _PAGE: Final = re.compile(r"page-(\d{20})\.parquet", re.ASCII)
 _CLAIM: Final = re.compile(r"claim-(\d{20})-(\d{20})", re.ASCII)
@@ -129,11 +119,9 @@ class ObjectEventDestination(EventDestination):
             raise self._moved()
         if page.next_cursor == page.cursor:  # no lines, and nothing that the next run would need
             return 0
-        table, rejected, replace = page_table(self.account, page, self.now()), len(page.rejected), self.replacement()
-        table, _ = redact_rows(table, replace)
+        table, rejected = page_table(self.account, page, self.now()), len(page.rejected)
         excess = page.next_cursor - page.cursor - len(page.events) - rejected
         self._append(table, page.next_cursor, has_more=page.has_more, rejected=rejected, excess=excess)
-        self.redact_page(page.cursor, self.replacement())  # an address may have been erased meanwhile
         return int(table.num_rows) - rejected
 
     def skip(self, cursor_from: int, cursor_to: int) -> None:
@@ -191,52 +179,6 @@ class ObjectEventDestination(EventDestination):
 
     def _moved(self) -> CursorMoved:
         return CursorMoved(f"the cursor of the feed {self.account} has moved meanwhile")
-
-    # -- personal data
-
-    def replacement(self) -> Replace | None:
-        """Return what is stored in the place of addresses; None if all of them are stored."""
-        return read_privacy().replacement(self.store.list_names(ERASED_FOLDER))
-
-    def redact_page(self, cursor: int, replace: Replace | None, *, is_rehearsal: bool = False) -> list[dict[str, Any]]:
-        """Replace a page that has addresses that are replaced; return its rows that change, as they were.
-
-        :param is_rehearsal: only return them.
-        :raises CursorMoved: the page is replaced or deleted at the same time.
-        """
-        content = None if replace is None else self.store.read(self.page_name(cursor))
-        if content is None:
-            return []
-        table = pq.read_table(pa.BufferReader(content))
-        redacted, changed = redact_rows(table, replace)
-        header = self.decode_page(cursor, content)
-        if is_rehearsal or not len(changed):
-            return list(table.take(changed).to_pylist())
-        if not self.store.replace(self.page_name(cursor), content, encode_page(header, redacted)):
-            raise self._moved()
-        return list(table.take(changed).to_pylist())
-
-    # -- age
-
-    def delete_before(self, time: str, *, is_rehearsal: bool) -> int:
-        """Delete the pages that were loaded before a time, but the newest two; return the number of their rows.
-
-        :param time: :func:`.timestamps.format_timestamp`.
-        """
-        count, pages = 0, self.list_pages()[0]
-        for cursor, after in itertools.pairwise(pages[:-1]):
-            content = self.store.read(self.page_name(cursor))
-            if content is None or (self.decode_page(cursor, content).polled_at or "") >= time:
-                break
-            count += pq.read_metadata(pa.BufferReader(content)).num_rows
-            if not is_rehearsal:
-                self._write_note(f"{_AGED}{after:020d}")
-                self.store.delete(self.page_name(cursor))
-        return count
-
-    def is_aged(self, cursor: int) -> bool:
-        """Return whether the pages before a cursor were deleted because of their age."""
-        return f"{_AGED}{cursor:020d}" in self.store.list_names(self._notes)
 
     # -- notes: objects beside the pages
 

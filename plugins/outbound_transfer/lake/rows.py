@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from outbound_transfer.protocol.event_content import content_digest
 from outbound_transfer.protocol.events import Event, Page, RejectedLine
-from outbound_transfer.protocol.personal_data import Replace, redact_values
 from outbound_transfer.warehouse.tables import PERSONAL_DATA
 from outbound_transfer.warehouse.timestamps import parse_event_timestamp
 
@@ -54,19 +53,6 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-#: Columns that may say something about a person.
-PERSONAL_COLUMNS: Final = tuple(each.name for each in SCHEMA if each.metadata[b"doc"].decode().endswith(PERSONAL_DATA))
-
-
-def redact_rows(table: pa.Table, replace: Replace | None) -> tuple[pa.Table, pa.Array]:
-    """Return a table without the addresses that are replaced, and the positions of the rows that changed."""
-    if replace is None:
-        return table, pa.array([], pa.int64())
-    rows = table.to_pylist()
-    changes = [redact_values({name: row[name] for name in PERSONAL_COLUMNS}, replace) for row in rows]
-    redacted = pa.Table.from_pylist([row | change for row, change in zip(rows, changes, strict=True)], SCHEMA)
-    return redacted, pa.array([position for position, change in enumerate(changes) if change], pa.int64())
-
 
 def page_table(account: str, page: Page, loaded_at: datetime) -> pa.Table:
     """Return a page as a table of :data:`SCHEMA`, in the order of its lines, each event once.
@@ -90,14 +76,14 @@ def distinct_events(page: Page) -> Iterator[Event]:
             yield event
 
 
-#: The columns that :func:`event_of` needs.
+#: The columns that :func:`row_digest` needs.
 CONTENT_COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")
 
 
-def event_of(row: Mapping[str, Any]) -> Event:
-    """Return the event of a row that has :data:`CONTENT_COLUMNS`."""
+def row_digest(row: Mapping[str, Any]) -> str:
+    """Return the :func:`.content_digest` of the event of a row that has :data:`CONTENT_COLUMNS`."""
     event_id, type_, timestamp, data, extra_fields, raw = (row[name] for name in CONTENT_COLUMNS)
-    return Event(event_id, type_, timestamp, data, extra_fields, 0, raw)
+    return content_digest(Event(event_id, type_, timestamp, data, extra_fields, 0, raw))
 
 
 def _row(account: str, cursor_from: int, line: Event | RejectedLine, loaded_at: datetime) -> tuple[Any, ...]:

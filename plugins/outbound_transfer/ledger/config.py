@@ -14,7 +14,6 @@ from outbound_transfer.warehouse.connection import find_connection, open_warehou
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables
 from outbound_transfer.warehouse.local_file import SqliteFileHook, find_local_file
-from outbound_transfer.warehouse.privacy import NAMES, NONE, read_privacy
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -54,7 +53,7 @@ def read_config() -> LedgerConfig | None:
 
     Raises whatever Airflow does if the settings cannot be read.
     """
-    naming, shows_recipients = table_naming(), read_privacy().recipients != NONE
+    naming, shows_recipients = table_naming(), get_switch("show_recipients")
     if conn_id := get_option("ledger_conn_id"):
         return LedgerConfig(conn_id, **naming, shows_recipients=shows_recipients)
     file = find_local_file() if get_switch("default_ledger") else None
@@ -72,7 +71,7 @@ def load_config() -> LedgerConfig | None:
 
 def shows_recipients() -> bool:
     """Return whether the recipients of a delivery are shown to whoever may see it in Airflow."""
-    return read_privacy().recipients == NAMES
+    return get_switch("show_recipients")
 
 
 def is_ledger_missing() -> bool:

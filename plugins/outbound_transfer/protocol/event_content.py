@@ -8,10 +8,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-import msgspec
-
 from outbound_transfer.protocol.events import Event, read_line
-from outbound_transfer.protocol.personal_data import has_hidden, mask
 
 
 def content_digest(event: Event) -> str:
@@ -35,26 +32,9 @@ def find_conflicts(events: Iterable[Event], known: Mapping[str, Event]) -> list[
     conflicts = []
     for event in events:
         before = first.setdefault(event.event_id, event)
-        if before is not event and not _is_same(before, event):
+        if before is not event and content_digest(before) != content_digest(event):
             conflicts.append(event)
     return conflicts
-
-
-def _is_same(one: Event, other: Event) -> bool:
-    if content_digest(one) == content_digest(other):
-        return True
-    # What was stored without addresses is compared without them.
-    texts = [text for event in (one, other) for text in _json_of(event).values()]
-    return has_hidden(*texts) and content_digest(_masked(one)) == content_digest(_masked(other))
-
-
-def _json_of(event: Event) -> dict[str, str | None]:
-    return {name: getattr(event, name) for name in ("data", "extra_fields", "raw")}
-
-
-def _masked(event: Event) -> Event:
-    texts = _json_of(event)
-    return msgspec.structs.replace(event, **{name: text and mask(text) for name, text in texts.items()})
 
 
 def _value(text: str | None) -> Any:

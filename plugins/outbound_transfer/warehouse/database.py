@@ -13,13 +13,11 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Table
 
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.personal_data import Replace, redact_values
 from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
 from outbound_transfer.warehouse.errors import DuplicateRow
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
-from outbound_transfer.warehouse.privacy import NAMES, read_privacy
 from outbound_transfer.warehouse.sockets import IDLE_SECONDS, OpenSockets
-from outbound_transfer.warehouse.tables import LOADED, PERSONAL_COLUMNS, TABLES, with_names
+from outbound_transfer.warehouse.tables import TABLES, with_names
 
 #: A column in a statement. Some names of columns are reserved words in some databases, so all of them are quoted.
 _COLUMN: Final = re.compile(r"\[(\w+)\]")
@@ -273,7 +271,6 @@ class Warehouse:
 
     def insert(self, tx: Any, table: Table, rows: Sequence[Row]) -> int:
         """Insert the rows whose key is new, in bulk; return their number."""
-        rows = self._redacted(tx, table, rows)
         return self.dialect.insert(tx, self.qualified(table), table, rows) if rows else 0
 
     def append_or_insert(self, tx: Any, table: Table, rows: Sequence[Row]) -> int:
@@ -281,32 +278,7 @@ class Warehouse:
 
         :raises DuplicateRow: a row is not new. The transaction cannot continue; insert the rows in another one.
         """
-        rows = self._redacted(tx, table, rows)
         return self.dialect.append(tx, self.qualified(table), table, rows) if rows else 0
-
-    def _redacted(self, tx: Any, table: Table, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows of a table as they are to be stored."""
-        if not rows or table not in LOADED or not (replace := self.replacement(tx)):
-            return rows
-        named = [dict(zip(table.columns.keys(), row, strict=True)) for row in rows]
-        personal = PERSONAL_COLUMNS[table]
-        return [tuple((row | redact_values({name: row[name] for name in personal}, replace)).values()) for row in named]
-
-    def replacement(self, tx: Any, *, is_erased: bool = False) -> Replace | None:
-        """Return what is stored in the place of addresses; None if all of them are stored.
-
-        :param is_erased: only of those that were erased.
-        :raises InvalidPrivacy: the configuration is not valid.
-        """
-        privacy = read_privacy()
-        return (privacy._replace(recipients=NAMES) if is_erased else privacy).replacement(
-            {digest for (digest,) in fetch_all(self.run(tx, "SELECT [digest] FROM {erased_addresses}"))}
-        )
-
-    def compact(self, tables: Iterable[Table]) -> None:
-        """Write tables anew, so that their files have nothing of what was deleted. Locks them."""
-        with self._connection() as connection:
-            self.dialect.compact(connection, [self.qualified(table) for table in tables])
 
     def supports_append(self, table: Table) -> bool:
         """Whether appending is cheaper and safe: a table that was not created here may have no primary key."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,22 +16,11 @@ import msgspec
 
 from outbound_transfer.protocol.models import COMPLETE, DRAFT
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED, TERMINAL_STATUSES, status_rank
-from outbound_transfer.protocol.personal_data import ERASED, Replace, redact_values
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
-from outbound_transfer.warehouse.errors import InvalidPrivacy
 from outbound_transfer.warehouse.rows import storable_text
-from outbound_transfer.warehouse.schema import (
-    LEDGER,
-    LEDGER_RECIPIENTS,
-    LISTING,
-    TableGroup,
-    ensure_schema,
-    is_current,
-)
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS, PERSONAL_COLUMNS
+from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, LISTING, TableGroup, ensure_schema, is_current
+from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp, utc_now
-
-log = logging.getLogger(__name__)
 
 #: Status of a discarded draft.
 DISCARDED: Final = "discarded"
@@ -295,10 +283,7 @@ class DeliveryTables:
             row = merge(before, update, format_timestamp(self._now()))
             if row is None:
                 return
-            stored = {name: _to_stored(row[name]) for name in _COLUMNS}
-            if replace := self._replacement(tx, is_erased=True):
-                stored |= redact_values({name: stored[name] for name in PERSONAL_COLUMNS[DELIVERIES]}, replace)
-            values = list(stored.values())
+            values = [_to_stored(row[name]) for name in _COLUMNS]
             if before is None:
                 self._warehouse.append_or_insert(tx, DELIVERIES, [values])
                 self._delete(tx, (NO_ACCOUNT, failure_id(update.task)))
@@ -312,21 +297,8 @@ class DeliveryTables:
             if update.recipients:
                 self._save_recipients(tx, key, update.recipients)
 
-    def _replacement(self, tx: Any, *, is_erased: bool = False) -> Replace | None:
-        """Return what is stored in the place of addresses: of all, where it is not known which were erased."""
-        try:
-            return self._warehouse.replacement(tx, is_erased=is_erased)
-        except InvalidPrivacy as error:
-            log.warning("Addresses are not recorded: %s", error)
-            return lambda _: ERASED
-
     def _save_recipients(self, tx: Any, key: tuple[str, str], recipients: Sequence[RecipientPickup]) -> None:
         """Create or update the row of a delivery's recipients, while the delivery's row is locked."""
-        if replace := self._replacement(tx):
-            recipients = [
-                msgspec.structs.replace(each, **redact_values({"email": each.email, "name": each.name}, replace))
-                for each in recipients
-            ]
         condition = "WHERE [account] = ? AND [transfer_id] = ?"
         self._warehouse.run(tx, f"SELECT [recipients] FROM {{delivery_recipients}} {condition}", key)  # noqa: S608
         before = [_from_json(row[0]) for row in fetch_all(tx)]

@@ -181,10 +181,3 @@ class DeliveryKeyInUse(OutboundTransferError):
 
     What to do: give the task retries, with a delay as long as the delivery takes.
     """
-
-
-class InvalidPrivacy(WarehouseError):
-    """``recipients`` or ``privacy_key`` in the section ``[outbound_transfer]`` is not valid. Nothing was stored.
-
-    What to do: set them as the message says, for workers, triggerer and command line alike. Not retried.
-    """

@@ -5,12 +5,10 @@ A rejected line has no id, but a feed's lines keep their order, so each stored l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from outbound_transfer.protocol.events import Page, RejectedLine
-from outbound_transfer.protocol.personal_data import HIDDEN, mask
 
 
 class StoredLine(NamedTuple):
@@ -43,9 +41,9 @@ def plan_changes(page: Page, known: Iterable[StoredLine], highest_cursor: int) -
     known = sorted(known)
     positions = {(row.cursor_from, row.line) for row in known}
     left = [row for row in known if row.cursor_from < page.next_cursor]
-    add, form = [], _form_of(known)
+    add = []
     for line in page.rejected:
-        again = next((row for row in left if form(row.raw) == form(line.raw)), None)
+        again = next((row for row in left if row.raw == line.raw), None)
         if again:
             left.remove(again)
         else:
@@ -64,14 +62,8 @@ def _loaded_as_events(page: Page, rows: Sequence[StoredLine]) -> list[StoredLine
     if not rows:
         return []
     lines = page.lines()
-    form = _form_of(rows)
-    events = {form(lines[event.line_number - 1]) for event in page.events}
-    return [row for row in rows if form(row.raw) in events]
-
-
-def _form_of(rows: Iterable[StoredLine]) -> Callable[[bytes], bytes]:
-    """Return what gives the form in which lines are compared: without addresses, where some were stored so."""
-    return cache(mask) if any(HIDDEN.encode() in row.raw for row in rows) else lambda line: line
+    events = {lines[event.line_number - 1] for event in page.events}
+    return [row for row in rows if row.raw in events]
 
 
 def _free_line(positions: set[tuple[int, int]], cursor: int, line: int) -> int:

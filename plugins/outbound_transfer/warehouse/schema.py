@@ -17,13 +17,11 @@ from outbound_transfer.warehouse.tables import (
     CALLS,
     DELIVERIES,
     DELIVERY_RECIPIENTS,
-    ERASED_ADDRESSES,
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
     KEY_ALLOWANCE,
     MEMORY,
-    PERSONAL_COLUMNS,
     POLL_LEASES,
     POLL_READINGS,
     POLL_WAITERS,
@@ -59,12 +57,10 @@ LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYN
 LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, CALLS))
 #: A group of its own, which tables of the ledger that exist get without an upgrade.
 LEDGER_RECIPIENTS: Final = TableGroup("recipients", 1, (DELIVERY_RECIPIENTS,))
-#: Comes with each group that has personal data: what is stored there is compared with it.
-PRIVACY: Final = TableGroup("privacy", 1, (ERASED_ADDRESSES,))
 MEMORY_GROUP: Final = TableGroup("memory", 1, (MEMORY,))
 CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_LEASES, POLL_WAITERS, POLL_READINGS))
 
-GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, PRIVACY, MEMORY_GROUP, CLUSTER)
+GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, MEMORY_GROUP, CLUSTER)
 
 
 def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
@@ -73,8 +69,6 @@ def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> Non
     :raises SchemaTooNew: they were created by a newer version of this package.
     :raises UnsupportedWarehouse: the database cannot keep what the tables are for.
     """
-    if not PERSONAL_COLUMNS.keys().isdisjoint(group.tables):
-        ensure_schema(warehouse, PRIVACY, now)
     with warehouse.read() as tx:
         found = checked_version(warehouse, tx, group)
     if found != group.version:

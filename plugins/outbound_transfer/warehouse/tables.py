@@ -297,7 +297,7 @@ DELIVERY_RECIPIENTS: Final = Table(
     ),
     _column("updated_at", TIME, "when this row was last written"),
     comment="The recipients of sent transfers, as the tasks and triggers that delivered them or waited for them saw "
-    "them. Not written where `recipients` is `none`.",
+    "them. Not written where `show_recipients` is off.",
 )
 
 CALLS: Final = Table(
@@ -348,7 +348,7 @@ SCHEMA_VERSION: Final = Table(
     _column(
         "component",
         _key_text(32),
-        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients`, `privacy`, `memory` or `cluster`",
+        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients`, `memory` or `cluster`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),
@@ -416,14 +416,6 @@ POLL_READINGS: Final = Table(
     "when nobody waits for its transfer.",
 )
 
-ERASED_ADDRESSES: Final = Table(
-    "erased_addresses",
-    _METADATA,
-    _column("digest", _key_text(100), "a digest of the address, made with `privacy_key`", key=True),
-    _column("erased_at", TIME, "when the address was erased"),
-    comment="Addresses that no ingestion stores again. To delete a row is to store what comes from then on.",
-)
-
 #: In the order of docs/tables.md.
 TABLES: Final = tuple(_METADATA.tables.values())
 
@@ -437,9 +429,6 @@ PERSONAL_COLUMNS: Final = {
     for table in TABLES
     if (names := tuple(column.name for column in table.columns if column.info.get("personal")))
 }
-
-#: The tables of what comes from the service: addresses in new rows are stored as the configuration says.
-LOADED: Final = frozenset((EVENTS, REJECTED_LINES, FEED_POLLS, TRANSFERS, RECIPIENTS, DELIVERY_RECIPIENTS))
 
 
 def probe_table(name: str) -> Table:

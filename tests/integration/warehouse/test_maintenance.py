@@ -118,9 +118,6 @@ def test_rejected_lines_that_can_be_read_by_now_become_rows(hook: Hook) -> None:
 # ------------------------------------------------------------------------------------------------------- other versions
 
 
-VERSION = "SELECT version FROM outbound_transfer_schema_version WHERE component = 'feed'"
-
-
 def test_tables_of_an_older_version_are_upgraded_once_and_nothing_is_lost(hook: Hook) -> None:
     feed, ran = landed(hook), []
 
@@ -138,7 +135,7 @@ def test_tables_of_an_older_version_are_upgraded_once_and_nothing_is_lost(hook: 
     assert ran == [2, 3]
     rows = hook.fetch("SELECT event_id, invented FROM outbound_transfer_events ORDER BY event_id")
     assert rows == [("e1", "e1"), ("e2", "e2"), ("e3", "e3")]
-    assert hook.fetch(VERSION) == [(4,)]
+    assert hook.fetch("SELECT version FROM outbound_transfer_schema_version") == [(4,)]
     assert hook.fetch('SELECT "cursor" FROM outbound_transfer_feed_cursor') == [(4,)]
 
 
@@ -151,7 +148,7 @@ def test_an_upgrade_that_fails_leaves_the_tables_as_they_were(hook: Hook) -> Non
 
     with pytest.raises(LookupError):
         ensure_schema(feed.warehouse, replace(FEED, version=2, migrations={2: fail}), NOW)
-    assert hook.fetch(VERSION) == [(1,)]
+    assert hook.fetch("SELECT version FROM outbound_transfer_schema_version") == [(1,)]
     assert hook.fetch("SELECT count(*) FROM outbound_transfer_events") == [(3,)]
     assert feed.get_or_create_cursor() == 4
 
