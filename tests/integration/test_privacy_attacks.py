@@ -13,9 +13,12 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 from msgspec import to_builtins
+from pyiceberg.types import StringType
 
 from outbound_transfer.delivery.memory import digest
+from outbound_transfer.lake.iceberg_personal import IcebergPersonalData
 from outbound_transfer.lake.object_personal import ObjectPersonalData
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.addresses import normalize_address
 from outbound_transfer.protocol.events import Event, Page
 from outbound_transfer.protocol.identity import identity_of
@@ -26,18 +29,20 @@ from outbound_transfer.transfers.feed_ingest import FeedIngest
 from outbound_transfer.transfers.progress import IngestProgress
 from outbound_transfer.triggers.transfer import TransferTrigger
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.errors import InvalidPrivacy, RowsRefused, TooManyRejectedLines
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
-from outbound_transfer.warehouse.key_rows import Key
-from outbound_transfer.warehouse.personal_rows import SqlPersonalData
 from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, RecipientPickup, TaskRef
+from outbound_transfer.warehouse.errors import InvalidPrivacy, RowsRefused
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.key_rows import Key
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
+from outbound_transfer.warehouse.personal_rows import SqlPersonalData
 from outbound_transfer.warehouse.poll_tables import PollTables
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 from outbound_transfer.warehouse.transfers import TransferTables
 from support.feed_pages import event, page
+from support.iceberg import TABLE, open_lake
 from support.object_folders import destination, local_store
+from support.tasks import FakeTaskInstance, Person, SimulatedClock
 from support.warehouses import sqlite_hook
 
 ADDRESS = "ann@example.com"
@@ -86,7 +91,9 @@ def feed(tmp_path: Path) -> Feed:
         ("a!b@example.com", {"email": "a!b@example.com"}),
     ],
 )
-def test_an_event_that_is_read_again_after_an_erasure_is_the_same(feed: Feed, address: str, data: dict[str, Any]) -> None:
+def test_an_event_that_is_read_again_after_an_erasure_is_the_same(
+    feed: Feed, address: str, data: dict[str, Any]
+) -> None:
     one = page(0, event(0, data=data))
     feed.load(one)
     assert feed.personal.erase(address) == {"events": 1}
@@ -110,10 +117,10 @@ def test_an_invalid_line_stays_invalid_when_an_address_is_erased(feed: Feed) -> 
 def test_rejected_lines_keep_their_ids(feed: Feed) -> None:
     """Lines that were refused may be loaded by a later version, or by hand when the database accepts them."""
     bad = b'{"event_id":"%s","type":5,"data":{}}'
-    feed.load(page(0, bad % b"1-ann@example.com", event(1)))
+    feed.load(page(0, bad % b"ann@example.com", event(1)))
     feed.personal.erase(ADDRESS)
     assert feed.query("SELECT CAST(raw AS TEXT) FROM outbound_transfer_rejected_lines") == [
-        ('{"event_id":"1-ann@example.com","type":5,"data":{}}',)
+        ('{"event_id":"ann@example.com","type":5,"data":{}}',)
     ]
 
 
@@ -128,7 +135,11 @@ def test_a_wait_goes_on_with_the_transfer_as_the_service_has_it(feed: Feed) -> N
     sent = Transfer("t1", "complete", "Report", recipients=(Recipient(ADDRESS),))
     key = Key("acme", "digest", "outbound_transfer_default", 60)
     holder, other = PollTables(feed.warehouse, key, "a"), PollTables(feed.warehouse, key, "b")
-    for process, waiters, readings in ((holder, {}, {}), (other, {"t1": SharedWaiter(60, 0)}, {}), (holder, {}, {"t1": sent})):
+    for process, waiters, readings in (
+        (holder, {}, {}),
+        (other, {"t1": SharedWaiter(60, 0)}, {}),
+        (holder, {}, {"t1": sent}),
+    ):
         process.sync(ProcessState(waiters, readings, True, has_polled=True))
     feed.personal.erase(ADDRESS)
     read = other.sync(ProcessState({"t1": SharedWaiter(60, 0)}, {}, True, has_polled=True)).readings["t1"]
@@ -308,7 +319,9 @@ def test_addresses_as_names_of_fields(
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", mode)
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__PRIVACY_KEY", "secret")
     feed = Feed(hook_of("psycopg"))
-    one = page(0, *(event(n, data={"dora@x.com": 3, "bob@x.com": n, "ann@x.com": 2, "carl@x.com": 4}) for n in range(9)))
+    one = page(
+        0, *(event(n, data={"dora@x.com": 3, "bob@x.com": n, "ann@x.com": 2, "carl@x.com": 4}) for n in range(9))
+    )
     feed.load(one)
     for address in erased if mode == "names" else ():
         feed.personal.erase(address)
@@ -361,3 +374,61 @@ def test_a_payload_is_redacted_soon(text: str) -> None:
     began = time.monotonic()
     redact(text, only(ADDRESS))
     assert time.monotonic() - began < 1
+
+
+def test_a_column_that_others_have_added_stays(tmp_path: Path) -> None:
+    """Iceberg's tables evolve, and a page is loaded all the same."""
+    lake = open_lake(tmp_path)
+    lake.destination().get_or_create_cursor()
+    lake.destination().load_page(page(0, event(0, data={"to": ADDRESS})))
+    with lake.catalog.load_table(TABLE).update_schema() as update:
+        update.add_column("mine", StringType())
+    lake.destination().load_page(page(1, event(1, data={"to": ADDRESS})))
+    assert IcebergPersonalData(lake.catalog, TABLE).erase(ADDRESS) == {"events": 2}
+    assert "mine" in lake.catalog.load_table(TABLE).scan().to_arrow().column_names
+
+
+def test_a_pickup_that_is_stored_stays_when_recipients_are_stored_otherwise(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, task = format_timestamp(utc_now()), TaskRef("conn", "dag", "deliver", "run", -1, 1)
+    update = DeliveryUpdate(
+        account="acme", transfer_id="t1", task=task, started_at=now, at=now, status="pending", subject="s",
+        recipient_count=1, recipients=(RecipientPickup(ADDRESS, "", now),), picked_up_count=1,
+    )  # fmt: skip
+    DeliveryTables(feed.warehouse).save(update)
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "pseudonyms")
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__PRIVACY_KEY", "secret")
+    stale = msgspec.structs.replace(update, recipients=(RecipientPickup(ADDRESS, "", None),), picked_up_count=0)
+    DeliveryTables(feed.warehouse).save(stale)
+    ((recipients,),) = feed.query("SELECT recipients FROM outbound_transfer_delivery_recipients")
+    assert [each["picked_up_at"] for each in json.loads(recipients)] == [now]
+
+
+def test_a_send_that_needs_approval_needs_no_key(
+    connection: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake in what is stored of people stops no send: without an approval, it does not."""
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "pseudonyms")
+    (tmp_path / "a.csv").write_text("a")
+    given = {"subject": "s", "recipients": [ADDRESS], "files": str(tmp_path / "a.csv"), "require_approval": True}
+    task = FakeTaskInstance(
+        lambda: DeliverFilesOperator(task_id="task", **given),
+        SimulatedClock(sandbox),
+        0,
+        task_id="task",
+        person=Person(Person.approves),
+    )
+    task.run()
+    assert "example" not in task.person.shown[0].body
+
+
+def test_the_log_of_a_reset_feed_counts_no_event_twice(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More false conflicts than ``max_rejected`` allows, and the feed stands still."""
+    one = page(0, *(event(n, data={"text": f"sent to {ADDRESS}", "name": "report.csv"}) for n in range(101)))
+    feed.load(one)
+    feed.personal.erase(ADDRESS)
+    feed.maintenance.reset(0)
+    options: Any = {"address": "acme", "max_pages": 1, "max_rejected": 100, "sleep": Mock()}
+    FeedIngest(lambda _: one, EventStore(feed.warehouse, "acme"), IngestProgress(), **options).run()
+    feed.check(events=101)
