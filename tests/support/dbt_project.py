@@ -51,27 +51,16 @@ class Project:
         outcomes = self.folder / "outcomes.json"
         outcomes.unlink(missing_ok=True)
         script = TESTS / "support/dbt_commands.py"
-        done = subprocess.run(
-            [dbt_python(), "-I", script, json.dumps([command.split() for command in commands]), outcomes],
-            cwd=self.folder,
-            env=os.environ | self._settings(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        self._execute(dbt_python(), "-I", script, json.dumps([command.split() for command in commands]), outcomes)
         return [Outcome(**outcome) for outcome in json.loads(outcomes.read_text())]
 
     def metricflow(self, *arguments: str) -> str:
         """Return what MetricFlow's command prints. An earlier command of dbt has parsed the project."""
-        done = subprocess.run(
-            [dbt_python().with_name("mf"), *arguments],
-            cwd=self.folder,
-            env=os.environ | self._settings(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return self._execute(dbt_python().with_name("mf"), *arguments)
+
+    def _execute(self, *command: str | Path) -> str:
+        env = os.environ | self._settings()
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -423,14 +423,6 @@ TABLES: Final = tuple(_METADATA.tables.values())
 TIME_COLUMNS: Final = frozenset(column.name for table in TABLES for column in table.columns if column.type is TIME)
 
 
-#: Columns that may say something about a person, by table.
-PERSONAL_COLUMNS: Final = {
-    table: names
-    for table in TABLES
-    if (names := tuple(column.name for column in table.columns if column.info.get("personal")))
-}
-
-
 def probe_table(name: str) -> Table:
     """Return a table with what all others rely on: a key of text, and text that may be NULL."""
     return Table(
