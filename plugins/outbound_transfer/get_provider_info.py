@@ -176,15 +176,24 @@ def get_provider_info() -> dict[str, Any]:
                         "example": None,
                         "default": "True",
                     },
-                    "show_recipients": {
+                    "recipients": {
                         "description": (
-                            "Whether the page names those who have and who have not picked up a transfer, to users "
-                            "who may read its DAG. If it is False, the ledger does not record them, either."
+                            "What ledger and tables of transfers have of recipients: their names and addresses, keyed "
+                            "pseudonyms (see pseudonym_key), or none, but their number; the page shows the same. "
+                            "The payloads of events are stored as received."
                         ),
                         "version_added": "0.1.0",
-                        "type": "boolean",
+                        "type": "string",
+                        "example": "pseudonyms",
+                        "default": "names",
+                    },
+                    "pseudonym_key": {
+                        "description": "A secret, the same in all of Airflow. Without it, pseudonyms are not stored.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "sensitive": True,
                         "example": None,
-                        "default": "True",
+                        "default": "",
                     },
                     "ledger_table_prefix": {
                         "description": "Begins the names of the ledger's tables and of the table of states.",

@@ -89,20 +89,20 @@ def verify(arguments: Namespace) -> None:
     feed = open_feed(arguments)
     problems = list(feed.find_problems())
     if arguments.output:
-        _print(arguments, "", *({"problem": each} for each in problems))
+        print_rows(arguments, "", *({"problem": each} for each in problems))
         raise SystemExit(bool(problems))
     if problems:
         raise SystemExit("\n".join([f"Problems of the feed of {_account_text(feed)}:", *problems]))
-    _print(arguments, f"OK: no problems found in the feed of {_account_text(feed)}")
+    print_rows(arguments, f"OK: no problems found in the feed of {_account_text(feed)}")
 
 
 @with_connections
 def rebuild_cursor(arguments: Namespace) -> None:
     """Set the cursor to the page of the newest rows."""
     feed = open_feed(arguments)
-    _confirm(arguments, f"Set the cursor of {_account_text(feed)} by the rows? It is {_cursor_text(_cursor_of(feed))}.")
+    confirm(arguments, f"Set the cursor of {_account_text(feed)} by the rows? It is {_cursor_text(_cursor_of(feed))}.")
     before, after = feed.rebuild_cursor()
-    _print(arguments, _moved(before, after), {"before": before, "after": after})
+    print_rows(arguments, _moved(before, after), {"before": before, "after": after})
 
 
 @with_connections
@@ -110,19 +110,19 @@ def reset(arguments: Namespace) -> None:
     """Set the cursor."""
     feed = open_feed(arguments)
     shown = _cursor_of(feed)
-    _confirm(arguments, f"Set the cursor of {_account_text(feed)} from {_cursor_text(shown)} to {arguments.to}?")
+    confirm(arguments, f"Set the cursor of {_account_text(feed)} from {_cursor_text(shown)} to {arguments.to}?")
     before, after = feed.reset(arguments.to, expected=shown)
     text = _moved(before, after)
     if after != arguments.to:
         text += f"\nThe page that has {arguments.to} starts at {after}: its rows are deleted, and read again."
-    _print(arguments, text, {"before": before, "after": after})
+    print_rows(arguments, text, {"before": before, "after": after})
 
 
 @with_connections
 def replay_rejected(arguments: Namespace) -> None:
     """Load the rejected lines that are valid by now."""
     loaded, left = open_feed(arguments).replay_rejected_lines()
-    _print(arguments, f"{pluralize(loaded, 'line')} loaded, {left} left.", {"loaded": loaded, "left": left})
+    print_rows(arguments, f"{pluralize(loaded, 'line')} loaded, {left} left.", {"loaded": loaded, "left": left})
 
 
 @with_connections
@@ -136,10 +136,10 @@ def views(arguments: Namespace) -> None:
     warehouse = None if arguments.dialect else open_feed_warehouse(arguments)
     if warehouse and arguments.apply:
         created = create_views(warehouse)
-        _print(arguments, "\n".join(f"{name} created" for name in created), *({"view": name} for name in created))
+        print_rows(arguments, "\n".join(f"{name} created" for name in created), *({"view": name} for name in created))
     else:
         sql = render_views(warehouse.dialect.name if warehouse else arguments.dialect, **names)
-        _print(arguments, sql.removesuffix("\n"), {"sql": sql})
+        print_rows(arguments, sql.removesuffix("\n"), {"sql": sql})
 
 
 @with_connections
@@ -147,15 +147,15 @@ def clean_memory(arguments: Namespace) -> None:
     """Delete the memory of tasks whose deliveries have not changed for some time; delivery keys stay."""
     place, oldest = find_memory_place(), utc_now() - arguments.older_than
     if place is None or (place.file and not place.file.exists()):
-        _print(arguments, "There is no table of memory: nothing to delete.", {"deleted": 0})
+        print_rows(arguments, "There is no table of memory: nothing to delete.", {"deleted": 0})
         return
     days = pluralize(arguments.older_than.days, "day")
-    _confirm(arguments, f"Delete memory older than {days}? A task that is cleared later forgets what it sent.")
+    confirm(arguments, f"Delete memory older than {days}? A task that is cleared later forgets what it sent.")
     deleted = place.open().clean(oldest)
-    _print(arguments, f"{pluralize(deleted, 'row')} of {place} deleted.", {"deleted": deleted})
+    print_rows(arguments, f"{pluralize(deleted, 'row')} of {place} deleted.", {"deleted": deleted})
 
 
-def _print(arguments: Namespace, text: str, *rows: dict[str, Any]) -> None:
+def print_rows(arguments: Namespace, text: str, *rows: dict[str, Any]) -> None:
     """Print sentences, or the rows if an output format is given."""
     if arguments.output:
         AirflowConsole().print_as(rows, output=arguments.output)
@@ -163,7 +163,8 @@ def _print(arguments: Namespace, text: str, *rows: dict[str, Any]) -> None:
         print(text)  # noqa: T201
 
 
-def _confirm(arguments: Namespace, question: str) -> None:
+def confirm(arguments: Namespace, question: str) -> None:
+    """Ask before a change; exit if the answer is not yes."""
     try:
         if arguments.yes or input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
             return

@@ -17,6 +17,8 @@ _WAREHOUSE = (
     Arg(("--path",), help="Folder, such as s3://conn@bucket/folder, if the feed is in object storage"),
     Arg(("--account",), help="Account of the feed; required if there are several"),
 )
+#: Without an account: a person is one in all of them.
+_PLACES = _WAREHOUSE[:-1]
 
 
 def parse_days(text: str) -> timedelta:
@@ -45,6 +47,10 @@ Exit status: 0 if all is ok, 1 if something is degraded or unknown, 2 if somethi
 _OLDER_THAN = Arg(
     ("--older-than",), help="Days since the last change, such as 90d", type=parse_days, required=True, metavar="DAYS"
 )
+
+
+_EMAIL = Arg(("--email",), help="The person's address", required=True)
+_DRY_RUN = Arg(("--dry-run",), help="Only count the rows", action="store_true")
 
 
 def get_commands() -> list[GroupCommand]:
@@ -93,7 +99,33 @@ def get_commands() -> list[GroupCommand]:
             ARG_OUTPUT,
         ),
     )
-    subcommands = (check, feed, views, state)
+    privacy = GroupCommand(
+        name="privacy",
+        help="What tables, lake and ledger have of a person, in all accounts",
+        subcommands=(
+            _command(
+                "export",
+                "export",
+                "Print it as JSON, without the addresses of others",
+                *_PLACES,
+                _EMAIL,
+                module="privacy",
+            ),
+            _command("erase", "erase", "Erase it", *_PLACES, _EMAIL, _DRY_RUN, ARG_YES, _OUTPUT, module="privacy"),
+        ),
+    )
+    retention = _command(
+        "retention",
+        "retention",
+        "Delete old events, polls and finished deliveries from a SQL database and the ledger",
+        *_PLACES[:3],
+        Arg(("--older-than",), help="Days, such as 365d", type=parse_days, required=True, metavar="DAYS"),
+        _DRY_RUN,
+        ARG_YES,
+        _OUTPUT,
+        module="privacy",
+    )
+    subcommands = (check, feed, views, state, privacy, retention)
     return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=subcommands)]
 
 
@@ -101,6 +133,6 @@ def _feed_command(name: str, text: str, *arguments: Arg) -> ActionCommand:
     return _command(name.replace("-", "_"), name, text, *_WAREHOUSE, *arguments)
 
 
-def _command(function: str, name: str, text: str, *arguments: Arg) -> ActionCommand:
-    run = lazy_load_command(f"outbound_transfer.cli.commands.{function}")
+def _command(function: str, name: str, text: str, *arguments: Arg, module: str = "commands") -> ActionCommand:
+    run = lazy_load_command(f"outbound_transfer.cli.{module}.{function}")
     return ActionCommand(name=name, help=text, func=run, args=arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,6 +19,9 @@ _FEED: Final = f"{_PREFIX}feed."
 
 #: The property with the site address that an account's name is bound to, before the name.
 ADDRESS: Final = f"{_PREFIX}address."
+
+#: The property with the digests of contents that were erased, and are not stored again, as JSON.
+ERASED_CONTENTS: Final = f"{_PREFIX}erased"
 
 #: The name in a snapshot's summary of what identifies the commit.
 COMMIT: Final = f"{_PREFIX}commit"
@@ -93,6 +97,11 @@ def read_state(metadata: TableMetadata, account: str) -> FeedState | None:
             "and its rows are those of another time. `feed rebuild-cursor` sets the cursor by the rows"
         )
     return state
+
+
+def read_erased(properties: Mapping[str, str]) -> set[str]:
+    """Return the digests of contents that were erased."""
+    return set(json.loads(properties.get(ERASED_CONTENTS, "[]")))
 
 
 def find_commit(metadata: TableMetadata, commit_id: str) -> Snapshot | None:

@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from outbound_transfer.lake.feed_state import ADDRESS, FeedState, read_state
+from outbound_transfer.lake.feed_state import ADDRESS, FeedState, read_erased, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Page
@@ -103,16 +103,19 @@ class IcebergEventDestination(EventDestination):
         return Change(stamped.as_properties(self.account), append, delete)
 
     def load_page(self, page: Page) -> int:
-        rows = page_table(self.account, page, self.now())
+        now = self.now()
+        rows = page_table(self.account, page, now)
         if not rows.num_rows:
             state = self._state_at(self.table.load(), page.cursor)
             if state.after(page) == state:
                 return 0
 
         def plan(table: Table, commit_id: str) -> Change:
-            return self.change(self._state_at(table, page.cursor).after(page), commit_id, append=rows)
+            state, erased = self._state_at(table, page.cursor).after(page), read_erased(table.properties)
+            new = page_table(self.account, page, now, erased) if erased else rows
+            return self.change(state, commit_id, append=new)
 
-        self.table.commit(plan, expire_before=self.now() - self._keep_snapshots_for)
+        self.table.commit(plan, expire_before=now - self._keep_snapshots_for)
         return int(rows.num_rows) - len(page.rejected)
 
     def _state_at(self, table: Table, position: int) -> FeedState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +46,10 @@ class ObjectStore:
         """
         self.fs.pipe_file(self.path(name), content, mode="create")
 
+    def replace(self, name: str, content: bytes) -> None:
+        """Replace an object, whole or not at all."""
+        self.fs.pipe_file(self.path(name), content)
+
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""
         with suppress(FileNotFoundError):
@@ -83,6 +88,12 @@ class LocalStore(ObjectStore):
     """A folder of local files. A file gets its name when it is complete, by a hard link, which replaces nothing."""
 
     def create(self, name: str, content: bytes) -> None:
+        self._put(name, content, os.link)
+
+    def replace(self, name: str, content: bytes) -> None:
+        self._put(name, content, os.replace)
+
+    def _put(self, name: str, content: bytes, publish: Callable[[Path, Path], None]) -> None:
         path, temporary = Path(self.path(name)), Path(self.root, _TEMPORARY, uuid.uuid4().hex)
         for folder in (path.parent, temporary.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +102,7 @@ class LocalStore(ObjectStore):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)
+            publish(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 

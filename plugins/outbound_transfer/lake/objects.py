@@ -1,4 +1,5 @@
-"""The event feed as objects in a folder: a page is one object, created if it is not there, and never changed.
+"""The event feed as objects in a folder: a page is one object, created if it is not there, and never changed but by an
+erasure of personal data.
 
 A page's name is the cursor that it was read with. The greatest name is the newest page, whose header has the feed's
 cursor. A reset deletes the pages from a cursor on, the newest first; a reader that it overtakes finds that the page
@@ -7,21 +8,25 @@ before its own is gone, and takes its own back.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from outbound_transfer.lake.object_errors import MissingPages
 from outbound_transfer.lake.object_page import PageHeader, encode_page, read_header
 from outbound_transfer.lake.object_store import ObjectStore
-from outbound_transfer.lake.rows import SCHEMA, page_table
+from outbound_transfer.lake.rows import SCHEMA, erase_row, page_table
 from outbound_transfer.protocol.events import Page
+from outbound_transfer.protocol.personal_data import AddressSearch
 from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_account, check_address
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidName
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
@@ -37,6 +42,9 @@ _LOADED: Final = "loaded"
 
 #: Name of the object with the site address that the account's name is bound to.
 _ADDRESS: Final = "address"
+
+#: Beginning of the name of an object with the digests of what was erased from pages.
+_ERASED: Final = "erased-"
 
 _PAGE: Final = re.compile(r"page-(\d{20})\.parquet", re.ASCII)
 _CLAIM: Final = re.compile(r"claim-(\d{20})-(\d{20})", re.ASCII)
@@ -119,7 +127,8 @@ class ObjectEventDestination(EventDestination):
             raise self._moved()
         if page.next_cursor == page.cursor:  # no lines, and nothing that the next run would need
             return 0
-        table, rejected = page_table(self.account, page, self.now()), len(page.rejected)
+        table = page_table(self.account, page, self.now(), self._read_erased())
+        rejected = len(page.rejected)
         excess = page.next_cursor - page.cursor - len(page.events) - rejected
         self._append(table, page.next_cursor, has_more=page.has_more, rejected=rejected, excess=excess)
         return int(table.num_rows) - rejected
@@ -179,6 +188,38 @@ class ObjectEventDestination(EventDestination):
 
     def _moved(self) -> CursorMoved:
         return CursorMoved(f"the cursor of the feed {self.account} has moved meanwhile")
+
+    # -- personal data
+
+    def read_rows(self, cursor: int) -> list[dict[str, Any]]:
+        """Return the rows of a page; none if it is gone."""
+        content = self.store.read(self.page_name(cursor))
+        return [] if content is None else pq.read_table(pa.BufferReader(content)).to_pylist()
+
+    def erase(self, cursor: int, search: AddressSearch) -> int:
+        """Erase an address from a page; return the number of rows that had it.
+
+        Before the page is replaced, a note has the digests of what is erased, so that it is not stored again.
+        """
+        content = self.store.read(self.page_name(cursor))
+        if content is None:
+            return 0
+        rows = pq.read_table(pa.BufferReader(content)).to_pylist()
+        erased = [erase_row(row, search) for row in rows]
+        digests = sorted({found[1] for found in erased if found})
+        if digests:
+            text = json.dumps(digests)
+            self._write_note(f"{_ERASED}{hashlib.sha256(text.encode()).hexdigest()}", text.encode())
+            new = [found[0] if found else row for found, row in zip(erased, rows, strict=True)]
+            table = pa.Table.from_pylist(new, schema=SCHEMA)
+            self.store.replace(self.page_name(cursor), encode_page(self.decode_page(cursor, content), table))
+        return sum(map(bool, erased))
+
+    def _read_erased(self) -> set[str]:
+        """Return the digests of what was erased."""
+        names = [name for name in self.store.list_names(self._notes) if name.startswith(_ERASED)]
+        notes = [self.store.read(f"{self._notes}/{name}") for name in names]
+        return {digest for note in notes if note for digest in json.loads(note)}
 
     # -- notes: objects beside the pages
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 
-from outbound_transfer.protocol.event_content import content_digest
+from outbound_transfer.protocol.event_content import content_digest, erase_event
 from outbound_transfer.protocol.events import Event, Page, RejectedLine
+from outbound_transfer.protocol.personal_data import ERASED, AddressSearch, erased_line, read_erased_digest
 from outbound_transfer.warehouse.tables import PERSONAL_DATA
 from outbound_transfer.warehouse.timestamps import parse_event_timestamp
 
@@ -54,16 +55,50 @@ SCHEMA: Final = pa.schema(
 )
 
 
-def page_table(account: str, page: Page, loaded_at: datetime) -> pa.Table:
+_PERSONAL: Final = [each.name for each in SCHEMA if each.metadata[b"doc"].endswith(PERSONAL_DATA.encode())]
+
+
+def page_table(account: str, page: Page, loaded_at: datetime, erased: Set[str] = frozenset()) -> pa.Table:
     """Return a page as a table of :data:`SCHEMA`, in the order of its lines, each event once.
 
     :param loaded_at: with a time zone.
+    :param erased: digests of contents that were erased, and are not stored again.
     """
     lines: list[Event | RejectedLine] = [*distinct_events(page), *page.rejected]
+    lines = [_without_erased(each, erased) for each in lines] if erased else lines
     rows = sorted(lines, key=lambda each: each.line_number)
     columns = zip(*(_row(account, page.cursor, each, loaded_at) for each in rows), strict=True)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)] if rows else None
     return pa.Table.from_arrays(arrays, schema=SCHEMA) if arrays else SCHEMA.empty_table()
+
+
+def _without_erased(line: Event | RejectedLine, erased: Set[str]) -> Event | RejectedLine:
+    new = _erase_line(line)
+    return new if _digest_of(new) in erased else line
+
+
+def _erase_line(line: Event | RejectedLine) -> Event | RejectedLine:
+    if isinstance(line, Event):
+        return erase_event(line)
+    return RejectedLine(line.line_number, erased_line(line.raw), ERASED)
+
+
+def _digest_of(erased: Event | RejectedLine) -> str:
+    raw = erased.raw if isinstance(erased, Event) else erased.raw.decode()
+    return read_erased_digest(raw) or ""
+
+
+def erase_row(row: Mapping[str, Any], search: AddressSearch) -> tuple[dict[str, Any], str] | None:
+    """Return a row of :data:`SCHEMA` without its content, and the content's digest; None if it has no such address."""
+    if not any(search.matches(row[name]) for name in _PERSONAL):
+        return None
+    if row["event_id"] is None:
+        line: Event | RejectedLine = RejectedLine(0, row["rejected_line"], "")
+    else:
+        line = Event(line_number=0, **{name: row[name] for name in CONTENT_COLUMNS})
+    erased = _erase_line(line)
+    values = dict(zip(SCHEMA.names, _row("", 0, erased, row["loaded_at"]), strict=True))
+    return {**row, **{name: values[name] for name in _PERSONAL}}, _digest_of(erased)
 
 
 def distinct_events(page: Page) -> Iterator[Event]:

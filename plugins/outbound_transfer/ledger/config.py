@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.airflow_compat.connections import with_parsed_extra
-from outbound_transfer.warehouse.config import get_option, get_switch, table_naming
+from outbound_transfer.protocol.personal_data import AS_THEY_ARE, RecipientNaming
+from outbound_transfer.warehouse.config import get_option, get_switch, recipient_naming, table_naming
 from outbound_transfer.warehouse.connection import find_connection, open_warehouse
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables
@@ -38,14 +39,14 @@ class LedgerConfig:
 
     :ivar conn_id: "" if the ledger is ``file``.
     :ivar file: the file of :mod:`~outbound_transfer.warehouse.local_file`; None if the ledger has a connection.
-    :ivar shows_recipients: whether the recipients of each delivery are recorded and shown.
+    :ivar recipients: how the recipients of each delivery are recorded, and shown.
     """
 
     conn_id: str
     prefix: str
     schema: str | None
     file: Path | None = None
-    shows_recipients: bool = True
+    recipients: RecipientNaming = AS_THEY_ARE
 
 
 def read_config() -> LedgerConfig | None:
@@ -53,11 +54,11 @@ def read_config() -> LedgerConfig | None:
 
     Raises whatever Airflow does if the settings cannot be read.
     """
-    naming, shows_recipients = table_naming(), get_switch("show_recipients")
+    naming, recipients = table_naming(), recipient_naming()
     if conn_id := get_option("ledger_conn_id"):
-        return LedgerConfig(conn_id, **naming, shows_recipients=shows_recipients)
+        return LedgerConfig(conn_id, **naming, recipients=recipients)
     file = find_local_file() if get_switch("default_ledger") else None
-    return LedgerConfig("", naming["prefix"], None, file, shows_recipients) if file else None
+    return LedgerConfig("", naming["prefix"], None, file, recipients) if file else None
 
 
 def load_config() -> LedgerConfig | None:
@@ -71,7 +72,7 @@ def load_config() -> LedgerConfig | None:
 
 def shows_recipients() -> bool:
     """Return whether the recipients of a delivery are shown to whoever may see it in Airflow."""
-    return get_switch("show_recipients")
+    return recipient_naming().mode == "names"
 
 
 def is_ledger_missing() -> bool:

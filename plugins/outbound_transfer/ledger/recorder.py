@@ -16,6 +16,7 @@ from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.models import DRAFT, Transfer
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
+from outbound_transfer.protocol.personal_data import AS_THEY_ARE, RecipientNaming
 from outbound_transfer.warehouse.deliveries import (
     DISCARDED,
     MAX_ERROR,
@@ -64,7 +65,7 @@ class DeliveryRecorder(DeliveryObserver):
         with the :class:`DeliveryFailure` of a try that has no draft.
     :param flush: called before a send; returns when what was submitted is written, or a while later.
     :param subject: subject of the draft that the task makes; None if it makes none.
-    :param shows_recipients: whether the recipients are recorded, and not only their number.
+    :param naming: how the recipients are recorded.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class DeliveryRecorder(DeliveryObserver):
         *,
         flush: Callable[[], object] = lambda: None,
         subject: str | None = None,
-        shows_recipients: bool = True,
+        naming: RecipientNaming = AS_THEY_ARE,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._account, self._task, self._submit, self._flush, self._clock = account, task, submit, flush, clock
-        self._subject, self._shows_recipients = subject, shows_recipients
+        self._subject, self._naming = subject, naming
         self._updates: dict[str, DeliveryUpdate] = {}
         self._current = ""
 
@@ -106,7 +107,7 @@ class DeliveryRecorder(DeliveryObserver):
             status=transfer.status,
             subject=transfer.subject,
             recipient_count=len(transfer.recipients) if recipients is None else recipients,
-            recipients=_recipients(transfer) if self._shows_recipients else (),
+            recipients=_recipients(transfer, self._naming),
             picked_up_count=transfer.picked_up_count,
             sent_at=parse_event_timestamp(transfer.sent_at),
             expires_at=parse_event_timestamp(transfer.expires_at),
@@ -190,12 +191,12 @@ class DeliveryRecorder(DeliveryObserver):
         self._submit(update)
 
 
-def _recipients(transfer: Transfer) -> tuple[RecipientPickup, ...]:
+def _recipients(transfer: Transfer, naming: RecipientNaming) -> tuple[RecipientPickup, ...]:
     """Return the recipients of a sent transfer: nobody can pick up a draft, and its recipients may never be sent to."""
-    if transfer.is_draft:
+    if transfer.is_draft or naming.is_none:
         return ()
     return tuple(
-        RecipientPickup(each.email, each.name or "", parse_event_timestamp(each.picked_up_at))
+        RecipientPickup(*naming.stored(each.email, each.name or ""), parse_event_timestamp(each.picked_up_at))
         for each in transfer.recipients
     )
 

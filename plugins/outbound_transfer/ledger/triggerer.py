@@ -80,9 +80,7 @@ class TriggererLedger:
         if writer.backlog < MAX_BACKLOG:
             # The row belongs to another task; the waiter's task is not recorded.
             task = TaskRef(conn_id, "", "", "", -1, 0, owns_delivery=False)
-            DeliveryRecorder(lambda: name, task, submit, shows_recipients=config.shows_recipients).record_transfer(
-                transfer
-            )
+            DeliveryRecorder(lambda: name, task, submit, naming=config.recipients).record_transfer(transfer)
 
     async def _open(self, config: LedgerConfig) -> BackgroundWriter[DeliveryTables]:
         """Return the writer; a new one after a failure, as the connection may have been corrected since, and if the

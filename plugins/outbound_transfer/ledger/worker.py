@@ -97,7 +97,7 @@ def _open(
         flush=lambda: writer.flush(SEND_TIMEOUT),
         # An operator with a subject makes a draft.
         subject=str(operator.subject or "") if hasattr(operator, "subject") else None,
-        shows_recipients=config.shows_recipients,
+        naming=config.recipients,
     )
     return writer, recorder
 

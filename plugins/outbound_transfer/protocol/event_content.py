@@ -8,19 +8,29 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
+from msgspec.structs import replace
+
 from outbound_transfer.protocol.events import Event, read_line
+from outbound_transfer.protocol.personal_data import erased_content, read_erased_digest
 
 
 def content_digest(event: Event) -> str:
     """Return a digest of an event's type, timestamp and values; however their JSON is written, it is the same.
 
-    :param event: as received, or as stored: with :attr:`~.events.Event.raw` alone.
+    :param event: as received, or as stored: with :attr:`~.events.Event.raw` alone, which may be erased.
     """
+    if digest := read_erased_digest(event.raw):
+        return digest
     if event.raw is not None:
         parsed = read_line(event.raw.encode(), event.line_number)
         event = parsed if isinstance(parsed, Event) else event
     content = (event.type, event.timestamp, _value(event.data), _value(event.extra_fields))
     return hashlib.sha256(repr(content).encode(errors="surrogatepass")).hexdigest()
+
+
+def erase_event(event: Event) -> Event:
+    """Return an event without its payload. Read again, it is the same event, and another one of its id is not."""
+    return replace(event, data=None, extra_fields=None, raw=erased_content(content_digest(event)))
 
 
 def find_conflicts(events: Iterable[Event], known: Mapping[str, Event]) -> list[Event]:

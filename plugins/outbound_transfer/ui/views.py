@@ -34,7 +34,7 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, ca
     """
     config = _load_config()
     warehouse = open_ledger(config, _LOCK_TIMEOUT)
-    found = queries.overview(warehouse, wanted, readable, now, cache, shows_recipients=config.shows_recipients)
+    found = queries.overview(warehouse, wanted, readable, now, cache, shows_recipients=not config.recipients.is_none)
     web_urls = _web_urls(found.deliveries)
     first, last = (row_position(found.deliveries[at]) if found.deliveries else None for at in (0, -1))
     place = f"the database of connection '{clean(config.conn_id)}'"
@@ -73,7 +73,9 @@ def task_page(task: TaskKey, readable: Collection[str], now: datetime) -> Respon
     """
     config = _load_config()
     warehouse = open_ledger(config, _LOCK_TIMEOUT)
-    found = queries.task_deliveries(warehouse, task, readable, _find_awaited, shows_recipients=config.shows_recipients)
+    found = queries.task_deliveries(
+        warehouse, task, readable, _find_awaited, shows_recipients=not config.recipients.is_none
+    )
     web_urls = _web_urls(found.deliveries)
     return render_page(
         "task.html",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 from outbound_transfer.airflow_compat.names import conf
+from outbound_transfer.protocol.personal_data import RecipientNaming
 from outbound_transfer.warehouse.errors import NoMemoryTable
 from outbound_transfer.warehouse.local_file import SqliteFileHook, find_local_file
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
@@ -34,6 +35,14 @@ def get_switch(name: str) -> bool:
     :raises AirflowConfigException: its value is neither true nor false.
     """
     return bool(conf.getboolean(_SECTION, name, fallback=True))
+
+
+def recipient_naming() -> RecipientNaming:
+    """Return how recipients are stored in ledger and warehouse: an unknown mode, or no key, stores none.
+
+    :raises AirflowException: the command or the secrets backend of the key fails.
+    """
+    return RecipientNaming(get_option("recipients", "names").strip().lower(), get_option("pseudonym_key"))
 
 
 def table_naming() -> TableNaming:

@@ -280,6 +280,11 @@ class Warehouse:
         """
         return self.dialect.append(tx, self.qualified(table), table, rows) if rows else 0
 
+    def compact(self, tables: Iterable[Table]) -> None:
+        """Write tables anew, so that their files have nothing of what was deleted. Locks them."""
+        with self._connection() as connection:
+            self.dialect.compact(connection, [self.qualified(table) for table in tables])
+
     def supports_append(self, table: Table) -> bool:
         """Whether appending is cheaper and safe: a table that was not created here may have no primary key."""
         if not self.dialect.supports_append:

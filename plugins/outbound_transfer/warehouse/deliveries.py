@@ -16,6 +16,7 @@ import msgspec
 
 from outbound_transfer.protocol.models import COMPLETE, DRAFT
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED, TERMINAL_STATUSES, status_rank
+from outbound_transfer.protocol.personal_data import ERASED
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, LISTING, TableGroup, ensure_schema, is_current
@@ -138,7 +139,7 @@ def merge(row: Mapping[str, Any] | None, update: DeliveryUpdate, now: str) -> di
     if update.status is not None and _status_rank(update.status) >= _status_rank(row["status"]):
         new |= {"status": update.status, "expires_at": update.expires_at or row["expires_at"]}
     for name in ("sent_at", "approved_by", "approved_at"):
-        new[name] = getattr(update, name) or row[name]
+        new[name] = row[name] if row[name] == ERASED else getattr(update, name) or row[name]
     new["recipient_count"] = row["recipient_count"] if update.recipient_count is None else update.recipient_count
     new["picked_up_count"] = max(update.picked_up_count, row["picked_up_count"])
     if row["finished_at"] is None and new["status"] in (*TERMINAL_STATUSES, DISCARDED, REHEARSED):
@@ -154,12 +155,14 @@ def merge_recipients(
     before: Sequence[Mapping[str, Any]], recipients: Sequence[RecipientPickup]
 ) -> list[dict[str, Any]]:
     """Return the stored recipients with the pickups of ``recipients``. A pickup that is stored stays."""
-    known = {(at, one["email"]): one["picked_up_at"] for at, one in enumerate(before)}
-    found = [(storable_text(one.email[:_MAX_NAME]), storable_text(one.name[:_MAX_NAME]), one) for one in recipients]
-    return [
-        {"email": email, "name": name, "picked_up_at": known.get((at, email)) or one.picked_up_at}
-        for at, (email, name, one) in enumerate(found)
-    ]
+    known = {(at, one["email"]): one for at, one in enumerate(before)}
+    merged = []
+    for at, one in enumerate(recipients):
+        new = {"email": storable_text(one.email[:_MAX_NAME]), "name": storable_text(one.name[:_MAX_NAME])}
+        erased = known.get((at, ERASED))
+        stored = erased or known.get((at, new["email"])) or {}
+        merged.append({**(erased or new), "picked_up_at": stored.get("picked_up_at") or one.picked_up_at})
+    return merged
 
 
 def _new_row(update: DeliveryUpdate) -> dict[str, Any]:
@@ -201,6 +204,8 @@ def _status_rank(status: str) -> int:
 
 
 def _files(before: Sequence[Mapping[str, Any]], update: DeliveryUpdate) -> list[dict[str, Any]]:
+    if any(file["name"] == ERASED for file in before):
+        return [dict(file) for file in before]
     known = {file["name"]: file for file in before if file["name"] not in update.untrusted_files}
     for name, file in update.files.items():
         known[name] = {"name": name, **file, "sha256": file["sha256"] or _digest(known.get(name), file["size"])}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from outbound_transfer.protocol.events import Page, RejectedLine
+from outbound_transfer.protocol.personal_data import erased_line
 
 
 class StoredLine(NamedTuple):
@@ -40,10 +41,12 @@ def plan_changes(page: Page, known: Iterable[StoredLine], highest_cursor: int) -
     """
     known = sorted(known)
     positions = {(row.cursor_from, row.line) for row in known}
-    left = [row for row in known if row.cursor_from < page.next_cursor]
+    contents = {row: erased_line(row.raw) for row in known if row.cursor_from < page.next_cursor}
+    left = list(contents)
     add = []
     for line in page.rejected:
-        again = next((row for row in left if row.raw == line.raw), None)
+        content = erased_line(line.raw)
+        again = next((row for row in left if contents[row] == content), None)
         if again:
             left.remove(again)
         else:
@@ -62,8 +65,8 @@ def _loaded_as_events(page: Page, rows: Sequence[StoredLine]) -> list[StoredLine
     if not rows:
         return []
     lines = page.lines()
-    events = {lines[event.line_number - 1] for event in page.events}
-    return [row for row in rows if row.raw in events]
+    events = {erased_line(lines[event.line_number - 1]) for event in page.events}
+    return [row for row in rows if erased_line(row.raw) in events]
 
 
 def _free_line(positions: set[tuple[int, int]], cursor: int, line: int) -> int:

@@ -297,7 +297,7 @@ DELIVERY_RECIPIENTS: Final = Table(
     ),
     _column("updated_at", TIME, "when this row was last written"),
     comment="The recipients of sent transfers, as the tasks and triggers that delivered them or waited for them saw "
-    "them. Not written where `show_recipients` is off.",
+    "them. Not written where `recipients` is `none`.",
 )
 
 CALLS: Final = Table(

@@ -11,6 +11,7 @@ import msgspec
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
+from outbound_transfer.protocol.personal_data import AS_THEY_ARE, RecipientNaming
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, fetch_some, scalar
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LISTING, ensure_schema
@@ -71,12 +72,19 @@ class TransferTables:
     :param account: name of the account; several accounts share the tables.
     :param conn_id: Airflow connection, which identifies the key.
     :param clock: returns the time; default: the database's, as the clocks of workers differ.
+    :param naming: how recipients are stored.
     """
 
     def __init__(
-        self, warehouse: Warehouse, account: str, conn_id: str, *, clock: Callable[[], datetime] | None = None
+        self,
+        warehouse: Warehouse,
+        account: str,
+        conn_id: str,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        naming: RecipientNaming = AS_THEY_ARE,
     ) -> None:
-        self._warehouse, self._account, self._conn_id = warehouse, account, conn_id
+        self._warehouse, self._account, self._conn_id, self._naming = warehouse, account, conn_id, naming
         self.now = clock or warehouse.now
 
     def sync_state(self) -> SyncState:
@@ -211,8 +219,7 @@ class TransferTables:
                 self._account,
                 transfer.id,
                 position,
-                storable_text(recipient.email),
-                storable_text(recipient.name or ""),
+                *map(storable_text, self._naming.stored(recipient.email, recipient.name or "")),
                 parse_event_timestamp(recipient.picked_up_at),
             )
             for position, recipient in enumerate(transfer.recipients, 1)

@@ -225,6 +225,12 @@ class MySqlDialect(WarehouseDialect):
             raise
         return len(rows)
 
+    def compact(self, connection: Any, quoted: Sequence[str]) -> None:
+        tx = connection.cursor()
+        for name in quoted:
+            tx.execute(f"OPTIMIZE TABLE {name}")
+            tx.fetchall()
+
     def needs_probe(self, tx: Any) -> bool:  # noqa: ARG002  # other databases speak MySQL's protocol, too
         return True
 

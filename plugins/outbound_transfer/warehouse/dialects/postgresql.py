@@ -77,6 +77,11 @@ class PostgresDialect(WarehouseDialect):
     def configure_connection(self, connection: Any) -> None:
         connection.autocommit = False  # psycopg 2 and 3 alike, whatever the connection's extra says
 
+    def compact(self, connection: Any, quoted: Sequence[str]) -> None:
+        connection.autocommit = True  # it is refused in a transaction
+        for name in quoted:
+            connection.cursor().execute(f"VACUUM (FULL) {name}")
+
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
         # COPY has no ON CONFLICT. Readers that race for a page queue at the cursor's row, so a new row stays new.
         new = select_new_rows(tx, self, quoted, table, rows)

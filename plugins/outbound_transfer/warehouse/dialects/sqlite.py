@@ -57,6 +57,10 @@ class SqliteDialect(WarehouseDialect):
                     raise
                 time.sleep(0.05)
 
+    def compact(self, connection: Any, quoted: Sequence[str]) -> None:  # noqa: ARG002  # the file has all tables
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def find_file(self, connection: Any, error: Exception) -> str:
         databases = connection.execute("PRAGMA database_list") if str(error) in _FILE_ERRORS else ()
         return next((str(path) for _, name, path in databases if name == "main"), "")

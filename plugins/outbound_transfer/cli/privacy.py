@@ -1,0 +1,110 @@
+"""The commands about personal data: show what is stored of a person, erase it, and delete what is old."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from outbound_transfer.cli.commands import KINDS, confirm, open_feed_warehouse, print_rows, with_connections
+from outbound_transfer.lake.catalog import open_catalog
+from outbound_transfer.ledger.config import DB_TIMEOUT, open_ledger, read_config
+from outbound_transfer.protocol.addresses import is_plain_address
+from outbound_transfer.protocol.personal_data import AddressSearch
+from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.warehouse.config import recipient_naming
+from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
+from outbound_transfer.warehouse.timestamps import utc_now
+
+
+@with_connections
+def export(arguments: Namespace) -> None:
+    """Print all rows that have an address as JSON, without the addresses of others."""
+    search = _search(arguments)
+    found = [{"location": each.location, "tables": each.find(search)} for each in _locations(arguments)]
+    print(search.hide_others(json.dumps(found, default=_to_text, ensure_ascii=False, indent=2)))  # noqa: T201
+
+
+@with_connections
+def erase(arguments: Namespace) -> None:
+    """Erase an address, and the names and payloads beside it."""
+    search, locations = _search(arguments), list(_locations(arguments))
+    if arguments.dry_run:
+        counts = [{table: len(rows) for table, rows in each.find(search).items()} for each in locations]
+    else:
+        confirm(
+            arguments, f"Erase {arguments.email} in {_names(locations)}? It cannot be undone, and locks the tables."
+        )
+        counts = [each.erase(search) for each in locations]
+    _print_counts(arguments, locations, counts, "erased")
+
+
+@with_connections
+def retention(arguments: Namespace) -> None:
+    """Delete events, polls and finished deliveries that are older than some days."""
+    locations = [each for each in _locations(arguments) if isinstance(each, SqlPersonalData)]
+    days = pluralize(arguments.older_than.days, "day")
+    if not arguments.dry_run:
+        confirm(arguments, f"Delete what is older than {days} in {_names(locations)}?")
+    oldest = utc_now() - arguments.older_than
+    counts = [each.delete_before(oldest, dry_run=arguments.dry_run) for each in locations]
+    _print_counts(arguments, locations, counts, "deleted")
+
+
+def _search(arguments: Namespace) -> AddressSearch:
+    if not is_plain_address(arguments.email):
+        raise SystemExit("--email must be one address, such as ann@example.com.")
+    naming = recipient_naming()
+    return AddressSearch(arguments.email.strip(), naming.pseudonym(arguments.email) if naming.key else None)
+
+
+def _to_text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _names(locations: list[PersonalData] | list[SqlPersonalData]) -> str:
+    return ", ".join(each.location for each in locations)
+
+
+def _print_counts(
+    arguments: Namespace,
+    locations: list[PersonalData] | list[SqlPersonalData],
+    counts: list[dict[str, int]],
+    done: str,
+) -> None:
+    done = f"would be {done}" if arguments.dry_run else done
+    rows: list[dict[str, Any]] = [
+        {"location": each.location, "table": table, "rows": count}
+        for each, tables in zip(locations, counts, strict=True)
+        for table, count in tables.items()
+    ]
+    text = "\n".join(f"{pluralize(row['rows'], 'row')} of {row['table']} in {row['location']} {done}." for row in rows)
+    print_rows(arguments, text or f"Nothing {done}.", *rows)
+
+
+def _locations(arguments: Namespace) -> Iterator[PersonalData]:
+    """Yield the locations that the command names, and the ledger."""
+    warehouses = {}
+    if arguments.sql_conn_id:
+        warehouse = open_feed_warehouse(arguments)
+        warehouses[arguments.sql_conn_id, warehouse.prefix, warehouse.schema] = warehouse
+    if ledger := read_config():
+        warehouse = open_ledger(ledger, DB_TIMEOUT)
+        warehouses.setdefault((ledger.conn_id, warehouse.prefix, warehouse.schema), warehouse)
+    if not warehouses and not any(getattr(arguments, name, None) for name in KINDS):
+        raise SystemExit("Where? There is no ledger, so give --sql-conn-id, --iceberg-conn-id or --path.")
+    for (conn_id, *_), warehouse in warehouses.items():
+        yield SqlPersonalData(warehouse, f"connection '{conn_id}'" if conn_id else "the local ledger")
+    # Not at the top: pyarrow and pyiceberg are optional.
+    if getattr(arguments, "path", None):
+        from outbound_transfer.lake.object_personal_data import ObjectPersonalData
+        from outbound_transfer.lake.object_store import open_store
+
+        yield ObjectPersonalData(open_store(arguments.path))
+    if getattr(arguments, "iceberg_conn_id", None):
+        if not arguments.table:
+            raise SystemExit("--iceberg-conn-id needs --table, the namespace and table of Iceberg.")
+        from outbound_transfer.lake.iceberg_personal_data import IcebergPersonalData
+
+        yield IcebergPersonalData(open_catalog(arguments.iceberg_conn_id), arguments.table)

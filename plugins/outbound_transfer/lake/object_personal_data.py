@@ -1,0 +1,32 @@
+"""The rows about persons in objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from outbound_transfer.lake.object_store import ObjectStore
+from outbound_transfer.lake.objects import ObjectEventDestination, list_accounts
+from outbound_transfer.lake.rows import erase_row
+from outbound_transfer.protocol.personal_data import AddressSearch
+from outbound_transfer.warehouse.personal_data import LAKE_ROWS, PersonalData
+
+
+class ObjectPersonalData(PersonalData):
+    """The rows about persons in a folder of objects, of all accounts."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store, self.location = store, store.root
+
+    def _pages(self) -> Iterator[tuple[ObjectEventDestination, int]]:
+        for account in list_accounts(self._store):
+            feed = ObjectEventDestination(self._store, account)
+            yield from ((feed, cursor) for cursor in feed.list_pages()[0])
+
+    def find(self, search: AddressSearch) -> dict[str, list[dict[str, Any]]]:
+        found = [row for feed, cursor in self._pages() for row in feed.read_rows(cursor) if erase_row(row, search)]
+        return {LAKE_ROWS: found} if found else {}
+
+    def erase(self, search: AddressSearch) -> dict[str, int]:
+        count = sum(feed.erase(cursor, search) for feed, cursor in self._pages())
+        return {LAKE_ROWS: count} if count else {}

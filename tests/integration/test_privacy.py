@@ -1,0 +1,382 @@
+"""Personal data: a person is found, erased everywhere and never brought back; which columns have people; age."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import Mock
+
+import pyarrow.parquet as pq
+import pytest
+
+from outbound_transfer.cli.console import main
+from outbound_transfer.lake.iceberg_personal_data import IcebergPersonalData
+from outbound_transfer.lake.object_personal_data import ObjectPersonalData
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.protocol.events import Page
+from outbound_transfer.protocol.models import Recipient, Transfer
+from outbound_transfer.protocol.personal_data import AddressSearch, RecipientNaming
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, RecipientPickup, TaskRef
+from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
+from outbound_transfer.warehouse.errors import RowsRefused
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
+from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
+from outbound_transfer.warehouse.tables import PERSONAL_DATA, TABLES
+from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.warehouse.transfers import TransferTables
+from support.feed_pages import event, page
+from support.iceberg import TABLE, open_lake
+from support.object_folders import destination, local_store, maintenance, s3_store
+from support.object_storage import Bucket, running_s3
+from support.warehouses import sqlite_hook
+
+ADDRESS = "quasimodo+tag@example.com"
+SEARCH = AddressSearch(ADDRESS)
+#: In any form that files are searched for.
+TRACE = re.compile(rb"\bquasimodo(?:\+|%2b|\\u002b)tag(?:@|%40|\\+u0040)example\.com\b(?!\.au)", re.IGNORECASE)
+OTHERS = ["esquasimodo+tag@example.com", "quasimodo@example.com", "quasimodo+tag@example.com.au"]
+
+LINES = (
+    event(0, data={"recipient": {"email": "Quasimodo+Tag@EXAMPLE.com", "name": "Quasi M."}, "n": 1.50}),
+    event(1, data={"text": "from quasimodo+tag@example.com."}),
+    rb'{"event_id":"e2","type":"t","data":{"email":"quasimodo+tag\u0040example.com"},"by":"<quasimodo+tag@example.com>"}',
+    rb'{"event_id":"e3","type":"t","data":{"x":"\ud800 quasimodo\u002btag@example.com","x":2}}',
+    rb'{"event_id":"e4","type":"t","data":{"url":"https://x/?to=quasimodo%2Btag%40example.com&y"}}',
+    event(5, data={"json": json.dumps({"email": ADDRESS, "name": "Quasi M."}).replace("@", "\\u0040")}),
+    b"junk: quasimodo+tag@example.com",
+    event(7, data={"file": {"name": "Quasi M."}, "to": ["bob@example.com"]}),
+)
+#: With a page after it, so that a retention has something to delete, and a rebuild something to read again.
+PAGES = (
+    page(0, *LINES, has_more=True),
+    page(8, event(8, data={"others": OTHERS}), has_more=True),
+    page(9, event(9, data={"to": ADDRESS})),
+)
+CHANGED = {"events": 7, "rejected_lines": 1}
+
+
+class Destination(NamedTuple):
+    """A destination that is opened anew each time, and all content of its files, unpacked where it is packed."""
+
+    feed: Callable[[], EventDestination]
+    maintenance: Callable[[], FeedMaintenance]
+    personal: PersonalData
+    read_files: Callable[[], bytes]
+
+    def load(self, *pages: Page) -> None:
+        for each in pages:
+            feed = self.feed()
+            assert feed.get_or_create_cursor() == each.cursor
+            try:
+                feed.load_page(each)
+            except RowsRefused as refused:
+                feed.load_page(refused.page)
+
+    def read_again(self, *pages: Page) -> None:
+        cursor = self.maintenance().read_cursor()
+        self.load(*(each for each in pages if each.cursor >= cursor))
+        assert self.personal.erase(SEARCH) == {}, "a database rolls rows back, which leaves them in its files"
+        self.check_gone()
+
+    def check_gone(self) -> None:
+        assert TRACE.findall(self.read_files()) == []
+        assert self.personal.find(SEARCH) == {}
+        assert list(self.maintenance().find_problems()) == []
+
+
+def _content(*folders: Path) -> bytes:
+    files = [each for folder in folders for each in sorted(folder.rglob("*")) if each.is_file()]
+    return b"\n".join(_unpacked(file.read_bytes()) for file in files)
+
+
+def _unpacked(content: bytes) -> bytes:
+    if not content.startswith(b"PAR1"):
+        return content
+    rows = pq.read_table(io.BytesIO(content)).to_pylist()
+    return b"\n".join(
+        value if isinstance(value, bytes) else str(value).encode() for row in rows for value in row.values()
+    )
+
+
+def _sql_destination(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Destination:
+    hook = request.getfixturevalue("hook_of")(kind)
+    warehouse = Warehouse(hook)
+
+    def read_files() -> bytes:
+        if kind in ("sqlite", "duckdb"):
+            return _content(tmp_path if kind == "sqlite" else request.getfixturevalue("memory"))
+        with closing(hook.get_conn()) as connection, closing(connection.cursor()) as tx:
+            if kind == "mysqlclient":  # the pages of its tables that are not in their files yet
+                tx.execute("FLUSH TABLES outbound_transfer_events, outbound_transfer_rejected_lines FOR EXPORT")
+                tx.execute("SELECT @@datadir, database()")
+                return _content(Path(*tx.fetchone()))
+            connection.autocommit = True
+            tx.execute("CHECKPOINT")
+            tx.execute(
+                "SELECT current_setting('data_directory'), oid FROM pg_database WHERE datname = current_database()"
+            )
+            folder, number = tx.fetchone()
+            return _content(Path(folder, "base", str(number)))
+
+    def feed() -> EventStore:
+        return EventStore(warehouse, "acme")
+
+    return Destination(feed, lambda: SqlFeedMaintenance(feed()), SqlPersonalData(warehouse, kind), read_files)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with running_s3() as address:
+        yield address
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "psycopg", "mysqlclient", "iceberg", "objects", "s3"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Destination]:
+    kind = request.param
+    if kind == "iceberg":
+        lake = open_lake(tmp_path)
+        personal: PersonalData = IcebergPersonalData(lake.catalog, TABLE)
+        yield Destination(lake.destination, lake.maintenance, personal, lambda: _content(tmp_path))
+    elif kind in ("objects", "s3"):
+        name = f"privacy-{uuid.uuid4().hex}"
+        bucket = Bucket(request.getfixturevalue("s3"), name) if kind == "s3" else None
+        store = s3_store(request.getfixturevalue("s3"), name) if bucket else local_store(tmp_path / "lake")
+
+        def read_files() -> bytes:
+            names = store.fs.find(store.root)
+            return b"\n".join(_unpacked(store.fs.cat_file(name)) for name in names)
+
+        yield Destination(lambda: destination(store), lambda: maintenance(store), ObjectPersonalData(store), read_files)
+        if bucket:
+            bucket.close()
+    else:
+        yield _sql_destination(request, kind, tmp_path)
+
+
+def test_who_is_erased_is_found_nowhere_and_what_is_read_again_is_known(location: Destination) -> None:
+    location.load(*PAGES)
+    before, rows = location.maintenance().status(), location.personal.find(SEARCH)
+    assert {table: len(found) for table, found in rows.items()} in (CHANGED, {"events": sum(CHANGED.values())})
+    assert TRACE.search(location.read_files())
+
+    assert location.personal.erase(SEARCH) == {table: len(found) for table, found in rows.items()}
+
+    location.check_gone()
+    assert location.personal.erase(SEARCH) == {}
+    for other in OTHERS:
+        assert location.personal.find(AddressSearch(other)), other
+    assert "Quasi M." in str(location.personal.find(AddressSearch("bob@example.com"))), "of a file, not of the person"
+    assert location.maintenance().status() == before, "nor did the cursor move"
+    # The service still has the person: pages come again, also cut otherwise.
+    location.maintenance().rebuild_cursor()
+    location.read_again(*PAGES)
+    for pages in (PAGES, (page(0, *LINES[:4], has_more=True), page(4, *LINES[4:], has_more=True), *PAGES[1:])):
+        location.maintenance().reset(0)
+        location.read_again(*pages)
+        assert (location.maintenance().status().events, location.maintenance().status().rejected) == (9, 1)
+    location.load(page(10, event(10, data={"to": ADDRESS, "n": 10})))
+    assert location.personal.erase(SEARCH) == {"events": 1}, "what is new is new"
+    location.check_gone()
+
+
+def test_another_event_of_an_erased_id_is_another(location: Destination) -> None:
+    """An id is no identity: what is sent to somebody else is not the erased event."""
+    first, second = event(0, data={"to": ADDRESS}), event(0, data={"to": "bob@example.com"})
+    pages = page(0, first, has_more=True), page(1, second, has_more=True), page(2, event(2))
+    location.load(*pages)
+    location.personal.erase(SEARCH)
+    location.maintenance().replay_rejected_lines()
+    location.maintenance().reset(0)
+    location.load(*pages)
+    assert location.personal.find(AddressSearch("bob@example.com"))
+    assert location.personal.find(SEARCH) == {}
+
+
+def test_an_interrupted_erasure_is_finished_by_the_next(location: Destination, monkeypatch: pytest.MonkeyPatch) -> None:
+    location.load(*PAGES)
+    with monkeypatch.context() as broken:
+        for name in (
+            "warehouse.database.Warehouse.compact",
+            "lake.iceberg_personal_data.IcebergPersonalData._purge",
+            "lake.object_store.ObjectStore.replace",
+            "lake.object_store.LocalStore.replace",
+        ):
+            broken.setattr(f"outbound_transfer.{name}", Mock(side_effect=InterruptedError))
+        with pytest.raises(InterruptedError):
+            location.personal.erase(SEARCH)
+    location.personal.erase(SEARCH)
+    location.check_gone()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "psycopg", "mysqlclient"])
+def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: str) -> None:
+    warehouse, now = Warehouse(hook_of(kind)), datetime.now(UTC)
+    store, personal = EventStore(warehouse, "acme"), SqlPersonalData(warehouse, kind)
+    other = EventStore(warehouse, "other")
+    for feed, pages in ((store, PAGES), (other, (page(0, event(0)),))):
+        for each in pages:
+            feed.get_or_create_cursor()
+            feed.load_page(each)
+        feed.load_page(page(each.next_cursor))
+    for status, old in (("complete", True), ("pending", True), ("complete", False)):
+        sent = Transfer(
+            f"{status}-{old}", status, "s", recipients=(Recipient(ADDRESS),), sent_at="2020-01-01T00:00:00Z"
+        )
+        at = now - timedelta(days=9) if old else now + timedelta(days=9)
+        update = DeliveryUpdate(
+            account="acme", transfer_id=sent.id, task=TaskRef("conn", "dag", "deliver", "run", -1, 1),
+            started_at=format_timestamp(at), at=format_timestamp(at), status=status, subject="s", recipient_count=1,
+            recipients=(RecipientPickup(ADDRESS, "", None),),
+        )  # fmt: skip
+        DeliveryTables(warehouse, clock=lambda at=at: at).save(update)
+        for account in ("acme", "other"):
+            tables = TransferTables(warehouse, account, "conn")
+            tables.sync_state()
+            tables.save([sent], now)
+    assert personal.delete_before(datetime(2019, 1, 1, tzinfo=UTC), dry_run=False) == {}
+    counts = personal.delete_before(now + timedelta(days=1), dry_run=True)
+    assert personal.delete_before(now + timedelta(days=1), dry_run=False) == counts == {
+        "events": 8, "rejected_lines": 1, "feed_polls": 2, "deliveries": 1, "delivery_recipients": 1, "recipients": 4,
+    }  # fmt: skip
+    assert personal.delete_before(now + timedelta(days=1), dry_run=False) == {}
+    for feed in (store, other):
+        maintenance = SqlFeedMaintenance(feed)
+        assert list(maintenance.find_problems()) == []
+        cursor = maintenance.read_cursor()
+        assert maintenance.rebuild_cursor() == (cursor, cursor - 1), "the newest page is there"
+    assert {row["transfer_id"] for row in personal.find(SEARCH)["delivery_recipients"]} == {
+        "pending-True",
+        "complete-False",
+    }
+    assert {row["transfer_id"] for row in personal.find(SEARCH)["recipients"]} == {"pending-True"}
+
+
+# ------------------------------------------------------------------------------------------------- a day with a person
+
+
+@pytest.fixture
+def day(
+    connection: str, sandbox: Any, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], None]:
+    """Deliver to a person, who picks up, list the transfers and load the feed: all into one database."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "warehouse")
+    (tmp_path / "a.csv").write_text("a")
+    people = [{"email": "Quasimodo+Tag@example.com", "name": "Quasi M."}, "bob@example.com"]
+
+    def play() -> None:
+        inputs = {"recipients": people, "files": str(tmp_path / "a.csv"), "message": f"Dear {ADDRESS}"}
+        sent = task(DeliverFilesOperator, subject=f"For {ADDRESS}", **inputs).run()
+        sandbox.pickup(sent["id"], "Quasimodo+Tag@example.com")
+        sync()
+        sandbox.advance_clock(90)
+
+    def sync() -> None:
+        task(TransfersToSqlOperator, "transfers", sql_conn_id="warehouse").run()
+        sandbox.advance_clock(90)
+        task(EventFeedToSqlOperator, "feed", sql_conn_id="warehouse").run()
+
+    play.sync = sync  # type: ignore[attr-defined]
+    return play
+
+
+def _found_in(file: Path, trace: re.Pattern[bytes]) -> set[tuple[str, str]]:
+    """Table and column of every value in which something is found."""
+    hook, found = sqlite_hook(file), set()
+    for (name,) in hook.fetch("SELECT name FROM sqlite_master WHERE type = 'table'"):
+        columns = [column for (column,) in hook.fetch(f"SELECT name FROM pragma_table_info('{name}')")]
+        for row in hook.fetch(f'SELECT * FROM "{name}"'):
+            values = (value if isinstance(value, bytes) else str(value).encode() for value in row)
+            found |= {(name, column) for column, value in zip(columns, values, strict=True) if trace.search(value)}
+    return found
+
+
+MARKED = {
+    (f"outbound_transfer_{table.name}", each.name)
+    for table in TABLES
+    for each in table.columns
+    if each.info.get("personal") and str(each.comment).endswith(PERSONAL_DATA)
+}
+
+
+def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
+    day: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day()
+    file = tmp_path / "w.db"
+    trace = re.compile(TRACE.pattern + rb"|Quasi M\.", re.IGNORECASE)
+    found = _found_in(file, trace)
+    assert found <= MARKED, found - MARKED
+    assert {name.removeprefix("outbound_transfer_") for name, _ in found} == {
+        *("events", "transfers", "recipients", "deliveries", "delivery_recipients")
+    }
+
+    capsys.readouterr()
+    main(["privacy", "export", "--email", ADDRESS.upper()])
+    text = capsys.readouterr().out
+    ((location, tables),) = (each.values() for each in json.loads(text))
+    assert location == "connection 'warehouse'"
+    assert set(tables) == {name.removeprefix("outbound_transfer_") for name, _ in found}
+    assert "bob@example.com" not in text
+    main(["privacy", "erase", "--email", ADDRESS, "--dry-run", "--output", "json"])
+    counted = json.loads(capsys.readouterr().out)
+    assert {row["table"]: row["rows"] for row in counted} == {name: str(len(rows)) for name, rows in tables.items()}
+    assert _found_in(file, trace) == found
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        main(["privacy", "erase", "--email", ADDRESS, "--sql-conn-id", "warehouse"])
+    main(["privacy", "erase", "--email", ADDRESS, "--yes", "--output", "json", "--sql-conn-id", "warehouse"])
+    assert json.loads(capsys.readouterr().out) == counted
+    assert _found_in(file, trace) == set()
+    assert not trace.search(_content(tmp_path)), "nor in the file, its log, or what is beside it"
+
+    main(["feed", "reset", "--to", "0", "--yes", "--sql-conn-id", "warehouse"])
+    day.sync()  # the service still has the transfer and its events
+    assert _found_in(file, trace) == set()
+    capsys.readouterr()
+    main(["feed", "verify", "--sql-conn-id", "warehouse"])
+    assert "OK" in capsys.readouterr().out
+    assert sqlite_hook(file).fetch("SELECT count(*) FROM outbound_transfer_rejected_lines") == [(0,)]
+    main(["retention", "--older-than", "1d", "--yes"])
+    assert capsys.readouterr().out == "Nothing deleted.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"Quasimodo+Tag@example.com", "bob@example.com"}),
+        (
+            {"recipients": "pseudonyms", "pseudonym_key": "secret"},
+            {RecipientNaming("pseudonyms", "secret").pseudonym(each) for each in (ADDRESS, "Bob@example.com")},
+        ),
+        ({"recipients": "pseudonyms"}, None),
+        ({"recipients": "none", "pseudonym_key": "secret"}, None),
+    ],
+)
+def test_recipients_are_stored_as_the_configuration_says(
+    day: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], expected: set[str] | None
+) -> None:
+    for name, value in options.items():
+        monkeypatch.setenv(f"AIRFLOW__OUTBOUND_TRANSFER__{name.upper()}", value)
+    day()
+    rows = SqlPersonalData(Warehouse(sqlite_hook(tmp_path / "w.db")), "warehouse")
+    hook = sqlite_hook(tmp_path / "w.db")
+    assert {email for (email,) in hook.fetch("SELECT email FROM outbound_transfer_recipients")} == (expected or {""})
+    tables = {table for (table,) in hook.fetch("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    recorded = hook.fetch("SELECT recipients FROM outbound_transfer_delivery_recipients") if expected else []
+    assert ("outbound_transfer_delivery_recipients" in tables) == bool(expected)
+    assert {each["email"] for (row,) in recorded for each in json.loads(row)} == (expected or set())
+    search = AddressSearch(ADDRESS, RecipientNaming("pseudonyms", "secret").pseudonym(ADDRESS))
+    assert ("recipients" in rows.find(search)) == bool(expected), "a pseudonym is found by whoever has the key"
+    assert hook.fetch("SELECT status FROM outbound_transfer_deliveries") == [("pending",)], "and what was sent is known"
