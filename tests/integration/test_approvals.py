@@ -106,7 +106,7 @@ def test_the_request_shows_what_is_sent_as_plain_text(deliver) -> None:
 
 
 def test_the_number_of_recipients_alone_where_they_are_not_shown(deliver, monkeypatch) -> None:
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__SHOW_RECIPIENTS", "False")
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "none")
     ti = deliver()
     ti.run()
     assert "To 1 recipient" in ti.person.shown[0].body

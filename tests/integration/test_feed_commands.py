@@ -56,9 +56,14 @@ def landed(connection, sandbox, warehouse) -> None:
 
 def test_airflow_knows_the_commands() -> None:
     (group,) = get_commands()
-    check, feed, views, state = group.subcommands
-    names = {each.name: [command.name for command in each.subcommands] for each in (feed, state)}
-    assert names == {"feed": ["status", "verify", "rebuild-cursor", "reset", "replay-rejected"], "state": ["clean"]}
+    check, feed, views, state, privacy, retention = group.subcommands
+    names = {each.name: [command.name for command in each.subcommands] for each in (feed, state, privacy)}
+    assert names == {
+        "feed": ["status", "verify", "rebuild-cursor", "reset", "replay-rejected"],
+        "state": ["clean"],
+        "privacy": ["export", "erase"],
+    }
+    assert isinstance(retention, ActionCommand)
     assert isinstance(views, ActionCommand)
     assert isinstance(check, ActionCommand)
 
@@ -366,6 +371,19 @@ def test_ingest_transfers_lists_what_was_sent(run_dag, connection, sandbox, ware
     run = run_dag((REPOSITORY / "dags/ingest_transfers.py").read_text(), conf={})
     assert run.state == "success"
     assert warehouse("SELECT transfer_id, status FROM outbound_transfer_transfers") == [(draft.id, "pending")]
+
+
+def test_delete_old_rows_keeps_the_newest_page(run_dag, connection, sandbox, warehouse) -> None:
+    sandbox.patch_account(feed_interval_seconds=0)
+    for count in (3, 2):
+        sandbox.add_events(count, "file_downloaded")
+        run_dag((REPOSITORY / "dags/ingest_event_feed.py").read_text(), conf={})
+    BaseHook.get_hook("warehouse").run(
+        "UPDATE outbound_transfer_events SET loaded_at = '2026-01-0' || (1 + cursor_from) || 'T00:00:00.000000Z'"
+    )
+    run = run_dag((REPOSITORY / "dags/delete_old_rows.py").read_text(), conf={"days": 30})
+    assert run.state == "success"
+    assert warehouse("SELECT cursor_from, count(*) FROM outbound_transfer_events GROUP BY 1") == [(3, 2)]
 
 
 def _extra_of_last_asset_event() -> dict[str, Any]:

@@ -305,7 +305,7 @@ def test_who_has_picked_up_is_in_a_table_of_its_own(task, fetch, sandbox) -> Non
 
 
 def test_recipients_are_recorded_nowhere_if_they_are_not_to_be_shown(task, fetch, monkeypatch) -> None:
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__SHOW_RECIPIENTS", "False")
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "none")
     task().run()
     assert row_of(fetch)["recipient_count"] == 2
     with pytest.raises(sqlite3.OperationalError, match="no such table"):

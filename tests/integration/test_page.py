@@ -264,7 +264,7 @@ def test_hostile_recipients_are_rendered_as_text(as_user: Callable[..., Any], wa
 def test_recipients_are_not_shown_if_the_setting_says_so(
     as_user: Callable[..., Any], warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__SHOW_RECIPIENTS", "False")
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "none")
     fill(warehouse)
     record_recipients(warehouse, "t-open", people(3, 1))
     ledger.insert(warehouse, RECIPIENTS, [(ledger.ACCOUNT, "t-set", 1, "eve@example.com", "", None)])

@@ -28,7 +28,7 @@ from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, RecipientPickup, TaskRef
 from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
-from outbound_transfer.warehouse.errors import RowsRefused
+from outbound_transfer.warehouse.errors import RowsRefused, WarehouseBusy
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
@@ -54,7 +54,7 @@ LINES = (
     rb'{"event_id":"e3","type":"t","data":{"x":"\ud800 quasimodo\u002btag@example.com","x":2}}',
     rb'{"event_id":"e4","type":"t","data":{"url":"https://x/?to=quasimodo%2Btag%40example.com&y"}}',
     event(5, data={"json": json.dumps({"email": ADDRESS, "name": "Quasi M."}).replace("@", "\\u0040")}),
-    b"junk: quasimodo+tag@example.com",
+    b"(erased) junk: quasimodo+tag@example.com",
     event(7, data={"file": {"name": "Quasi M."}, "to": ["bob@example.com"]}),
 )
 #: With a page after it, so that a retention has something to delete, and a rebuild something to read again.
@@ -217,6 +217,26 @@ def test_an_interrupted_erasure_is_finished_by_the_next(location: Destination, m
             location.personal.erase(SEARCH)
     location.personal.erase(SEARCH)
     location.check_gone()
+
+
+def test_pages_of_objects_are_changed_by_one_command_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An erasure would put a page back that a reset has deleted, or that another erasure has replaced."""
+    store, refused = local_store(tmp_path / "lake"), []
+    feed, personal, replace = destination(store), ObjectPersonalData(store), store.replace
+    feed.get_or_create_cursor()
+    feed.load_page(page(0, event(0, data={"to": ADDRESS})))
+
+    def interrupted(name: str, content: bytes) -> None:
+        for other in (lambda: maintenance(store).reset(0), lambda: personal.erase(SEARCH)):
+            with pytest.raises(WarehouseBusy, match="delete .*lock"):
+                other()
+            refused.append(other)
+        replace(name, content)
+
+    monkeypatch.setattr(store, "replace", interrupted)
+    assert personal.erase(SEARCH) == {"events": 1}
+    assert len(refused) == 2
+    maintenance(store).reset(0)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb", "psycopg", "mysqlclient"])

@@ -18,7 +18,7 @@ _WAREHOUSE = (
     Arg(("--account",), help="Account of the feed; required if there are several"),
 )
 #: Without an account: a person is one in all of them.
-_PLACES = _WAREHOUSE[:-1]
+_WHERE = _WAREHOUSE[:-1]
 
 
 def parse_days(text: str) -> timedelta:
@@ -107,18 +107,18 @@ def get_commands() -> list[GroupCommand]:
                 "export",
                 "export",
                 "Print it as JSON, without the addresses of others",
-                *_PLACES,
+                *_WHERE,
                 _EMAIL,
                 module="privacy",
             ),
-            _command("erase", "erase", "Erase it", *_PLACES, _EMAIL, _DRY_RUN, ARG_YES, _OUTPUT, module="privacy"),
+            _command("erase", "erase", "Erase it", *_WHERE, _EMAIL, _DRY_RUN, ARG_YES, _OUTPUT, module="privacy"),
         ),
     )
     retention = _command(
         "retention",
         "retention",
         "Delete old events, polls and finished deliveries from a SQL database and the ledger",
-        *_PLACES[:3],
+        *_WHERE[:3],
         Arg(("--older-than",), help="Days, such as 365d", type=parse_days, required=True, metavar="DAYS"),
         _DRY_RUN,
         ARG_YES,

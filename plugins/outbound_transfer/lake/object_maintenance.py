@@ -99,6 +99,10 @@ class ObjectFeedMaintenance(FeedMaintenance):
         page is left, a page without rows is put.
         """
         check_cursor(to)
+        with self._feed.lock():
+            return self._reset(to, expected)
+
+    def _reset(self, to: int, expected: int | None) -> tuple[int | None, int]:
         try:
             before: int | None = self.read_cursor()
         except InvalidCursor:

@@ -18,15 +18,17 @@ class ObjectPersonalData(PersonalData):
     def __init__(self, store: ObjectStore) -> None:
         self._store, self.location = store, store.root
 
-    def _pages(self) -> Iterator[tuple[ObjectEventDestination, int]]:
-        for account in list_accounts(self._store):
-            feed = ObjectEventDestination(self._store, account)
-            yield from ((feed, cursor) for cursor in feed.list_pages()[0])
+    def _feeds(self) -> Iterator[ObjectEventDestination]:
+        return (ObjectEventDestination(self._store, account) for account in list_accounts(self._store))
 
     def find(self, search: AddressSearch) -> dict[str, list[dict[str, Any]]]:
-        found = [row for feed, cursor in self._pages() for row in feed.read_rows(cursor) if erase_row(row, search)]
+        pages = (feed.read_rows(cursor) for feed in self._feeds() for cursor in feed.list_pages()[0])
+        found = [row for page in pages if page for row in page[1] if erase_row(row, search)]
         return {LAKE_ROWS: found} if found else {}
 
     def erase(self, search: AddressSearch) -> dict[str, int]:
-        count = sum(feed.erase(cursor, search) for feed, cursor in self._pages())
+        count = 0
+        for feed in self._feeds():
+            with feed.lock():
+                count += sum(feed.erase(cursor, search) for cursor in feed.list_pages()[0])
         return {LAKE_ROWS: count} if count else {}

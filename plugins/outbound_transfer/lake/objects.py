@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -28,7 +28,7 @@ from outbound_transfer.lake.rows import SCHEMA, erase_row, page_table
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.protocol.personal_data import AddressSearch
 from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_account, check_address
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidName
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidName, WarehouseBusy
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 
 #: Maximum number of bytes of an account's name in a path: file systems limit a name to 255.
@@ -42,6 +42,9 @@ _LOADED: Final = "loaded"
 
 #: Name of the object with the site address that the account's name is bound to.
 _ADDRESS: Final = "address"
+
+#: Name of the object that is there while a command changes pages.
+_LOCK: Final = "lock"
 
 #: Beginning of the name of an object with the digests of what was erased from pages.
 _ERASED: Final = "erased-"
@@ -191,28 +194,28 @@ class ObjectEventDestination(EventDestination):
 
     # -- personal data
 
-    def read_rows(self, cursor: int) -> list[dict[str, Any]]:
-        """Return the rows of a page; none if it is gone."""
+    def read_rows(self, cursor: int) -> tuple[PageHeader, list[dict[str, Any]]] | None:
+        """Return a page; None if it is gone. Raises what :meth:`read_page` raises."""
         content = self.store.read(self.page_name(cursor))
-        return [] if content is None else pq.read_table(pa.BufferReader(content)).to_pylist()
+        if content is None:
+            return None
+        header = self.decode_page(cursor, content)
+        return header, pq.read_table(pa.BufferReader(content)).to_pylist()
 
     def erase(self, cursor: int, search: AddressSearch) -> int:
-        """Erase an address from a page; return the number of rows that had it.
+        """Erase an address from a page, under :meth:`lock`; return the number of rows that had it.
 
         Before the page is replaced, a note has the digests of what is erased, so that it is not stored again.
         """
-        content = self.store.read(self.page_name(cursor))
-        if content is None:
-            return 0
-        rows = pq.read_table(pa.BufferReader(content)).to_pylist()
+        header, rows = self.read_rows(cursor) or (None, [])
         erased = [erase_row(row, search) for row in rows]
         digests = sorted({found[1] for found in erased if found})
-        if digests:
+        if header and digests:
             text = json.dumps(digests)
             self._write_note(f"{_ERASED}{hashlib.sha256(text.encode()).hexdigest()}", text.encode())
             new = [found[0] if found else row for found, row in zip(erased, rows, strict=True)]
             table = pa.Table.from_pylist(new, schema=SCHEMA)
-            self.store.replace(self.page_name(cursor), encode_page(self.decode_page(cursor, content), table))
+            self.store.replace(self.page_name(cursor), encode_page(header, table))
         return sum(map(bool, erased))
 
     def _read_erased(self) -> set[str]:
@@ -222,6 +225,25 @@ class ObjectEventDestination(EventDestination):
         return {digest for note in notes if note for digest in json.loads(note)}
 
     # -- notes: objects beside the pages
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other commands from changing pages meanwhile.
+
+        :raises WarehouseBusy: another command does.
+        """
+        name = f"{self._notes}/{_LOCK}"
+        try:
+            self.store.create(name, b"{}")
+        except FileExistsError:
+            raise WarehouseBusy(
+                f"another command changes the pages of the feed {self.account}. Wait for it; if it was killed, delete "
+                f"{self.store.path(name)}"
+            ) from None
+        try:
+            yield
+        finally:
+            self.store.delete(name)
 
     def _write_note(self, name: str, content: bytes = b"{}") -> None:
         """Create an object, unless it is there."""

@@ -38,6 +38,15 @@ def normalize_address(address: str) -> str:
     return f"{local}{at}{domain if domain.isascii() else _to_dns(domain)}"
 
 
+def to_unicode_domain(address: str) -> str:
+    """Return the address with its domain in the letters that people write; unchanged if DNS has no such domain."""
+    local, at, domain = address.rpartition("@")
+    try:
+        return f"{local}{at}{domain.encode().decode('idna')}"
+    except UnicodeError:
+        return address
+
+
 def _join_words(text: str) -> str:
     return " ".join(text.split())
 

@@ -7,23 +7,31 @@ import hmac
 import json
 import re
 import unicodedata
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
 from urllib.parse import unquote
 
-from outbound_transfer.protocol.addresses import normalize_address
+from outbound_transfer.protocol.addresses import normalize_address, to_unicode_domain
 
 #: What is stored in the place of a text with an erased address.
 ERASED: Final = "(erased)"
 
+#: What is stored in the place of a content. No valid line of a feed is like it.
+_ERASED_CONTENT: Final = re.compile(rf"{re.escape(ERASED)} ([0-9a-f]{{64}})")
+
 #: A character as JSON may write it, and JSON in JSON.
-_ESCAPED: Final = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_ESCAPED: Final = re.compile(r"(?<!\\)\\+(?:u([0-9a-fA-F]{4})|[bfnrt])")
+
+#: How deeply text is encoded: JSON in a URL in JSON.
+_DEPTH: Final = 3
 
 #: Any address, as far as it can be recognized in a text.
-_ADDRESS: Final = re.compile(r"[^\s,;<>\"'\\:()\[\]{}=]+@[^\s,;<>\"'\\:()\[\]{}]+")
+_PART: Final = r"[^\s,;:<>\"'()\[\]{}=|/&?\\@]"
+_ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}(?:@|%40|\\+u0040)(?:{_PART}{{1,320}})")
 
 
 class AddressSearch:
-    """Finds an address in text, JSON and URLs: in any case, and as ``\\u0040`` and ``%40``.
+    """Finds an address in text, JSON and URLs, in any case of letters and however it is escaped there.
 
     ``joann@example.com`` and ``ann@example.com.au`` are not ``ann@example.com``.
 
@@ -31,21 +39,51 @@ class AddressSearch:
     """
 
     def __init__(self, address: str, pseudonym: str | None = None) -> None:
-        self.forms = [_fold(each) for each in dict.fromkeys((address, normalize_address(address), pseudonym)) if each]
-        of_any = "|".join(map(re.escape, self.forms))
-        self._pattern = re.compile(rf"(?<![\w.+&#$*!^~-])(?<!\w')(?:{of_any})(?![\w-]|\.\w)")
+        known = (address, normalize_address(address), to_unicode_domain(address), pseudonym)
+        # Not casefold(): "strauß@" is not "strauss@".
+        self.forms = list(
+            dict.fromkeys(
+                unicodedata.normalize(form, each).lower() for each in known if each for form in ("NFC", "NFD")
+            )
+        )
+        self._pattern = re.compile("|".join(map(re.escape, self.forms)))
 
     def matches(self, value: Any) -> bool:
         """Return whether a value has the address: text, bytes, or what JSON can be decoded to."""
-        if value is None:
-            return False
-        text = _to_text(value)
-        decoded = unquote(_ESCAPED.sub(lambda found: chr(int(found[1], 16)), text))
-        return any(self._pattern.search(_fold(each)) for each in {text, decoded})
+        text = "" if value is None else _to_text(value)
+        for _ in range(_DEPTH):
+            if self._is_in(text.lower()):
+                return True
+            if (decoded := _decode(text)) == text:
+                return False
+            text = decoded
+        return self._is_in(text.lower())
+
+    def _is_in(self, text: str) -> bool:
+        return any(_stands_alone(text, *found.span()) for found in self._pattern.finditer(text))
 
     def hide_others(self, text: str) -> str:
         """Return a text without the addresses of others."""
         return _ADDRESS.sub(lambda found: found[0] if self.matches(found[0]) else "***", text)
+
+
+def _decode(text: str) -> str:
+    """Return a text without one level of the escapes of JSON and URLs."""
+    plain = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", unquote(text))
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    """Return whether what is found is a whole address, and no part of a longer one."""
+    before, after = text[max(start - 2, 0) : start], text[end : end + 2]
+    is_joined = before[-1:] in set("-.+&'") and _is_letter(before[:-1])
+    return not (_is_letter(before[-1:]) or is_joined or _is_letter(after[:1]) or after[:1] == "-") and not (
+        after[:1] == "." and _is_letter(after[1:])
+    )
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalnum() or character == "_" or (character != "" and unicodedata.category(character)[0] == "M")
 
 
 def erase_list(search: AddressSearch, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -59,30 +97,32 @@ def erase_list(search: AddressSearch, items: list[dict[str, Any]]) -> list[dict[
 
 
 def erased_content(digest: str) -> str:
-    """Return what is stored in the place of an event's or a line's content. No line of a feed that is valid is it."""
+    """Return what is stored in the place of an event's or a line's content."""
     return f"{ERASED} {digest}"
 
 
 def read_erased_digest(content: str | None) -> str | None:
     """Return the digest of a content that was erased; None if it was not."""
-    return content.removeprefix(f"{ERASED} ") if content and content.startswith(f"{ERASED} ") else None
+    found = _ERASED_CONTENT.fullmatch(content or "")
+    return found[1] if found else None
 
 
 def erased_line(line: bytes) -> bytes:
     """Return what is stored in the place of a rejected line."""
-    if line.startswith(ERASED.encode()):
+    if read_erased_digest(line.decode(errors="replace")):
         return line
     return erased_content(hashlib.sha256(line).hexdigest()).encode()
 
 
-class RecipientNaming(NamedTuple):
+@dataclass(frozen=True)
+class RecipientNaming:
     """How recipients are stored: ``names``, keyed ``pseudonyms``, or, with any other mode, not at all.
 
     :ivar key: the secret of pseudonyms; without it, none is stored.
     """
 
     mode: str = "names"
-    key: str = ""
+    key: str = field(default="", repr=False)
 
     @property
     def is_none(self) -> bool:
@@ -103,11 +143,6 @@ class RecipientNaming(NamedTuple):
 
 #: Recipients are stored as they are.
 AS_THEY_ARE: Final = RecipientNaming()
-
-
-def _fold(text: str) -> str:
-    # Not casefold(): "strauß@" is not "strauss@".
-    return unicodedata.normalize("NFC", text).lower()
 
 
 def _to_text(value: Any) -> str:

@@ -155,14 +155,15 @@ def merge_recipients(
     before: Sequence[Mapping[str, Any]], recipients: Sequence[RecipientPickup]
 ) -> list[dict[str, Any]]:
     """Return the stored recipients with the pickups of ``recipients``. A pickup that is stored stays."""
-    known = {(at, one["email"]): one for at, one in enumerate(before)}
-    merged = []
-    for at, one in enumerate(recipients):
-        new = {"email": storable_text(one.email[:_MAX_NAME]), "name": storable_text(one.name[:_MAX_NAME])}
-        erased = known.get((at, ERASED))
-        stored = erased or known.get((at, new["email"])) or {}
-        merged.append({**(erased or new), "picked_up_at": stored.get("picked_up_at") or one.picked_up_at})
-    return merged
+    found = [(storable_text(one.email[:_MAX_NAME]), storable_text(one.name[:_MAX_NAME]), one) for one in recipients]
+    if any(one["email"] == ERASED for one in before):  # nobody knows who that was
+        picked_up = {email: one.picked_up_at for email, _, one in found}
+        return [{**one, "picked_up_at": one["picked_up_at"] or picked_up.get(one["email"])} for one in before]
+    known = {(at, one["email"]): one["picked_up_at"] for at, one in enumerate(before)}
+    return [
+        {"email": email, "name": name, "picked_up_at": known.get((at, email)) or one.picked_up_at}
+        for at, (email, name, one) in enumerate(found)
+    ]
 
 
 def _new_row(update: DeliveryUpdate) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def _erased(table: Table, row: Mapping[str, Any], search: AddressSearch) -> dict
         event = erase_event(Event(line_number=0, **{name: row[name] for name in _CONTENT}))
         return {name: getattr(event, name) for name in ("data", "extra_fields", "raw")}
     if table is REJECTED_LINES:
-        return {"raw": erased_line(row["raw"]), "reason": ERASED if "reason" in found else row["reason"]}
+        return {"raw": erased_line(row["raw"]), "reason": ERASED}
     if table is RECIPIENTS:
         return {"email": ERASED, "name": ERASED}
     return {

@@ -15,6 +15,7 @@ from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.ledger.recorder import DeliveryRecorder, redacted_summary
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import File, Recipient, Transfer
+from outbound_transfer.protocol.personal_data import AS_THEY_ARE, RecipientNaming
 from outbound_transfer.tasks.errors import fail_without_retry
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, TaskRef, merge
@@ -262,8 +263,8 @@ def test_recipients_are_recorded_once_sent_and_their_pickups_stay(any_hook) -> N
     tables = DeliveryTables(Warehouse(any_hook), clock=lambda: BEGAN)
     task = TaskRef("conn", "dag", "deliver", "run", -1, 1)
 
-    def save(transfer: Transfer, *, shows_recipients: bool = True) -> None:
-        DeliveryRecorder(get_account, task, tables.save, shows_recipients=shows_recipients).record_transfer(transfer)
+    def save(transfer: Transfer, *, naming: RecipientNaming = AS_THEY_ARE) -> None:
+        DeliveryRecorder(get_account, task, tables.save, naming=naming).record_transfer(transfer)
 
     def names() -> list[tuple[str, str, Any]]:
         ((found,),) = any_hook.fetch("SELECT recipients FROM outbound_transfer_delivery_recipients")
@@ -271,7 +272,7 @@ def test_recipients_are_recorded_once_sent_and_their_pickups_stay(any_hook) -> N
         return [(each["email"], each["name"], each["picked_up_at"]) for each in people]
 
     save(DRAFT)
-    save(SENT, shows_recipients=False)
+    save(SENT, naming=RecipientNaming("none"))
     assert not any(each == "delivery_recipients" for each in groups(any_hook))
     save(SENT)
     assert names() == [("ann@example.com", "", None), ("bob@example.com", "", None)]

@@ -268,7 +268,8 @@ class DuckDbDialect(WarehouseDialect):
         name, path = tx.fetchone()
         if not path:
             return
-        new = Path(f"{path}.{uuid.uuid4().hex}")
+        new = Path(f"{path}.compacted")
+        new.unlink(missing_ok=True)  # of a process that was killed; only one can have the file open
         tx.execute("CHECKPOINT")  # so that the old file's log is empty when the new one takes its name
         try:
             tx.execute(
