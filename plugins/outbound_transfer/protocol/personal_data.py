@@ -73,13 +73,12 @@ def _decode(text: str) -> str:
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _stands_alone(text: str, start: int, end: int) -> bool:
+def _stands_alone(text: str, start: int, stop: int) -> bool:
     """Return whether what is found is a whole address, and no part of a longer one."""
-    before, after = text[max(start - 2, 0) : start], text[end : end + 2]
-    is_joined = before[-1:] in set("-.+&'") and _is_letter(before[:-1])
-    return not (_is_letter(before[-1:]) or is_joined or _is_letter(after[:1]) or after[:1] == "-") and not (
-        after[:1] == "." and _is_letter(after[1:])
-    )
+    before, after = text[max(start - 2, 0) : start], text[stop : stop + 2]
+    if _is_letter(before[-1:]) or (before[-1:] in set("-.+&'") and _is_letter(before[:-1])):
+        return False
+    return not (_is_letter(after[:1]) or after[:1] == "-" or (after[:1] == "." and _is_letter(after[1:])))
 
 
 def _is_letter(character: str) -> bool:
