@@ -37,12 +37,17 @@ def get_switch(name: str) -> bool:
     return bool(conf.getboolean(_SECTION, name, fallback=True))
 
 
+def recipient_mode() -> str:
+    """Return the mode of :func:`recipient_naming`, for which no key is needed."""
+    return get_option("recipients", "names").strip().lower()
+
+
 def recipient_naming() -> RecipientNaming:
     """Return how recipients are stored in ledger and warehouse: an unknown mode, or no key, stores none.
 
     :raises AirflowException: the command or the secrets backend of the key fails.
     """
-    return RecipientNaming(get_option("recipients", "names").strip().lower(), get_option("pseudonym_key"))
+    return RecipientNaming(recipient_mode(), get_option("pseudonym_key"))
 
 
 def table_naming() -> TableNaming:
