@@ -111,7 +111,8 @@ EVENTS: Final = Table(
         "raw",
         TEXT,
         "the whole line as received, if a JSON column would reject or change it (a NUL character, an unpaired "
-        "surrogate, a repeated name, an extreme number) or the database rejected it; otherwise NULL",
+        "surrogate, a repeated name, an extreme number) or the database rejected it; `(erased)` and a digest if the "
+        "payload was erased; otherwise NULL",
         null=True,
         personal=True,
     ),
@@ -196,7 +197,7 @@ RECIPIENTS: Final = Table(
     _account(),
     _transfer_id(),
     _column("position", INTEGER, "the position within the transfer, from 1; an address may occur twice", key=True),
-    _column("email", TEXT, "address", personal=True),
+    _column("email", TEXT, "address; a pseudonym, or empty, if the option `recipients` says so", personal=True),
     _column("name", TEXT, "name", personal=True),
     _column("picked_up_at", TIME, "when this recipient downloaded; NULL until then", null=True),
     comment="The recipients of these transfers.",
