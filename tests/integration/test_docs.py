@@ -68,7 +68,6 @@ SENDS = {
     "in_steps": 2,
     "expired": 0,
     "events_in_a_lake": 0,
-    "account_events": 0,
     "report_from_memory": 1,
     "board_minutes": 1,
     "monthly_figures": 1,
