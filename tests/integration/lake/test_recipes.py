@@ -24,13 +24,11 @@ FOLDER = "s3://bucket/outbound_transfer/events"
 
 class Recipe(NamedTuple):
     dialect: str
-    is_checked: bool
     sql: str
 
 
 RECIPES = [
-    Recipe(dialect, not note, sql)
-    for dialect, note, sql in re.findall(r"<!-- sql: (\w+)(, not checked)? -->\n```sql\n(.+?)```", OBJECTS, re.DOTALL)
+    Recipe(dialect, sql) for dialect, sql in re.findall(r"<!-- sql: (\w+) -->\n```sql\n(.+?)```", OBJECTS, re.DOTALL)
 ]
 
 
@@ -55,17 +53,12 @@ def test_each_block_of_sql_names_its_dialect() -> None:
     }
 
 
-@pytest.mark.parametrize("recipe", [each for each in RECIPES if each.is_checked], ids=identity)
+@pytest.mark.parametrize("recipe", RECIPES, ids=identity)
 def test_a_recipe_is_a_statement_of_its_dialect(recipe: Recipe) -> None:
     assert not isinstance(parse(recipe), exp.Command)
 
 
-@pytest.mark.parametrize("recipe", [each for each in RECIPES if not each.is_checked], ids=identity)
-def test_what_is_marked_has_no_grammar(recipe: Recipe) -> None:
-    assert isinstance(parse(recipe), exp.Command)
-
-
-@pytest.mark.parametrize("recipe", [each for each in RECIPES if each.is_checked], ids=identity)
+@pytest.mark.parametrize("recipe", RECIPES, ids=identity)
 def test_a_recipe_has_the_columns_of_the_objects(recipe: Recipe) -> None:
     statement = parse(recipe)
     defined = [column.name for column in statement.find_all(exp.ColumnDef)]
