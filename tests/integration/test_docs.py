@@ -45,8 +45,6 @@ def surroundings(sandbox, tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("AIRFLOW_CONN_SALES", json.dumps({"conn_type": "sqlite", "host": str(sales)}))
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", connection_json(open_lake(tmp_path).folder))
     monkeypatch.setenv("AIRFLOW_VAR_STATEMENTS_ANSWER", "forty-two")
-    phone = {"email": "ann@example.com", "phone": "+1 555 010 4477"}
-    monkeypatch.setenv("AIRFLOW_VAR_BOARD_MEMBERS", json.dumps([phone]))
     with closing(sqlite3.connect(tmp_path / "crm.db")) as database, database:
         database.execute("CREATE TABLE people (email, name, phone, team)")
         database.execute("INSERT INTO people VALUES ('ann@example.com', 'Ann', '+1 555 010 4477', 'board')")
@@ -62,14 +60,12 @@ SENDS = {
     "to_the_board": 1,
     "with_tickets": 1,
     "who_is_late": 1,
-    "with_alerts": 1,
     "summary": 1,
     "statements_by_customer": 2,
     "in_steps": 2,
     "expired": 0,
     "events_in_a_lake": 0,
     "report_from_memory": 1,
-    "board_minutes": 1,
     "monthly_figures": 1,
     "statements_to_all": 2,
     "with_receipt": 1,
@@ -82,7 +78,7 @@ def test_each_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", DAGS)
 def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, request) -> None:
-    if name in ("who_is_late", "with_alerts", "with_receipt"):
+    if name in ("who_is_late", "with_receipt"):
         request.getfixturevalue("recipients_pick_up")
     run = run_dag(DAGS[name], conf={"folder": str(surroundings), "receipts": str(surroundings / "receipts")})
 
@@ -159,5 +155,5 @@ def no_saved_connection(airflow_database) -> Iterator[None]:
 def test_a_delivery_costs_two_requests_and_one_for_each_file(run_dag, connection, surroundings, sandbox) -> None:
     """What docs/tuning.md reckons with."""
     assert "2 and one for each file" in PAGES["tuning.md"]
-    run_dag(DAGS["board_minutes"], conf={"folder": str(surroundings)})
+    run_dag(DAGS["with_tickets"], conf={"folder": str(surroundings)})
     assert len(sandbox.requests()) == 2 + len(list(surroundings.glob("*.csv")))
