@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,8 +19,8 @@ _FEED: Final = f"{_PREFIX}feed."
 #: The property with the site address that an account's name is bound to, before the name.
 ADDRESS: Final = f"{_PREFIX}address."
 
-#: The property with the digests of contents that were erased, and are not stored again, as JSON.
-ERASED_CONTENTS: Final = f"{_PREFIX}erased"
+#: The property with the lines whose content was erased, and is not stored again.
+ERASED: Final = f"{_PREFIX}erased"
 
 #: The name in a snapshot's summary of what identifies the commit.
 COMMIT: Final = f"{_PREFIX}commit"
@@ -97,11 +96,6 @@ def read_state(metadata: TableMetadata, account: str) -> FeedState | None:
             "and its rows are those of another time. `feed rebuild-cursor` sets the cursor by the rows"
         )
     return state
-
-
-def read_erased(properties: Mapping[str, str]) -> set[str]:
-    """Return the digests of contents that were erased."""
-    return set(json.loads(properties.get(ERASED_CONTENTS, "[]")))
 
 
 def find_commit(metadata: TableMetadata, commit_id: str) -> Snapshot | None:

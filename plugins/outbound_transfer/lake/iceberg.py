@@ -12,9 +12,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from outbound_transfer.lake.feed_state import ADDRESS, FeedState, read_erased, read_state
+from outbound_transfer.lake.feed_state import ADDRESS, ERASED, FeedState, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
-from outbound_transfer.lake.rows import SCHEMA, page_table
+from outbound_transfer.lake.rows import SCHEMA, decode_erased, page_table
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.destination import (
     CLAIM,
@@ -111,7 +111,10 @@ class IcebergEventDestination(EventDestination):
                 return 0
 
         def plan(table: Table, commit_id: str) -> Change:
-            state, erased = self._state_at(table, page.cursor).after(page), read_erased(table.properties)
+            state, erased = (
+                self._state_at(table, page.cursor).after(page),
+                decode_erased(table.properties.get(ERASED, "[]")),
+            )
             new = page_table(self.account, page, now, erased) if erased else rows
             return self.change(state, commit_id, append=new)
 

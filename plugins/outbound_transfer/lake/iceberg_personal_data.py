@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,9 +15,9 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from outbound_transfer.lake.feed_state import ERASED_CONTENTS, read_erased
+from outbound_transfer.lake.feed_state import ERASED
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
-from outbound_transfer.lake.rows import erase_row
+from outbound_transfer.lake.rows import decode_erased, encode_erased, erase_row
 from outbound_transfer.protocol.personal_data import AddressSearch
 from outbound_transfer.warehouse.errors import UnusableTable
 from outbound_transfer.warehouse.personal_data import LAKE_ROWS, PersonalData
@@ -60,9 +59,8 @@ class IcebergPersonalData(PersonalData):
             rows = table.scan(pages).to_arrow()
             erased = [erase_row(row, search) for row in rows.to_pylist()]
             new = [each[0] if each else row for each, row in zip(erased, rows.to_pylist(), strict=True)]
-            digests = read_erased(table.properties) | {each[1] for each in erased if each}
-            properties = {ERASED_CONTENTS: json.dumps(sorted(digests))}
-            return Change(properties, pa.Table.from_pylist(new, schema=rows.schema), pages)
+            known = decode_erased(table.properties.get(ERASED, "[]")) | {each[1] for each in erased if each}
+            return Change({ERASED: encode_erased(known)}, pa.Table.from_pylist(new, schema=rows.schema), pages)
 
         self._table.commit(plan)
         self._purge()

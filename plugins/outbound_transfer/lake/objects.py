@@ -9,7 +9,6 @@ before its own is gone, and takes its own back.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ import pyarrow.parquet as pq
 from outbound_transfer.lake.object_errors import MissingPages
 from outbound_transfer.lake.object_page import PageHeader, encode_page, read_header
 from outbound_transfer.lake.object_store import ObjectStore
-from outbound_transfer.lake.rows import SCHEMA, erase_row, page_table
+from outbound_transfer.lake.rows import SCHEMA, ErasedLine, decode_erased, encode_erased, erase_row, page_table
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.protocol.personal_data import AddressSearch
 from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_account, check_address
@@ -46,7 +45,7 @@ _ADDRESS: Final = "address"
 #: Name of the object that is there while a command changes pages.
 _LOCK: Final = "lock"
 
-#: Beginning of the name of an object with the digests of what was erased from pages.
+#: Beginning of the name of an object with the lines whose content was erased.
 _ERASED: Final = "erased-"
 
 _PAGE: Final = re.compile(r"page-(\d{20})\.parquet", re.ASCII)
@@ -66,6 +65,7 @@ class ObjectEventDestination(EventDestination):
         self._pages = account_folder(account)
         self._notes = f"_feed/{self._pages}"
         self._newest = PageHeader(account=account)
+        self._erased: dict[str, set[ErasedLine]] = {}
 
     def get_or_create_cursor(self) -> int:
         self._newest = self.read_newest()
@@ -205,24 +205,24 @@ class ObjectEventDestination(EventDestination):
     def erase(self, cursor: int, search: AddressSearch) -> int:
         """Erase an address from a page, under :meth:`lock`; return the number of rows that had it.
 
-        Before the page is replaced, a note has the digests of what is erased, so that it is not stored again.
+        Before the page is replaced, a note says which lines are erased, so that they are not stored again.
         """
         header, rows = self.read_rows(cursor) or (None, [])
         erased = [erase_row(row, search) for row in rows]
-        digests = sorted({found[1] for found in erased if found})
-        if header and digests:
-            text = json.dumps(digests)
+        if header and any(erased):
+            text = encode_erased(found[1] for found in erased if found)
             self._write_note(f"{_ERASED}{hashlib.sha256(text.encode()).hexdigest()}", text.encode())
             new = [found[0] if found else row for found, row in zip(erased, rows, strict=True)]
             table = pa.Table.from_pylist(new, schema=SCHEMA)
             self.store.replace(self.page_name(cursor), encode_page(header, table))
         return sum(map(bool, erased))
 
-    def _read_erased(self) -> set[str]:
-        """Return the digests of what was erased."""
-        names = [name for name in self.store.list_names(self._notes) if name.startswith(_ERASED)]
-        notes = [self.store.read(f"{self._notes}/{name}") for name in names]
-        return {digest for note in notes if note for digest in json.loads(note)}
+    def _read_erased(self) -> set[ErasedLine]:
+        """Return the lines whose content was erased."""
+        for name in self.store.list_names(self._notes):
+            if name.startswith(_ERASED) and name not in self._erased:  # a note never changes
+                self._erased[name] = decode_erased(self.store.read(f"{self._notes}/{name}") or b"[]")
+        return set().union(*self._erased.values())
 
     # -- notes: objects beside the pages
 

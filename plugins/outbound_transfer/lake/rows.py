@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+import json
+from collections.abc import Iterable, Iterator, Mapping, Set
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -58,47 +59,68 @@ SCHEMA: Final = pa.schema(
 _PERSONAL: Final = [each.name for each in SCHEMA if each.metadata[b"doc"].endswith(PERSONAL_DATA.encode())]
 
 
-def page_table(account: str, page: Page, loaded_at: datetime, erased: Set[str] = frozenset()) -> pa.Table:
+class ErasedLine(NamedTuple):
+    """An event whose content was erased, or a rejected line: what is known of it when it is read again."""
+
+    event_id: str | None
+    digest: str
+
+
+def encode_erased(lines: Iterable[ErasedLine]) -> str:
+    """Return erased lines as JSON, in an order of their own."""
+    return json.dumps(sorted(set(lines), key=str))
+
+
+def decode_erased(text: str | bytes) -> set[ErasedLine]:
+    """Return the erased lines of :func:`encode_erased`."""
+    return {ErasedLine(*each) for each in json.loads(text)}
+
+
+def page_table(account: str, page: Page, loaded_at: datetime, erased: Set[ErasedLine] = frozenset()) -> pa.Table:
     """Return a page as a table of :data:`SCHEMA`, in the order of its lines, each event once.
 
     :param loaded_at: with a time zone.
-    :param erased: digests of contents that were erased, and are not stored again.
+    :param erased: lines whose content is not stored again.
     """
     lines: list[Event | RejectedLine] = [*distinct_events(page), *page.rejected]
-    lines = [_without_erased(each, erased) for each in lines] if erased else lines
+    if erased:
+        ids = {each.event_id for each in erased}
+        lines = [_erase(each, erased) if _event_id(each) in ids else each for each in lines]
     rows = sorted(lines, key=lambda each: each.line_number)
     columns = zip(*(_row(account, page.cursor, each, loaded_at) for each in rows), strict=True)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)] if rows else None
     return pa.Table.from_arrays(arrays, schema=SCHEMA) if arrays else SCHEMA.empty_table()
 
 
-def _without_erased(line: Event | RejectedLine, erased: Set[str]) -> Event | RejectedLine:
-    new = _erase_line(line)
-    return new if _digest_of(new) in erased else line
+def _event_id(line: Event | RejectedLine) -> str | None:
+    return line.event_id if isinstance(line, Event) else None
 
 
-def _erase_line(line: Event | RejectedLine) -> Event | RejectedLine:
+def _erase(line: Event | RejectedLine, known: Set[ErasedLine] | None = None) -> Event | RejectedLine:
+    """Return a line without its content; the line itself if it is not among known ones."""
     if isinstance(line, Event):
-        return erase_event(line)
-    return RejectedLine(line.line_number, erased_line(line.raw), ERASED)
+        new: Event | RejectedLine = erase_event(line)
+    else:
+        new = RejectedLine(line.line_number, erased_line(line.raw), ERASED)
+    return new if known is None or _identify(new) in known else line
 
 
-def _digest_of(erased: Event | RejectedLine) -> str:
+def _identify(erased: Event | RejectedLine) -> ErasedLine:
     raw = erased.raw if isinstance(erased, Event) else erased.raw.decode()
-    return read_erased_digest(raw) or ""
+    return ErasedLine(_event_id(erased), read_erased_digest(raw) or "")
 
 
-def erase_row(row: Mapping[str, Any], search: AddressSearch) -> tuple[dict[str, Any], str] | None:
-    """Return a row of :data:`SCHEMA` without its content, and the content's digest; None if it has no such address."""
+def erase_row(row: Mapping[str, Any], search: AddressSearch) -> tuple[dict[str, Any], ErasedLine] | None:
+    """Return a row of :data:`SCHEMA` without its content, and what is known of it; None if it has no such address."""
     if not any(search.matches(row[name]) for name in _PERSONAL):
         return None
     if row["event_id"] is None:
         line: Event | RejectedLine = RejectedLine(0, row["rejected_line"], "")
     else:
         line = Event(line_number=0, **{name: row[name] for name in CONTENT_COLUMNS})
-    erased = _erase_line(line)
+    erased = _erase(line)
     values = dict(zip(SCHEMA.names, _row("", 0, erased, row["loaded_at"]), strict=True))
-    return {**row, **{name: values[name] for name in _PERSONAL}}, _digest_of(erased)
+    return {**row, **{name: values[name] for name in _PERSONAL}}, _identify(erased)
 
 
 def distinct_events(page: Page) -> Iterator[Event]:
@@ -127,6 +149,6 @@ def _row(account: str, cursor_from: int, line: Event | RejectedLine, loaded_at: 
     else:
         occurred_at = parse_event_timestamp(line.timestamp)
         occurred = None if occurred_at is None else datetime.fromisoformat(occurred_at)
-        json = (None, None, line.raw) if line.raw is not None else (line.data, line.extra_fields, None)
-        values = (line.event_id, line.type, line.timestamp, occurred, *json, None, None)
+        content = (None, None, line.raw) if line.raw is not None else (line.data, line.extra_fields, None)
+        values = (line.event_id, line.type, line.timestamp, occurred, *content, None, None)
     return (account, *values, cursor_from, line.line_number, loaded_at)

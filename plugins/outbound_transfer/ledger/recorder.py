@@ -16,7 +16,7 @@ from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.models import DRAFT, Transfer
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
-from outbound_transfer.protocol.personal_data import AS_THEY_ARE, RecipientNaming
+from outbound_transfer.protocol.personal_data import ADDRESS, AS_THEY_ARE, RecipientNaming
 from outbound_transfer.warehouse.deliveries import (
     DISCARDED,
     MAX_ERROR,
@@ -211,4 +211,4 @@ def redacted_summary(error: BaseException) -> str:
     is_own = isinstance(own, OutboundTransferError)
     line = " ".join(" ".join(lines).split()) if is_own else lines[0]
     # Masked as in the log: an error may quote an object store or a database.
-    return _ADDRESS.sub("***", str(redact(line)))[:MAX_ERROR]
+    return ADDRESS.sub("***", _ADDRESS.sub("***", str(redact(line))))[:MAX_ERROR]

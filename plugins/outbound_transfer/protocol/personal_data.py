@@ -25,9 +25,9 @@ _ESCAPED: Final = re.compile(r"(?<!\\)\\+(?:u([0-9a-fA-F]{4})|[bfnrt])")
 #: How deeply text is encoded: JSON in a URL in JSON.
 _DEPTH: Final = 3
 
-#: Any address, as far as it can be recognized in a text.
+#: Any address, as far as it can be recognized in a text, JSON and URLs.
 _PART: Final = r"[^\s,;:<>\"'()\[\]{}=|/&?\\@]"
-_ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}(?:@|%40|\\+u0040)(?:{_PART}{{1,320}})")
+ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}(?:@|%40|\\+u0040)(?:{_PART}{{1,320}})")
 
 
 class AddressSearch:
@@ -64,7 +64,7 @@ class AddressSearch:
 
     def hide_others(self, text: str) -> str:
         """Return a text without the addresses of others."""
-        return _ADDRESS.sub(lambda found: found[0] if self.matches(found[0]) else "***", text)
+        return ADDRESS.sub(lambda found: found[0] if self.matches(found[0]) else "***", text)
 
 
 def _decode(text: str) -> str:
@@ -89,7 +89,7 @@ def erase_list(search: AddressSearch, items: list[dict[str, Any]]) -> list[dict[
     """Return recipients or files, without the addresses and names of those that have an address."""
     return [
         {name: ERASED if name in ("email", "name") else value for name, value in each.items()}
-        if search.matches(each)
+        if search.matches(each) or search.matches(str(each.get("name")).rpartition(".")[0])  # of a file
         else each
         for each in items
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
@@ -13,6 +14,8 @@ from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from outbound_transfer.warehouse.memory_table import MemoryTable
+
+log = logging.getLogger(__name__)
 
 _SECTION: Final = "outbound_transfer"
 
@@ -43,11 +46,13 @@ def recipient_mode() -> str:
 
 
 def recipient_naming() -> RecipientNaming:
-    """Return how recipients are stored in ledger and warehouse: an unknown mode, or no key, stores none.
-
-    :raises AirflowException: the command or the secrets backend of the key fails.
-    """
-    return RecipientNaming(recipient_mode(), get_option("pseudonym_key"))
+    """Return how recipients are stored in ledger and warehouse: an unknown mode, or no key, stores none."""
+    try:
+        key = get_option("pseudonym_key")
+    except Exception as error:  # of a command, or of any secrets backend
+        log.warning("Recipients get no pseudonyms: pseudonym_key cannot be read: %s", type(error).__name__)
+        key = ""
+    return RecipientNaming(recipient_mode(), key)
 
 
 def table_naming() -> TableNaming:

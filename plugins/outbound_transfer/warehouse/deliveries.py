@@ -306,7 +306,8 @@ class DeliveryTables:
     def _save_recipients(self, tx: Any, key: tuple[str, str], recipients: Sequence[RecipientPickup]) -> None:
         """Create or update the row of a delivery's recipients, while the delivery's row is locked."""
         condition = "WHERE [account] = ? AND [transfer_id] = ?"
-        self._warehouse.run(tx, f"SELECT [recipients] FROM {{delivery_recipients}} {condition}", key)  # noqa: S608
+        query = f"SELECT [recipients] FROM {{delivery_recipients}} {condition}{self._warehouse.dialect.row_lock}"  # noqa: S608
+        self._warehouse.run(tx, query, key)  # an erasure waits, or is seen
         before = [_from_json(row[0]) for row in fetch_all(tx)]
         merged, now = merge_recipients(before[0] if before else (), recipients), format_timestamp(self._now())
         if not before:
@@ -341,8 +342,11 @@ class DeliveryTables:
                         (storable_text(failure.error), task.try_number, format_timestamp(self._now()), *draft),
                     )
                 return
+            before = self._row(tx, key)
             self._delete(tx, key)
             row = _new_row_of_failure(failure) | {"updated_at": format_timestamp(self._now())}
+            if before and before["subject"] == ERASED:
+                row["subject"] = ERASED
             self._warehouse.insert(tx, DELIVERIES, [[_to_stored(row[name]) for name in _COLUMNS]])
 
     def _delete(self, tx: Any, key: tuple[str, str]) -> None:

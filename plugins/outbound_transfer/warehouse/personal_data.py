@@ -52,9 +52,14 @@ _CONTENT: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw
 #: Statuses of what nobody can pick up any more, as a list in SQL.
 _FINISHED: Final = ", ".join(f"'{each}'" for each in (*TERMINAL_STATUSES, DELETED, DISCARDED, FAILED, REHEARSED))
 
-#: Which rows are old. Polls that have moved the cursor stay: `feed verify` and the check of a new cursor need them.
+#: Polls that have moved the cursor stay, for `feed verify` and the check of a new cursor; and the last, for its answer.
+_OLD_POLLS: Final = (
+    "[account] = ? AND [polled_at] < ? AND [polled_at] < ? AND [action] = 'poll'"
+    " AND ([cursor_to] IS NULL OR [cursor_to] = [cursor_from])"
+)
+
+#: Which rows of other tables are old.
 _OLD: Final = (
-    (FEED_POLLS, "[polled_at] < ? AND [action] = 'poll' AND ([cursor_to] IS NULL OR [cursor_to] = [cursor_from])"),
     (CALLS, "[minute_at] < ?"),
     (DELIVERIES, f"[updated_at] < ? AND [status] IN ({_FINISHED})"),
     (
@@ -169,6 +174,11 @@ class SqlPersonalData(PersonalData):
 
     def _old(self, tx: Any, existing: Sequence[Table], old: str) -> Iterator[tuple[Any, ...]]:
         """Yield each table with the condition of its old rows, and parameters."""
+        if FEED_POLLS in existing:
+            query = "SELECT [account], max([polled_at]) FROM {feed_polls} WHERE [action] = 'poll' GROUP BY [account]"
+            for account, newest in fetch_all(self._warehouse.run(tx, query)):
+                at = format_timestamp(newest) if isinstance(newest, datetime) else newest
+                yield FEED_POLLS, _OLD_POLLS, account, at, old
         if EVENTS in existing:
             query = "SELECT [account], max([cursor_from]) FROM {events} GROUP BY [account]"
             for account, newest in fetch_all(self._warehouse.run(tx, query)):
@@ -194,6 +204,8 @@ def _candidates(table: Table, search: AddressSearch) -> tuple[str, list[str]]:
 
 def _erased(table: Table, row: Mapping[str, Any], search: AddressSearch) -> dict[str, Any]:
     """Return the values of a row that change when an address is erased; none if the row does not have it."""
+    if table in (DELIVERIES, DELIVERY_RECIPIENTS):
+        return _erased_values(table, row, search)
     found = [name for name in _PERSONAL[table] if search.matches(row[name])]
     if not found:
         return {}
@@ -204,9 +216,15 @@ def _erased(table: Table, row: Mapping[str, Any], search: AddressSearch) -> dict
         return {"raw": erased_line(row["raw"]), "reason": ERASED}
     if table is RECIPIENTS:
         return {"email": ERASED, "name": ERASED}
-    return {
-        name: json.dumps(erase_list(search, json.loads(row[name])), ensure_ascii=False)
-        if table.columns[name].type is JSON
-        else ERASED
-        for name in found
-    }
+    return dict.fromkeys(found, ERASED)
+
+
+def _erased_values(table: Table, row: Mapping[str, Any], search: AddressSearch) -> dict[str, Any]:
+    """Return the values of a row of the ledger that change: each file and each recipient by itself."""
+    erased: dict[str, Any] = {}
+    for name in _PERSONAL[table]:
+        if table.columns[name].type is not JSON:
+            erased |= {name: ERASED} if search.matches(row[name]) else {}
+        elif (items := json.loads(row[name] or "null")) and (new := erase_list(search, items)) != items:
+            erased[name] = json.dumps(new, ensure_ascii=False)
+    return erased

@@ -15,10 +15,12 @@ from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.ledger.recorder import DeliveryRecorder, redacted_summary
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import File, Recipient, Transfer
-from outbound_transfer.protocol.personal_data import AS_THEY_ARE, RecipientNaming
+from outbound_transfer.protocol.personal_data import AS_THEY_ARE, AddressSearch, RecipientNaming
 from outbound_transfer.tasks.errors import fail_without_retry
+from outbound_transfer.warehouse import deliveries
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, TaskRef, merge
+from outbound_transfer.warehouse.deliveries import DeliveryFailure, DeliveryTables, DeliveryUpdate, TaskRef, merge
+from outbound_transfer.warehouse.personal_data import SqlPersonalData
 from outbound_transfer.warehouse.tables import DELIVERIES
 from outbound_transfer.warehouse.timestamps import format_timestamp
 from outbound_transfer.warehouse.transfers import TransferTables
@@ -288,6 +290,59 @@ def test_recipients_are_recorded_once_sent_and_their_pickups_stay(any_hook) -> N
     many = tuple(Recipient(f"{number}@example.com") for number in range(250))
     save(msgspec.structs.replace(SENT, recipients=many))
     assert len(names()) == 250
+
+
+def test_who_is_erased_stays_erased_whatever_a_task_writes(any_hook) -> None:
+    warehouse = Warehouse(any_hook)
+    tables, personal = DeliveryTables(warehouse, clock=lambda: BEGAN), SqlPersonalData(warehouse, "ledger")
+    task, subject = TaskRef("conn", "dag", "deliver", "run", -1, 1), "For ann@example.com"
+    picked_up = tuple(Recipient(each.email, "", "2026-02-01T00:00:00Z") for each in SENT.recipients)
+
+    def write(recipients: tuple[Recipient, ...]) -> None:
+        tables.save(
+            DeliveryFailure(
+                task=msgspec.structs.replace(task, task_id="b"), subject=subject, error="e", at=format_timestamp(BEGAN)
+            )
+        )
+        recorder = DeliveryRecorder(get_account, task, tables.save)
+        sent = msgspec.structs.replace(SENT, subject=subject, recipients=recipients)
+        recorder.record_transfer(sent)
+        recorder.record_file(SENT.id, "ann@example.com.csv", 1, "ab")
+        recorder.record_approval(SENT.id, "ann@example.com", "2026-02-01T00:00:00Z")
+
+    write(SENT.recipients)
+    assert personal.erase(AddressSearch("ann@example.com")) == {"deliveries": 2, "delivery_recipients": 1}
+    write(picked_up)
+    assert personal.find(AddressSearch("ann@example.com")) == {}
+    ((found,),) = any_hook.fetch("SELECT recipients FROM outbound_transfer_delivery_recipients")
+    people = json.loads(found) if isinstance(found, str) else found
+    at = "2026-02-01T00:00:00.000000Z"
+    assert people == [
+        {"email": "(erased)", "name": "(erased)", "picked_up_at": None},
+        {"email": "bob@example.com", "name": "", "picked_up_at": at},
+    ]
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "mysqlclient"])
+def test_an_erasure_waits_for_a_task_that_writes(hook_of, kind, monkeypatch) -> None:
+    """Otherwise the task writes what it has read before."""
+    tables, personal = DeliveryTables(Warehouse(hook_of(kind))), SqlPersonalData(Warehouse(hook_of(kind)), kind)
+    recorder = DeliveryRecorder(get_account, TaskRef("conn", "dag", "deliver", "run", -1, 1), tables.save)
+    recorder.record_transfer(SENT)
+    search, merge, erasures = AddressSearch("ann@example.com"), deliveries.merge_recipients, []
+
+    def interrupted(*arguments: Any) -> Any:
+        erasures.append(threading.Thread(target=personal.erase, args=(search,)))
+        erasures[0].start()
+        erasures[0].join(1)
+        return merge(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(deliveries, "merge_recipients", interrupted)
+        bob = Recipient("bob@example.com", "", "2026-02-01T00:00:00Z")
+        recorder.record_transfer(msgspec.structs.replace(SENT, recipients=(SENT.recipients[0], bob)))
+    erasures[0].join()
+    assert personal.find(search) == {}
 
 
 def test_what_stays_in_doubt_is_counted_until_somebody_knows(any_hook) -> None:

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.personal_data import AddressSearch, RecipientNaming, erased_line, read_erased_digest
+from outbound_transfer.protocol.personal_data import (
+    AddressSearch,
+    RecipientNaming,
+    erase_list,
+    erased_line,
+    read_erased_digest,
+)
 
 ANN = "ann+news@example.com"
 SEARCH = AddressSearch(ANN)
@@ -95,6 +101,13 @@ def test_what_was_erased_is_known_and_nothing_else_is() -> None:
     assert read_erased_digest(line.decode())
     for other in (b"(erased)\xff", b"(erased) ann@example.com", line + b" ann@example.com"):
         assert erased_line(other) != other
+
+
+def test_of_files_and_recipients_those_with_the_address_are_erased() -> None:
+    files = [{"name": f"{ANN}.csv", "size": 1}, {"name": "b.csv", "size": 2}]
+    assert erase_list(SEARCH, files) == [{"name": "(erased)", "size": 1}, files[1]]
+    people = [{"email": "bob@example.com", "name": "Bob"}, {"email": ANN.upper(), "name": "Ann", "picked_up_at": "x"}]
+    assert erase_list(SEARCH, people) == [people[0], {"email": "(erased)", "name": "(erased)", "picked_up_at": "x"}]
 
 
 def test_a_pseudonym_is_of_a_mailbox_and_a_key() -> None:

@@ -227,6 +227,7 @@ class MySqlDialect(WarehouseDialect):
 
     def compact(self, connection: Any, quoted: Sequence[str]) -> None:
         tx = connection.cursor()
+        tx.execute("SET SESSION lock_wait_timeout = 5")  # whoever comes later waits behind it
         for name in quoted:
             tx.execute(f"OPTIMIZE TABLE {name}")
             tx.fetchall()

@@ -79,6 +79,7 @@ class PostgresDialect(WarehouseDialect):
 
     def compact(self, connection: Any, quoted: Sequence[str]) -> None:
         connection.autocommit = True  # it is refused in a transaction
+        connection.cursor().execute("SET lock_timeout = '5s'")  # whoever comes later waits behind it
         for name in quoted:
             connection.cursor().execute(f"VACUUM (FULL) {name}")
 
