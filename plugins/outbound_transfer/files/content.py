@@ -30,8 +30,6 @@ from types import TracebackType
 from typing import IO, Any, BinaryIO, Final, cast
 
 from outbound_transfer.protocol.errors import InvalidDelivery, SourceUnreadable
-from outbound_transfer.queries.foreign_values import is_frame
-from outbound_transfer.queries.frames import frame_writer
 
 CHUNK_BYTES: Final = 1024 * 1024
 
@@ -58,8 +56,8 @@ class ContentWriter:
 class Content:
     """Wraps content, so that no log, rendered field, serialized DAG or error shows it.
 
-    :ivar value: text (UTF-8), bytes, a binary file that can seek, a DataFrame, a :class:`ContentWriter`, or a callable
-        without arguments that returns text, bytes, a binary file or a DataFrame.
+    :ivar value: text (UTF-8), bytes, a binary file that can seek, a :class:`ContentWriter`, or a callable without
+        arguments that returns text, bytes or a binary file.
     """
 
     __slots__ = ("value",)
@@ -75,13 +73,11 @@ class Content:
 
     @classmethod
     def of(cls, name: str, value: Any) -> Content:
-        """Wrap a value, unless it is wrapped. A DataFrame becomes the writer of the file of that name.
+        """Wrap a value, unless it is wrapped.
 
         :raises InvalidDelivery: it cannot be content.
         """
         content = value if isinstance(value, Content) else cls(value)
-        if is_frame(content.value):
-            return cls(ContentWriter(frame_writer(name, content.value)))
         if not (callable(content.value) or _is_content(content.value) or isinstance(content.value, ContentWriter)):
             raise _not_content(name, content.value)
         return content
@@ -147,8 +143,6 @@ class Spool:
         if not callable(value):
             return self._hold(name, value, is_new=False)
         value = value()
-        if is_frame(value):  # before its attributes are looked up, which are its columns
-            return self.write(frame_writer(name, value))
         with closing(value) if hasattr(value, "close") else nullcontext():
             return self._hold(name, value, is_new=True)
 
@@ -245,7 +239,7 @@ def _wrap(value: Any, *, rendered: bool) -> Any:
 def _is_final(value: Any) -> bool:
     if isinstance(value, str):  # Jinja changes line ends also of text that is no template
         return not any(mark in value for mark in _TEMPLATE_MARKS)
-    return is_frame(value) or callable(value) or _is_content(value)
+    return callable(value) or _is_content(value)
 
 
 def _is_content(value: object) -> bool:
@@ -254,8 +248,8 @@ def _is_content(value: object) -> bool:
 
 def _not_content(name: str, value: object) -> InvalidDelivery:
     return InvalidDelivery(
-        f"the content of {name!r} is {type(value).__name__}; it may be text, bytes, a binary file, a DataFrame, or "
-        "a callable that returns one of them"
+        f"the content of {name!r} is {type(value).__name__}; it may be text, bytes, a binary file, or a "
+        "callable that returns one of them, such as the to_csv of a DataFrame"
     )
 
 

@@ -30,7 +30,6 @@ from outbound_transfer.protocol.errors import (
 )
 from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.wording import hint_at_pair
-from outbound_transfer.queries.foreign_values import is_frame
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -280,8 +279,6 @@ def parse_files(files: FileSpec | Iterable[FileSpec] | None) -> list[ParsedSpec]
     :param files: one file or several; None and "" mean no file.
     :raises InvalidDelivery: an element is not a file.
     """
-    if is_frame(files):  # which would pass for an iterable of its columns' names
-        raise InvalidDelivery('a DataFrame needs the name of a file: {"name": "rows.csv", "content": …}')
     if isinstance(files, str | Mapping) or not isinstance(files, Iterable):
         return [_parse(files)] if files else []
     specs = [_parse(spec) for spec in files]

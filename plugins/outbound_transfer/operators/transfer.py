@@ -104,8 +104,8 @@ class AttachFilesOperator(FilesOperator):
 
     :param transfer_id: the draft.
     :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file,
-        and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file, a
-        DataFrame of pandas or polars, or a callable that returns one of them and is called in each try.
+        and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file,
+        or a callable that returns one of them and is called in each try.
     :param archive: name of a ZIP file, to deliver all files as this one.
     :param checksums: name of a further file, as ``SHA256SUMS``, with the SHA-256 of each for ``sha256sum --check``.
     :param on_empty: what to do about a pattern in ``files`` that matches nothing: ``fail``; or ``skip`` it, and the

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from outbound_transfer.queries.errors import ResultNotWritable
-from outbound_transfer.queries.foreign_values import plain_value
 
 #: Of these, values stay as they are: a column of nothing else is not copied.
 _UNCHANGED: Final = frozenset((NoneType, bool, int, float, str, bytes, Decimal, date, timedelta))
@@ -57,7 +56,22 @@ def normalize(value: Any, zone: tzinfo) -> Any:
             return sorted((normalize(each, zone) for each in value), key=str)
         case list() | tuple():
             return [normalize(each, zone) for each in value]
-    return normalize(plain_value(value), zone)
+    return normalize(_driver_value(value), zone)
+
+
+def _driver_value(value: Any) -> Any:
+    """Return what an object of a driver holds, or its text.
+
+    :raises ResultNotWritable: it has no text of its own.
+    """
+    for method in ("tolist", "read"):  # arrays and numbers of numpy; large objects
+        convert = getattr(value, method, None)
+        if callable(convert) and type(plain := convert()) is not type(value):  # a long double of numpy stays one
+            return plain
+    kind: Any = type(value)
+    if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
+        raise ResultNotWritable(f"a value of type {kind.__name__} has no text: convert it in the query, with CAST")
+    return str(value)
 
 
 def _is_finite(value: Any) -> bool:
@@ -85,10 +99,7 @@ def _base_date_or_time(value: date | time) -> date | time:
     return time(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, fold=value.fold)
 
 
-def _to_zone(value: datetime, zone: tzinfo) -> datetime | None:
-    """Return a timestamp in a zone; None for the NaT of pandas, which is one and equals nothing."""
-    if type(value) is not datetime and value != value:
-        return None
+def _to_zone(value: datetime, zone: tzinfo) -> datetime:
     plain = value if type(value) is datetime else datetime.combine(value, value.timetz())
     if plain.tzinfo is None:
         return plain
