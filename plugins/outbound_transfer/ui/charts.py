@@ -1,4 +1,4 @@
-"""Charts as geometry in a box of 100 by 100, which the templates draw as SVG. Their text remains HTML.
+"""The chart as geometry in a box of 100 by 100, which the templates draw as SVG. Its text remains HTML.
 
 The page's content security policy forbids scripts, and Airflow includes no library that draws SVG.
 """
@@ -7,20 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import pairwise
+from datetime import datetime
 from typing import Final
 
-from outbound_transfer.protocol.wording import format_duration
 from outbound_transfer.ui.queries import Row
 from outbound_transfer.ui.view_models import OUTCOMES, outcome_for, to_int
-from outbound_transfer.warehouse.timestamps import parse_timestamp
 
 #: The share of its slot that a bar fills.
 _BAR_WIDTH: Final = 0.72
-
-#: Upper limits of the bars of the time to pickup, in seconds.
-_BUCKET_EDGES: Final = (300, 900, 3_600, 4 * 3_600, 12 * 3_600, 86_400, 2 * 86_400, 4 * 86_400, 7 * 86_400)
 
 
 @dataclass(frozen=True)
@@ -42,10 +36,6 @@ class Bar:
     values: tuple[int, ...]
     parts: tuple[Rect, ...]
 
-    @property
-    def total(self) -> int:
-        return sum(self.values)
-
 
 @dataclass(frozen=True)
 class Plot:
@@ -56,10 +46,6 @@ class Plot:
 
     bars: tuple[Bar, ...]
     top: int
-
-    @property
-    def total(self) -> int:
-        return sum(bar.total for bar in self.bars)
 
 
 def axis_limit(value: int) -> int:
@@ -72,17 +58,14 @@ def axis_limit(value: int) -> int:
         scale *= 10
 
 
-def stacked_bars(
-    labels: Sequence[str], values: Sequence[Sequence[int]], css_classes: Sequence[str], top: int | None = None
-) -> Plot:
+def stacked_bars(labels: Sequence[str], values: Sequence[Sequence[int]], css_classes: Sequence[str]) -> Plot:
     """Plot stacked bars.
 
     :param labels: one label for each bar.
     :param values: the values of each bar, in the order of ``css_classes``.
     :param css_classes: class of each part; the first one is at the bottom.
-    :param top: the value at the upper edge; default: a round one.
     """
-    top = top or axis_limit(max((sum(each) for each in values), default=0))
+    top = axis_limit(max((sum(each) for each in values), default=0))
     slot = 100 / max(1, len(labels))
     return Plot(
         tuple(
@@ -113,39 +96,3 @@ def outcomes_by_day(rows: Iterable[Row], starts: Sequence[datetime]) -> Plot:
     return stacked_bars(
         [f"{start:%b} {start.day}" for start in starts], [list(day.values()) for day in counted], list(OUTCOMES)
     )
-
-
-@dataclass(frozen=True)
-class PickupTimes:
-    """The distribution of the times to pickup, with its median and 90th percentile as text."""
-
-    plot: Plot
-    median: str
-    p90: str
-
-
-def pickup_histogram(rows: Iterable[Row]) -> PickupTimes | None:
-    """Plot the distribution of the times to pickup. None if nobody has picked up."""
-    pairs = ((parse_timestamp(row["sent_at"]), parse_timestamp(row["picked_up_at"])) for row in rows)
-    took = sorted((picked_up - sent) / timedelta(seconds=1) for sent, picked_up in pairs if sent and picked_up)
-    if not took:
-        return None
-    counts = [0] * (len(_BUCKET_EDGES) + 1)
-    for seconds in took:
-        counts[sum(seconds >= edge for edge in _BUCKET_EDGES)] += 1
-    labels = [
-        f"under {format_duration(_BUCKET_EDGES[0])}",
-        *(f"{format_duration(a)} to {format_duration(b)}" for a, b in pairwise(_BUCKET_EDGES)),
-    ]
-    plot = stacked_bars(
-        [*labels, f"{format_duration(_BUCKET_EDGES[-1])} or more"], [[count] for count in counts], ["time"]
-    )
-    return PickupTimes(
-        plot, format_duration(took[(len(took) - 1) // 2]), format_duration(took[(len(took) - 1) * 9 // 10])
-    )
-
-
-def calls_sparkline(values: Sequence[int], limit: int) -> Plot:
-    """Plot calls by minute. ``top`` is at least ``limit``, so that charts of several connections compare."""
-    stacks = [(0, value) if value > limit else (value, 0) for value in values]
-    return stacked_bars([""] * len(values), stacks, ("time", "limited"), top=max(limit, *values))

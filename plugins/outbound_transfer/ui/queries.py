@@ -36,9 +36,6 @@ from outbound_transfer.warehouse.timestamps import format_timestamp, parse_times
 
 PAGE_SIZE: Final = 25
 
-#: The pickup times of this many of the latest deliveries are plotted.
-PICKUP_SAMPLE: Final = 1_000
-
 #: Maximum number of feeds, of deliveries of one task instance, and of recipients of one delivery.
 MAX_ROWS: Final = 250
 
@@ -129,7 +126,6 @@ class Overview:
     :ivar recipients: those of deliveries that not all have picked up.
     :ivar has_newer: whether there are newer deliveries than these.
     :ivar has_older: whether there are older ones.
-    :ivar pickups: pickups of the latest deliveries, with the time of the send.
     :ivar feeds: of each account's event feed, the cursor, the last poll and the last loaded page.
     :ivar calls: of the last hour by connection and minute: all, those answered 429, and those that failed otherwise.
     :ivar allowances: what each key is granted; that of a connection's present key last.
@@ -142,7 +138,6 @@ class Overview:
     recipients: Recipients = field(default_factory=Recipients)
     has_newer: bool = False
     has_older: bool = False
-    pickups: list[Row] = field(default_factory=list)
     feeds: list[Row] = field(default_factory=list)
     calls: list[Row] = field(default_factory=list)
     allowances: list[Row] = field(default_factory=list)
@@ -200,7 +195,7 @@ def overview(
     """Read everything that the page shows, over one connection.
 
     :param readable: ids of the DAGs whose deliveries the user may see.
-    :param cache: keeps the counts behind the charts, which are expensive and change slowly.
+    :param cache: keeps the counts behind the chart, which are expensive and change slowly.
     """
     with warehouse.read() as tx:
         reader = _Reader(warehouse, tx)
@@ -219,9 +214,8 @@ def overview(
             f"d.[created_at] >= ? AND d.[dag_id] IN ({_marks(dags)})", (format_timestamp(starts[0]), *dags)
         )
         rows, has_newer, has_older = reader.page(wanted, window)
-        outcomes, pickups = cache(
-            (reader.tables, warehouse.qualified(DELIVERIES), *starts, *dags),
-            lambda: (reader.outcomes(starts, window), reader.pickups(window)),
+        outcomes = cache(
+            (reader.tables, warehouse.qualified(DELIVERIES), *starts, *dags), lambda: reader.outcomes(starts, window)
         )
         unfinished = [row for row in rows if row["status"] != COMPLETE]
         return replace(
@@ -231,7 +225,6 @@ def overview(
             recipients=reader.recipients(unfinished) if shows_recipients else Recipients(),
             has_newer=has_newer,
             has_older=has_older,
-            pickups=pickups,
         )
 
 
@@ -363,17 +356,6 @@ class _Reader:
             f" FROM (SELECT {bar} AS [bar], {self._status} AS [status] FROM {self._source} WHERE {conditions.sql}"
             f" LIMIT {_NO_LIMIT}) counted GROUP BY [bar], [status]",
             [*edges, *conditions.parameters],
-        )
-
-    def pickups(self, conditions: _Conditions) -> list[Row]:
-        """Return the pickups of the latest deliveries. Empty if recipients are not listed."""
-        return self._fetch(
-            RECIPIENTS,
-            "SELECT s.[sent_at], r.[picked_up_at] FROM (SELECT d.[account], d.[transfer_id], d.[sent_at]"  # noqa: S608
-            f" FROM {{deliveries}} d WHERE {conditions.sql} AND d.[sent_at] IS NOT NULL"
-            f" ORDER BY d.[created_at] DESC LIMIT {PICKUP_SAMPLE}) s JOIN {{recipients}} r"
-            " ON r.[account] = s.[account] AND r.[transfer_id] = s.[transfer_id] WHERE r.[picked_up_at] IS NOT NULL",
-            conditions.parameters,
         )
 
     def recipients(self, deliveries: Sequence[Row]) -> Recipients:

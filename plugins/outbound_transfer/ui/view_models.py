@@ -192,25 +192,16 @@ def show_calls(rows: Iterable[Row], allowances: Iterable[Row], leases: Iterable[
 def _show_connection(conn_id: str, rows: list[Row], allowance: Row, holder: str | None, now: datetime) -> Shown:
     """Return the calls of one connection.
 
-    ``minutes`` has the calls of each minute, oldest first; ``reserved_ahead`` is the number of seconds until the last
-    reserved call, None if the key's allowance is not shared; ``polled_by`` is the host of the triggerer that polls for
-    all, "" if none does.
+    ``reserved_ahead`` is the number of seconds until the last reserved call, None if the key's allowance is not shared;
+    ``polled_by`` is the host of the triggerer that polls for all, "" if none does.
     """
-    minutes = [0] * 60
-    this_minute = now.replace(second=0, microsecond=0)
-    for row in rows:
-        started = parse_timestamp(row["minute_at"])
-        ago = int((this_minute - started).total_seconds() // 60) if started else -1
-        if 0 <= ago < 60:
-            minutes[59 - ago] += to_int(row["made"])
     reserved_ahead = _seconds_between(now, parse_timestamp(allowance.get("reserved_until")))
     return {
         "conn_id": clean(conn_id),
         "calls": sum(to_int(row["made"]) for row in rows),
         "limited": sum(to_int(row["limited"]) for row in rows),
         "failed": sum(to_int(row["failed"]) for row in rows),
-        "minutes": minutes,
-        "busiest": max(minutes),
+        "busiest": max(to_int(row["made"]) for row in rows),
         "limit": to_int(allowance.get("calls_per_minute")) or DEFAULT_CALLS_PER_MINUTE,
         "reserved_ahead": None if reserved_ahead is None else max(reserved_ahead, 0.0),
         "polled_by": clean((holder or "").partition(":")[0]),

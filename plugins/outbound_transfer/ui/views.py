@@ -17,7 +17,7 @@ from outbound_transfer.ui.filters import CHOICES, DAYS_PER_BAR, IN_FLIGHT, REFRE
 from outbound_transfer.ui.queries import AwaitedTransfer, Cache, Row, TaskKey, row_position
 from outbound_transfer.ui.rendering import render_page
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, RECIPIENTS
+from outbound_transfer.warehouse.tables import CALLS, DELIVERIES
 
 #: Seconds to wait for DuckDB's file: less than a page waits, so that the page can show the error.
 _LOCK_TIMEOUT: Final = 2.0
@@ -48,7 +48,6 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, ca
         in_flight=IN_FLIGHT,
         has_ledger=DELIVERIES in found.tables,
         has_calls=CALLS in found.tables,
-        has_recipients=RECIPIENTS in found.tables,
         ledger=place if config.conn_id else f"the file {LOCAL_FILE} in AIRFLOW_HOME",
         local_file="" if config.conn_id else LOCAL_FILE,
         deliveries=[view_models.show_delivery(row, now, web_urls, found.recipients) for row in found.deliveries],
@@ -57,12 +56,8 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, ca
         outcomes=view_models.OUTCOMES,
         totals=view_models.totals(found.outcomes),
         by_day=charts.outcomes_by_day(found.outcomes, bar_starts(wanted.days, now)),
-        pickup_times=charts.pickup_histogram(found.pickups),
         feeds=[view_models.show_feed(row, now) for row in found.feeds],
-        connections=[
-            (each, charts.calls_sparkline(each["minutes"], each["limit"]))
-            for each in view_models.show_calls(found.calls, found.allowances, found.leases, now)
-        ],
+        connections=view_models.show_calls(found.calls, found.allowances, found.leases, now),
     )
 
 

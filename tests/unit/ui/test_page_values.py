@@ -175,8 +175,7 @@ def test_the_calls_of_an_hour() -> None:
         for conn_id, minute_at, made, limited, failed in (
             ("a", "2026-03-10T12:30:00.000000Z", 5, 1, 0),
             ("a", "2026-03-10T11:31:00.000000Z", 7, 0, 2),
-            ("a", "2026-03-10T11:30:00.000000Z", 100, 0, 0),
-            ("b", "junk", 1, 0, 0),
+            ("b", "2026-03-10T11:31:00.000000Z", 1, 0, 0),
         )
     ]
     allowances = [
@@ -185,9 +184,8 @@ def test_the_calls_of_an_hour() -> None:
     ]
     leases: list[Row] = [{"conn_id": "a", "holder": None}, {"conn_id": "b", "holder": "triggerer-1:77:0f"}]
     a, b = view_models.show_calls(rows, allowances, leases, NOW)
-    assert (a["minutes"][-1], a["minutes"][0], sum(a["minutes"])) == (5, 7, 12)
-    assert (a["limited"], a["failed"], a["busiest"]) == (1, 2, 7)
-    assert (b["conn_id"], b["calls"], b["busiest"]) == ("b", 1, 0)
+    assert (a["calls"], a["limited"], a["failed"], a["busiest"]) == (12, 1, 2, 7)
+    assert (b["conn_id"], b["calls"], b["busiest"]) == ("b", 1, 1)
     assert [(one["limit"], one["reserved_ahead"]) for one in (a, b)] == [(60, None), (300, 90.0)]
     assert (a["polled_by"], b["polled_by"]) == ("", "triggerer-1")
 
@@ -233,7 +231,7 @@ def test_axis_limit_is_at_least_the_value_and_at_most_twice(value: int) -> None:
 @given(st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=1, max_size=60))
 def test_bars_stay_in_their_box_and_show_every_value(values: list[list[int]]) -> None:
     plot = charts.stacked_bars([str(each) for each in range(len(values))], values, ("a", "b", "c"))
-    assert plot.total == sum(map(sum, values))
+    assert [list(bar.values) for bar in plot.bars] == values
     last = 0.0
     for bar in plot.bars:
         assert len(bar.parts) == sum(value > 0 for value in bar.values)
@@ -243,7 +241,7 @@ def test_bars_stay_in_their_box_and_show_every_value(values: list[list[int]]) ->
             assert part.y >= -0.01
             assert part.y + part.height <= 100.01
         height = sum(part.height for part in bar.parts)
-        assert height == pytest.approx(100 * bar.total / plot.top, abs=0.01)
+        assert height == pytest.approx(100 * sum(bar.values) / plot.top, abs=0.01)
         last = bar.parts[0].x + bar.parts[0].width if bar.parts else last
 
 
@@ -261,27 +259,3 @@ def test_deliveries_by_day() -> None:
     assert [bar.label for bar in plot.bars][::6] == ["Mar 4", "Mar 10"]
     assert (plot.bars[0].values, plot.bars[6].values, plot.top) == ((4, 1, 0, 0, 0, 0, 0), (0, 0, 0, 0, 2, 0, 0), 5)
     assert [part.css_class for part in plot.bars[0].parts] == ["complete", "in-flight"]
-
-
-def test_times_to_pickup() -> None:
-    sent = "2026-03-01T00:00:00.000000Z"
-    picked = ["2026-03-01T00:04:00Z"] * 2 + ["2026-03-01T02:00:00Z"] * 7 + ["2026-03-09T00:00:00Z", "junk"]
-    times = charts.pickup_histogram({"sent_at": sent, "picked_up_at": each} for each in picked)
-    assert times is not None
-    assert (times.median, times.p90, times.plot.total) == ("2 h", "2 h", 10)
-    counted = {bar.label: bar.total for bar in times.plot.bars if bar.total}
-    assert counted == {"under 5 min": 2, "1 h to 4 h": 7, "7 d or more": 1}
-
-
-def test_no_pickups() -> None:
-    assert charts.pickup_histogram([{"sent_at": None, "picked_up_at": None}]) is None
-
-
-def test_calls_over_the_limit_stand_out() -> None:
-    plot = charts.calls_sparkline([0, 60, 120], limit=60)
-    assert plot.top == 120
-    assert [[(part.height, part.css_class) for part in bar.parts] for bar in plot.bars] == [
-        [],
-        [(50, "time")],
-        [(100, "limited")],
-    ]
