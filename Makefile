@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop dashboard check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .azurite .chromium .mariadb \
-	bench-upload bench-uploads bench-repeats bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-branches bench-sandbox bench-page sandbox constraints docs clean
+	bench-upload bench-uploads bench-repeats bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -162,9 +162,6 @@ bench-ingest: setup .mariadb ## One million events into each warehouse, beside d
 bench-query: setup ## Ten million rows of a query into each format, beside pandas: speed, memory (about an hour; ARGS=--rows=1000000)
 	$(RUN) -m benchmarks.bench_query $(ARGS)
 
-bench-branches: setup ## A million rows of 200 branches, to each its own, while tasks are killed (about 20 minutes)
-	$(RUN) -m benchmarks.bench_branches $(ARGS)
-
 bench-import: setup ## What importing the operators adds to importing Airflow
 	$(RUN) -m benchmarks.bench_import
 
@@ -182,9 +179,6 @@ bench-hints: setup ## An end among 200,000 outstanding transfers, with and witho
 
 bench-page: setup ## The page of deliveries with 100,000 of them, in each warehouse (about 8 minutes)
 	$(RUN) -m benchmarks.bench_page $(ARGS)
-
-bench-sandbox: setup ## The sandbox: start, calls a second, upload, pages of long lists, beside peers
-	$(RUN) -m benchmarks.bench_sandbox $(ARGS)
 
 sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox

@@ -11,7 +11,6 @@ import pytest
 from support.repository import TESTS
 
 SHORT_FORMS = {
-    "bench_branches": "--rows 2000 --branches 8 --kills 6",
     "bench_cluster": "--waits 60 --triggerers 2 --senders 2 --interval 2 --settle 5 --seconds 10 --ends 20 --late 5",
     "bench_deferrals": "--deliveries 40 --slots 8",
     "bench_hints": "--outstanding 2000 --finished 1000 --hours 0.2 --ends 20",
@@ -21,7 +20,6 @@ SHORT_FORMS = {
     "bench_page": "--deliveries 500 --rounds 1",
     "bench_query": "--rows 2000",
     "bench_repeats": "--files 4",
-    "bench_sandbox": "--quick",
     "bench_upload": "--mib 1",
     "bench_uploads": "--mb 1",
     "bench_wait": "--simulated 100 --waits 20 --interval 2 --seconds 10 --peer-seconds 10",
