@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.files import globs, sources
+from outbound_transfer.files import sources
 from resilience.fault_matrix.listings import PATTERNS, ListingFault, Listings, vanishing
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_what_vanishes_in_the_midst_of_a_search_is_not_half_found(tmp_path: Path
     assert list(vanishing(tmp_path)) == []
 
 
-# Tests of the tests: with a safeguard taken out, the faults must find it.
+# The faults can find something.
 
 
 def found_by(listings: Listings, place: str) -> list[ListingFault]:
@@ -75,20 +75,3 @@ def test_the_faults_find_a_search_by_glob(listings: Listings, monkeypatch: Any) 
 
     monkeypatch.setattr(sources, "match_local", matches)
     assert {fault.question.what for fault in found_by(listings, "local")} == {"list", "look at"}
-
-
-@pytest.mark.parametrize("place", ["memory", "s3"])
-def test_the_faults_find_a_search_by_fsspec(listings: Listings, monkeypatch: Any, place: str) -> None:
-    def matches(uri: str, root: Any, key: str) -> list[Any]:
-        root.fs.invalidate_cache()
-        found = root.fs.glob((root / key).path, detail=True).items()
-        start = root.path.strip("/") + "/"
-        return [root / name.lstrip("/").removeprefix(start) for name, info in found if info["type"] == "file"]
-
-    monkeypatch.setattr(sources, "match_remote", matches)
-    assert found_by(listings, place)
-
-
-def test_the_faults_find_a_file_that_cannot_be_told_from_a_folder(listings: Listings, monkeypatch: Any) -> None:
-    monkeypatch.setattr(globs._LocalTree, "_is_folder", lambda self, path, found=None: os.path.isdir(path))
-    assert {fault.question.what for fault in found_by(listings, "local")} == {"look at"}
