@@ -41,10 +41,9 @@ FORMATS: Final[Mapping[str, FileFormat]] = {
 }
 
 
-def format_of(file_name: str, file_format: str | None, *, advice: str = "set file_format") -> FileFormat:
+def format_of(file_name: str, file_format: str | None) -> FileFormat:
     """Return the format of a file, by its name's suffix where it is not given.
 
-    :param advice: about a suffix that names no format, for the message.
     :raises InvalidDelivery: there is no such format, or no suffix that names one.
     """
     if file_format:
@@ -55,7 +54,7 @@ def format_of(file_name: str, file_format: str | None, *, advice: str = "set fil
     found = [one for one in FORMATS.values() if suffix in one.suffixes]
     if not found:
         suffixes = ", ".join(suffix for one in FORMATS.values() for suffix in one.suffixes)
-        raise InvalidDelivery(f"the suffix of {file_name!r:.300} names no format ({suffixes}): {advice}")
+        raise InvalidDelivery(f"the suffix of {file_name!r:.300} names no format ({suffixes}): set file_format")
     return found[0]
 
 
@@ -70,7 +69,7 @@ def write_result(result: Result, file_format: FileFormat, file: BinaryIO, *, esc
     if file_format.needs_unique_names and repeated:
         raise ResultNotWritable(
             f"two columns are named {repeated[0]!r:.100}, which {file_format.name} cannot tell apart: give each a "
-            "name of its own (in a query with AS …)"
+            "name of its own with AS"
         )
     try:
         # What a format needs is imported only where it is written.
