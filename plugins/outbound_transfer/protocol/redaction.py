@@ -73,12 +73,6 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     return " ".join(shown.split())
 
 
-def quotes_secret(text: str, secrets: Iterable[str]) -> bool:
-    """Return whether a text quotes a secret, in whatever form, or is too long to find that out."""
-    forms = _all_forms(secrets)
-    return bool(forms) and (len(text) > _MAX_READ or _occurs_in_any_decoding(text, _index_of(forms)))
-
-
 def _all_forms(secrets: Iterable[str]) -> set[str]:
     return {form for secret in secrets if secret for form in _secret_forms(secret)}
 
