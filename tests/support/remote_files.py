@@ -29,6 +29,8 @@ NAMES = (
     "quote\"s and 'apostrophes'.csv",
     ".hidden",
     "[ab]*.csv",
+    "$(touch owned) `id`.csv",
+    "-rf",
 )
 
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import asyncssh
 
@@ -31,13 +32,20 @@ class SftpServer:
     port: int
     root: Path
     client_key: bytes
+    uri: ClassVar = "sftp://sftp_default@"
 
     def put(self, path: str, content: bytes) -> str:
         """Write a file past the provider; returns its URI, with the connection in it."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not file.exists()
         file.write_bytes(content)
-        return f"sftp://sftp_default@/{path}"
+        if is_new:
+            os.utime(file, (1, 1))  # SFTP tells times in seconds: a change is to be seen
+        return f"{self.uri}/{path}"
+
+    def delete(self, path: str) -> None:
+        (self.root / path).unlink()
 
     def connection_json(self, **changed: object) -> str:
         """The server as the value of an ``AIRFLOW_CONN_…`` variable."""
