@@ -237,3 +237,10 @@ def test_a_message_of_megabytes_is_cut() -> None:
 def test_a_success_that_cannot_be_read_is_malformed(body: bytes) -> None:
     with pytest.raises(MalformedResponse, match="get: the response is not as documented"):
         decode_response(CALL, Response(200, {}, body))
+
+
+def test_a_date_to_wait_for_counts_from_the_services_own_clock() -> None:
+    headers = {"date": "Fri, 31 Jan 2020 10:00:00 GMT", "retry-after": "Fri, 31 Jan 2020 10:00:30 GMT"}
+    error = error_from(get_transfer("t"), Response(429, headers, b'{"error": "rate_limited"}'))
+    assert isinstance(error, ServiceError)
+    assert error.retry_after == 30
