@@ -392,6 +392,27 @@ def test_a_large_object_is_read() -> None:
     assert json_rows(written("jsonl", ["a"], [(LargeObject(),)])) == [{"a": "YWJj"}]
 
 
+class Array:
+    """An array of numpy, as some drivers return one."""
+
+    def tolist(self) -> list[Any]:
+        return [1, LongDouble()]
+
+
+class LongDouble:
+    """A number of numpy that Python has no type for."""
+
+    def tolist(self) -> LongDouble:
+        return self
+
+    def __str__(self) -> str:
+        return "0.1"
+
+
+def test_an_array_is_a_list() -> None:
+    assert json_rows(written("jsonl", ["a"], [(Array(),)])) == [{"a": [1, "0.1"]}]
+
+
 @pytest.mark.parametrize(
     ("values", "type_"),
     [
