@@ -118,6 +118,16 @@ def test_promtool_finds_no_fault() -> None:
             id="the first poll of a triggerer that polls alone, every ten minutes",
         ),
         pytest.param(
+            "PollHasNoHolder",
+            "30m",
+            {
+                'deferred_waiters{conn_id="b", triggerer="t"}': "1x200",
+                'poll_lease{conn_id="a", triggerer="t"}': "1x200",
+                'poll_lease{conn_id="b", triggerer="t"}': "0x200",
+            },
+            id="a connection with the key of another one, which polls for both",
+        ),
+        pytest.param(
             "FeedBehind",
             "6h30m",
             {'requests_total{conn_id="c", operation="events", status="200"}': "100x599 _x600 1x599 2x599"},
@@ -125,7 +135,7 @@ def test_promtool_finds_no_fault() -> None:
         ),
     ],
 )
-def test_a_counter_that_begins_is_no_fault(alert: str, at: str, series: dict[str, str], tmp_path: Path) -> None:
+def test_what_is_no_fault_fires_nothing(alert: str, at: str, series: dict[str, str], tmp_path: Path) -> None:
     given = [{"series": f"airflow_outbound_transfer_{name}", "values": values} for name, values in series.items()]
     expected = [{"eval_time": at, "alertname": f"OutboundTransfer{alert}", "exp_alerts": []}]
     tests = [{"interval": "15s", "input_series": given, "alert_rule_test": expected}]
