@@ -71,7 +71,9 @@ def restore(backup: Container, postgres: Database) -> None:
     for database, *statements in renaming:
         with closing(Database(postgres.host, database).connect(autocommit=True)) as connection:
             for statement in statements:
-                connection.execute(statement.replace("warehouse", postgres.name).replace("before", f"{postgres.name}_before"))
+                connection.execute(
+                    statement.replace("warehouse", postgres.name).replace("before", f"{postgres.name}_before")
+                )
     subprocess.run(["bash", "-c", script], env=environment(backup, postgres), check=True)
 
 
