@@ -22,7 +22,6 @@ from outbound_transfer.cli.commands import (
     open_sql_feed,
     with_connections,
 )
-from outbound_transfer.cluster.allowance import key_of
 from outbound_transfer.hooks.health import check_service, read_settings
 from outbound_transfer.ledger.config import is_ledger_missing, open_ledger, read_config
 from outbound_transfer.protocol.health import Finding, Health, exit_status
@@ -105,7 +104,7 @@ def _check_state(conn_id: str, settings: Settings | None) -> Iterator[Finding]:
     if place := find_memory_place():
         name, warehouse = str(place), place.open().warehouse
         yield _run(name, lambda: check_tables("state", name, warehouse, (MEMORY_GROUP, CLUSTER)))
-        digest = key_of(settings, conn_id).digest if settings else ""
+        digest = settings.key_digest if settings else ""
         yield _run(name, lambda: check_poll(warehouse, conn_id, digest))
     elif HAS_STATE_STORES:
         yield Finding("state", Health.OK, "Airflow's own store has the memory of deliveries; no database is shared.")
