@@ -154,6 +154,17 @@ def test_the_newest_are_kept_and_nobody_else_may_read_them(backup: Container, po
         assert newest.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("kept", ["2", "0"])
+def test_what_was_made_is_never_removed(backup: Container, postgres: Database, old: Path, kept: str) -> None:
+    for day in range(1, 4):  # by a clock that was wrong
+        (old / f"warehouse-2099-01-0{day}.dump").touch()
+    values = environment(backup, postgres) | {"BACKUPS_KEPT": kept}
+    with subprocess.Popen(backup.command(), env=values, start_new_session=True) as process:
+        eventually(lambda: len(list(old.glob("warehouse-*"))) <= 2, interval=0.1)
+        os.killpg(process.pid, 9)
+    assert [file for file in old.glob("warehouse-*.dump") if file.stat().st_size]
+
+
 def test_a_backup_that_fails_removes_nothing_and_is_seen(backup: Container, postgres: Database, old: Path) -> None:
     wrong = environment(backup, postgres) | {"WAREHOUSE_URL": "postgresql://nobody@127.0.0.1:1/none"}
     assert subprocess.run(backup.command(), env=wrong, capture_output=True, check=False).returncode != 0
