@@ -43,7 +43,7 @@ demo-stop: setup ## Stop what `make demo KEEP=1` left running
 dashboard: setup ## The metrics in a browser, from the demo's warehouse (WAREHOUSE=file or SQLAlchemy URL, PORT=8501)
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venvs/dashboard
 	$(BIN)/uv pip install --quiet --python .venvs/dashboard/bin/python --requirement constraints/dashboard.txt
-	WAREHOUSE="$(or $(WAREHOUSE),.demo/warehouse.db)" .venvs/dashboard/bin/streamlit run include/dashboard/app.py \
+	WAREHOUSE="$${WAREHOUSE:-.demo/warehouse.db}" .venvs/dashboard/bin/streamlit run include/dashboard/app.py \
 		--server.address 127.0.0.1 --server.port $(or $(PORT),8501) --server.headless true --server.fileWatcherType none \
 		--browser.gatherUsageStats false --client.toolbarMode viewer
 

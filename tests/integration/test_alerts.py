@@ -105,6 +105,45 @@ def test_promtool_finds_no_fault() -> None:
     subprocess.run([find_program("promtool"), "check", "config", PACK / "prometheus.yml"], check=True)  # and the rules
 
 
+@pytest.mark.parametrize(
+    ("alert", "at", "series"),
+    [
+        pytest.param(
+            "PollHasNoHolder",
+            "17m",
+            {
+                'deferred_waiters{conn_id="c", triggerer="t"}': "_x40 1x200",
+                'poll_duration_seconds_count{conn_id="c"}': "_x40 1x39 2x39",
+            },
+            id="the first poll of a triggerer that polls alone, every ten minutes",
+        ),
+        pytest.param(
+            "PollHasNoHolder",
+            "30m",
+            {
+                'deferred_waiters{conn_id="b", triggerer="t"}': "1x200",
+                'poll_lease{conn_id="a", triggerer="t"}': "1x200",
+                'poll_lease{conn_id="b", triggerer="t"}': "0x200",
+            },
+            id="a connection with the key of another one, which polls for both",
+        ),
+        pytest.param(
+            "FeedBehind",
+            "6h30m",
+            {'requests_total{conn_id="c", operation="events", status="200"}': "100x599 _x600 1x599 2x599"},
+            id="a read every two and a half hours, and an exporter that has been started again",
+        ),
+    ],
+)
+def test_what_is_no_fault_fires_nothing(alert: str, at: str, series: dict[str, str], tmp_path: Path) -> None:
+    given = [{"series": f"airflow_outbound_transfer_{name}", "values": values} for name, values in series.items()]
+    expected = [{"eval_time": at, "alertname": f"OutboundTransfer{alert}", "exp_alerts": []}]
+    tests = [{"interval": "15s", "input_series": given, "alert_rule_test": expected}]
+    file = tmp_path / "tests.json"
+    file.write_text(json.dumps({"rule_files": [str(PACK / "alerts.yml")], "tests": tests}))
+    subprocess.run([find_program("promtool"), "test", "rules", file], check=True)
+
+
 def test_nothing_fires_where_all_is_well(prometheus, sandbox, deliver, ingest, connect, recipients_pick_up) -> None:
     connect("ledger")
     for number in range(3):

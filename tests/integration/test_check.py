@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from airflow.cli import cli_parser
 
 from outbound_transfer.cli import check as command
 from outbound_transfer.cli.console import main
+from outbound_transfer.cluster import allowance
 from outbound_transfer.hooks import health
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.lake.object_store import open_store
@@ -191,7 +194,7 @@ def test_other_databases_stay_as_they_are(hook_of: Callable[[str], Any], name: s
             ensure_schema(warehouse, LEDGER, utc_now())
         found = [
             check_tables("state", name, warehouse, (CLUSTER, LEDGER)),
-            check_poll(warehouse, "c"),
+            check_poll(warehouse, "c", ""),
             check_in_doubt(warehouse, "c"),
         ]
         assert [each.status.value for each in found] == ["ok"] * 3
@@ -199,6 +202,13 @@ def test_other_databases_stay_as_they_are(hook_of: Callable[[str], Any], name: s
             assert "is not there yet" in found[0].found
         else:
             assert ("cluster 1" if is_made else "cluster not made yet") in found[0].found
+
+
+def test_the_poll_of_a_key_is_found_that_another_connection_has_too(set_up: SetUp) -> None:
+    key = allowance.key_of(health.read_settings("outbound_transfer_default"), "another")
+    alive = ProcessState({"t1": SharedWaiter(60, 0)}, {}, can_poll=True, has_polled=True)
+    PollTables(set_up.open("states"), key, "host7:42:abc").sync(alive)
+    assert set_up.check()[1]["poll"]["found"].startswith("host7 polls for 1 transfer")
 
 
 # ------------------------------------------------------------------------------------------------------ what is broken
@@ -222,6 +232,12 @@ def _(set_up: SetUp) -> None:
 @broken("a path in the host", "connection", 2, "the host must hold no path")
 def _(set_up: SetUp) -> None:
     set_up.connect("outbound_transfer_default", conn_type="outbound_transfer", host=f"{set_up.sandbox.base_url}/v1")
+
+
+@broken("a text in the place of seconds", "connection", 2, "the extra field timeout must be a number of seconds")
+def _(set_up: SetUp) -> None:  # Airflow logs that it does not mask the text, which is short
+    fields = {"host": set_up.sandbox.base_url, "password": "transfer-key", "extra": {"timeout": "soon"}}
+    set_up.connect("outbound_transfer_default", conn_type="outbound_transfer", **fields)
 
 
 @broken("a transfer key that was revoked", "transfer_key", 2, "401 invalid_api_key: ")
@@ -356,6 +372,21 @@ def test_a_broken_set_up_is_found(set_up: SetUp, name: str) -> None:
     assert not before or set_up.files() == before
     assert [call["status"] for call in set_up.sandbox.feed_calls()].count(200) == 1, "that of the ingestion"
     set_up.sandbox.release_held_calls()
+
+
+def test_a_response_that_is_none_of_the_services_is_shown(set_up: SetUp) -> None:
+    set_up.sandbox.plan_faults(*2 * [{"kind": "malformed_json", "path": "/v1/transfers", "text": "<html>"}])
+    status, found = set_up.check("--sql-conn-id", "warehouse")
+    assert (status, found["service"]["status"], found["transfer_key"]["status"]) == (1, "ok", "unknown")
+    assert "the response is not as documented" in found["transfer_key"]["found"]
+
+
+def test_a_log_is_no_part_of_the_output(set_up: SetUp) -> None:
+    fields = {"host": set_up.sandbox.base_url, "password": "transfer-key", "extra": "no JSON"}
+    set_up.connect("outbound_transfer_default", conn_type="outbound_transfer", **fields)
+    command = [Path(sys.executable).with_name("outbound-transfer"), "check", "--output", "json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    assert [row["check"] for row in json.loads(done.stdout)] == CHECKS
 
 
 def test_a_database_that_is_silent_is_given_up(set_up: SetUp) -> None:

@@ -205,6 +205,12 @@ def test_tags_hold_nothing_that_would_be_read_as_another(statsd) -> None:
     )
 
 
+def test_a_metric_with_the_longest_names_is_not_dropped(statsd) -> None:
+    for metric in metrics.METRICS:  # a connection's id may have 250 characters, a host's name 253
+        metric.emit(1, **(dict.fromkeys(metric.tags, "x" * 253) | {"operation": "list_files", "status": "none"}))
+    assert {name for name, *_ in received(statsd)} == {metric.full_name for metric in metrics.METRICS}
+
+
 def test_the_documentation_has_the_table() -> None:
     assert metrics.markdown_table() in (REPOSITORY / "docs/observability.md").read_text()
 

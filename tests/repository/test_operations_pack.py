@@ -82,8 +82,9 @@ def test_a_runbook_says_what_to_do_with_commands_that_there_are(name: str) -> No
     commands = {
         one.name: {sub.name for sub in getattr(one, "subcommands", ())} for one in get_commands()[0].subcommands
     }
-    for command, sub in re.findall(r"`outbound-transfer ([\w-]+)(?: ([\w-]+))?", text):
+    for command, sub, options in re.findall(r"`outbound-transfer ([\w-]+)(?: (\w[\w-]*))?(.*?)`", text):
         assert sub in commands[command] if commands[command] else command in commands
+        assert command != "feed" or options == " --sql-conn-id …"  # without it, the command asks where the feed is
     tables = {f"outbound_transfer_{table.name}" for table in TABLES}
     assert set(re.findall(r"`(outbound_transfer_\w+)`", text)) <= tables
 

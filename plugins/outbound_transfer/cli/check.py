@@ -71,7 +71,7 @@ def _check_all(arguments: Namespace) -> Iterator[Finding]:
         to_do = "Correct the connection, or name another with --conn-id."
         yield msgspec.structs.replace(describe_failure("connection", f"connection '{conn_id}'", error), to_do=to_do)
     yield from _guard(_OF_SERVICE, _check_service(settings))
-    yield from _guard(("state", "poll"), _check_state(conn_id))
+    yield from _guard(("state", "poll"), _check_state(conn_id, settings))
     yield from _guard(("ledger", "in_doubt"), _check_ledger(conn_id))
     yield from _guard(("warehouse", "feed"), _check_feed(arguments, settings))
 
@@ -100,11 +100,12 @@ def _check_service(settings: Settings | None) -> Iterator[Finding]:
         yield from (_not_made(name, "connection") for name in _OF_SERVICE)
 
 
-def _check_state(conn_id: str) -> Iterator[Finding]:
+def _check_state(conn_id: str, settings: Settings | None) -> Iterator[Finding]:
     if place := find_memory_place():
         name, warehouse = str(place), place.open().warehouse
         yield _run(name, lambda: check_tables("state", name, warehouse, (MEMORY_GROUP, CLUSTER)))
-        yield _run(name, lambda: check_poll(warehouse, conn_id))
+        digest = settings.key_digest if settings else ""
+        yield _run(name, lambda: check_poll(warehouse, conn_id, digest))
     elif HAS_STATE_STORES:
         yield Finding("state", Health.OK, "Airflow's own store has the memory of deliveries; no database is shared.")
         yield Finding("poll", Health.OK, "No database is shared, so each triggerer polls by itself.")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from airflow.cli.simple_table import AirflowConsole
+from airflow.utils.cli import suppress_logs_and_warning
 
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.lake.catalog import open_catalog
@@ -34,14 +35,18 @@ NO_FEED: Final = "No feed has been read here yet. Run an ingestion first."
 def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
     """Let a command use the connections in Airflow's database, and exit with the text of an error.
 
-    Errors of Python itself, which are mistakes in the code, pass.
+    Errors of Python itself, which are mistakes in the code, pass. Where an output format is given, nothing is logged:
+    Airflow's log goes to standard output, too.
     """
 
     @wraps(function)
     def run(arguments: Namespace) -> None:
         try:
             with _server_context():
-                function(arguments)
+                if getattr(arguments, "output", None):
+                    suppress_logs_and_warning(function)(Namespace(**{"verbose": False, **vars(arguments)}))
+                else:
+                    function(arguments)
         except WarehouseError as error:
             raise SystemExit(str(error)) from error
         except Exception as error:  # each driver, store and catalog has its own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -63,6 +64,11 @@ class Settings:
         """Scheme, host and port of the service, for errors."""
         url = urlsplit(self.base_url)
         return f"{url.scheme}://{url.netloc}"
+
+    @property
+    def key_digest(self) -> str:
+        """A digest of the transfer key and where it leads: what a database gets of it."""
+        return hashlib.sha256(f"{self.base_url}\0{self.transfer_api_key}".encode()).hexdigest()[:32]
 
     @cached_property
     def account(self) -> str:

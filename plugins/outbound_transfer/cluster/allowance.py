@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from outbound_transfer.cluster.database import CALLS, DatabaseUnavailable, SharedDatabase, find_database
@@ -52,5 +51,4 @@ def find_allowance(settings: Settings, conn_id: str, *, is_poll: bool) -> Shared
 
 def key_of(settings: Settings, conn_id: str) -> Key:
     """Return the key that a connection has; the database gets only a digest of it."""
-    digest = hashlib.sha256(f"{settings.base_url}\0{settings.transfer_api_key}".encode()).hexdigest()[:32]
-    return Key(settings.account, digest, conn_id, settings.calls_per_minute)
+    return Key(settings.account, settings.key_digest, conn_id, settings.calls_per_minute)

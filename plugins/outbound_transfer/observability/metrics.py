@@ -21,6 +21,9 @@ PREFIX: Final = "outbound_transfer."
 #: Characters that StatsD does not accept in a name. Tags are part of the name there.
 _INVALID_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_.-]")
 
+#: Maximum length of a tag's value. Airflow drops a name that is longer than 250 characters with its tags.
+_MAX_LENGTH: Final = 80
+
 
 class MetricType(Enum):
     """Types of metrics, as StatsD names them."""
@@ -37,7 +40,7 @@ class Metric:
     :ivar name: name without the common prefix.
     :ivar type: how StatsD aggregates it.
     :ivar unit: unit of its value. Timers reach StatsD in milliseconds.
-    :ivar tags: names of its tags. Invalid characters in their values are replaced.
+    :ivar tags: names of its tags. Their values are cut, and invalid characters in them replaced.
     :ivar description: when it is emitted.
     """
 
@@ -58,7 +61,7 @@ class Metric:
         :param tags: value of each tag.
         """
         try:
-            self._emit(value, {name: _INVALID_CHARACTERS.sub("_", str(tags[name])) for name in self.tags})
+            self._emit(value, {name: _INVALID_CHARACTERS.sub("_", str(tags[name]))[:_MAX_LENGTH] for name in self.tags})
         except Exception as error:
             log.debug("Could not emit the metric %s: %s", self.full_name, error)
 

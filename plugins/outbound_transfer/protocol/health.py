@@ -115,7 +115,7 @@ def _judge_key(check: str, accepted: str, error: Exception | None) -> Finding:
         return Finding(check, Health.BROKEN, str(error))  # which says what to correct
     if isinstance(error, ServiceError) and _is_response(error):
         return Finding(check, Health.BROKEN, str(error).removesuffix(error.advice).rstrip(), error.advice)
-    return Finding(check, Health.UNKNOWN, "Not tested, as the service did not respond as it should.", "See service.")
+    return Finding(check, Health.UNKNOWN, f"Not tested: {error}", "See service.")
 
 
 def judge_clock(difference: float | None) -> Finding:

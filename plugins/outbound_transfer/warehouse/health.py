@@ -26,8 +26,11 @@ from outbound_transfer.warehouse.key_rows import WHERE
 from outbound_transfer.warehouse.schema import CLUSTER, TableGroup, is_current, read_versions
 from outbound_transfer.warehouse.timestamps import parse_timestamp
 
-#: The key that a connection has used last comes last.
-_LEASES: Final = "SELECT [account], [key_digest], [lease] FROM {poll_leases} WHERE [conn_id] = ? ORDER BY [updated_at]"
+#: The key that a connection has used last comes last. Another connection that has the same key may have written it.
+_LEASES: Final = (
+    "SELECT [account], [key_digest], [lease] FROM {poll_leases} WHERE [conn_id] = ? OR [key_digest] = ?"
+    " ORDER BY [updated_at]"
+)
 _WAITERS: Final = f"SELECT COUNT(DISTINCT [transfer_id]), MIN([interval_seconds]) FROM {{poll_waiters}} {WHERE}"  # noqa: S608
 
 
@@ -42,12 +45,15 @@ def check_tables(check: str, target: str, warehouse: Warehouse, groups: Iterable
     return judge_versions(check, target, read_versions(warehouse, groups))
 
 
-def check_poll(warehouse: Warehouse, conn_id: str) -> Finding:
-    """Return who polls for those who wait on a connection, as the triggerers that share the database have said."""
+def check_poll(warehouse: Warehouse, conn_id: str, key_digest: str) -> Finding:
+    """Return who polls for those who wait on a connection, as the triggerers that share the database have said.
+
+    :param key_digest: of the connection's key; "" if that cannot be read.
+    """
     if warehouse.begin_inspection():
         with warehouse.read() as tx:
             if is_current(warehouse, tx, CLUSTER):
-                leases = fetch_all(warehouse.run(tx, _LEASES, (conn_id,)))
+                leases = fetch_all(warehouse.run(tx, _LEASES, (conn_id, key_digest)))
                 now = warehouse.epoch_time(tx)
                 *key, lease = leases[-1] if leases else ("", "", "")
                 ((waiting, interval),) = fetch_all(warehouse.run(tx, _WAITERS, key))

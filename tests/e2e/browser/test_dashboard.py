@@ -100,6 +100,18 @@ def numbers(cells: list[str]) -> list[float | None]:
     return [None if cell in ("", "None") else float(cell.replace(",", "")) for cell in cells]
 
 
+@pytest.mark.parametrize("password", ["secret", 'se"cr$e`t'])
+def test_the_command_does_not_print_the_warehouses_password(password: str) -> None:
+    command = ["make", "--dry-run", "--assume-old=setup", "dashboard"]
+    url = f"postgresql://reader:{password}@db.example.com/lakehouse"
+    options = {"cwd": REPOSITORY, "capture_output": True, "text": True, "check": True}
+    given = subprocess.run(command, env=os.environ | {"WAREHOUSE": url}, **options)  # type: ignore[call-overload]
+    argument = subprocess.run([*command, f"WAREHOUSE={url}"], **options)  # type: ignore[call-overload]
+    for done in (given, argument):
+        assert "streamlit" in done.stdout
+        assert "db.example.com" not in done.stdout
+
+
 def test_the_demos_kind_of_warehouse_shows_the_known_figures(tmp_path: Path, page: Page) -> None:
     file = tmp_path / "warehouse.db"
     now = datetime.now(UTC)

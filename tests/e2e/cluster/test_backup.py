@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.cli import cli_parser
 
 from e2e.cluster.cluster import FILES, variables
 from e2e.cluster.compose import read
@@ -24,6 +26,7 @@ from support.tasks import SimulatedClock
 from support.timeouts import eventually
 
 DATABASES = ("airflow", "warehouse")
+PAGE = (REPOSITORY / "docs/upgrading.md").read_text()
 
 
 @pytest.fixture
@@ -60,10 +63,17 @@ def make_backup(backup: Container, postgres: Database) -> None:
 
 
 def restore(backup: Container, postgres: Database) -> None:
-    page = (REPOSITORY / "docs/upgrading.md").read_text()
-    (script,) = re.findall(r"backup bash -c '(.*)'", page)
+    """Run the page's commands that are about the databases, in their order."""
+    renaming = re.findall(r"psql .*--dbname=(\w+) --command='(.*)' --command='(.*)'", PAGE)
+    (script,) = re.findall(r"backup bash -c '(.*)'", PAGE)
     (file,) = backup.path("/backups").glob("warehouse-*.dump")
     script = re.sub(r"/backups/warehouse-.*\.dump", str(file), script)
+    for database, *statements in renaming:
+        with closing(Database(postgres.host, database).connect(autocommit=True)) as connection:
+            for statement in statements:
+                connection.execute(
+                    statement.replace("warehouse", postgres.name).replace("before", f"{postgres.name}_before")
+                )
     subprocess.run(["bash", "-c", script], env=environment(backup, postgres), check=True)
 
 
@@ -91,11 +101,36 @@ def test_a_restored_warehouse_remembers_what_was_sent_under_a_key(
     make_backup(backup, postgres)
     with closing(postgres.connect(autocommit=True)) as connection:
         connection.execute("DELETE FROM outbound_transfer_memory")
+        connection.execute("CREATE VIEW analysis AS SELECT * FROM outbound_transfer_memory")
+        connection.execute("CREATE TABLE of_a_later_version (a int)")
 
     restore(backup, postgres)
 
     assert deliver("second") == sent
     assert list(billed(sandbox)) == [sent]
+    with closing(postgres.connect()) as connection:
+        assert connection.execute("SELECT to_regclass('of_a_later_version')").fetchone() == (None,)
+
+
+def test_the_restore_pauses_all_dags_before_a_scheduler_runs() -> None:
+    *_, pause, start = re.findall(r"^docker compose (.*)$", PAGE, re.MULTILINE)
+    command = pause.removeprefix("run --rm scheduler ")
+    arguments = cli_parser.get_parser().parse_args(shlex.split(command))
+    assert (arguments.func.__name__, arguments.dag_id, arguments.yes) == ("dag_pause", ".*", True)
+    assert arguments.treat_dag_id_as_regex
+    assert start == "up --detach --wait"
+
+
+def test_a_start_does_not_replace_the_backup_of_the_day(backup: Container, postgres: Database) -> None:
+    with closing(postgres.connect(autocommit=True)) as connection:
+        connection.execute("CREATE TABLE remembered (a int)")
+        make_backup(backup, postgres)
+        (made,) = backup.path("/backups").glob("warehouse-*.dump")
+        before = made.read_bytes()
+        connection.execute("DROP TABLE remembered")  # as on a new, empty volume
+    with running(backup, postgres) as process, suppress(subprocess.TimeoutExpired):
+        process.wait(3)
+    assert made.read_bytes() == before
 
 
 @pytest.fixture
@@ -119,8 +154,39 @@ def test_the_newest_are_kept_and_nobody_else_may_read_them(backup: Container, po
         assert newest.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("kept", ["2", "0"])
+def test_what_was_made_is_never_removed(backup: Container, postgres: Database, old: Path, kept: str) -> None:
+    for day in range(1, 4):  # by a clock that was wrong
+        (old / f"warehouse-2099-01-0{day}.dump").touch()
+    values = environment(backup, postgres) | {"BACKUPS_KEPT": kept}
+    with subprocess.Popen(backup.command(), env=values, start_new_session=True) as process:
+        eventually(lambda: len(list(old.glob("warehouse-*"))) <= 2, interval=0.1)
+        os.killpg(process.pid, 9)
+    assert [file for file in old.glob("warehouse-*.dump") if file.stat().st_size]
+
+
 def test_a_backup_that_fails_removes_nothing_and_is_seen(backup: Container, postgres: Database, old: Path) -> None:
     wrong = environment(backup, postgres) | {"WAREHOUSE_URL": "postgresql://nobody@127.0.0.1:1/none"}
     assert subprocess.run(backup.command(), env=wrong, capture_output=True, check=False).returncode != 0
     assert len(list(old.glob("warehouse-*.dump"))) == 4
     assert not is_healthy(backup, postgres)
+
+
+def test_what_a_killed_backup_has_left_does_not_stay(backup: Container, postgres: Database, old: Path) -> None:
+    (old / "warehouse-2026-01-04.dump.part").touch()
+    make_backup(backup, postgres)
+    assert list(old.glob("*.part")) == []
+
+
+def test_no_password_is_among_the_arguments_of_a_process(backup: Container, tmp_path: Path) -> None:
+    program = backup.root / "bin/pg_dump"
+    program.write_text(f'#!/bin/sh\necho "$@ $PGPASSWORD" >> {tmp_path}/seen; touch "${{2#--file=}}"\n')
+    program.chmod(0o700)
+    values = backup.environment(iter(()))
+    with subprocess.Popen(backup.command(), env=values, start_new_session=True) as process:
+        eventually(lambda: (tmp_path / "seen").exists() and len((tmp_path / "seen").read_text().splitlines()) == 2)
+        os.killpg(process.pid, 9)
+    for database, line in zip(DATABASES, (tmp_path / "seen").read_text().splitlines(), strict=True):
+        *arguments, password = line.split()
+        assert password == values[f"{database.upper()}_PASSWORD"]
+        assert password not in " ".join(arguments)
