@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 from unittest.mock import Mock
 
@@ -235,6 +236,45 @@ def test_what_an_erasure_overtakes_is_repeated(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(reset, "_read", interrupted)
     assert reset.reset(0) == (2, 0)
     assert erasures == [{"events": 1}]
+
+
+def test_a_file_of_duckdb_is_not_written_anew_while_another_thread_uses_it(
+    hook_of: Any, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other commits would be in the old file."""
+    warehouse, feed = Warehouse(hook_of("duckdb")), EventStore(Warehouse(hook_of("duckdb")), "acme")
+    feed.get_or_create_cursor()
+    feed.load_page(page(0, event(0, data={"to": ADDRESS})))
+    personal = SqlPersonalData(warehouse, "duckdb")
+    with closing(warehouse.connect()), pytest.raises(WarehouseBusy, match="another thread"):
+        personal.erase(SEARCH)
+    waiting = Thread(target=lambda: feed.load_page(page(1, event(1))))
+
+    def overtaken(*_: Any) -> None:
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+
+    monkeypatch.setattr("shutil.copymode", overtaken)
+    assert personal.erase(SEARCH) == {}
+    waiting.join()
+    assert feed.read_cursor() == 2
+    assert not TRACE.search(_content(memory))
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "mysqlclient", "sqlite"])
+def test_an_erasure_that_a_reader_holds_up_says_so(hook_of: Any, kind: str) -> None:
+    warehouse = Warehouse(hook_of(kind), timeout=1)
+    feed, personal = EventStore(warehouse, "acme"), SqlPersonalData(warehouse, kind)
+    feed.get_or_create_cursor()
+    feed.load_page(page(0, event(0, data={"to": ADDRESS})))
+    with closing(hook_of(kind).get_conn()) as reader, closing(reader.cursor()) as tx:
+        tx.execute("BEGIN")
+        tx.execute("SELECT count(*) FROM outbound_transfer_events")
+        tx.fetchall()
+        with pytest.raises(Exception, match="lock|old rows"):
+            personal.erase(SEARCH)
+    assert personal.erase(SEARCH) == {}
 
 
 def test_pages_of_objects_are_changed_by_one_command_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

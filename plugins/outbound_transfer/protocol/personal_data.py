@@ -27,7 +27,8 @@ _DEPTH: Final = 3
 
 #: Any address, as far as it can be recognized in a text, JSON and URLs.
 _PART: Final = r"[^\s,;:<>\"'()\[\]{}=|/&?\\@]"
-ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}(?:@|%40|\\+u0040)(?:{_PART}{{1,320}})")
+_AT: Final = r"(?:@|%(?:25)*40|(?:\\+|%5C)u0040)"
+ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}{_AT}{_PART}{{1,320}}")
 
 
 class AddressSearch:
@@ -64,7 +65,10 @@ class AddressSearch:
 
     def hide_others(self, text: str) -> str:
         """Return a text without the addresses of others."""
-        return ADDRESS.sub(lambda found: found[0] if self.matches(found[0]) else "***", text)
+        return ADDRESS.sub(lambda found: found[0] if self._is_alone_in(found[0]) else "***", text)
+
+    def _is_alone_in(self, word: str) -> bool:
+        return self.matches(word) and len(re.findall(_AT, word)) == 1
 
 
 def _decode(text: str) -> str:
@@ -89,7 +93,7 @@ def erase_list(search: AddressSearch, items: list[dict[str, Any]]) -> list[dict[
     """Return recipients or files, without the addresses and names of those that have an address."""
     return [
         {name: ERASED if name in ("email", "name") else value for name, value in each.items()}
-        if search.matches(each) or search.matches(str(each.get("name")).rpartition(".")[0])  # of a file
+        if search.matches(each) or ("email" not in each and search.matches(each["name"].rpartition(".")[0]))
         else each
         for each in items
     ]

@@ -169,10 +169,10 @@ class NotAnIcebergConnection(WarehouseError):
 
 
 class UnusableTable(WarehouseError):
-    """A table of the lake is missing, or is not as this package creates it.
+    """A table is missing, is not as this package creates it, or has another owner.
 
-    What to do: undo the change that the message lists, or name another table; create a namespace that does not exist.
-    Not retried.
+    What to do: undo the change that the message lists, or name another table; create a namespace that does not exist;
+    repeat the command as the owner. Not retried.
     """
 
 

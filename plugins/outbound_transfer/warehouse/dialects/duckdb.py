@@ -120,6 +120,32 @@ class _SharedInstance:
                 finally:
                     self._close()
 
+    def compact(self) -> None:
+        """Write the file anew, without the old values that a checkpoint leaves in blocks which others share.
+
+        :raises WarehouseBusy: another thread uses the file, and what it commits would be in the old one.
+        """
+        new = self._path.with_name(f"{self._path.name}.compacted")
+        quoted = str(new).replace("'", "''")
+        with self._lock:
+            if self._users > 1:
+                raise WarehouseBusy(f"another thread uses {self._path}, which has old rows: repeat the command")
+            for each in (new, Path(f"{new}.wal")):  # of a process that was killed
+                each.unlink(missing_ok=True)
+            self._instance.execute(f"CHECKPOINT {_NAME}")  # so that the old file's log is empty
+            self._instance.execute(f"ATTACH '{quoted}' AS {_NAME}_new (ROW_GROUP_SIZE {_ROW_GROUP})")
+            try:
+                self._instance.execute(f"COPY FROM DATABASE {_NAME} TO {_NAME}_new")
+            except BaseException:
+                self._instance.execute(f"DETACH {_NAME}_new")
+                new.unlink()
+                raise
+            self._instance.execute(f"DETACH {_NAME}_new")
+            shutil.copymode(self._path, new)
+            new.replace(self._path)  # other processes wait for the old one until it is detached
+            self._instance.execute(f"DETACH {_NAME}")
+            self._attach(self._read_header())
+
     def cursor(self) -> Any:
         tx = self._instance.cursor()
         tx.execute(f"USE {_NAME}")
@@ -152,7 +178,7 @@ class _AttachedConnection:
 
     def __init__(self, file: _SharedInstance) -> None:
         file.attach()
-        self.cursor, self.close = file.cursor, file.detach
+        self.cursor, self.close, self.compact = file.cursor, file.detach, file.compact
 
 
 #: By path and process: an instance does not outlive a fork.
@@ -262,25 +288,8 @@ class DuckDbDialect(WarehouseDialect):
         tx.commit()
 
     def compact(self, connection: Any, quoted: Sequence[str]) -> None:  # noqa: ARG002  # the file has all tables
-        # A checkpoint leaves old values in blocks that others share. The file is locked until it is detached.
-        tx = connection.cursor()
-        tx.execute("SELECT database_name, path FROM duckdb_databases() WHERE database_name = current_database()")
-        name, path = tx.fetchone()
-        if not path:
-            return
-        new = Path(f"{path}.compacted")
-        new.unlink(missing_ok=True)  # of a process that was killed; only one can have the file open
-        tx.execute("CHECKPOINT")  # so that the old file's log is empty when the new one takes its name
-        try:
-            tx.execute(
-                f"ATTACH '{str(new).replace(chr(39), 2 * chr(39))}' AS {_NAME}_new (ROW_GROUP_SIZE {_ROW_GROUP})"
-            )
-            tx.execute(f"COPY FROM DATABASE {self.quote(name)} TO {_NAME}_new")
-            tx.execute(f"DETACH {_NAME}_new")
-            shutil.copymode(path, new)
-            new.replace(path)
-        finally:
-            new.unlink(missing_ok=True)
+        if isinstance(connection, _AttachedConnection):
+            connection.compact()
 
     def rowcount(self, tx: Any) -> int:
         return int(tx.fetchone()[0])

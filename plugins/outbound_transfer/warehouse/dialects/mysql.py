@@ -29,7 +29,7 @@ from outbound_transfer.warehouse.dialects.base import (
     select_new_rows,
 )
 from outbound_transfer.warehouse.dialects.refused import check_driver
-from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse
+from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse, WarehouseBusy
 from outbound_transfer.warehouse.tables import TIME_COLUMNS
 
 #: Bytes of a statement with several rows; larger ones are not faster.
@@ -230,7 +230,9 @@ class MySqlDialect(WarehouseDialect):
         tx.execute("SET SESSION lock_wait_timeout = 5")  # whoever comes later waits behind it
         for name in quoted:
             tx.execute(f"OPTIMIZE TABLE {name}")
-            tx.fetchall()
+            *_, (_, _, _, result) = tx.fetchall()
+            if result != "OK":
+                raise WarehouseBusy(f"{name} has old rows in its file: {result}. Repeat the command")
 
     def needs_probe(self, tx: Any) -> bool:  # noqa: ARG002  # other databases speak MySQL's protocol, too
         return True

@@ -10,7 +10,7 @@ from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects.base import SILENCE_FACTOR, DialectT, Row, WarehouseDialect, select_new_rows
 from outbound_transfer.warehouse.dialects.refused import check_names
-from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse
+from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse, UnusableTable
 
 _UNIQUE_VIOLATION: Final = "23505"
 
@@ -80,8 +80,13 @@ class PostgresDialect(WarehouseDialect):
     def compact(self, connection: Any, quoted: Sequence[str]) -> None:
         connection.autocommit = True  # it is refused in a transaction
         connection.cursor().execute("SET lock_timeout = '5s'")  # whoever comes later waits behind it
+        owned = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s::regclass"
         for name in quoted:
-            connection.cursor().execute(f"VACUUM (FULL) {name}")
+            tx = connection.cursor()
+            tx.execute(owned, (name,))
+            if not tx.fetchone()[0]:  # of which VACUUM would only warn
+                raise UnusableTable(f"{name} has old rows in its file: repeat the command as the table's owner")
+            tx.execute(f"VACUUM (FULL, ANALYZE) {name}")  # statistics have values, too
 
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
         # COPY has no ON CONFLICT. Readers that race for a page queue at the cursor's row, so a new row stays new.
