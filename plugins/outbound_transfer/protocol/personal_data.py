@@ -25,10 +25,10 @@ _ESCAPED: Final = re.compile(r"(?<!\\)\\+(?:u([0-9a-fA-F]{4})|[bfnrt])")
 #: How deeply text is encoded: JSON in a URL in JSON.
 _DEPTH: Final = 3
 
-#: Any address, as far as it can be recognized in a text, JSON and URLs.
+#: A word with an address, as far as it can be recognized in a text, JSON and URLs.
 _PART: Final = r"[^\s,;:<>\"'()\[\]{}=|/&?\\@]"
 _AT: Final = r"(?:@|%(?:25)*40|(?:\\+|%5C)u0040)"
-ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}{_AT}{_PART}{{1,320}}")
+ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}(?:{_AT}{_PART}{{1,320}})+")
 
 
 class AddressSearch:
