@@ -59,7 +59,7 @@ OPERATORS = {name: text for name, text in sections("operators.md").items() if na
 
 
 def class_of(name: str) -> Any:
-    (module,) = re.findall(r"^`(outbound_transfer\.[\w.]+)`", sections("operators.md")[name].strip())
+    (module,) = re.findall(r"^\[`(outbound_transfer\.[\w.]+)`", sections("operators.md")[name].strip())
     return getattr(importlib.import_module(module), name)
 
 
