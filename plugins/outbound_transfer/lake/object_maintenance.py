@@ -99,6 +99,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
         page is left, a page without rows is put.
         """
         check_cursor(to)
+        self._require_known()  # before a lock makes it seem so
         with self._feed.lock():
             return self._reset(to, expected)
 

@@ -80,11 +80,11 @@ class PostgresDialect(WarehouseDialect):
     def compact(self, connection: Any, quoted: Sequence[str]) -> None:
         connection.autocommit = True  # it is refused in a transaction
         connection.cursor().execute("SET lock_timeout = '5s'")  # whoever comes later waits behind it
-        owned = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s::regclass"
+        foreign = "SELECT 1 FROM pg_class WHERE oid = %s::regclass AND NOT pg_has_role(relowner, 'USAGE')"
         for name in quoted:
             tx = connection.cursor()
-            tx.execute(owned, (name,))
-            if not tx.fetchone()[0]:  # of which VACUUM would only warn
+            tx.execute(foreign, (name,))
+            if tx.fetchall():  # of which VACUUM would only warn
                 raise UnusableTable(f"{name} has old rows in its file: repeat the command as the table's owner")
             tx.execute(f"VACUUM (FULL, ANALYZE) {name}")  # statistics have values, too
 
