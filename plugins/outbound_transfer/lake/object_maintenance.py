@@ -100,7 +100,7 @@ class ObjectFeedMaintenance(FeedMaintenance):
         """
         check_cursor(to)
         self._require_known()  # before a lock makes it seem so
-        with self._feed.lock():
+        with self._feed.lock("reset"):
             return self._reset(to, expected)
 
     def _reset(self, to: int, expected: int | None) -> tuple[int | None, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -42,8 +43,8 @@ _LOADED: Final = "loaded"
 #: Name of the object with the site address that the account's name is bound to.
 _ADDRESS: Final = "address"
 
-#: Name of the object that is there while a command changes pages.
-_LOCK: Final = "lock"
+#: Beginning of the name of an object that is there while a command changes pages.
+_LOCK: Final = "lock-"
 
 #: Beginning of the name of an object with the lines whose content was erased.
 _ERASED: Final = "erased-"
@@ -227,23 +228,24 @@ class ObjectEventDestination(EventDestination):
     # -- notes: objects beside the pages
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other commands from changing pages meanwhile.
+    def lock(self, command: str) -> Iterator[None]:
+        """Keep an erasure and a reset, or two erasures, from changing pages at once.
 
-        :raises WarehouseBusy: another command does.
+        :param command: ``erasure`` or ``reset``.
+        :raises WarehouseBusy: another command is under way.
         """
-        name = f"{self._notes}/{_LOCK}"
+        own = f"{_LOCK}{command}-{uuid.uuid4().hex}"
+        self._write_note(own)
         try:
-            self.store.create(name, b"{}")
-        except FileExistsError:
-            raise WarehouseBusy(
-                f"another command changes the pages of the feed {self.account}. Wait for it; if it was killed, delete "
-                f"{self.store.path(name)}"
-            ) from None
-        try:
+            notes = {each for each in self.store.list_names(self._notes) if each.startswith(_LOCK)} - {own}
+            if others := sorted(each for each in notes if "erasure" in (command, each.split("-")[1])):
+                raise WarehouseBusy(
+                    f"another command changes the pages of the feed {self.account}. Wait for it; if it was killed, "
+                    f"delete {self.store.path(self._notes)}/{others[0]}"
+                )
             yield
         finally:
-            self.store.delete(name)
+            self.store.delete(f"{self._notes}/{own}")
 
     def _write_note(self, name: str, content: bytes = b"{}") -> None:
         """Create an object, unless it is there."""
