@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from outbound_transfer.cli.commands import KINDS, confirm, open_feed_warehouse, print_rows, with_connections
 from outbound_transfer.lake.catalog import open_catalog
-from outbound_transfer.ledger.config import DB_TIMEOUT, open_ledger, read_config
+from outbound_transfer.ledger.config import open_ledger, read_config
 from outbound_transfer.protocol.addresses import is_plain_address
 from outbound_transfer.protocol.personal_data import AddressSearch
 from outbound_transfer.protocol.wording import pluralize
@@ -63,15 +63,12 @@ def _to_text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _names(locations: list[PersonalData] | list[SqlPersonalData]) -> str:
+def _names(locations: Sequence[PersonalData]) -> str:
     return ", ".join(each.location for each in locations)
 
 
 def _print_counts(
-    arguments: Namespace,
-    locations: list[PersonalData] | list[SqlPersonalData],
-    counts: list[dict[str, int]],
-    done: str,
+    arguments: Namespace, locations: Sequence[PersonalData], counts: Sequence[dict[str, int]], done: str
 ) -> None:
     done = f"would be {done}" if arguments.dry_run else done
     rows: list[dict[str, Any]] = [
@@ -90,7 +87,7 @@ def _locations(arguments: Namespace) -> Iterator[PersonalData]:
         warehouse = open_feed_warehouse(arguments)
         warehouses[arguments.sql_conn_id, warehouse.prefix, warehouse.schema] = warehouse
     if ledger := read_config():
-        warehouse = open_ledger(ledger, DB_TIMEOUT)
+        warehouse = open_ledger(ledger, None)  # to write a large table anew takes its time
         warehouses.setdefault((ledger.conn_id, warehouse.prefix, warehouse.schema), warehouse)
     if not warehouses and not any(getattr(arguments, name, None) for name in KINDS):
         raise SystemExit("Where? There is no ledger, so give --sql-conn-id, --iceberg-conn-id or --path.")

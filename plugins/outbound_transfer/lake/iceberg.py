@@ -111,10 +111,8 @@ class IcebergEventDestination(EventDestination):
                 return 0
 
         def plan(table: Table, commit_id: str) -> Change:
-            state, erased = (
-                self._state_at(table, page.cursor).after(page),
-                decode_erased(table.properties.get(ERASED, "[]")),
-            )
+            state = self._state_at(table, page.cursor).after(page)
+            erased = decode_erased(table.properties.get(ERASED, "[]"))
             new = page_table(self.account, page, now, erased) if erased else rows
             return self.change(state, commit_id, append=new)
 

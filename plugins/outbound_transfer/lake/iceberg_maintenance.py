@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from outbound_transfer.lake.feed_state import ADDRESS, FeedState, list_accounts, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.iceberg import IcebergEventDestination
-from outbound_transfer.lake.rows import CONTENT_COLUMNS, row_digest
+from outbound_transfer.protocol.event_content import CONTENT_COLUMNS, content_digest, event_of
 from outbound_transfer.warehouse.destination import (
     FeedMaintenance,
     FeedPosition,
@@ -121,7 +121,7 @@ class IcebergFeedMaintenance(FeedMaintenance):
             return
         digests: dict[str, set[str]] = {}
         for row in self._read(table, *CONTENT_COLUMNS, where=(filters.In("event_id", repeated),)).to_pylist():
-            digests.setdefault(row["event_id"], set()).add(row_digest(row))
+            digests.setdefault(row["event_id"], set()).add(content_digest(event_of(row)))
         if conflicts := sum(len(each) > 1 for each in digests.values()):
             yield (
                 f"{conflicts} of the first {len(repeated)} repeated event ids have rows of different content: the feed "

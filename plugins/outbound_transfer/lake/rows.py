@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from outbound_transfer.protocol.event_content import content_digest, erase_event
+from outbound_transfer.protocol.event_content import content_digest, erase_event, event_of
 from outbound_transfer.protocol.events import Event, Page, RejectedLine
 from outbound_transfer.protocol.personal_data import ERASED, AddressSearch, erased_line, read_erased_digest
 from outbound_transfer.warehouse.tables import PERSONAL_DATA
@@ -117,7 +117,7 @@ def erase_row(row: Mapping[str, Any], search: AddressSearch) -> tuple[dict[str, 
     if row["event_id"] is None:
         line: Event | RejectedLine = RejectedLine(0, row["rejected_line"], "")
     else:
-        line = Event(line_number=0, **{name: row[name] for name in CONTENT_COLUMNS})
+        line = event_of(row)
     erased = _erase(line)
     values = dict(zip(SCHEMA.names, _row("", 0, erased, row["loaded_at"]), strict=True))
     return {**row, **{name: values[name] for name in _PERSONAL}}, _identify(erased)
@@ -131,16 +131,6 @@ def distinct_events(page: Page) -> Iterator[Event]:
         if not of_id or content_digest(event) not in map(content_digest, of_id):
             of_id.append(event)
             yield event
-
-
-#: The columns that :func:`row_digest` needs.
-CONTENT_COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")
-
-
-def row_digest(row: Mapping[str, Any]) -> str:
-    """Return the :func:`.content_digest` of the event of a row that has :data:`CONTENT_COLUMNS`."""
-    event_id, type_, timestamp, data, extra_fields, raw = (row[name] for name in CONTENT_COLUMNS)
-    return content_digest(Event(event_id, type_, timestamp, data, extra_fields, 0, raw))
 
 
 def _row(account: str, cursor_from: int, line: Event | RejectedLine, loaded_at: datetime) -> tuple[Any, ...]:

@@ -87,7 +87,7 @@ def find_ledger_connection(config: LedgerConfig) -> Connection | None:
     return with_parsed_extra(find_connection(config.conn_id)) if config.file is None else None
 
 
-def open_ledger(config: LedgerConfig, timeout: float, connection: Connection | None = None) -> Warehouse:
+def open_ledger(config: LedgerConfig, timeout: float | None, connection: Connection | None = None) -> Warehouse:
     """Return the ledger's database, without connecting.
 
     :param timeout: see :func:`.open_warehouse`.

@@ -6,12 +6,15 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from outbound_transfer.protocol.events import Event, read_line
 from outbound_transfer.protocol.personal_data import erased_content, read_erased_digest
+
+#: The columns of an event's content.
+CONTENT_COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")
 
 
 def content_digest(event: Event) -> str:
@@ -31,6 +34,11 @@ def content_digest(event: Event) -> str:
 def erase_event(event: Event) -> Event:
     """Return an event without its payload. Read again, it is the same event, and another one of its id is not."""
     return replace(event, data=None, extra_fields=None, raw=erased_content(content_digest(event)))
+
+
+def event_of(row: Mapping[str, Any]) -> Event:
+    """Return the event of a row that has :data:`CONTENT_COLUMNS`, without its line number."""
+    return Event(line_number=0, **{name: row[name] for name in CONTENT_COLUMNS})
 
 
 def find_conflicts(events: Iterable[Event], known: Mapping[str, Event]) -> list[Event]:

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
-from outbound_transfer.protocol.event_content import erase_event
-from outbound_transfer.protocol.events import Event
+from outbound_transfer.protocol.event_content import erase_event, event_of
 from outbound_transfer.protocol.outcomes import REHEARSED, TERMINAL_STATUSES
 from outbound_transfer.protocol.personal_data import ERASED, AddressSearch, erase_list, erased_line
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
@@ -45,9 +44,6 @@ _PERSONAL: Final = {
 
 #: Names the rows of a lake, of which there is one table, in counts.
 LAKE_ROWS: Final = "events"
-
-#: Columns of an event's content.
-_CONTENT: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")
 
 #: Statuses of what nobody can pick up any more, as a list in SQL.
 _FINISHED: Final = ", ".join(f"'{each}'" for each in (*TERMINAL_STATUSES, DELETED, DISCARDED, FAILED, REHEARSED))
@@ -210,7 +206,7 @@ def _erased(table: Table, row: Mapping[str, Any], search: AddressSearch) -> dict
     if not found:
         return {}
     if table is EVENTS:
-        event = erase_event(Event(line_number=0, **{name: row[name] for name in _CONTENT}))
+        event = erase_event(event_of(row))
         return {name: getattr(event, name) for name in ("data", "extra_fields", "raw")}
     if table is REJECTED_LINES:
         return {"raw": erased_line(row["raw"]), "reason": ERASED}
