@@ -99,7 +99,6 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "extra-links": [
-            "outbound_transfer.links.deliveries.DeliveriesLink",
             "outbound_transfer.links.transfer.TransferLink",
         ],
         "notifications": [

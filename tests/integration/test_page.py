@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from outbound_transfer.ledger.config import load_config, open_tables
-from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.ui import app as ui
 from outbound_transfer.ui.queries import create_cache
 from outbound_transfer.ui.threads import BoundedThreadRunner
@@ -136,30 +134,6 @@ def test_anonymous_is_told_to_sign_in(airflow: TestClient, fresh: Any, path: str
     assert_guarded(answer)
 
 
-@pytest.mark.parametrize("has_cookie", [True, False])
-def test_a_browser_without_a_cookie_loads_the_page_with_its_token(
-    airflow: TestClient, fresh: Any, monkeypatch: pytest.MonkeyPatch, has_cookie: bool
-) -> None:
-    monkeypatch.setattr(ui, "HAS_COOKIE", has_cookie)
-    fresh()
-    answer = airflow.get(PAGE)
-    assert answer.status_code == 401
-    assert ("static/token.js" in answer.text) is not has_cookie
-    assert ("connect-src 'self'" in answer.headers["Content-Security-Policy"]) is not has_cookie
-    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; ")
-    assert airflow.get("/outbound-transfer/static/token.js").status_code == 200
-
-
-def test_the_link_of_airflows_without_tabs_leads_to_the_tasks_deliveries(
-    as_user: Callable[..., Any], warehouse: Warehouse
-) -> None:
-    fill(warehouse)
-    key: Any = SimpleNamespace(dag_id="open", run_id="r", task_id="deliver", map_index=-1)
-    link = DeliveriesLink().get_link(None, ti_key=key)  # type: ignore[arg-type]
-    answer = as_user(f"/{link}")
-    assert (answer.status_code, "t-open" in answer.text) == (200, True)
-
-
 @pytest.mark.parametrize("path", [PAGE, TASK])
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 def test_nothing_can_be_changed(airflow: TestClient, fresh: Any, method: str, path: str) -> None:
@@ -271,36 +245,6 @@ def test_recipients_are_not_shown_if_the_setting_says_so(
     for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK)):
         assert answer.status_code == 200
         assert "@example.com" not in answer.text
-
-
-WAITING = """
-    from airflow.sdk import DAG
-    from outbound_transfer.operators.transfer import DeliverFilesOperator
-    from outbound_transfer.sensors.transfer import TransferSensor
-
-    with DAG("open", schedule=None):
-        deliver = DeliverFilesOperator(task_id="deliver", subject="S", recipients="ann@example.com", files={file!r})
-        TransferSensor(task_id="wait", transfer_id=deliver.output, poke_interval=1)
-"""
-
-
-def test_the_tab_of_a_sensor_shows_what_it_waits_for(
-    as_user: Callable[..., Any], run_dag: Any, connection: str, recipients_pick_up: None, warehouse: Warehouse,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    file = tmp_path / "a.csv"
-    file.write_bytes(b"a,b")
-    run = run_dag(WAITING.format(file=str(file)))
-    assert run.state == "success"
-    answer = as_user(TASK, dag_id="open", run_id=run.dag_run.run_id, task_id="wait")
-    assert answer.status_code == 200
-    assert "This task waits for the transfer of another task" in answer.text
-    assert "ann@example.com" in answer.text
-    with warehouse.transaction() as cursor:  # the delivery is another DAG's, which the user may not read
-        cursor.execute("UPDATE outbound_transfer_deliveries SET dag_id = 'secret'")
-    answer = as_user(TASK, dag_id="open", run_id=run.dag_run.run_id, task_id="wait")
-    assert "This task waits for transfer" in answer.text
-    assert "ann@example.com" not in answer.text
 
 
 # ------------------------------------------------------------------------------------------------------ without a draft

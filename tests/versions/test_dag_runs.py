@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sqlite3
 from collections import Counter
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.api_fastapi.core_api import security
 
 from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
-from outbound_transfer.airflow_compat.xcoms import read_xcom
-from outbound_transfer.links.transfer import AWAITED_KEY
+from outbound_transfer.ui.plugin import OutboundTransferPlugin
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
 from support import airflow_home
@@ -41,20 +42,6 @@ INGESTION = """
 
     with DAG("ingest", schedule=None):
         EventFeedToSqlOperator(task_id="ingest", sql_conn_id="warehouse", deferrable=True)
-"""
-
-WAITS = """
-    from airflow.sdk import DAG, task_group
-    from outbound_transfer.sensors.transfer import TransferSensor
-
-    def wait():
-        TransferSensor(task_id="wait", transfer_id="tr_1")
-
-    with DAG("wait", schedule=None):
-        wait()
-        TransferSensor.partial(task_id="mapped").expand(transfer_id=["tr_0", "tr_1"])
-        if hasattr(task_group(wait), "loop"):  # Airflow 3.4
-            task_group(group_id="body")(wait).loop(max_iterations=2)
 """
 
 
@@ -121,16 +108,7 @@ def test_an_ingestion_lands_every_event_once(
     assert len(found) == found.total() == 700
 
 
-def test_the_page_reads_what_a_sensor_waits_for(run_dag: Callable[..., Run], connection: str) -> None:
-    """Not in a loop, whose iterations it does not tell apart. The transfers do not exist: no sensor waits for long."""
-    run = run_dag(WAITS)
-
-    def awaited(task_id: str, map_index: int = -1) -> Any:
-        ids = {"dag_id": "wait", "run_id": run.dag_run.run_id, "task_id": task_id, "map_index": map_index}
-        found = read_xcom(AWAITED_KEY, **ids)
-        return found and found["transfer_id"]
-
-    assert set(run.states().values()) <= {"failed", "upstream_failed"}
-    assert (awaited("wait"), awaited("mapped", 0), awaited("mapped", 1)) == ("tr_1", "tr_0", "tr_1")
-    assert [awaited(task_id) for task_id in ("mapped", "body.wait", "missing")] == [None] * 3
-    assert [awaited("body.wait", index) for index in (0, 1)] == [None] * 2
+def test_there_is_a_page_where_airflow_checks_the_dag_of_a_query() -> None:
+    checks = "query_params" in inspect.getsource(security.requires_access_dag)
+    plugin = OutboundTransferPlugin
+    assert [bool(views) for views in (plugin.fastapi_apps, getattr(plugin, "external_views", []))] == [checks] * 2

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from airflow import __version__
 
-_MAJOR_MINOR: Final = tuple(int(part) for part in __version__.split(".")[:2])
+_VERSION: Final = tuple(int(part) for part in re.findall(r"\d+", __version__)[:3])
+_MAJOR_MINOR: Final = _VERSION[:2]
 
-#: Whether a plugin can add a tab to a task instance.
-HAS_TABS: Final = _MAJOR_MINOR >= (3, 1)
+#: Whether a plugin can add pages, which know who asks, and whether they may read the DAG of a query.
+HAS_PAGES: Final = _VERSION >= (3, 1, 1)
 
 #: Whether a task can ask a person.
 HAS_HUMAN_INPUT: Final = _MAJOR_MINOR >= (3, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
     from outbound_transfer.client import Settings
-
-#: XCom of a task that waits for a transfer of another: its account and id.
-AWAITED_KEY: Final = "outbound_transfer_awaited"
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +53,9 @@ def find_web_url(conn_id: str) -> str:
 
 
 def push_awaited_transfer(context: Any, conn_id: str, transfer_id: object) -> None:
-    """Link a task to the transfer that it waits for, and store which one that is, for the page of deliveries.
+    """Link a task to the transfer that it waits for.
 
     The task has no client yet; an error of its connection is left to the code that uses it.
     """
     with suppress(Exception):
-        settings = settings_from_connection(BaseHook.get_connection(conn_id))
-        push_link(context, settings, transfer_id)
-        context["ti"].xcom_push(AWAITED_KEY, {"account": settings.account, "transfer_id": transfer_id})
+        push_link(context, settings_from_connection(BaseHook.get_connection(conn_id)), transfer_id)

@@ -15,8 +15,6 @@ from outbound_transfer.airflow_compat.names import (
     TaskDeferred,
 )
 from outbound_transfer.airflow_compat.task_try import is_test_run
-from outbound_transfer.airflow_compat.version import HAS_TABS
-from outbound_transfer.links.deliveries import DeliveriesLink
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.protocol.errors import Rehearsed
@@ -46,7 +44,7 @@ class RehearsalFinished(AirflowSkipException):
 class TransferTaskOperator(OutboundTransferOperator):
     """An operator that works on one transfer."""
 
-    operator_extra_links = (TransferLink(),) if HAS_TABS else (TransferLink(), DeliveriesLink())
+    operator_extra_links = (TransferLink(),)
 
     #: Of the operators that have this argument.
     transfer_id: Any

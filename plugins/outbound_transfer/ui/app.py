@@ -13,7 +13,6 @@ from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from outbound_transfer.airflow_compat.api_server import HAS_COOKIE
 from outbound_transfer.ui import rendering
 from outbound_transfer.ui.filters import parse_filter
 from outbound_transfer.ui.permissions import CAN_SEE_PAGE, CAN_SEE_TASK, READABLE_DAGS
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 QUERY_TIMEOUT: Final = 3.0
 MAX_THREADS: Final = 4
 
-#: Seconds for which the counts behind the charts are cached, for all users who see the same DAGs.
+#: Seconds for which the counts are cached, for all users who see the same DAGs.
 CACHE_SECONDS: Final = 20.0
 
 _UNMAPPED: Final = -1
@@ -44,7 +43,7 @@ def create_application(runner: BoundedThreadRunner, cache: Cache) -> FastAPI:
     """Create an application.
 
     :param runner: runs what reads the warehouse.
-    :param cache: keeps the counts behind the charts.
+    :param cache: keeps the counts of deliveries.
     """
     app = FastAPI(title="Outbound transfers", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", StaticFiles(directory=rendering.STATIC), name="static")
@@ -61,14 +60,12 @@ def create_application(runner: BoundedThreadRunner, cache: Cache) -> FastAPI:
         return await _respond(runner, lambda: deliveries_page(wanted, readable, now, cache))
 
     @app.get("/task", dependencies=[CAN_SEE_TASK])
-    async def task(
-        dag_id: str, run_id: str, task_id: str, map_index: str = "", readable: set[str] = READABLE_DAGS
-    ) -> Response:
+    async def task(dag_id: str, run_id: str, task_id: str, map_index: str = "") -> Response:
         now = datetime.now(UTC)
         if "\0" in dag_id + run_id + task_id:  # not in any name, and PostgreSQL refuses it
             raise HTTPException(404)
         key = TaskKey(dag_id, run_id, task_id, _map_index(map_index))
-        return await _respond(runner, lambda: task_page(key, readable, now))
+        return await _respond(runner, lambda: task_page(key, now))
 
     return app
 
@@ -116,10 +113,7 @@ async def _with_headers(request: Request, call_next: Callable[[Request], Awaitab
 async def _http_error(request: Request, error: Exception) -> Response:  # noqa: ARG001  # as FastAPI calls it
     assert isinstance(error, HTTPException)
     title, text = _HTTP_ERRORS.get(error.status_code, (error.detail, "Choose a page in Airflow's navigation."))
-    if error.status_code == 401 and not HAS_COOKIE:
-        response = rendering.render_unauthenticated(title, text)
-    else:
-        response = rendering.render_message(error.status_code, title, text)
+    response = rendering.render_message(error.status_code, title, text)
     response.headers.update(error.headers or {})
     return response
 

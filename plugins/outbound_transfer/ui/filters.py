@@ -14,8 +14,8 @@ from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 
-#: Number of days that each bar of the chart covers, by length of the time window in days.
-DAYS_PER_BAR: Final = {7: 1, 30: 1, 90: 3, 365: 7}
+#: Lengths of the time window, in days.
+WINDOWS: Final = (7, 30, 90, 365)
 DEFAULT_DAYS: Final = 30
 
 IN_FLIGHT: Final = "in-flight"
@@ -101,7 +101,7 @@ def parse_filter(params: Mapping[str, str]) -> Filter:
     status = params.get("status", "")
     older = _parse_position(params.get("older", ""))
     return Filter(
-        days=int(days) if days in map(str, DAYS_PER_BAR) else DEFAULT_DAYS,
+        days=int(days) if days in map(str, WINDOWS) else DEFAULT_DAYS,
         status=status if status in CHOICES else "",
         search=clean(params.get("search", ""), _MAX_SEARCH_LENGTH).strip(),
         older=older,
@@ -121,9 +121,7 @@ def _parse_position(text: str) -> Position | None:
     return Position(match[1], match[2])
 
 
-def bar_starts(days: int, now: datetime) -> list[datetime]:
-    """Return when each bar of the chart starts, oldest first: midnights in UTC. The last bar includes today."""
-    step = timedelta(days=DAYS_PER_BAR[days])
+def window_start(days: int, now: datetime) -> datetime:
+    """Return when the time window starts: at a midnight in UTC. Its last day is today."""
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    newest = midnight - step + timedelta(days=1)
-    return [newest - number * step for number in range(-(-days // step.days) - 1, -1, -1)]
+    return midnight - timedelta(days=days - 1)

@@ -7,22 +7,13 @@ from typing import Any, Final
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
-from fastapi import Depends, Request
+from fastapi import Depends
 
 #: Users who may see Airflow's list of plugins may see the page.
 CAN_SEE_PAGE: Final = Depends(requires_access_view(AccessView.PLUGINS))
 
-_check_dag: Final = requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE)
-
-
-def _check_task(dag_id: str, request: Request, user: GetUserDep) -> None:
-    # Airflow 3.0 and 3.1.0 look for the DAG in the path only, and check no DAG if it is in the query.
-    request.path_params["dag_id"] = dag_id
-    _check_dag(request, user)
-
-
 #: Users who may read task instances of the request's ``dag_id``.
-CAN_SEE_TASK: Final = Depends(_check_task)
+CAN_SEE_TASK: Final = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 
 
 def _readable_dags(user: GetUserDep) -> set[str]:

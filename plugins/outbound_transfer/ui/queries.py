@@ -18,7 +18,7 @@ from sqlalchemy import Table
 
 from outbound_transfer.protocol.models import COMPLETE, DRAFT
 from outbound_transfer.protocol.outcomes import IN_DOUBT
-from outbound_transfer.ui.filters import IN_FLIGHT, LEDGER_TERMINAL_STATUSES, WITH_ERROR, Filter, Position, bar_starts
+from outbound_transfer.ui.filters import IN_FLIGHT, LEDGER_TERMINAL_STATUSES, WITH_ERROR, Filter, Position, window_start
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.tables import (
     CALLS,
@@ -38,10 +38,6 @@ PAGE_SIZE: Final = 25
 
 #: Maximum number of feeds, of deliveries of one task instance, and of recipients of one delivery.
 MAX_ROWS: Final = 250
-
-#: More rows than a table can have. Without a limit, PostgreSQL's planner merges the subselect into the outer query,
-#: takes each timestamp for a group of its own, and sorts them all.
-_NO_LIMIT: Final = 2**62
 
 #: Escapes the wildcards of a search.
 _ESCAPE: Final = "!"
@@ -97,13 +93,6 @@ class TaskKey(NamedTuple):
     map_index: int
 
 
-class AwaitedTransfer(NamedTuple):
-    """A transfer that a task waits for."""
-
-    account: str
-    transfer_id: str
-
-
 @dataclass(frozen=True)
 class Recipients:
     """The recipients of some deliveries.
@@ -121,7 +110,7 @@ class Overview:
     """The rows of the page of all deliveries.
 
     :ivar tables: the tables that exist.
-    :ivar outcomes: counts of all deliveries in the window, by bar of the chart (0 is the oldest) and status.
+    :ivar outcomes: counts of all deliveries in the window, by status.
     :ivar deliveries: one page of them, newest first.
     :ivar recipients: those of deliveries that not all have picked up.
     :ivar has_newer: whether there are newer deliveries than these.
@@ -149,13 +138,11 @@ class TaskDeliveries:
     """The rows of the view of one task instance.
 
     :ivar tables: the tables that exist.
-    :ivar awaited: id of the transfer that the task waits for, and has not made; "" if it waits for none.
     """
 
     tables: frozenset[Table]
     deliveries: list[Row] = field(default_factory=list)
     recipients: Recipients = field(default_factory=Recipients)
-    awaited: str = ""
 
 
 def create_cache(seconds: float, max_entries: int = 64, clock: Callable[[], float] = time.monotonic) -> Cache:
@@ -195,7 +182,7 @@ def overview(
     """Read everything that the page shows, over one connection.
 
     :param readable: ids of the DAGs whose deliveries the user may see.
-    :param cache: keeps the counts behind the chart, which are expensive and change slowly.
+    :param cache: keeps the counts, which are expensive and change slowly.
     """
     with warehouse.read() as tx:
         reader = _Reader(warehouse, tx)
@@ -206,16 +193,14 @@ def overview(
             allowances=reader.latest(KEY_ALLOWANCE, "[conn_id], [calls_per_minute], [reserved_until]"),
             leases=reader.latest(POLL_LEASES, "[conn_id], [holder]"),
         )
-        starts = bar_starts(wanted.days, now)
-        dags = reader.dags(starts[0], readable)
+        start = format_timestamp(window_start(wanted.days, now))
+        dags = reader.dags(start, readable)
         if not dags:
             return shared
-        window = _Conditions(
-            f"d.[created_at] >= ? AND d.[dag_id] IN ({_marks(dags)})", (format_timestamp(starts[0]), *dags)
-        )
+        window = _Conditions(f"d.[created_at] >= ? AND d.[dag_id] IN ({_marks(dags)})", (start, *dags))
         rows, has_newer, has_older = reader.page(wanted, window)
         outcomes = cache(
-            (reader.tables, warehouse.qualified(DELIVERIES), *starts, *dags), lambda: reader.outcomes(starts, window)
+            (reader.tables, warehouse.qualified(DELIVERIES), start, *dags), lambda: reader.outcomes(window)
         )
         unfinished = [row for row in rows if row["status"] != COMPLETE]
         return replace(
@@ -228,28 +213,15 @@ def overview(
         )
 
 
-def task_deliveries(
-    warehouse: Warehouse,
-    task: TaskKey,
-    readable: Collection[str] = (),
-    find_awaited: Callable[[TaskKey], AwaitedTransfer | None] = lambda _: None,
-    *,
-    shows_recipients: bool = True,
-) -> TaskDeliveries:
-    """Read the deliveries of one task instance, or that of the transfer that it waits for.
-
-    :param readable: ids of the DAGs whose deliveries the user may see.
-    :param find_awaited: finds out which transfer a task that has no deliveries waits for.
-    """
+def task_deliveries(warehouse: Warehouse, task: TaskKey, *, shows_recipients: bool = True) -> TaskDeliveries:
+    """Read the deliveries of one task instance."""
     with warehouse.read() as tx:
         reader = _Reader(warehouse, tx)
         if DELIVERIES not in reader.tables:
             return TaskDeliveries(reader.tables)
-        rows, awaited = reader.deliveries(_equal(task), MAX_ROWS), None
-        if not rows and (awaited := find_awaited(task)):
-            rows = [row for row in reader.deliveries(_equal(awaited), 1) if row["dag_id"] in readable]
-        recipients = reader.recipients(rows) if shows_recipients else Recipients()
-        return TaskDeliveries(reader.tables, rows, recipients, awaited.transfer_id if awaited else "")
+        of_task = _Conditions(" AND ".join(f"d.[{name}] = ?" for name in task._fields), tuple(task))
+        rows = reader.deliveries(of_task, MAX_ROWS)
+        return TaskDeliveries(reader.tables, rows, reader.recipients(rows) if shows_recipients else Recipients())
 
 
 def row_position(row: Row) -> Position | None:
@@ -266,10 +238,6 @@ class _Conditions(NamedTuple):
 
     def and_(self, sql: str, *parameters: Any) -> _Conditions:
         return _Conditions(f"{self.sql} AND {sql}", (*self.parameters, *parameters))
-
-
-def _equal(key: TaskKey | AwaitedTransfer) -> _Conditions:
-    return _Conditions(" AND ".join(f"d.[{name}] = ?" for name in key._fields), tuple(key))
 
 
 def _marks(values: Collection[Any]) -> str:
@@ -304,10 +272,10 @@ class _Reader:
         names = [column[0] for column in self._tx.description]
         return [dict(zip(names, row, strict=True)) for row in fetch_all(self._tx)]
 
-    def dags(self, since: datetime, readable: Collection[str]) -> list[str]:
+    def dags(self, since: str, readable: Collection[str]) -> list[str]:
         """Return the ids of readable DAGs that have deliveries: far fewer than Airflow may have DAGs."""
         query = "SELECT DISTINCT [dag_id] FROM {deliveries} WHERE [created_at] >= ?"
-        rows = self._fetch(DELIVERIES, query, [format_timestamp(since)])
+        rows = self._fetch(DELIVERIES, query, [since])
         return sorted({row["dag_id"] for row in rows}.intersection(readable))
 
     def deliveries(self, conditions: _Conditions, limit: int, order: str = "DESC") -> list[Row]:
@@ -344,18 +312,13 @@ class _Reader:
             return rows[::-1], has_more, bool(rows)
         return rows, wanted.older is not None, has_more
 
-    def outcomes(self, starts: Sequence[datetime], conditions: _Conditions) -> list[Row]:
-        """Count deliveries by bar of the chart and status.
-
-        :param starts: where each bar starts.
-        """
-        bar, edges = _bar([format_timestamp(start) for start in starts], 0, len(starts))
+    def outcomes(self, conditions: _Conditions) -> list[Row]:
+        """Count deliveries by status."""
         return self._fetch(
             DELIVERIES,
-            "SELECT [bar], [status], COUNT(*) AS [delivery_count]"  # noqa: S608
-            f" FROM (SELECT {bar} AS [bar], {self._status} AS [status] FROM {self._source} WHERE {conditions.sql}"
-            f" LIMIT {_NO_LIMIT}) counted GROUP BY [bar], [status]",
-            [*edges, *conditions.parameters],
+            f"SELECT [status], COUNT(*) AS [delivery_count] FROM (SELECT {self._status} AS [status]"  # noqa: S608
+            f" FROM {self._source} WHERE {conditions.sql}) counted GROUP BY [status]",
+            conditions.parameters,
         )
 
     def recipients(self, deliveries: Sequence[Row]) -> Recipients:
@@ -416,19 +379,6 @@ class _Reader:
     def latest(self, table: Table, columns: str) -> list[Row]:
         """Return the rows of a table, the newest last."""
         return self._fetch(table, f"SELECT {columns} FROM {{{table.name}}} ORDER BY [updated_at]")  # noqa: S608
-
-
-def _bar(starts: Sequence[str], first: int, last: int) -> tuple[str, list[str]]:
-    """Return the bar of a delivery as an expression, and its parameters.
-
-    It is found by binary search: databases share no functions for dates.
-    """
-    if last - first == 1:
-        return str(first), []
-    middle = (first + last) // 2
-    (before, edges_before), (after, edges_after) = _bar(starts, first, middle), _bar(starts, middle, last)
-    expression = f"CASE WHEN d.[created_at] < ? THEN {before} ELSE {after} END"
-    return expression, [starts[middle], *edges_before, *edges_after]
 
 
 def _pattern(search: str) -> str:

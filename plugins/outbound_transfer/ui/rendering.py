@@ -56,11 +56,4 @@ def render_page(template: str, status: int = 200, **values: Any) -> HTMLResponse
 
 def render_message(status: int, title: str, text: str) -> HTMLResponse:
     """Render a page with a message: what is wrong, and what to do."""
-    return render_page("message.html", status, title=title, text=text, refresh=False, script="")
-
-
-def render_unauthenticated(title: str, text: str) -> HTMLResponse:
-    """Render a message whose script loads the page again with the token that the browser keeps, if it has one."""
-    response = render_page("message.html", 401, title=title, text=text, refresh=False, script="token.js")
-    response.headers["Content-Security-Policy"] = f"{HEADERS['Content-Security-Policy']}; connect-src 'self'"
-    return response
+    return render_page("message.html", status, title=title, text=text, refresh=False)

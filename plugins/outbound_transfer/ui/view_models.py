@@ -20,7 +20,7 @@ from outbound_transfer.ui.queries import Recipients, Row
 from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 from outbound_transfer.warehouse.timestamps import parse_timestamp
 
-#: Outcomes in the chart, each with its label and statuses. Any other status is in flight.
+#: Outcomes, each with its label and statuses. Any other status is in flight.
 OUTCOMES: Final = {
     "complete": ("Complete", (COMPLETE,)),
     "in-flight": ("In flight", ()),

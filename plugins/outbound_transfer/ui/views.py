@@ -8,13 +8,12 @@ from typing import Final
 
 from fastapi import Response
 
-from outbound_transfer.airflow_compat.xcoms import read_xcom
 from outbound_transfer.ledger.config import LedgerConfig, load_config, open_ledger
-from outbound_transfer.links.transfer import AWAITED_KEY, find_web_url
+from outbound_transfer.links.transfer import find_web_url
 from outbound_transfer.protocol.wording import clean
-from outbound_transfer.ui import charts, queries, view_models
-from outbound_transfer.ui.filters import CHOICES, DAYS_PER_BAR, IN_FLIGHT, REFRESH_SECONDS, Filter, bar_starts
-from outbound_transfer.ui.queries import AwaitedTransfer, Cache, Row, TaskKey, row_position
+from outbound_transfer.ui import queries, view_models
+from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH_SECONDS, WINDOWS, Filter
+from outbound_transfer.ui.queries import Cache, Row, TaskKey, row_position
 from outbound_transfer.ui.rendering import render_page
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer.warehouse.tables import CALLS, DELIVERIES
@@ -43,7 +42,7 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, ca
         now=now,
         wanted=wanted,
         refresh=REFRESH_SECONDS if wanted.refresh else 0,
-        windows=DAYS_PER_BAR,
+        windows=WINDOWS,
         choices=CHOICES,
         in_flight=IN_FLIGHT,
         has_ledger=DELIVERIES in found.tables,
@@ -55,29 +54,25 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, ca
         older=last if found.has_older else None,
         outcomes=view_models.OUTCOMES,
         totals=view_models.totals(found.outcomes),
-        by_day=charts.outcomes_by_day(found.outcomes, bar_starts(wanted.days, now)),
         feeds=[view_models.show_feed(row, now) for row in found.feeds],
         connections=view_models.show_calls(found.calls, found.allowances, found.leases, now),
     )
 
 
-def task_page(task: TaskKey, readable: Collection[str], now: datetime) -> Response:
+def task_page(task: TaskKey, now: datetime) -> Response:
     """Render the deliveries of one task instance: see :func:`.queries.task_deliveries`.
 
     :raises NotConfigured: no ledger is configured.
     """
     config = _load_config()
     warehouse = open_ledger(config, _LOCK_TIMEOUT)
-    found = queries.task_deliveries(
-        warehouse, task, readable, _find_awaited, shows_recipients=not config.recipients.is_none
-    )
+    found = queries.task_deliveries(warehouse, task, shows_recipients=not config.recipients.is_none)
     web_urls = _web_urls(found.deliveries)
     return render_page(
         "task.html",
         now=now,
         refresh=0,
         has_ledger=DELIVERIES in found.tables,
-        awaited=clean(found.awaited),
         deliveries=[
             view_models.show_delivery(row, now, web_urls, found.recipients, max_subject_length=2_000)
             for row in found.deliveries
@@ -96,16 +91,6 @@ def _load_config() -> LedgerConfig:
         "one machine: with its SQLite database airflow.db in AIRFLOW_HOME and the LocalExecutor, and unless "
         "default_ledger is False."
     )
-
-
-def _find_awaited(task: TaskKey) -> AwaitedTransfer | None:
-    """Return the transfer that a sensor waits for, as it has told Airflow; None if the task is no such sensor."""
-    found = read_xcom(AWAITED_KEY, **task._asdict())
-    awaited = found if isinstance(found, dict) else {}
-    account, transfer_id = awaited.get("account"), awaited.get("transfer_id")
-    if isinstance(account, str) and isinstance(transfer_id, str) and "\0" not in account + transfer_id:
-        return AwaitedTransfer(account, transfer_id)
-    return None
 
 
 def _web_urls(rows: Iterable[Row]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -12,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.protocol.wording import clean, format_duration
-from outbound_transfer.ui import charts, view_models
-from outbound_transfer.ui.filters import DAYS_PER_BAR, Filter, Position, bar_starts, parse_filter
+from outbound_transfer.ui import view_models
+from outbound_transfer.ui.filters import Filter, Position, parse_filter
 from outbound_transfer.ui.queries import Row, row_position
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_timestamp
 
@@ -80,16 +79,6 @@ def test_changed_filter_starts_at_its_first_page() -> None:
     wanted = Filter(status="expired", older=Position("2026-01-01T00:00:00.000000Z", "t"))
     assert wanted.query(days=90) == "?days=90&status=expired"
     assert wanted.query(status="") == "?"
-
-
-@pytest.mark.parametrize("days", DAYS_PER_BAR)
-def test_the_bars_cover_the_window_and_end_today(days: int) -> None:
-    starts = bar_starts(days, NOW)
-    step = timedelta(days=DAYS_PER_BAR[days])
-    assert {later - earlier for earlier, later in pairwise(starts)} == {step}
-    assert starts[-1] <= NOW < starts[-1] + step
-    assert NOW - starts[0] > timedelta(days=days - 1)
-    assert all((start.hour, start.minute, start.second, start.microsecond) == (0, 0, 0, 0) for start in starts)
 
 
 # --------------------------------------------------------------------------------------------------------------- rows
@@ -190,10 +179,6 @@ def test_the_calls_of_an_hour() -> None:
     assert (a["polled_by"], b["polled_by"]) == ("", "triggerer-1")
 
 
-def outcome(bar: int, status: str, count: int) -> Row:
-    return {"bar": bar, "status": status, "delivery_count": count}
-
-
 def test_totals_by_outcome_lose_nothing() -> None:
     statuses = (
         "draft",
@@ -208,7 +193,7 @@ def test_totals_by_outcome_lose_nothing() -> None:
         "failed",
         "in doubt",
     )
-    rows = [outcome(0, status, 10**at) for at, status in enumerate(statuses)]
+    rows = [{"status": status, "delivery_count": 10**at} for at, status in enumerate(statuses)]
     assert view_models.totals(rows) == {
         "complete": 1_000, "in-flight": 100_000_110, "expired": 10_000, "canceled": 11_100_000, "draft": 1,
         "failed": 10**9, "in-doubt": 10**10,
@@ -218,44 +203,3 @@ def test_totals_by_outcome_lose_nothing() -> None:
 def test_where_a_row_stands() -> None:
     assert row_position(row()) == Position("2026-03-10T11:00:00.000000Z", "t1")
     assert row_position(row(created_at=None)) is None
-
-
-# -------------------------------------------------------------------------------------------------------------- plots
-
-
-@given(st.integers(0, 10**9))
-def test_axis_limit_is_at_least_the_value_and_at_most_twice(value: int) -> None:
-    assert value <= charts.axis_limit(value) <= max(1, 2 * value)
-
-
-@given(st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=1, max_size=60))
-def test_bars_stay_in_their_box_and_show_every_value(values: list[list[int]]) -> None:
-    plot = charts.stacked_bars([str(each) for each in range(len(values))], values, ("a", "b", "c"))
-    assert [list(bar.values) for bar in plot.bars] == values
-    last = 0.0
-    for bar in plot.bars:
-        assert len(bar.parts) == sum(value > 0 for value in bar.values)
-        for part in bar.parts:
-            assert part.x >= last - 0.01
-            assert part.x + part.width <= 100.01
-            assert part.y >= -0.01
-            assert part.y + part.height <= 100.01
-        height = sum(part.height for part in bar.parts)
-        assert height == pytest.approx(100 * sum(bar.values) / plot.top, abs=0.01)
-        last = bar.parts[0].x + bar.parts[0].width if bar.parts else last
-
-
-def test_deliveries_by_day() -> None:
-    starts = bar_starts(7, NOW)
-    plot = charts.outcomes_by_day(
-        [
-            outcome(0, "complete", 4),
-            outcome(0, "pending", 1),
-            outcome(6, "discarded", 1),
-            outcome(6, "deleted", 1),
-        ],
-        starts,
-    )
-    assert [bar.label for bar in plot.bars][::6] == ["Mar 4", "Mar 10"]
-    assert (plot.bars[0].values, plot.bars[6].values, plot.top) == ((4, 1, 0, 0, 0, 0, 0), (0, 0, 0, 0, 2, 0, 0), 5)
-    assert [part.css_class for part in plot.bars[0].parts] == ["complete", "in-flight"]
