@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -19,7 +18,7 @@ import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
-from outbound_transfer.files.content import MAX_BYTES_IN_MEMORY, ContentWriter
+from outbound_transfer.files.content import CHUNK_BYTES, ContentWriter
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.messages import Operation
@@ -28,7 +27,7 @@ from support.deliveries import DELIVERY, billed, counts, digest, task_instance
 from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after, without_credit
 
 TEXT = "Größe;Preis\n{{ not_a_template }}\n"
-LARGE = b"large" * (MAX_BYTES_IN_MEMORY // 5 + 1)
+LARGE = b"large" * (CHUNK_BYTES // 5 + 1)
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def write_and_close(file: Any) -> None:
         (bytearray(b"x"), b"x"),
         (memoryview(b"xyz")[::2], b"xz"),
         (LARGE, LARGE),
-        ("ä" * (MAX_BYTES_IN_MEMORY + 1), "ä".encode() * (MAX_BYTES_IN_MEMORY + 1)),
+        ("ä" * (CHUNK_BYTES + 1), "ä".encode() * (CHUNK_BYTES + 1)),
         (io.BytesIO(LARGE), LARGE),
         (at_its_end(b"whole"), b"whole"),
         (io.BytesIO(b""), b""),
@@ -438,13 +437,3 @@ def test_a_function_cannot_skip_what_was_sent(connection, sandbox, where) -> Non
     with pytest.raises(AirflowFailException, match=f"cannot be skipped any more.*nothing new.*{sent}"):
         again(task)
     assert sandbox.sent() == [sent]
-
-
-def test_a_full_disk_is_named_where_content_is_held(deliver, sandbox, monkeypatch) -> None:
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "w+b"))  # noqa: SIM115
-
-    with pytest.raises(OSError, match="No space left on device: content is held in temporary files.*TMPDIR") as full:
-        deliver({"name": "a.csv", "content": ContentWriter(lambda file: file.write(b"x" * 10))}).run()
-
-    assert full.value.filename == tempfile.gettempdir()
-    assert sandbox.requests() == []

@@ -20,13 +20,8 @@ _MODIFIED: Final = (1980, 1, 1, 0, 0, 0)
 _UNIX: Final = 3
 _READABLE: Final = 0o100644 << 16
 
-#: Windows has them in no name: one tool stops at such a file, and another replaces them, so that two may become one.
-_RESERVED: Final = frozenset('<>"|?*')
-
-#: Windows takes these for devices, whatever their suffix.
-_DEVICE: Final = re.compile(
-    "(con|prn|aux|nul|conin[$]|conout[$]|(com|lpt)[0-9\u00b9\u00b2\u00b3])( *[.].*)?", re.DOTALL
-)
+#: Windows drops these, has them in no name, or takes what is before them for a drive.
+_RESERVED: Final = re.compile('[<>:"|?*]|[. ]$')
 
 
 def check_archive_name(name: Any) -> str:
@@ -64,22 +59,15 @@ def check_entry_names(names: Iterable[str]) -> None:
     """
     seen: dict[str, str] = {}
     for name in names:
-        folded = normalize("NFC", normalize("NFC", name).casefold())
-        reason = _reason_against(name, folded)
-        if (other := seen.setdefault(folded, name)) != name:
+        reason = ""
+        if _RESERVED.search(name):
+            reason = (
+                'has one of the characters < > : " | ? *, or ends in a dot or a space, which no name of Windows does'
+            )
+        elif (other := seen.setdefault(normalize("NFC", normalize("NFC", name).casefold()), name)) != name:
             reason = f"is that of {other!r} where upper and lower case, or forms of an accent, are the same"
         if reason:
             raise NameRefused(f'{name!r} in an archive {reason}; give another with {{"path": …, "name": …}}')
-
-
-def _reason_against(name: str, folded: str) -> str:
-    if ":" in name:
-        return "has a colon, which stands for a drive or a stream on Windows"
-    if not _RESERVED.isdisjoint(name):
-        return 'has one of the characters < > " | ? *, which Windows has in no name'
-    if name.endswith((".", " ")):
-        return "ends in a dot or a space, which Windows drops"
-    return "is a device of Windows" if _DEVICE.fullmatch(folded) else ""
 
 
 def _write_entries(file: BinaryIO, sources: Sequence[Source]) -> None:

@@ -1,16 +1,16 @@
-"""SHA-256 of uploads, computed from the bytes as they are sent."""
+"""SHA-256 of files: of uploads, from the bytes as they are sent, and of all files, for whoever gets them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import BinaryIO
 
+from outbound_transfer.files.content import Spool
+from outbound_transfer.files.sources import Source, reject_duplicate_names
 from outbound_transfer.protocol.messages import Upload
-
-if TYPE_CHECKING:
-    from outbound_transfer.files.sources import Source
 
 
 class HashingUpload:
@@ -41,3 +41,25 @@ def sha256_of(source: Source) -> str:
     for _ in hashing.upload.body():
         pass
     return hashing.sha256
+
+
+def with_checksums(name: str, sources: Sequence[Source], spool: Spool) -> list[Source]:
+    """Return the files, and behind them one that ``sha256sum --check`` reads: a line with SHA-256 and name for each.
+
+    Each file is read once more than it is uploaded; one that changes in between fails the task before the send. No name
+    needs to be escaped: the service takes no line breaks and no backslashes (service-api.md, R31).
+
+    :raises InvalidDelivery: another file has the name.
+    :raises SourceChanged: a file changed while it was read.
+    """
+    held = spool.write(partial(_write_lines, sources=sources))
+    with_them = [*sources, Source("", name, *held.stat(), held)]
+    reject_duplicate_names(with_them)
+    return with_them
+
+
+def _write_lines(file: BinaryIO, sources: Sequence[Source]) -> None:
+    for source in sources:
+        digest = sha256_of(source)
+        source.check_unchanged()
+        file.write(f"{digest}  {source.name}\n".encode())

@@ -1,4 +1,4 @@
-"""Files that exist nowhere yet, given by their content: held for one try, in memory or in a temporary file.
+"""Files that exist nowhere yet, given by their content: held for one try, in a temporary file.
 
 A producer of bytes of any amount, such as an export, gives a :class:`ContentWriter` wherever ``files`` are taken::
 
@@ -14,17 +14,13 @@ SHA-256 as its fingerprint, so the same bytes are the same file in each try, and
 
 from __future__ import annotations
 
-import errno
-import gc
 import hashlib
 import io
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from http.client import HTTPResponse
 from types import TracebackType
 from typing import IO, Any, BinaryIO, Final, cast
@@ -32,9 +28,6 @@ from typing import IO, Any, BinaryIO, Final, cast
 from outbound_transfer.protocol.errors import InvalidDelivery, SourceUnreadable
 
 CHUNK_BYTES: Final = 1024 * 1024
-
-#: Content that is larger goes to a temporary file.
-MAX_BYTES_IN_MEMORY: Final = 8 * 1024 * 1024
 
 #: What is content as it is.
 BYTES_OR_TEXT: Final = (str, bytes, bytearray, memoryview)
@@ -46,8 +39,7 @@ class ContentWriter:
 
     :ivar write: is called with an empty binary file, open for writing and reading, which it may seek in and need not
         close; once in each try that needs the content. Its errors fail the try as they are. What it wraps the file in
-        it must close, such as a GzipFile or a ZipFile: what that still holds is not in the file. Only a TextIOWrapper
-        may stay open.
+        it must close, such as a TextIOWrapper or a ZipFile: what that still holds is not in the file.
     """
 
     write: Callable[[BinaryIO], object]
@@ -103,20 +95,20 @@ class HeldContent:
 
     size: int
     sha256: str
-    _open: Callable[[], Any] = field(repr=False)
+    _spooled: IO[bytes] = field(repr=False)
 
     def stat(self, opened: BinaryIO | None = None) -> tuple[int, str]:  # noqa: ARG002  # it never changes
         return self.size, f"sha256:{self.sha256}"
 
     def open(self) -> BinaryIO:
-        return cast("BinaryIO", self._open())
+        return cast("BinaryIO", SpoolReader(self._spooled))
 
 
 class Spool:
     """Holds the contents of one try. Leave its context only after the last read of them.
 
-    Large contents are in temporary files without a name: they go with the process, however it dies. The folder is that
-    of Python's ``tempfile`` (``TMPDIR``).
+    They are in temporary files without a name, which go with the process, however it dies. The folder is that of
+    Python's ``tempfile`` (``TMPDIR``).
     """
 
     def __init__(self) -> None:
@@ -150,49 +142,24 @@ class Spool:
         """Hold what a function writes; see :class:`ContentWriter`."""
         spooled = self._open_files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         # A handle of its own, which the function may close: a TextIOWrapper around it does.
-        with _naming_folder(), os.fdopen(os.dup(spooled.fileno()), "w+b") as file:
-            references = sys.getrefcount(file)
+        with os.fdopen(os.dup(spooled.fileno()), "w+b") as file:
             write(file)
-            if not file.closed and sys.getrefcount(file) > references:
-                _flush_texts(file)
         size, digest = 0, hashlib.sha256()
         reader = SpoolReader(spooled)
         while chunk := reader.read(CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
-        return HeldContent(size, digest.hexdigest(), partial(SpoolReader, spooled))
+        return HeldContent(size, digest.hexdigest(), spooled)
 
     def _hold(self, name: str, value: Any, *, is_new: bool) -> HeldContent:
         """:param is_new: a callable has just returned it."""
         if isinstance(value, BYTES_OR_TEXT):
             chunks = _chunks_of(value)
-            if len(value) <= MAX_BYTES_IN_MEMORY:
-                data = b"".join(chunks)
-                return HeldContent(len(data), hashlib.sha256(data).hexdigest(), partial(io.BytesIO, data))
         elif _is_content(value):
             chunks = _chunks_of_file(name, value, is_new=is_new)
         else:
             raise _not_content(name, value)
         return self.write(lambda file: file.writelines(chunks))
-
-
-@contextmanager
-def _naming_folder() -> Iterator[None]:
-    """Let the error of a full disk say where content is held: the file itself has no name."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
-            raise
-        where = f"{error.strerror}: content is held in temporary files; make room, or set TMPDIR to another folder"
-        raise OSError(error.errno, where, tempfile.gettempdir()) from None
-
-
-def _flush_texts(file: BinaryIO) -> None:
-    """Flush each TextIOWrapper that a function has left around a file, for what it still holds."""
-    for wrapper in gc.get_referrers(file):
-        if isinstance(wrapper, io.TextIOWrapper):
-            wrapper.flush()
 
 
 class SpoolReader(io.RawIOBase):

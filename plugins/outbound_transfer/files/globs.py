@@ -1,19 +1,18 @@
 """Find the files that a pattern matches, by the rules of :mod:`glob`, on this machine and in an object store.
 
-:mod:`glob`, :func:`os.walk` and fsspec silently leave out folders that they cannot list, and entries that they cannot
-look at, and a delivery without the files of one folder looks complete. Here every such failure is an error.
+:mod:`glob` and :func:`os.walk` silently leave out folders that they cannot list, and entries that they cannot look at;
+fsspec's ``walk`` and ``glob`` those below the first. A delivery without the files of one folder looks complete, so here
+every such failure is an error.
 """
 
 from __future__ import annotations
 
-import errno
 import glob
 import inspect
 import os
 import re
-import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -85,27 +84,27 @@ def _matches(tree: _Tree, folder: str, parts: Sequence[str]) -> Iterator[str]:
             yield from _matches(tree, below, remaining or ["*"])
         return
     for entry in tree.entries(folder, _GLOB_CHARS.split(head, maxsplit=1)[0], folders=bool(remaining)):
-        if not (entry.name and tree.matches(entry.name, head)):
-            continue
-        if not entry.is_folder():
-            yield from () if remaining else (entry.path,)
-        elif remaining:
-            yield from _matches(tree, entry.path, remaining)
+        if tree.matches(entry.name, head):
+            is_folder = entry.is_folder()
+            if remaining and is_folder:
+                yield from _matches(tree, entry.path, remaining)
+            elif not remaining and not is_folder:
+                yield entry.path
 
 
-def _walk_folders(tree: _Tree, folder: str, above: frozenset[object] = frozenset()) -> Iterator[str]:
+def _walk_folders(tree: _Tree, folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yield ``folder`` and all folders below it, but none that contains itself: a link may lead back."""
-    identity = tree.identity(folder)
-    if identity in above:
+    resolved = tree.resolve(folder)
+    if resolved in above:
         return
     yield folder
     for entry in tree.entries(folder):
         if tree.matches(entry.name, "*") and entry.is_folder():
-            yield from _walk_folders(tree, entry.path, above | {identity})
+            yield from _walk_folders(tree, entry.path, above | {resolved})
 
 
 class _Entry(NamedTuple):
-    """An entry of a folder."""
+    """An entry of a folder; ``is_folder`` follows links, and may fail."""
 
     name: str
     path: str
@@ -126,7 +125,7 @@ class _Tree(ABC):
         self.pattern, self.root = pattern, root
         self._listed: dict[tuple[str, str, bool], list[_Entry]] = {}
 
-    def entries(self, folder: str, stem: str = "", *, folders: bool = True) -> list[_Entry]:
+    def entries(self, folder: str, stem: str = "", *, folders: bool = True) -> Sequence[_Entry]:
         """List a folder; may leave out names that do not begin with ``stem``, and with ``folders=False`` folders."""
         key = (folder, stem, folders) if self.filters and stem else (folder, "", True)
         if key not in self._listed:
@@ -160,9 +159,9 @@ class _Tree(ABC):
     @abstractmethod
     def _shown(self, folder: str) -> object: ...
 
-    def identity(self, folder: str) -> object:
-        """Return a value that is equal for two paths of the same folder."""
-        return folder
+    @abstractmethod
+    def resolve(self, folder: str) -> str:
+        """Return the path with its links resolved."""
 
 
 class _LocalTree(_Tree):
@@ -175,26 +174,17 @@ class _LocalTree(_Tree):
             for found in listing:
                 # Not the path of ``found``: it begins with "./" in a relative search.
                 path = os.path.join(folder, found.name)  # noqa: PTH118
-                yield _Entry(found.name, path, partial(self._is_folder, path, found))
+                yield _Entry(found.name, path, partial(self._is_folder, found, path))
 
-    def _is_folder(self, path: str, found: os.DirEntry[str]) -> bool:
+    def _is_folder(self, found: os.DirEntry[str], path: str) -> bool:
         with self.translate_errors(path):
-            if not found.is_symlink():
-                return found.is_dir(follow_symlinks=False)
-            try:
-                return stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116
-            except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ELOOP):
-                    return False  # a dangling link
-                raise
+            return found.is_dir()
 
     def _shown(self, folder: str) -> object:
         return folder or os.curdir
 
-    def identity(self, folder: str) -> object:
-        with self.translate_errors(folder):
-            found = os.stat(folder or os.curdir)  # noqa: PTH116
-            return found.st_dev, found.st_ino
+    def resolve(self, folder: str) -> str:
+        return os.path.realpath(folder)
 
 
 class _RemoteTree(_Tree):
@@ -212,50 +202,32 @@ class _RemoteTree(_Tree):
             self.filters = {"prefix", "maxdepth"} <= set(find.parameters)
 
     def _list(self, folder: str, stem: str, folders: bool) -> Iterable[_Entry]:
-        listed = self._full_path(folder)
+        listed, fs = self._full_path(folder), self.store.fs
         # The store filters, so one file of a million costs one request. An empty result is not trusted: fsspec returns
         # it for errors of the store too.
-        found = self._find(listed, stem, folders) if stem else {}
-        for info in found.values() or self.store.fs.ls(listed, detail=True):
+        found = fs.find(listed, maxdepth=1, withdirs=folders, detail=True, prefix=stem) if stem else {}
+        for info in found.values() or fs.ls(listed, detail=True):
             path = info["name"].strip("/")
-            name = "" if path == listed.strip("/") else path.rpartition("/")[2]
-            if not name and info["type"] == "file" and not info["name"].endswith("/"):
+            if path != listed.strip("/"):
+                name = path.rpartition("/")[2]
+                yield _Entry(name, f"{folder}/{name}".removeprefix("/"), partial(self._is_folder, info))
+            elif info["type"] == "file" and not info["name"].endswith("/"):  # not the mark of a folder
                 # The library of Azure lists this object alone, and leaves out what the folder of its name holds.
                 raise NotADirectoryError("a file has the folder's name")
-            is_folder = partial(self._is_folder, info) if name else partial(self._check_own_entry, folder, info)
-            yield _Entry(name, f"{folder}/{name}".removeprefix("/"), is_folder)
-
-    def _check_own_entry(self, folder: str, info: Any) -> bool:
-        """Return False for a folder's own entry: it is not a folder below.
-
-        :raises InvalidDelivery: it is a folder with an empty name that holds something, and cannot be listed.
-        """
-        if self.filters and info["type"] == "directory" and info["name"].endswith("/"):
-            with self.translate_errors(folder):
-                if self._find(info["name"].rstrip("/"), "/", True):
-                    raise InvalidDelivery(
-                        f"{self.store / folder} holds what {self.pattern!r} cannot reach, behind two slashes: "
-                        "give its full path"
-                    )
-        return False
-
-    def _find(self, listed: str, prefix: str, folders: bool) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.store.fs.find(listed, maxdepth=1, withdirs=folders, detail=True, prefix=prefix)
-        return found
 
     def _is_folder(self, info: Any) -> bool:
-        if info["type"] in ("file", "directory"):
-            return bool(info["type"] == "directory")
         with self.translate_errors(info["name"]):
-            try:
-                return bool(self.store.fs.info(info["name"])["type"] == "directory")
-            except FileNotFoundError:
-                return False  # a dangling link
+            if info["type"] not in ("file", "directory"):
+                try:
+                    info = self.store.fs.info(info["name"])
+                except FileNotFoundError:
+                    return False  # a dangling link
+            return bool(info["type"] == "directory")
 
     def _shown(self, folder: str) -> object:
         return self.store / folder
 
-    def identity(self, folder: str) -> object:
+    def resolve(self, folder: str) -> str:
         with self.translate_errors(folder):
             return resolve_links(self.store.fs, self._full_path(folder))
 

@@ -47,8 +47,6 @@ ParsedSpec: TypeAlias = "str | dict[str, Any]"
 _SPEC_KEYS: Final = frozenset(("path", "name", "content"))
 
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
-#: A class of a pattern, in which each character is literal; or a character of patterns, percent-encoded.
-_CLASS_OR_ENCODED: Final = re.compile(r"\[!?\]?[^]/]*\]|%(?:2A|3F|5B)", re.IGNORECASE)
 _URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -168,12 +166,7 @@ class LocalFile:
 
     def open(self) -> BinaryIO:
         with _readable(self.path):
-            return open(self.path, "rb", buffering=0, opener=_open_without_waiting)  # Path.open takes no opener
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file, which may have become a pipe since it was found: nobody may ever write to that."""
-    return os.open(path, flags | os.O_NONBLOCK)
+            return self.path.open("rb", buffering=0)
 
 
 @dataclass(frozen=True)
@@ -369,20 +362,14 @@ def _hold(name: str, content: Content, spool: Spool | None) -> Source:
 
 def _find_files(path: str) -> list[LocalFile] | list[RemoteFile]:
     if file_uri := _FILE_URI.match(path):
-        path = path[file_uri.end() :]
-        if not has_magic(path):
-            return [LocalFile(Path(unquote(path)))]
-        path = unquote(_CLASS_OR_ENCODED.sub(_escape_encoded, path))
+        path, is_pattern = unquote(path[file_uri.end() :]), has_magic(path)
+        if not is_pattern:  # what is encoded is part of a name
+            return [LocalFile(Path(path))]
     elif uri := _URI.match(path):
         return [RemoteFile(found) for found in _find_remote(path, uri["store"], uri["key"])]
     found = match_local(path) if has_magic(path) else [path]
     # Includes a dangling link: somebody meant a file to be there, so its absence must be an error.
     return [LocalFile(Path(file)) for file in found]
-
-
-def _escape_encoded(found: re.Match[str]) -> str:
-    """Return a percent-encoded character so that a pattern takes it literally: what is encoded is part of a name."""
-    return found[0] if found[0].startswith("[") else f"[{found[0]}]"
 
 
 def _find_remote(uri: str, store: str, key: str) -> list[ObjectStoragePath]:
@@ -407,17 +394,8 @@ def reject_duplicate_names(sources: list[Source]) -> None:
     counts = Counter(normalize("NFC", source.name) for source in sources)
     twins = [source for source in sources if counts[normalize("NFC", source.name)] > 1]
     if twins:
-        _reject_duplicate_files(sources)
         where = "; ".join(f"{source.name}: {source}" for source in twins)
         raise InvalidDelivery(
-            f'two files have one name, and the service would keep only the first: {where}. Set "name" on one of them.'
-        )
-
-
-def _reject_duplicate_files(sources: list[Source]) -> None:
-    files = Counter((source.location, source.name) for source in sources if source.location)
-    if repeated := [location for (location, _), count in files.items() if count > 1]:
-        raise InvalidDelivery(
-            f"files finds {'; '.join(repeated)} more than once, as a path and a pattern that matches it do. Name each "
-            "file once."
+            f"two files have one name, and the service would keep only the first: {where}. "
+            'Set "name" on one of them; a file that a path and a pattern find, name once.'
         )

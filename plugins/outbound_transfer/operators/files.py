@@ -99,7 +99,7 @@ class FilesOperator(TransferTaskOperator):
         :return: what is asked for, as JSON can represent it; and what finds the files, and packs them.
         """
         from outbound_transfer.files.archive import check_archive_name, pack
-        from outbound_transfer.files.checksums import with_checksums
+        from outbound_transfer.files.checksum import with_checksums
         from outbound_transfer.files.sources import normalize_files
 
         specs, archive, checksums = self.file_specs(), check_archive_name(self.archive), self.checksums or ""

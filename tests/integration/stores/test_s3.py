@@ -89,16 +89,6 @@ def test_a_folders_own_marker_is_not_a_file(bucket, deliver, sandbox, hook) -> N
         assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/{glob}").run()["id"])) == ["a"]
 
 
-def test_a_folder_without_a_name_is_not_left_out(bucket, deliver, sandbox, hook) -> None:
-    for key in ("in/a", "in//b"):
-        bucket.put(key, key.encode())
-    with pytest.raises(AirflowFailException, match=r"/in holds what .* cannot reach, behind two slashes"):
-        deliver(f"{bucket.uri}/in/**").run()
-    assert sandbox.requests() == []
-    both = deliver(f"{bucket.uri}/in/*", f"{bucket.uri}/in//b").run()["id"]
-    assert stored(sandbox, hook, both) == {"a": digest(b"in/a"), "b": digest(b"in//b")}
-
-
 def test_a_glob_lists_only_names_with_its_prefix(bucket, deliver, monkeypatch) -> None:
     """A folder of a million objects is not listed for one of them."""
     call, asked = S3FileSystem._call_s3, []

@@ -61,11 +61,6 @@ def test_an_archive_holds_the_very_files_in_their_order(files) -> None:
         *([f"a{character}b.txt"] for character in '<>"|?*'),
         ["a."],
         ["a "],
-        ["CON"],
-        ["nul.txt"],
-        ["Com1.tar.gz"],
-        ["LPT\u00b9"],
-        ["aux .txt"],
         ["A.txt", "a.txt"],
         ["E\u0301.txt", "\xe9.txt"],
         ["stra\xdfe", "STRASSE"],
@@ -74,11 +69,6 @@ def test_an_archive_holds_the_very_files_in_their_order(files) -> None:
 def test_a_name_that_another_system_would_change_is_not_packed(names: list[str]) -> None:
     with pytest.raises(NameRefused, match="in an archive"):
         archived(dict.fromkeys(names, b"a"))
-
-
-@pytest.mark.parametrize("name", ["console.txt", "com.txt", "com10", ".con", "auxiliary", "a.con", "C.txt"])
-def test_a_name_that_is_like_a_device(name: str) -> None:
-    check_entry_names([name])
 
 
 def test_the_bytes_do_not_depend_on_the_copy_of_a_file(tmp_path, monkeypatch) -> None:

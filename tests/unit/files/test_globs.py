@@ -193,8 +193,7 @@ def test_a_link_that_leads_back_is_not_followed(tmp_path: Path) -> None:
 def test_a_link_that_leads_nowhere_is_a_file_and_no_folder(tmp_path: Path) -> None:
     find = local_tree(tmp_path, ["a/x.csv"])
     (tmp_path / "gone").symlink_to("nowhere")
-    (tmp_path / "loop").symlink_to("loop")
-    assert find("*") == ["gone", "loop"]
+    assert find("*") == ["gone"]
     assert find("*/x.csv") == ["a/x.csv"]
     assert find("**/x.csv") == ["a/x.csv"]
 
