@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from outbound_transfer.files.content import Spool
-from outbound_transfer.files.sources import Source, reject_duplicate_names
 from outbound_transfer.protocol.messages import Upload
+
+if TYPE_CHECKING:
+    from outbound_transfer.files.content import Spool
+    from outbound_transfer.files.sources import Source
 
 
 class HashingUpload:
@@ -52,6 +54,8 @@ def with_checksums(name: str, sources: Sequence[Source], spool: Spool) -> list[S
     :raises InvalidDelivery: another file has the name.
     :raises SourceChanged: a file changed while it was read.
     """
+    from outbound_transfer.files.sources import Source, reject_duplicate_names
+
     held = spool.write(partial(_write_lines, sources=sources))
     with_them = [*sources, Source("", name, *held.stat(), held)]
     reject_duplicate_names(with_them)

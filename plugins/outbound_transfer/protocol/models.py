@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,6 @@ from outbound_transfer.protocol.addresses import duplicate_addresses
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.recipients import (
     RECIPIENT_FIELDS,
-    has_repeated_key,
     is_structured_text,
     mask_digits,
     parse_text,
@@ -182,6 +180,8 @@ class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         return f"NewRecipient({self.email!r})"
 
 
+_FIELDS: Final = "email, name and phone"
+
 #: Values of ``security`` (service-api.md, R10).
 SECURITY_OPTIONS: Final = ("none", "email", "email_code", "question", "sms", "login")
 
@@ -261,7 +261,8 @@ def _parse_recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipi
     if not isinstance(given, Mapping):
         return f"recipient {position}: must be an address or a mapping, not {type(given).__name__}{hint_at_pair(given)}"
     if unknown := sorted(str(field) for field in given if field not in RECIPIENT_FIELDS):
-        return f"recipient {position}: {_describe_unknown_field(unknown[0])}"
+        # A phone number may be its name.
+        return f"recipient {position}: has the field {mask_digits(unknown[0])!r:.100}, but may only have {_FIELDS}"
     try:
         recipient = msgspec.convert(given, NewRecipient)
     except msgspec.ValidationError as error:
@@ -269,13 +270,6 @@ def _parse_recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipi
     if not all(map(is_valid_unicode, filter(None, (recipient.name, recipient.phone)))):
         return f"recipient {position}: not valid Unicode"
     return recipient
-
-
-def _describe_unknown_field(field: str) -> str:
-    """Return what is wrong with a field, and which one may be meant. A phone number may be its name."""
-    likely = get_close_matches(field.casefold(), RECIPIENT_FIELDS, n=1)
-    hint = f": did you mean {likely[0]!r}?" if likely else ""
-    return f"has the field {mask_digits(field)!r:.100}, but may only have email, name and phone{hint}"
 
 
 def is_valid_unicode(text: str) -> bool:
@@ -322,9 +316,7 @@ def _address_problems(address: str) -> Iterator[str]:
         # The service checks whether an address accepts mail; here only its form counts (service-api.md, R23).
         validate_email(address, check_deliverability=False, allow_smtputf8=True, test_environment=True)
     except EmailNotValidError as error:
-        if has_repeated_key(address):
-            yield "recipients as text: a mapping has a field more than once; each recipient needs a mapping of its own"
-        elif is_structured_text(address):
+        if is_structured_text(address):
             yield "a recipient starts like JSON, but is neither JSON nor a list or mapping in Python"
         else:
             hint = " Give several addresses as a list." if address.count("@") > 1 else ""

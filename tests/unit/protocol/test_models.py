@@ -101,22 +101,6 @@ def test_addresses_that_dns_and_unicode_take_for_one_are_one(one: str, other: st
     assert "occurs more than once" in problem
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        '[{"email": "ann@example.com", "email": "bob@example.com"}]',
-        '{"email": "ann@example.com", "name": "Ann", "name": "Bob"}',
-        "[{'email': 'ann@example.com', 'email': 'bob@example.com'}]",
-        ['{"email": "ann@example.com", "email": "bob@example.com"}'],
-    ],
-)
-def test_text_that_repeats_a_field_is_refused(given: Any) -> None:
-    """The last value would win, and the others get nothing."""
-    assert problems(recipients=given) == [
-        "recipients as text: a mapping has a field more than once; each recipient needs a mapping of its own"
-    ]
-
-
 def test_text_of_a_mapping_that_python_cannot_hold_is_refused() -> None:
     (problem,) = problems(recipients="[{['email']: 'ann@example.com'}]")
     assert "neither JSON nor a list or mapping in Python" in problem
@@ -157,10 +141,8 @@ def test_an_invalid_address_is_named(address: str) -> None:
     [
         (
             {"email": ANN, "fone": "1"},
-            "has the field 'fone', but may only have email, name and phone: did you mean 'phone'",
+            "has the field 'fone', but may only have email, name and phone",
         ),
-        ({"mail": ANN}, "did you mean 'email'?"),
-        ({"E-Mail": ANN}, "did you mean 'email'?"),
         ({"email": ANN, "+1 555 010 4477": "1"}, "has the field '+# ### ### ####', but"),
         ({"name": "Ann"}, "missing required field `email`"),
         ({"email": None}, "Expected `str`, got `null` - at `$.email`"),

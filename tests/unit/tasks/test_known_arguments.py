@@ -101,7 +101,7 @@ WRONG = [
     (DeliverFilesOperator, {"subject": None}, "subject must not be empty"),
     (DeliverFilesOperator, {"recipients": []}, "recipients must be 1 to 250, not 0"),
     (DeliverFilesOperator, {"recipients": None}, "recipient 1: must be an address or a mapping, not NoneType"),
-    (CreateTransferOperator, {"recipients": [{"mail": "a@example.com"}]}, "did you mean 'email'"),
+    (CreateTransferOperator, {"recipients": [{"mail": "a@example.com"}]}, "has the field 'mail'"),
     (SqlToOutboundTransferOperator, {"recipients": ["nobody"]}, "recipient 'nobody' is not an address"),
     (DeliverFilesOperator, {"message": "x" * 2_001}, "message has 2,001 characters"),
     (RedeliverFilesOperator, {"message": "x" * 2_001}, "message has 2,001 characters"),
