@@ -26,9 +26,7 @@ INTERNAL: Final = (
     "accounts",
     "schema_version",
     "key_allowance",
-    "poll_leases",
-    "poll_waiters",
-    "poll_readings",
+    "poll_pages",
 )
 TYPES: Final = {
     tables.INTEGER: "integer",

@@ -20,18 +20,14 @@ from airflow.cli import cli_parser
 
 from outbound_transfer.cli import check as command
 from outbound_transfer.cli.console import main
-from outbound_transfer.cluster import allowance
 from outbound_transfer.hooks import health
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.lake.object_store import open_store
 from outbound_transfer.lake.objects import ObjectEventDestination
-from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, ProcessState, SharedWaiter
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.health import check_in_doubt, check_poll, check_tables
-from outbound_transfer.warehouse.key_rows import Key
+from outbound_transfer.warehouse.health import check_in_doubt, check_tables
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
-from outbound_transfer.warehouse.poll_tables import PollTables
 from outbound_transfer.warehouse.schema import CLUSTER, LEDGER, LEDGER_RECIPIENTS, MEMORY_GROUP, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERIES
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
@@ -48,7 +44,6 @@ CHECKS = [
     "event_key",
     "clock",
     "state",
-    "poll",
     "ledger",
     "in_doubt",
     "warehouse",
@@ -129,31 +124,14 @@ def set_up(
     return made
 
 
-def key_of(sandbox: Sandbox) -> Key:
-    return Key(sandbox.base_url.removeprefix("http://"), "digest", "outbound_transfer_default", 60)
-
-
-def wait_for_transfer(set_up: SetUp, *, ago: float = 0.0) -> None:
-    """A triggerer waits for a transfer, and holds the lease; its last sign of life is that many seconds old."""
-    warehouse = set_up.open("states")
-    clock = warehouse.epoch_time
-    warehouse.epoch_time = lambda tx: clock(tx) - ago  # type: ignore[method-assign]
-    waiters = {"t1": SharedWaiter(60, 0)}
-    PollTables(warehouse, key_of(set_up.sandbox), "host7:42:abc").sync(
-        ProcessState(waiters, {}, can_poll=True, has_polled=True)
-    )
-
-
 # -------------------------------------------------------------------------------------------------- nothing is changed
 
 
 def test_a_set_up_that_works_is_ok_and_stays_as_it_is(set_up: SetUp) -> None:
-    wait_for_transfer(set_up)
     before, calls = set_up.files(), len(set_up.sandbox.requests())
     status, found = set_up.check("--sql-conn-id", "warehouse")
     assert {row["status"] for row in found.values()} == {"ok"}, found
     assert status == 0
-    assert found["poll"]["found"].startswith("host7 polls for 1 transfer, and last finished")
     assert found["feed"]["found"].startswith("The cursor is 3, of a page that was loaded")
     assert found["state"]["found"] == "connection 'states' responds. Versions of tables: memory 1, cluster 1."
     assert set_up.files() == before
@@ -170,7 +148,7 @@ def test_databases_that_are_not_there_yet_are_not_made(set_up: SetUp) -> None:
     for file in set_up.folder.iterdir():
         file.unlink()
     status, found = set_up.check("--sql-conn-id", "warehouse")
-    assert [found[name]["status"] for name in ("state", "poll", "ledger", "in_doubt", "warehouse")] == ["ok"] * 5
+    assert [found[name]["status"] for name in ("state", "ledger", "in_doubt", "warehouse")] == ["ok"] * 4
     assert "is not there yet" in found["state"]["found"]
     assert (status, found["feed"]["status"]) == (1, "unknown")
     assert list(set_up.folder.iterdir()) == []
@@ -194,21 +172,13 @@ def test_other_databases_stay_as_they_are(hook_of: Callable[[str], Any], name: s
             ensure_schema(warehouse, LEDGER, utc_now())
         found = [
             check_tables("state", name, warehouse, (CLUSTER, LEDGER)),
-            check_poll(warehouse, "c", ""),
             check_in_doubt(warehouse, "c"),
         ]
-        assert [each.status.value for each in found] == ["ok"] * 3
+        assert [each.status.value for each in found] == ["ok"] * 2
         if name == "duckdb" and not is_made:
             assert "is not there yet" in found[0].found
         else:
             assert ("cluster 1" if is_made else "cluster not made yet") in found[0].found
-
-
-def test_the_poll_of_a_key_is_found_that_another_connection_has_too(set_up: SetUp) -> None:
-    key = allowance.key_of(health.read_settings("outbound_transfer_default"), "another")
-    alive = ProcessState({"t1": SharedWaiter(60, 0)}, {}, can_poll=True, has_polled=True)
-    PollTables(set_up.open("states"), key, "host7:42:abc").sync(alive)
-    assert set_up.check()[1]["poll"]["found"].startswith("host7 polls for 1 transfer")
 
 
 # ------------------------------------------------------------------------------------------------------ what is broken
@@ -324,11 +294,6 @@ def _(set_up: SetUp) -> None:
 @broken("a warehouse that is no database", "warehouse", 2, "DatabaseError: file is not a database")
 def _(set_up: SetUp) -> None:
     (set_up.folder / "warehouse.db").write_text("This is not a database." * 100)
-
-
-@broken("a poll without a holder", "poll", 2, "No triggerer polls, and deferred tasks wait for 1 transfer.")
-def _(set_up: SetUp) -> None:
-    wait_for_transfer(set_up, ago=LEASE_SECONDS + 1)
 
 
 @broken("an old cursor", "feed", 1, "The cursor is 3, of a page that was loaded 1 d ago.")

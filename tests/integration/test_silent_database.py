@@ -29,8 +29,7 @@ from outbound_transfer.queries.connection import query_result
 from outbound_transfer.warehouse import connection, sockets
 from outbound_transfer.warehouse.config import MemoryPlace
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.key_allowance import reserve_call
-from outbound_transfer.warehouse.key_rows import Key
+from outbound_transfer.warehouse.key_allowance import Key, reserve_call
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.sockets import IDLE_SECONDS
 from outbound_transfer.warehouse.timestamps import utc_now

@@ -13,12 +13,12 @@ from typing import Any
 
 from outbound_transfer.client import Settings
 from outbound_transfer.cluster.database import CALLS, EVENTS, SharedDatabase
-from outbound_transfer.cluster.poll import DatabasePoll
+from outbound_transfer.cluster.poll import SharedPages
 from outbound_transfer.polling.poller import PollUpdate, SharedPoller
 from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.key_rows import Key
+from outbound_transfer.warehouse.key_allowance import Key
 from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.warehouses import Hook
@@ -153,7 +153,7 @@ class VirtualProcess:
             for purpose in (CALLS, EVENTS)
         )
         self.poller = SharedPoller(
-            self.registry, settings, clock=self.clock, sleep=self.sleep, find_cluster=self._find_cluster
+            self.registry, settings, clock=self.clock, sleep=self.sleep, find_shared=self._find_shared
         )
         self.is_killed = False
         self._on_update = on_update
@@ -197,7 +197,7 @@ class VirtualProcess:
             self.time.remove(self)
             await asyncio.to_thread(lambda: self.database.submit(lambda _: None).exception())
 
-    async def _find_cluster(self, _: Settings) -> DatabasePoll:
+    async def _find_shared(self, _: Settings) -> SharedPages:
         return _Connection(self)
 
     async def _run(self) -> None:
@@ -207,11 +207,11 @@ class VirtualProcess:
                     await self._on_update(update)
 
 
-class _Connection(DatabasePoll):
+class _Connection(SharedPages):
     """A killed process does not say goodbye."""
 
     def __init__(self, process: VirtualProcess) -> None:
-        super().__init__(process.database, KEY, process.name, process.events)
+        super().__init__(process.database, KEY, process.events)
         self._virtual_process = process
 
     def leave(self) -> None:

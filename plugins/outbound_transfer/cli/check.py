@@ -26,7 +26,7 @@ from outbound_transfer.hooks.health import check_service, read_settings
 from outbound_transfer.ledger.config import is_ledger_missing, open_ledger, read_config
 from outbound_transfer.protocol.health import Finding, Health, exit_status
 from outbound_transfer.warehouse.config import MemoryPlace, find_memory_place, require_memory_place
-from outbound_transfer.warehouse.health import check_feed, check_in_doubt, check_poll, check_tables, describe_failure
+from outbound_transfer.warehouse.health import check_feed, check_in_doubt, check_tables, describe_failure
 from outbound_transfer.warehouse.schema import (
     ACCOUNTS_GROUP,
     CLUSTER,
@@ -71,7 +71,7 @@ def _check_all(arguments: Namespace) -> Iterator[Finding]:
         to_do = "Correct the connection, or name another with --conn-id."
         yield msgspec.structs.replace(describe_failure("connection", f"connection '{conn_id}'", error), to_do=to_do)
     yield from _guard(_OF_SERVICE, _check_service(settings))
-    yield from _guard(("state", "poll"), _check_state(conn_id, settings))
+    yield from _guard(("state",), _check_state())
     yield from _guard(("ledger", "in_doubt"), _check_ledger(conn_id))
     yield from _guard(("warehouse", "feed"), _check_feed(arguments, settings))
 
@@ -100,15 +100,12 @@ def _check_service(settings: Settings | None) -> Iterator[Finding]:
         yield from (_not_made(name, "connection") for name in _OF_SERVICE)
 
 
-def _check_state(conn_id: str, settings: Settings | None) -> Iterator[Finding]:
+def _check_state() -> Iterator[Finding]:
     if place := find_memory_place():
         name, warehouse = str(place), place.open().warehouse
         yield _run(name, lambda: check_tables("state", name, warehouse, (MEMORY_GROUP, CLUSTER)))
-        digest = settings.key_digest if settings else ""
-        yield _run(name, lambda: check_poll(warehouse, conn_id, digest))
     elif HAS_STATE_STORES:
         yield Finding("state", Health.OK, "Airflow's own store has the memory of deliveries; no database is shared.")
-        yield Finding("poll", Health.OK, "No database is shared, so each triggerer polls by itself.")
     else:
         require_memory_place("Before Airflow 3.3, a delivery or a wait")  # which fails
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outbound_transfer.cluster.database import CALLS, DatabaseUnavailable, SharedDatabase, find_database
-from outbound_transfer.warehouse.key_allowance import record_refusal, reserve_call
-from outbound_transfer.warehouse.key_rows import Key
+from outbound_transfer.warehouse.key_allowance import Key, record_refusal, reserve_call
 
 if TYPE_CHECKING:
     from outbound_transfer.client import Settings

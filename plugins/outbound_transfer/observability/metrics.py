@@ -150,13 +150,6 @@ POLL_DURATION: Final = Metric(
     ("conn_id",),
     "a triggerer's shared poll finishes: its duration, delays included",
 )
-POLL_LEASE: Final = Metric(
-    "poll_lease",
-    MetricType.GAUGE,
-    "1 or 0",
-    ("conn_id", "triggerer"),
-    "a triggerer gives the others that share a key a sign of life (every 5 seconds): whether it polls for all of them",
-)
 FEED_LAG: Final = Metric(
     "feed_lag_seconds",
     MetricType.GAUGE,
@@ -199,7 +192,6 @@ METRICS: Final = (
     LATE_TRANSFERS,
     DEFERRED_WAITERS,
     POLL_DURATION,
-    POLL_LEASE,
     FEED_LAG,
     ROWS_LOADED,
     REJECTED_LINES,

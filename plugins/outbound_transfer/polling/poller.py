@@ -7,14 +7,12 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from outbound_transfer.client import AsyncClient, Settings
 from outbound_transfer.client.drivers import drive_async
 from outbound_transfer.client.retry import POLL_RETRY_POLICY, RetryDetails
 from outbound_transfer.client.traces import NO_PARENT, trace
-from outbound_transfer.polling.cluster import ClusterMember, ClusterPoll
 from outbound_transfer.polling.hints import Hints
 from outbound_transfer.polling.rate_limiter import RateLimiter
 from outbound_transfer.polling.read_backoff import MAX_MISSING_BACKOFF, ReadBackoff
@@ -31,9 +29,11 @@ from outbound_transfer.protocol.errors import (
     ServiceError,
     TimedOut,
 )
-from outbound_transfer.protocol.messages import Call, Flow
+from outbound_transfer.protocol.messages import Call, Flow, Operation
 from outbound_transfer.protocol.models import COMPLETE, Transfer, UnreadableRow
-from outbound_transfer.protocol.poll_lease import RENEWAL_INTERVAL
+
+if TYPE_CHECKING:
+    from outbound_transfer.cluster.poll import SharedPages
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,12 @@ MAX_LOGGED_PROBLEMS: Final = 100
 #: Maximum number of a watcher's missing transfers that one poll reads again.
 MAX_MISSING_READS: Final = 20
 
+#: Seconds between two looks for new events.
+HINT_INTERVAL: Final = 5.0
+
+#: Seconds by which a page that another process has read may be older than the poll that uses it.
+MAX_PAGE_AGE: Final = 60.0
+
 #: Errors that waiting does not resolve: the key or the connection is invalid.
 PERMANENT_ERRORS: Final = (InvalidApiKey, Forbidden, InvalidSettings)
 
@@ -77,8 +83,8 @@ class PollUpdate:
 class SharedPoller:
     """Polls the transfers of all waiters and watchers of one connection, as few requests as possible.
 
-    Processes that share a database share the poll for their waiters, too: one of them polls for all
-    (:class:`~.cluster.ClusterMember`). Watchers are polled by their own process: Airflow runs each in one triggerer.
+    Processes that share a database poll at the same times, and read each page of a listing once for all
+    (:class:`~.cluster.poll.SharedPages`).
 
     No response of the service and no failure to reach it raises an exception: waiters are updated, and polling
     continues.
@@ -89,7 +95,7 @@ class SharedPoller:
     :param sleep: replaces ``asyncio.sleep`` in tests.
     :param new_client: creates a client from settings and the options of :class:`~outbound_transfer.client.AsyncClient`.
     :param on_poll: called with the duration of each poll in seconds; must not raise.
-    :param find_cluster: returns what connects this process with the others that share the key; None if nothing does.
+    :param find_shared: returns what this process shares with the others that have the key; None if there is nothing.
     """
 
     def __init__(
@@ -101,11 +107,12 @@ class SharedPoller:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         new_client: Callable[..., AsyncClient] = AsyncClient,
         on_poll: Callable[[float], object] | None = None,
-        find_cluster: Callable[[Settings], Awaitable[ClusterPoll | None]] | None = None,
+        find_shared: Callable[[Settings], Awaitable[SharedPages | None]] | None = None,
     ) -> None:
         self._registry, self._settings, self._clock, self._sleep = registry, settings, clock, sleep
-        self._new_client, self._on_poll, self._find_cluster = new_client, on_poll, find_cluster
-        self._member: ClusterMember | None = None
+        self._new_client, self._on_poll, self._find_shared = new_client, on_poll, find_shared
+        self._shared: SharedPages | None = None
+        self._needs_new_reads = False
         self._hints = Hints()
         self._is_hinted = False
         self._client: AsyncClient | None = None
@@ -124,7 +131,7 @@ class SharedPoller:
 
     async def updates(self) -> AsyncGenerator[PollUpdate, None]:
         """Poll until the generator is closed; yield an update whenever a waiter or watcher may have changed."""
-        syncing = asyncio.ensure_future(self._keep_syncing()) if self._find_cluster else None
+        reading_events = asyncio.ensure_future(self._keep_reading_events()) if self._find_shared else None
         try:
             while True:
                 if (left := self._next_poll_at() - self._monotonic()) > 0:
@@ -133,16 +140,12 @@ class SharedPoller:
                 else:
                     async for update in self._poll_once():
                         yield update
-                has_late = self._registry.expire_overdue(self._clock())
-                if (self._member and self._registry.pop_has_updates()) or has_late:
+                if self._registry.expire_overdue(self._clock()):
                     yield PollUpdate()
         finally:
-            if syncing:
-                syncing.cancel()
-                await asyncio.gather(syncing, return_exceptions=True)
-            if self._member:
-                self._member.leave()
-                self._member = None
+            if reading_events:
+                reading_events.cancel()
+                await asyncio.gather(reading_events, return_exceptions=True)
             await self._disconnect()
 
     def _next_poll_at(self) -> float:
@@ -152,8 +155,6 @@ class SharedPoller:
         if self._registry.check_deadlines(now):  # our own backoff does not delay a final poll
             not_before = min(not_before, self._poll_started + FINAL_POLL_GRACE)
         due = min(self._registry.next_due_at(self._times, now), self._hints.due_at)
-        if self._member:
-            due = min(due, self._member.next_due_at(self._times, now))
         return max(due, not_before, self._retry_after_until)
 
     async def _poll_once(self) -> AsyncIterator[PollUpdate]:
@@ -171,6 +172,8 @@ class SharedPoller:
                     break
             warning = await self._handle_result(fetching, poll_start)
             self._update_watchers()
+            if self._shared:  # from now on, all processes poll at the same times
+                self._schedule_origin = poll_start.monotonic - poll_start.wall
         finally:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)  # before the client is closed
@@ -193,6 +196,7 @@ class SharedPoller:
         ]
         scanned = [watcher for watcher in watchers if watcher.scan_due_at(self._times) <= poll_start.monotonic]
         wanted = self._wanted(scanned, poll_start)
+        self._needs_new_reads = any(waiter.needs_new_read(poll_start) for waiter in self._registry)
         scan_error, failed_alone = await self._scan_statuses(wanted, poll_start)
         self._dispatch_results(poll_start)
         if not scan_error and not self._scan_result.is_incomplete:
@@ -228,7 +232,8 @@ class SharedPoller:
             await self._run(
                 status_scan.scan_statuses(
                     wanted, self._scan_progress, self._scan_result, failures, poll_start.monotonic
-                )
+                ),
+                is_shared=not self._needs_new_reads,
             )
         except (*PERMANENT_ERRORS, RateLimited):
             raise
@@ -245,8 +250,7 @@ class SharedPoller:
         for watcher in self._registry.watchers:
             waited_for |= watcher.outstanding
         times = self._times
-        others = self._member.pollable(times, poll_start) if self._member else []
-        for waiter in chain(others, self._registry):
+        for waiter in self._registry:
             waited_for[waiter.transfer_id] = waiter.sent_at or waited_for.get(waiter.transfer_id, 0.0)
         self._read_backoff.retain(waited_for)
         self._missing_backoff.retain(waited_for)
@@ -257,7 +261,7 @@ class SharedPoller:
             urgent |= self._missing_due(readable & watcher.missing.keys(), poll_start)
         unread = {one for one in watched if not waited_for[one]}
         awaited = set[str]()
-        for waiter in chain(others, self._registry):
+        for waiter in self._registry:
             if waiter.due_at(times, poll_start) > poll_start.monotonic:
                 continue
             if self._is_backed_off(waiter, poll_start):
@@ -290,16 +294,9 @@ class SharedPoller:
             self._dispatch_results(now)
             self._is_hinted = False
 
-    def _is_polled(self, transfer_id: str) -> bool:
-        return self._is_others(transfer_id) or self._registry.is_polled(transfer_id, self._clock())
-
-    def _is_others(self, transfer_id: str) -> bool:
-        waiter = self._member.others.get(transfer_id) if self._member else None
-        return waiter is not None and waiter.result is None
-
     def _is_readable(self, now: Now, transfer_id: str) -> bool:
         backoffs = (self._read_backoff, self._missing_backoff)
-        return self._is_polled(transfer_id) and not any(
+        return self._registry.is_polled(transfer_id) and not any(
             one.is_backed_off(transfer_id, now.monotonic) for one in backoffs
         )
 
@@ -365,8 +362,6 @@ class SharedPoller:
         else:
             if self._scan_result.has_response:  # otherwise no request was due
                 self._failures = 0
-                if self._member:
-                    self._member.record_poll()
         return ""
 
     def _back_off(self, min_delay: float = 0.0) -> None:
@@ -378,8 +373,6 @@ class SharedPoller:
         """Update waiters with the results since the last call."""
         found = self._scan_result.drain()
         self._record_pickups(found.transfers.values(), poll_start)
-        if self._member:
-            self._member.record(found, poll_start)
         self._registry.update(found.transfers.values(), poll_start)
         self._registry.presume_outstanding(found.presumed, poll_start)
         self._watcher_queue |= found.transfers
@@ -393,13 +386,11 @@ class SharedPoller:
         self._log_unreadable_rows(found.unreadable)
 
     def _record_pickups(self, transfers: Iterable[Transfer], poll_start: Now) -> None:
-        others = self._member.others if self._member else {}
         for transfer in transfers:
-            other = others.get(transfer.id)
-            was_outstanding = (other and other.was_outstanding) or self._registry.was_outstanding(transfer.id)
-            if transfer.status == COMPLETE and was_outstanding:
+            if transfer.status == COMPLETE and self._registry.was_outstanding(transfer.id):
                 self._hints.record_pickup(transfer.id, self._monotonic(), is_hinted=self._is_hinted)
-        self._hints.forget((transfer.id for transfer in transfers), poll_start.monotonic)
+        read_since = poll_start.monotonic - (0 if self._is_hinted else MAX_PAGE_AGE)
+        self._hints.forget((transfer.id for transfer in transfers), read_since)
 
     def _update_watchers(self) -> None:
         """Update watchers with all results of the poll."""
@@ -421,8 +412,17 @@ class SharedPoller:
         self._dispatch_results(poll_start)
         return self._registry.pop_has_updates()
 
-    async def _run(self, flow: Flow[T]) -> T:
-        return await drive_async(flow, self._perform)
+    async def _run(self, flow: Flow[T], *, is_shared: bool = False) -> T:
+        return await drive_async(flow, self._perform_shared if is_shared and self._shared else self._perform)
+
+    async def _perform_shared(self, call: Call[Any]) -> Any:
+        if self._shared is None or call.operation is not Operation.LIST:
+            return await self._perform(call)
+        return await self._shared.read(call, self._perform, self._wait_for_others)
+
+    async def _wait_for_others(self, seconds: float) -> None:
+        self._extend_silence_deadline(seconds)
+        await self._sleep(seconds)
 
     async def _perform(self, call: Call[T]) -> T:
         if delay := self._rate_limiter.reserve(self._monotonic()):
@@ -470,31 +470,15 @@ class SharedPoller:
                 clock=self._monotonic,
                 on_retry=self._on_retry,
             )
+        if self._find_shared and not self._shared:
+            self._shared = await self._find_shared(settings)
 
-            if self._member:
-                self._member.leave()
-                self._member = None
-        if self._find_cluster and not self._member and (cluster := await self._find_cluster(settings)):
-            member = ClusterMember(cluster, self._registry)
-            await self._sync(member)  # another process may poll what is due
-            self._member = member
-
-    async def _keep_syncing(self) -> None:
+    async def _keep_reading_events(self) -> None:
         while True:
-            await self._sleep(RENEWAL_INTERVAL)
-            if self._member:
-                await self._sync(self._member)
-
-    async def _sync(self, member: ClusterMember) -> None:
-        values = None
-        try:
-            # A process that does not reach the service leaves the lease to the others.
-            if await member.sync(self._clock(), self._schedule_origin, can_poll=not self._failures):
-                values = await member.read_events()
-        except Exception:  # each process polls for itself where they cannot share
-            member.expire(self._clock())
-            log.exception("Could not share the poll with other processes; this one goes on alone")
-        self._hints.update(values, self._is_polled, self._monotonic())
+            await self._sleep(HINT_INTERVAL)
+            if self._shared:
+                values = await self._shared.read_events()
+                self._hints.update(values, self._registry.is_polled, self._monotonic())
 
     async def _is_outdated(self) -> bool:
         """Return whether the connection's settings have changed since the poll started: its key may be a new one."""
@@ -507,3 +491,6 @@ class SharedPoller:
         if self._client is not None:
             await self._client.close()
             self._client = None
+        if self._shared is not None:
+            self._shared.leave()
+            self._shared = None

@@ -32,10 +32,6 @@ FINAL_POLL_GRACE: Final = 30.0
 #: Seconds between repeats of the final poll.
 FINAL_POLL_INTERVAL: Final = 10.0
 
-#: Seconds between two polls of a transfer that another process polls, too, and from joining it to the first one.
-TRUST_INTERVAL: Final = 3_600.0
-MIN_TRUST: Final = 60.0
-
 
 @dataclass(eq=False, slots=True)
 class Waiter:
@@ -53,9 +49,8 @@ class Waiter:
     :ivar log_messages: lines for the task's log that are not logged yet.
     :ivar overdue_since: when the deadline was first seen to have passed, in monotonic seconds.
     :ivar final_poll_failed: whether a poll that started after that could not read the transfer.
-    :ivar polled_elsewhere_until: until when another process polls the transfer at the interval, in monotonic seconds.
-    :ivar was_outstanding: whether this process has polled the transfer since it is the one to do so, and has not seen
-        that it has finished. From then on, no event that names it is missed.
+    :ivar was_outstanding: whether the transfer was polled more than once, and was outstanding. From then on, no event
+        that names it is missed; the first poll may use pages that were read before the waiter began.
     :ivar notify_after: see :func:`.find_late`.
     :ivar late_at: when the waiter finishes although the transfer is outstanding, after a poll that shows who has not
         picked up, in seconds since the epoch; inf if it does not.
@@ -74,7 +69,6 @@ class Waiter:
     log_messages: list[str] = field(default_factory=list)
     overdue_since: float = inf
     final_poll_failed: bool = False
-    polled_elsewhere_until: float = -inf
     was_outstanding: bool = False
     notify_after: tuple[float, ...] = ()
     late_at: float = inf
@@ -101,24 +95,8 @@ class Waiter:
         return min([*candidates, *(at + wall_to_monotonic for at in once if at > self.polled_at.wall)])
 
     def _next_poll_at(self, times: PollTimes, now: Now) -> float:
-        polled_at = self.polled_at.monotonic
-        if now.monotonic < self.polled_elsewhere_until:
-            return times.next_after(polled_at + MIN_TRUST, max(self.interval, TRUST_INTERVAL))
         has_hints = self.was_outstanding and not self.is_urgent(now)
-        return times.next_after(polled_at, self.interval, has_hints=has_hints)
-
-    def apply_reading(self, transfer: Transfer, now: Now) -> None:
-        """Apply what another process has read at an unknown time in the past.
-
-        It concludes nothing but what no later read can contradict: a transfer keeps a terminal status (service-api.md,
-        R18). It does not count as a poll.
-        """
-        if self.rules.accept_partial or self.is_urgent(now):
-            return
-        is_behind = self.transfer is not None and transfer.picked_up_count < self.transfer.picked_up_count
-        if transfer.status in TERMINAL_STATUSES or not is_behind:
-            self.update(transfer, self.polled_at)
-            self.was_outstanding = False
+        return times.next_after(self.polled_at.monotonic, self.interval, has_hints=has_hints)
 
     def update(self, transfer: Transfer, poll_start: Now) -> None:
         """Apply the result of a poll that started at ``poll_start``."""
@@ -131,9 +109,9 @@ class Waiter:
         if self.transfer is None or self.transfer.status != transfer.status:
             self.expires_at = to_epoch(transfer.expires_at) or -inf
             self.late_at = first_late_at(transfer, self.notify_after)
+        self.was_outstanding = self.transfer is not None and transfer.status not in TERMINAL_STATUSES
         self.transfer, self.polled_at, self._last_problem = transfer, poll_start, ""
         self.sent_at = to_epoch(transfer.sent_at) or 0.0
-        self.was_outstanding = transfer.status not in TERMINAL_STATUSES
         if self.rules.outcome_of(transfer) is not None:
             self._finish("finished")
         elif poll_start.monotonic >= self.overdue_since:  # which a waiter that joined during the poll is not yet
@@ -147,10 +125,13 @@ class Waiter:
         That is so for a final poll, after its expiry, which the service evaluates on read (service-api.md, R19), for a
         transfer that is never listed or is late, and if the wait finishes before the transfer does.
         """
-        if self.overdue_since < inf or now.wall >= self.late_at:
-            return True
         is_listed = self.sent_at and now.wall < self.expires_at
-        return self.transfer is not None and (self.rules.accept_partial or not is_listed)
+        return self.needs_new_read(now) or (self.transfer is not None and (self.rules.accept_partial or not is_listed))
+
+    def needs_new_read(self, now: Now) -> bool:
+        """Return whether the next read concludes something from its time, so that an earlier one does not do."""
+        is_expired = self.transfer is not None and now.wall >= self.expires_at > -inf
+        return self.overdue_since < inf or now.wall >= self.late_at or is_expired
 
     def presume_outstanding(self, poll_start: Now) -> None:
         """Apply that a poll has not found the transfer among the finished ones."""
@@ -231,10 +212,9 @@ class WaiterRegistry:
             default=inf,
         )
 
-    def is_polled(self, transfer_id: str, now: Now) -> bool:
-        """Return whether this process polls the transfer."""
-        is_own = any(now.monotonic >= waiter.polled_elsewhere_until for waiter in self._unfinished(transfer_id))
-        return is_own or self._is_watched(transfer_id)
+    def is_polled(self, transfer_id: str) -> bool:
+        """Return whether a waiter waits for the transfer, or a watcher watches it."""
+        return any(self._unfinished(transfer_id)) or self._is_watched(transfer_id)
 
     def was_outstanding(self, transfer_id: str) -> bool:
         """Return whether the last poll of the transfer has not shown that it has finished."""
@@ -246,13 +226,6 @@ class WaiterRegistry:
         for transfer in transfers:
             for waiter in self._unfinished(transfer.id):
                 waiter.update(transfer, poll_start)
-                self._has_updates |= bool(waiter.log_messages or waiter.result)
-
-    def apply_readings(self, transfers: Iterable[Transfer], now: Now) -> None:
-        """Apply the transfers that another process has read."""
-        for transfer in transfers:
-            for waiter in self._unfinished(transfer.id):
-                waiter.apply_reading(transfer, now)
                 self._has_updates |= bool(waiter.log_messages or waiter.result)
 
     def presume_outstanding(self, transfer_ids: Iterable[str], poll_start: Now) -> None:

@@ -16,7 +16,7 @@ from outbound_transfer.protocol.errors import (
     ServerFault,
     ServiceError,
 )
-from outbound_transfer.protocol.wording import format_duration, pluralize
+from outbound_transfer.protocol.wording import format_duration
 
 #: Seconds by which the clocks of the service and of Airflow may differ before an earlier send can be overlooked.
 CLOCK_MARGIN: Final = 3_600.0
@@ -26,9 +26,6 @@ MAX_CLOCK_DIFFERENCE: Final = 60.0
 
 #: Seconds after which a feed that is not read is behind. The service recommends a poll every 90 seconds.
 MAX_FEED_LAG: Final = 600.0
-
-#: Seconds without a finished poll after which something is wrong, besides two intervals of the most frequent waiter.
-MAX_POLL_LAG: Final = 600.0
 
 
 class Health(Enum):
@@ -141,26 +138,6 @@ def judge_versions(check: str, target: str, versions: Mapping[str, int | None]) 
     """
     shown = ", ".join(f"{name} {version or 'not made yet'}" for name, version in versions.items())
     return Finding(check, Health.OK, f"{target} responds. Versions of tables: {shown}.")
-
-
-def judge_poll(waiting: int, holder: str, lag: float, interval: float) -> Finding:
-    """Judge the poll of a key.
-
-    :param waiting: number of transfers that are waited for.
-    :param holder: the triggerer that polls for all; "" if none does.
-    :param lag: seconds since a poll was finished, or the holder began.
-    :param interval: seconds between two polls, of the waiter that polls most often.
-    """
-    transfers = pluralize(waiting, "transfer")
-    if not waiting:
-        return Finding("poll", Health.OK, "No deferred task waits for a transfer.")
-    if not holder:
-        to_do = "Start a triggerer, or see its log: until then, no deferred task goes on."
-        return Finding("poll", Health.BROKEN, f"No triggerer polls, and deferred tasks wait for {transfers}.", to_do)
-    found = f"{holder} polls for {transfers}, and last finished {format_duration(lag)} ago."
-    if lag > MAX_POLL_LAG + 2 * interval:
-        return Finding("poll", Health.DEGRADED, found, "See the triggerer's log.")
-    return Finding("poll", Health.OK, found)
 
 
 def judge_in_doubt(count: int) -> Finding:

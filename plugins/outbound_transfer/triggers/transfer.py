@@ -46,7 +46,7 @@ from outbound_transfer.protocol.outcomes import (
 
 if TYPE_CHECKING:
     from outbound_transfer.client import Settings
-    from outbound_transfer.polling.cluster import ClusterPoll
+    from outbound_transfer.cluster.poll import SharedPages
     from outbound_transfer.polling.poller import PollUpdate, SharedPoller
     from outbound_transfer.warehouse.config import MemoryPlace
 
@@ -374,14 +374,14 @@ def _build_poller(conn_id: str, registry: WaiterRegistry) -> SharedPoller:
         hook.get_async_settings,
         new_client=hook.new_async_client,
         on_poll=partial(_on_poll, conn_id),
-        find_cluster=partial(_find_cluster, conn_id),
+        find_shared=partial(_find_shared, conn_id),
     )
 
 
-async def _find_cluster(conn_id: str, settings: Settings) -> ClusterPoll | None:
-    from outbound_transfer.cluster.poll import find_cluster_poll  # loads the warehouse
+async def _find_shared(conn_id: str, settings: Settings) -> SharedPages | None:
+    from outbound_transfer.cluster.poll import find_shared_pages  # loads the warehouse
 
-    return await call_airflow(partial(find_cluster_poll, settings, conn_id))
+    return await call_airflow(partial(find_shared_pages, settings, conn_id))
 
 
 def _on_poll(conn_id: str, seconds: float) -> None:

@@ -27,7 +27,6 @@ from outbound_transfer.warehouse.tables import (
     FEED_CURSOR,
     FEED_POLLS,
     KEY_ALLOWANCE,
-    POLL_LEASES,
     RECIPIENTS,
     REJECTED_LINES,
     TRANSFERS,
@@ -47,7 +46,6 @@ _TABLES: Final = (
     DELIVERY_RECIPIENTS,
     CALLS,
     KEY_ALLOWANCE,
-    POLL_LEASES,
     TRANSFERS,
     RECIPIENTS,
     FEED_CURSOR,
@@ -118,7 +116,6 @@ class Overview:
     :ivar feeds: of each account's event feed, the cursor, the last poll and the last loaded page.
     :ivar calls: of the last hour by connection and minute: all, those answered 429, and those that failed otherwise.
     :ivar allowances: what each key is granted; that of a connection's present key last.
-    :ivar leases: which triggerer polls for each key; that of a connection's present key last.
     """
 
     tables: frozenset[Table]
@@ -130,7 +127,6 @@ class Overview:
     feeds: list[Row] = field(default_factory=list)
     calls: list[Row] = field(default_factory=list)
     allowances: list[Row] = field(default_factory=list)
-    leases: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -191,7 +187,6 @@ def overview(
             feeds=reader.feeds(),
             calls=reader.calls(now - timedelta(hours=1)),
             allowances=reader.latest(KEY_ALLOWANCE, "[conn_id], [calls_per_minute], [reserved_until]"),
-            leases=reader.latest(POLL_LEASES, "[conn_id], [holder]"),
         )
         start = format_timestamp(window_start(wanted.days, now))
         dags = reader.dags(start, readable)

@@ -174,26 +174,21 @@ def show_feed(row: Row, now: datetime) -> Shown:
     }
 
 
-def show_calls(rows: Iterable[Row], allowances: Iterable[Row], leases: Iterable[Row], now: datetime) -> list[Shown]:
+def show_calls(rows: Iterable[Row], allowances: Iterable[Row], now: datetime) -> list[Shown]:
     """Return the calls of each connection in the last hour.
 
     :param rows: ordered by connection.
-    :param allowances: the last of a connection counts, as of ``leases``.
+    :param allowances: the last of a connection counts.
     """
     grouped = groupby(rows, key=lambda row: str(row["conn_id"]))
     by_conn_id = {str(row["conn_id"]): row for row in allowances}
-    holders = {str(row["conn_id"]): row["holder"] for row in leases}
-    return [
-        _show_connection(conn_id, list(own), by_conn_id.get(conn_id, {}), holders.get(conn_id), now)
-        for conn_id, own in grouped
-    ]
+    return [_show_connection(conn_id, list(own), by_conn_id.get(conn_id, {}), now) for conn_id, own in grouped]
 
 
-def _show_connection(conn_id: str, rows: list[Row], allowance: Row, holder: str | None, now: datetime) -> Shown:
+def _show_connection(conn_id: str, rows: list[Row], allowance: Row, now: datetime) -> Shown:
     """Return the calls of one connection.
 
-    ``reserved_ahead`` is the number of seconds until the last reserved call, None if the key's allowance is not shared;
-    ``polled_by`` is the host of the triggerer that polls for all, "" if none does.
+    ``reserved_ahead`` is the number of seconds until the last reserved call, None if the key's allowance is not shared.
     """
     reserved_ahead = _seconds_between(now, parse_timestamp(allowance.get("reserved_until")))
     return {
@@ -204,7 +199,6 @@ def _show_connection(conn_id: str, rows: list[Row], allowance: Row, holder: str 
         "busiest": max(to_int(row["made"]) for row in rows),
         "limit": to_int(allowance.get("calls_per_minute")) or DEFAULT_CALLS_PER_MINUTE,
         "reserved_ahead": None if reserved_ahead is None else max(reserved_ahead, 0.0),
-        "polled_by": clean((holder or "").partition(":")[0]),
     }
 
 

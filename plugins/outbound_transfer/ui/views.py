@@ -55,7 +55,7 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, ca
         outcomes=view_models.OUTCOMES,
         totals=view_models.totals(found.outcomes),
         feeds=[view_models.show_feed(row, now) for row in found.feeds],
-        connections=view_models.show_calls(found.calls, found.allowances, found.leases, now),
+        connections=view_models.show_calls(found.calls, found.allowances, now),
     )
 
 

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from outbound_transfer.protocol.poll_lease import MAX_ID_LENGTH
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.schema import FEED, is_current
+
+#: Maximum number of characters of a text that may be an id.
+MAX_ID_LENGTH: Final = 200
 
 #: Maximum number of events that one call reads; the feed's pages have as many (service-api.md, R42).
 MAX_EVENTS: Final = 1_000

@@ -1,12 +1,9 @@
-"""What databases say of the set-up: the versions of tables, who polls, what is in doubt, where a feed stands."""
+"""What databases say of the set-up: the versions of tables, what is in doubt, where a feed stands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final
-
-import msgspec
 
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.protocol.health import (
@@ -14,24 +11,14 @@ from outbound_transfer.protocol.health import (
     Health,
     judge_feed,
     judge_in_doubt,
-    judge_poll,
     judge_versions,
 )
-from outbound_transfer.protocol.poll_lease import PollLease
-from outbound_transfer.warehouse.database import Warehouse, fetch_all
+from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables
 from outbound_transfer.warehouse.destination import FeedMaintenance
 from outbound_transfer.warehouse.errors import UnknownFeed, WarehouseError
-from outbound_transfer.warehouse.key_rows import WHERE
-from outbound_transfer.warehouse.schema import CLUSTER, TableGroup, is_current, read_versions
+from outbound_transfer.warehouse.schema import TableGroup, read_versions
 from outbound_transfer.warehouse.timestamps import parse_timestamp
-
-#: The key that a connection has used last comes last. Another connection that has the same key may have written it.
-_LEASES: Final = (
-    "SELECT [account], [key_digest], [lease] FROM {poll_leases} WHERE [conn_id] = ? OR [key_digest] = ?"
-    " ORDER BY [updated_at]"
-)
-_WAITERS: Final = f"SELECT COUNT(DISTINCT [transfer_id]), MIN([interval_seconds]) FROM {{poll_waiters}} {WHERE}"  # noqa: S608
 
 
 def check_tables(check: str, target: str, warehouse: Warehouse, groups: Iterable[TableGroup]) -> Finding:
@@ -43,31 +30,6 @@ def check_tables(check: str, target: str, warehouse: Warehouse, groups: Iterable
     if not warehouse.begin_inspection():
         return Finding(check, Health.OK, f"{target} is not there yet: the first task that needs it makes it.")
     return judge_versions(check, target, read_versions(warehouse, groups))
-
-
-def check_poll(warehouse: Warehouse, conn_id: str, key_digest: str) -> Finding:
-    """Return who polls for those who wait on a connection, as the triggerers that share the database have said.
-
-    :param key_digest: of the connection's key; "" if that cannot be read.
-    """
-    if warehouse.begin_inspection():
-        with warehouse.read() as tx:
-            if is_current(warehouse, tx, CLUSTER):
-                leases = fetch_all(warehouse.run(tx, _LEASES, (conn_id, key_digest)))
-                now = warehouse.epoch_time(tx)
-                *key, lease = leases[-1] if leases else ("", "", "")
-                ((waiting, interval),) = fetch_all(warehouse.run(tx, _WAITERS, key))
-                return _judge_lease(lease, int(waiting), float(interval or 0), now)
-    return Finding("poll", Health.OK, "No triggerer shares its polls here.")
-
-
-def _judge_lease(stored: str, waiting: int, interval: float, now: float) -> Finding:
-    try:
-        lease = msgspec.json.decode(stored, type=PollLease)
-    except msgspec.DecodeError:
-        lease = PollLease()
-    lease.forget_dead(now)
-    return judge_poll(waiting, lease.holder.partition(":")[0], now - max(lease.polled_at, lease.held_since), interval)
 
 
 def check_in_doubt(warehouse: Warehouse, conn_id: str) -> Finding:

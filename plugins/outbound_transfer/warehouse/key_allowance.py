@@ -1,16 +1,69 @@
-"""The allowance of each key, in a row that a transaction locks while it reserves a call."""
+"""What the processes that use a key share: its calls, and the pages of listings that one of them has read for all.
+
+The calls are a document in one row for each key. Every transaction locks it, so that all happens one after the other,
+by the database's clock.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from outbound_transfer.protocol.call_schedule import CallSchedule
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.key_rows import Key, KeyRows
-from outbound_transfer.warehouse.tables import KEY_ALLOWANCE
+from outbound_transfer.protocol.models import TransferPage, is_valid_unicode
+from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
+from outbound_transfer.warehouse.tables import KEY_ALLOWANCE, POLL_PAGES
 from outbound_transfer.warehouse.timestamps import format_epoch
+
+T = TypeVar("T")
+
+#: Seconds for which a page that was read is of use to others: they poll at the same time, by their clocks.
+PAGE_SECONDS: Final = 20.0
+
+#: Seconds for which a page that a process is about to read is not read by others. It may wait for its call.
+CLAIM_SECONDS: Final = 60.0
+
+_WHERE: Final = "WHERE [account] = ? AND [key_digest] = ?"
+_LOCK: Final = f"UPDATE {{key_allowance}} SET [updated_at] = [updated_at] {_WHERE}"  # noqa: S608
+_SELECT: Final = f"SELECT [schedule] FROM {{key_allowance}} {_WHERE}"  # noqa: S608
+_UPDATE: Final = (
+    f"UPDATE {{key_allowance}} SET {', '.join(f'[{each.name}] = ?' for each in list(KEY_ALLOWANCE.columns)[2:])} "  # noqa: S608
+    f"{_WHERE}"
+)
+_SELECT_PAGE: Final = f"SELECT [read_ms], [page] FROM {{poll_pages}} {_WHERE} AND [listing] = ?"  # noqa: S608
+_STORE_PAGE: Final = f"UPDATE {{poll_pages}} SET [page] = ?, [read_ms] = ? {_WHERE} AND [listing] = ? AND [read_ms] = ?"  # noqa: S608
+_DELETE_PAGES: Final = f"DELETE FROM {{poll_pages}} {_WHERE}"  # noqa: S608
+_DELETE_OLD_PAGES: Final = f"{_DELETE_PAGES} AND ([listing] = ? OR [read_ms] < ? OR [read_ms] > ?)"
+
+
+class Key(NamedTuple):
+    """A key and what the service grants it.
+
+    :ivar digest: of the key.
+    :ivar conn_id: the Airflow connection that has the key.
+    """
+
+    account: str
+    digest: str
+    conn_id: str
+    calls_per_minute: int
+
+
+class PageClaim(NamedTuple):
+    """What is to be done about a page.
+
+    :ivar page: the page, if it was read a moment ago.
+    :ivar number: of the claim, if this process is to read it; None if another one is about to.
+    """
+
+    page: TransferPage | None = None
+    number: int | None = None
+
+
+class _NoRow(Exception):
+    """The key has no row yet, or somebody has deleted it."""
 
 
 def reserve_call(warehouse: Warehouse, key: Key, *, is_poll: bool) -> float:
@@ -22,7 +75,7 @@ def reserve_call(warehouse: Warehouse, key: Key, *, is_poll: bool) -> float:
     def reserve(_: Any, schedule: CallSchedule, now: float) -> float:
         return schedule.reserve(now, key.calls_per_minute, is_poll=is_poll) - now
 
-    return _ROWS.change(warehouse, key, reserve)
+    return _change(warehouse, key, reserve)
 
 
 def record_refusal(warehouse: Warehouse, key: Key, retry_after: float) -> None:
@@ -31,7 +84,86 @@ def record_refusal(warehouse: Warehouse, key: Key, retry_after: float) -> None:
     def record(_: Any, schedule: CallSchedule, now: float) -> None:
         schedule.record_refusal(now, retry_after, key.calls_per_minute)
 
-    _ROWS.change(warehouse, key, record)
+    _change(warehouse, key, record)
+
+
+def claim_page(warehouse: Warehouse, key: Key, listing: str) -> PageClaim:
+    """Return a page that was read a moment ago, or claim it: of the processes that want it, one reads it.
+
+    :param listing: what identifies the page, of 32 characters.
+    """
+
+    def claim(tx: Any, _: CallSchedule, now: float) -> PageClaim:
+        for read_ms, stored in fetch_all(warehouse.run(tx, _SELECT_PAGE, (*key[:2], listing))):
+            age = now - read_ms / 1_000
+            if 0 <= age < (CLAIM_SECONDS if stored is None else PAGE_SECONDS) and (found := _decode(stored)):
+                return found
+        number = int(now * 1_000)
+        oldest = number - int(CLAIM_SECONDS * 1_000)
+        warehouse.run(tx, _DELETE_OLD_PAGES, (*key[:2], listing, oldest, number))
+        warehouse.insert(tx, POLL_PAGES, [(*key[:2], listing, number, None)])
+        return PageClaim(number=number)
+
+    return _change(warehouse, key, claim)
+
+
+def store_page(warehouse: Warehouse, key: Key, listing: str, number: int, page: TransferPage | None) -> None:
+    """Store a page that this process has claimed for the others; None if it could not be read."""
+    text = _encode(page) if page else None
+
+    def store() -> None:
+        with warehouse.transaction() as tx:
+            read_ms = int(warehouse.epoch_time(tx) * 1_000) if text else 0
+            warehouse.run(tx, _STORE_PAGE, (text, read_ms, *key[:2], listing, number))
+
+    warehouse.retry_on_conflict(store)
+
+
+def forget_pages(warehouse: Warehouse, key: Key) -> None:
+    """Remove the pages of a key."""
+
+    def forget() -> None:
+        with warehouse.transaction() as tx:
+            warehouse.run(tx, _DELETE_PAGES, key[:2])
+
+    warehouse.retry_on_conflict(forget)
+
+
+def _change(warehouse: Warehouse, key: Key, change: Callable[[Any, CallSchedule, float], T]) -> T:
+    """Change what is shared of a key in a transaction.
+
+    :param change: called with the transaction's cursor, the schedule and the database's time; again after a conflict.
+    :return: the result of ``change``.
+    """
+    while True:
+        try:
+            return warehouse.retry_on_conflict(lambda: _change_once(warehouse, key, change))
+        except _NoRow:
+            warehouse.retry_on_conflict(lambda: _create(warehouse, key))
+
+
+def _change_once(warehouse: Warehouse, key: Key, change: Callable[[Any, CallSchedule, float], T]) -> T:
+    with warehouse.transaction() as tx:
+        warehouse.run(tx, _LOCK, key[:2])
+        # The statement before locks no row that another session adds at that moment, and this query sees it.
+        stored = scalar(tx, warehouse.render(_SELECT + warehouse.dialect.row_lock), key[:2])
+        if stored is None:
+            raise _NoRow
+        try:
+            schedule = msgspec.json.decode(stored, type=CallSchedule)
+        except msgspec.DecodeError:  # what it loses costs some refused calls
+            schedule = CallSchedule()
+        now = warehouse.epoch_time(tx)
+        result = change(tx, schedule, now)
+        warehouse.run(tx, _UPDATE, (*_values(key, schedule, now), *key[:2]))
+        return result
+
+
+def _create(warehouse: Warehouse, key: Key) -> None:
+    # In a transaction of its own: a row that another session adds meanwhile would not be locked.
+    with warehouse.transaction() as tx:
+        values = _values(key, CallSchedule(), warehouse.epoch_time(tx))
+        warehouse.insert(tx, KEY_ALLOWANCE, [(*key[:2], *values)])
 
 
 def _values(key: Key, schedule: CallSchedule, now: float) -> tuple[Any, ...]:
@@ -45,4 +177,17 @@ def _values(key: Key, schedule: CallSchedule, now: float) -> tuple[Any, ...]:
     )
 
 
-_ROWS: Final = KeyRows(KEY_ALLOWANCE, "schedule", CallSchedule, _values)
+def _encode(page: TransferPage) -> str | None:
+    try:
+        text = msgspec.json.encode(page).decode()
+    except UnicodeEncodeError:  # an unpaired surrogate, which no database stores: each process reads the page itself
+        return None
+    return text if is_valid_unicode(text) else None
+
+
+def _decode(stored: str | None) -> PageClaim | None:
+    """Return what is stored of a page; None if it cannot be used, as another version wrote it or it is damaged."""
+    try:
+        return PageClaim(msgspec.json.decode(stored, type=TransferPage)) if stored is not None else PageClaim()
+    except msgspec.DecodeError:
+        return None

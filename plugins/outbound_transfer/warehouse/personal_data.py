@@ -26,7 +26,7 @@ from outbound_transfer.warehouse.tables import (
     EVENTS,
     FEED_POLLS,
     JSON,
-    POLL_READINGS,
+    POLL_PAGES,
     RECIPIENTS,
     REJECTED_LINES,
     TABLES,
@@ -35,11 +35,11 @@ from outbound_transfer.warehouse.tables import (
 from outbound_transfer.warehouse.timestamps import format_timestamp
 from outbound_transfer.warehouse.transfers import DELETED
 
-#: Columns with personal data by table. What triggerers share is gone once nobody waits, and a wait concludes from it.
+#: Columns with personal data by table. What triggerers share is gone with the next poll, and a wait concludes from it.
 _PERSONAL: Final = {
     table: names
     for table in TABLES
-    if table is not POLL_READINGS and (names := [each.name for each in table.columns if each.info.get("personal")])
+    if table is not POLL_PAGES and (names := [each.name for each in table.columns if each.info.get("personal")])
 }
 
 #: Names the rows of a lake, of which there is one table, in counts.

@@ -22,9 +22,7 @@ from outbound_transfer.warehouse.tables import (
     FEED_POLLS,
     KEY_ALLOWANCE,
     MEMORY,
-    POLL_LEASES,
-    POLL_READINGS,
-    POLL_WAITERS,
+    POLL_PAGES,
     RECIPIENTS,
     REJECTED_LINES,
     SCHEMA_VERSION,
@@ -58,7 +56,7 @@ LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, CALLS))
 #: A group of its own, which tables of the ledger that exist get without an upgrade.
 LEDGER_RECIPIENTS: Final = TableGroup("recipients", 1, (DELIVERY_RECIPIENTS,))
 MEMORY_GROUP: Final = TableGroup("memory", 1, (MEMORY,))
-CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_LEASES, POLL_WAITERS, POLL_READINGS))
+CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_PAGES))
 
 GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, MEMORY_GROUP, CLUSTER)
 

@@ -28,7 +28,6 @@ from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.types import TypeEngine
 
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
-from outbound_transfer.protocol.poll_lease import MAX_ID_LENGTH
 from outbound_transfer.warehouse.destination import MAX_ACCOUNT_LENGTH
 
 
@@ -87,8 +86,8 @@ def _key_digest() -> Column[Any]:
     return _column("key_digest", _key_text(32), "a digest of the key, from which nobody can tell the key", key=True)
 
 
-def _transfer_id(length: int = MAX_EVENT_ID_BYTES) -> Column[Any]:
-    return _column("transfer_id", _key_text(length), "the transfer", key=True)
+def _transfer_id() -> Column[Any]:
+    return _column("transfer_id", _key_text(MAX_EVENT_ID_BYTES), "the transfer", key=True)
 
 
 EVENTS: Final = Table(
@@ -371,50 +370,16 @@ KEY_ALLOWANCE: Final = Table(
     comment="The calls of each key that the processes of a cluster have reserved (service-api.md, R53).",
 )
 
-POLL_LEASES: Final = Table(
-    "poll_leases",
+POLL_PAGES: Final = Table(
+    "poll_pages",
     _METADATA,
     _account(),
     _key_digest(),
-    _column("conn_id", TEXT, "the Airflow connection that has the key"),
-    _column("holder", TEXT, "the triggerer that polls for all: its host, process and an opaque id", null=True),
-    _column("held_since", TIME, "when it got the lease", null=True),
-    _column("expires_at", TIME, "when another triggerer may take the lease, unless it is renewed before", null=True),
-    _column("polled_at", TIME, "when a holder last finished a poll", null=True),
-    _column("lease", TEXT, "the same with all triggerers, as JSON, in epoch seconds; for the provider only"),
-    _column("updated_at", TIME, "when this row was last written"),
-    comment="Which triggerer polls for all that wait for transfers of one key.",
-)
-
-POLL_WAITERS: Final = Table(
-    "poll_waiters",
-    _METADATA,
-    _account(),
-    _key_digest(),
-    _column("process", _key_text(100), "the triggerer, as in `holder`", key=True),
-    _transfer_id(MAX_ID_LENGTH),
-    _column("interval_seconds", INTEGER, "seconds between two polls"),
-    _column("sent_epoch", INTEGER, "when the transfer was sent, in epoch seconds; 0 if it was not read yet"),
-    _column("sequence", INTEGER, "number of the change that wrote this row; see `poll_readings`"),
-    comment="The transfers that each triggerer waits for, and that another one may poll.",
-)
-
-POLL_READINGS: Final = Table(
-    "poll_readings",
-    _METADATA,
-    _account(),
-    _key_digest(),
-    _transfer_id(MAX_ID_LENGTH),
-    _column(
-        "transfer",
-        TEXT,
-        "the transfer as JSON, without its files; NULL if it could not be read",
-        null=True,
-        personal=True,
-    ),
-    _column("sequence", INTEGER, "number of the change that wrote this row; higher than all before"),
-    comment="The transfers of `poll_waiters` as the holder of the lease has last seen them change. A row is removed "
-    "when nobody waits for its transfer.",
+    _column("listing", _key_text(32), "a digest of the listed status and the page's cursor", key=True),
+    _column("read_ms", INTEGER, "when it was read, in epoch milliseconds; before, when a triggerer began to"),
+    _column("page", TEXT, "the page as JSON; NULL before it is read", null=True, personal=True),
+    comment="Pages of listings that one triggerer has read for all that poll with one key at that moment. Older ones "
+    "are removed with the next poll.",
 )
 
 #: In the order of docs/tables.md.

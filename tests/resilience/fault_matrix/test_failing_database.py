@@ -16,8 +16,8 @@ import pytest
 
 from outbound_transfer.cluster import database
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.warehouse import key_allowance
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.key_rows import KeyRows
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import DELIVERY, billed, small_files, task_instance
 from support.tasks import SimulatedClock
@@ -79,19 +79,19 @@ def test_a_delivery_is_delivered_once_whatever_the_database_does(
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
     monkeypatch.setattr(database, "TIMEOUT", 1.0 if failure == "hangs" else 5.0)
     monkeypatch.setattr(Warehouse, "epoch_time", lambda warehouse, tx: START + clock.now)
-    change_row = KeyRows._change
+    change_row = key_allowance._change_once
     for position, call in enumerate(CALLS):
         file = tmp_path / f"ledger{position}.db"
         monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps({"conn_type": "sqlite", "host": str(file)}))
         monkeypatch.setattr(database, "_databases", {})
         changes = itertools.count()
 
-        def change(rows: KeyRows[Any], *what: Any, at: Any = (changes, position, file)) -> Any:
+        def change(*what: Any, at: Any = (changes, position, file)) -> Any:
             counter, place, path = at
-            unspoiled = partial(change_row, rows, *what)
+            unspoiled = partial(change_row, *what)
             return FAILURES[failure](unspoiled, path) if next(counter) == place else unspoiled()
 
-        monkeypatch.setattr(KeyRows, "_change", change)
+        monkeypatch.setattr(key_allowance, "_change_once", change)
         if fault := SERVICE[service]:
             method, path = call.split()
             sandbox.plan_faults({**fault, "method": method, "path": path})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from outbound_transfer.polling import waiters
-from outbound_transfer.polling.waiters import WaiterRegistry
+from outbound_transfer.warehouse import key_allowance
 from resilience.fuzz.poll_fuzz import fuzz_poll, play
 from resilience.fuzz.poll_fuzz_cluster import ClusterScenario
 
@@ -36,7 +36,7 @@ def test_an_id_that_is_none_is_found_where_it_is_waited_for(monkeypatch: pytest.
     assert play(3).broken
 
 
-def test_readings_that_are_lost_are_found_where_no_process_reads_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiters, "TRUST_INTERVAL", 1e9)
-    monkeypatch.setattr(WaiterRegistry, "apply_readings", lambda *_: None)
+def test_old_pages_are_found_where_a_deadline_is_concluded_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiters.Waiter, "needs_new_read", lambda *_: False)
+    monkeypatch.setattr(key_allowance, "PAGE_SECONDS", 1e9)
     assert play(3, ClusterScenario).broken

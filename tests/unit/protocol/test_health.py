@@ -14,7 +14,7 @@ from outbound_transfer.protocol.errors import (
     ServiceError,
     TimedOut,
 )
-from outbound_transfer.protocol.health import CLOCK_MARGIN, MAX_CLOCK_DIFFERENCE, MAX_FEED_LAG, MAX_POLL_LAG, Health
+from outbound_transfer.protocol.health import CLOCK_MARGIN, MAX_CLOCK_DIFFERENCE, MAX_FEED_LAG, Health
 
 OK, DEGRADED, BROKEN, UNKNOWN = Health
 
@@ -79,17 +79,6 @@ def test_a_time_that_is_not_said_is_unknown() -> None:
     assert health.judge_clock(None).status is UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("waiting", "holder", "lag", "status"),
-    [
-        (0, "", 1e9, OK), (0, "host", 0.0, OK), (1, "host", MAX_POLL_LAG + 120, OK),
-        (1, "host", MAX_POLL_LAG + 121, DEGRADED), (1, "", 0.0, BROKEN),
-    ],
-)  # fmt: skip
-def test_who_waits_needs_somebody_who_polls(waiting: int, holder: str, lag: float, status: Health) -> None:
-    assert health.judge_poll(waiting, holder, lag, 60.0).status is status
-
-
 def test_a_feed_is_behind_for_the_page_and_the_command_alike() -> None:
     for lag, has_more in product((None, 0.0, MAX_FEED_LAG, MAX_FEED_LAG + 1), (True, False)):
         finding = health.judge_feed(7, lag, 200, has_more=has_more, logs_polls=True)
@@ -110,6 +99,6 @@ def test_an_old_page_says_little_where_polls_without_events_leave_no_trace(
 
 
 def test_what_is_not_ok_says_what_to_do() -> None:
-    for finding in (health.judge_in_doubt(1), health.judge_clock(99.0), health.judge_poll(1, "", 0.0, 1.0)):
+    for finding in (health.judge_in_doubt(1), health.judge_clock(99.0)):
         assert finding.to_do
     assert health.judge_in_doubt(0).status is OK

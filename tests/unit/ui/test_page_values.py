@@ -171,12 +171,10 @@ def test_the_calls_of_an_hour() -> None:
         {"conn_id": "b", "calls_per_minute": granted, "reserved_until": until}
         for granted, until in ((60, None), (300, format_timestamp(NOW + timedelta(seconds=90))))
     ]
-    leases: list[Row] = [{"conn_id": "a", "holder": None}, {"conn_id": "b", "holder": "triggerer-1:77:0f"}]
-    a, b = view_models.show_calls(rows, allowances, leases, NOW)
+    a, b = view_models.show_calls(rows, allowances, NOW)
     assert (a["calls"], a["limited"], a["failed"], a["busiest"]) == (12, 1, 2, 7)
     assert (b["conn_id"], b["calls"], b["busiest"]) == ("b", 1, 1)
     assert [(one["limit"], one["reserved_ahead"]) for one in (a, b)] == [(60, None), (300, 90.0)]
-    assert (a["polled_by"], b["polled_by"]) == ("", "triggerer-1")
 
 
 def test_totals_by_outcome_lose_nothing() -> None:

@@ -1,4 +1,4 @@
-"""One poll for several processes over real databases and the sandbox, in virtual time that all of them share."""
+"""Polls of several processes over real databases and the sandbox, in virtual time that all of them share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 
 from outbound_transfer.client import Settings
 from outbound_transfer.cluster import database
+from outbound_transfer.polling import poller
 from outbound_transfer.polling.hints import HINT_INTERVAL, LAST_RARE_INTERVAL
-from outbound_transfer.polling.waiters import TRUST_INTERVAL, Waiter
-from outbound_transfer.protocol.poll_lease import LEASE_SECONDS, RENEWAL_INTERVAL, REPEAT_INTERVAL
+from outbound_transfer.polling.waiters import Waiter
+from outbound_transfer.warehouse.key_allowance import CLAIM_SECONDS
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.waiters import RECIPIENT, send
 from support.feed_pages import event, page, tables
@@ -92,22 +93,10 @@ class Cluster:
     async def finish(self, waiters: list[Waiter]) -> None:
         await self.time.run(lambda: all(waiter.result for waiter in waiters))
 
-    def holders(self) -> list[str]:
-        """Who holds the lease by its own knowledge."""
-        return [
-            process.name
-            for process in self.processes
-            if not process.is_over and process.poller._member and process.poller._member._is_holder
-        ]
-
     def calls(self) -> int:
         """Calls of the service since the last time."""
         before, self.calls_before = self.calls_before, len(self.sandbox.requests())
         return self.calls_before - before
-
-    def stored_holder(self) -> str | None:
-        ((holder,),) = self.hook.fetch("SELECT holder FROM outbound_transfer_poll_leases")
-        return holder
 
 
 def play(sandbox: Sandbox, hook: Hook, story: Any) -> None:
@@ -127,15 +116,14 @@ def outcomes(waiters: list[Waiter]) -> set[tuple[str, str]]:
 
 
 @pytest.mark.any_dialect
-def test_one_polls_and_all_finish(sandbox: Sandbox, shared_hook: Hook) -> None:
+def test_one_reads_each_page_and_all_finish(sandbox: Sandbox, shared_hook: Hook) -> None:
     sent = send(sandbox, 60)
 
     async def story(cluster: Cluster) -> None:
         processes = cluster.start(3)
         waiters = [one for n, process in enumerate(processes) for one in process.wait_for(*sent[n::3])]
         await cluster.pass_time(600)
-        assert len(cluster.holders()) == 1
-        assert cluster.calls() <= 10 + 5, "one page a poll"
+        assert cluster.calls() <= 10 + 5, "one page a poll, but for the first ones"
         cluster.time.after(7, lambda: cluster.pick_up(*sent[:30]))
         cluster.time.after(200, lambda: sandbox.cancel(sent[30]))
         await cluster.finish([waiter for waiter in waiters if waiter.transfer_id in sent[:31]])
@@ -149,57 +137,32 @@ def test_one_polls_and_all_finish(sandbox: Sandbox, shared_hook: Hook) -> None:
 
 
 @pytest.mark.nightly
-def test_three_cost_little_more_than_one(sandbox: Sandbox, sqlite: Hook) -> None:
-    sent = send(sandbox, 300)
-
-    def calls_of(count: int) -> int:
-        made = 0
-
-        async def story(cluster: Cluster) -> None:
-            nonlocal made
-            processes = cluster.start(count)
-            for n, process in enumerate(processes):
-                process.wait_for(*sent[n::count])
-            await cluster.pass_time(3_600)
-            made = cluster.calls()
-
-        play(sandbox, sqlite, story)
-        return made
-
-    alone, together = calls_of(1), calls_of(3)
-    assert together <= alone + 3 * 2 * (3_600 / TRUST_INTERVAL + 1)
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["kill", "freeze", "stop"])
-def test_another_goes_on(sandbox: Sandbox, shared_hook: Hook, fault: str) -> None:
+def test_the_others_go_on(sandbox: Sandbox, shared_hook: Hook, fault: str) -> None:
     sent = send(sandbox, 30)
 
     async def story(cluster: Cluster) -> None:
-        holder, *others = cluster.start(3)
-        waiters = {process: process.wait_for(*sent[n::3]) for n, process in enumerate([holder, *others])}
+        first, *others = cluster.start(3)
+        waiters = {process: process.wait_for(*sent[n::3]) for n, process in enumerate([first, *others])}
         await cluster.pass_time(100)
-        by_name = {process.name: process for process in waiters}
-        holder = by_name[cluster.holders()[0]]
-        left = [waiter for process in waiters if process is not holder for waiter in waiters[process]]
+        shared_hook.run(
+            f"UPDATE outbound_transfer_poll_pages SET page = NULL, read_ms = {int(cluster.time.now * 1_000)}"
+        )  # what it was about to read
         if fault == "kill":
-            holder.kill()
+            first.kill()
         elif fault == "stop":
-            await holder.stop()
+            await first.stop()
         else:
-            cluster.time.freeze(holder, 1_000)
+            cluster.time.freeze(first, 1_000)
         began = cluster.time.now
-        await cluster.time.run(lambda: cluster.stored_holder() not in (None, holder.name))
-        assert cluster.time.now - began <= 30
         cluster.pick_up(*sent)
-        cluster.calls()
+        left = [waiter for process in others for waiter in waiters[process]]
         await cluster.finish(left)
-        assert cluster.time.now - began <= 30 + 60 + 15
+        assert cluster.time.now - began <= CLAIM_SECONDS + 60 + 15
         assert outcomes(left) == {("finished", "complete")}
         if fault == "freeze":
-            await cluster.finish(waiters[holder])
-            assert outcomes(waiters[holder]) == {("finished", "complete")}
-            assert len(cluster.holders()) == 1
+            await cluster.finish(waiters[first])
+            assert outcomes(waiters[first]) == {("finished", "complete")}
 
     play(sandbox, shared_hook, story)
 
@@ -217,48 +180,17 @@ def test_a_database_that_is_down(sandbox: Sandbox, sqlite: Hook, caplog: pytest.
         cluster.pick_up(*sent[:20])
         await cluster.pass_time(75)
         assert sum(waiter.result is not None for waiter in waiters) == 20
-        assert caplog.text.count("this process goes on alone") == 3
+        assert caplog.text.count("Could not share the key's calls") == 3
         cluster.tables.is_down = False
         await cluster.pass_time(database.RETRY_INTERVAL + 120)
         cluster.calls()
         await cluster.pass_time(600)
-        assert len(cluster.holders()) == 1
-        assert cluster.calls() <= 10 + 5, "one polls for all"
+        assert cluster.calls() <= 10 + 5, "they share again"
         cluster.pick_up(*sent[20:])
         await cluster.finish(waiters)
 
     with caplog.at_level(logging.WARNING):
         play(sandbox, sqlite, story)
-
-
-DAMAGES = [
-    "UPDATE outbound_transfer_poll_readings SET transfer = 'x', sequence = sequence + 100000",
-    "UPDATE outbound_transfer_poll_readings SET transfer = NULL, sequence = sequence + 100000",
-    "DELETE FROM outbound_transfer_poll_readings",
-    "DELETE FROM outbound_transfer_poll_waiters",
-    "UPDATE outbound_transfer_poll_waiters SET interval_seconds = 999999999, sent_epoch = -7",
-    "DELETE FROM outbound_transfer_poll_leases",
-    "UPDATE outbound_transfer_poll_leases SET lease = '{'",
-    'UPDATE outbound_transfer_poll_leases SET lease = \'{"holder": "nobody", "seen_at": {"nobody": 4e9}}\'',
-]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_rows_lose_nothing(sandbox: Sandbox, shared_hook: Hook, damage: str) -> None:
-    sent = send(sandbox, 12)
-
-    async def story(cluster: Cluster) -> None:
-        waiters = [one for n, process in enumerate(cluster.start(3)) for one in process.wait_for(*sent[n::3])]
-        await cluster.pass_time(100)
-        shared_hook.run(damage)
-        began = cluster.time.now
-        cluster.pick_up(*sent)
-        await cluster.finish(waiters)
-        assert outcomes(waiters) == {("finished", "complete")}
-        assert cluster.time.now - began <= REPEAT_INTERVAL + 120
-
-    play(sandbox, shared_hook, story)
 
 
 def test_a_slow_database_is_not_waited_for(sandbox: Sandbox, sqlite: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +231,7 @@ def test_what_an_event_names_is_read_first(sandbox: Sandbox, shared_hook: Hook) 
         cluster.land(*sent[:3], sent[3])
         began = cluster.time.now
         await cluster.finish(waiters[:1] + waiters[10:11] + waiters[20:21])
-        assert cluster.time.now - began <= HINT_INTERVAL + 3 * RENEWAL_INTERVAL
+        assert cluster.time.now - began <= HINT_INTERVAL + 3 * poller.HINT_INTERVAL
         assert cluster.calls() <= 4
         cluster.land(*sent[4:], "report.csv", kind="transfer_sent")
         await cluster.pass_time(HINT_INTERVAL + 10)
@@ -349,19 +281,18 @@ def test_full_polls_become_rare_while_events_name_what_is_picked_up(sandbox: San
 
 @pytest.mark.nightly
 def test_what_only_a_read_of_its_own_concludes(sandbox: Sandbox, sqlite: Hook) -> None:
-    """A deadline, an expiry and an id that the key does not see, in a process that does not hold the lease."""
+    """A deadline, an expiry and an id that the key does not see, beside a process that has read the page."""
     late, *sent = send(sandbox, 10)
     sandbox.patch_account(delivery_window_days=1)
     (expiring,) = send(sandbox, 1)
 
     async def story(cluster: Cluster) -> None:
-        holder, other = cluster.start(2)
-        holder.wait_for(*sent, deadline=cluster.time.now + 10 * 86_400)
+        first, other = cluster.start(2)
+        first.wait_for(*sent, deadline=cluster.time.now + 10 * 86_400)
         (timed,) = other.wait_for(late, deadline=cluster.time.now + 500)
         (expired, *_) = other.wait_for(expiring, deadline=cluster.time.now + 10 * 86_400, interval=3_600.0)
         (unseen,) = other.wait_for("none")
         await cluster.finish([unseen])
-        assert cluster.holders() == ["p0"]
         assert unseen.result
         assert unseen.result["status"] == "error"
         await cluster.finish([timed])
@@ -377,24 +308,16 @@ def test_what_only_a_read_of_its_own_concludes(sandbox: Sandbox, sqlite: Hook) -
     play(sandbox, sqlite, story)
 
 
-def test_what_operations_can_see(sandbox: Sandbox, shared_hook: Hook) -> None:
-    sent = send(sandbox, 4)
+def test_who_leaves_removes_the_pages(sandbox: Sandbox, shared_hook: Hook) -> None:
+    sent = send(sandbox, 2)
 
     async def story(cluster: Cluster) -> None:
-        for n, process in enumerate(cluster.start(2)):
-            process.wait_for(*sent[n::2])
-        await cluster.pass_time(2 * LEASE_SECONDS + 60)
-        ((holder, is_held, is_polled, conn_id),) = shared_hook.fetch(
-            "SELECT holder, expires_at > updated_at AND held_since < updated_at, polled_at > held_since, conn_id "
-            "FROM outbound_transfer_poll_leases"
-        )
-        assert [holder] == cluster.holders()
-        assert is_held
-        assert is_polled
-        assert conn_id == "outbound_transfer_default"
-        counts = shared_hook.fetch(
-            "SELECT process, count(*) FROM outbound_transfer_poll_waiters GROUP BY process ORDER BY process"
-        )
-        assert counts == [("p0", 2), ("p1", 2)]
+        (process,) = cluster.start(1)
+        process.wait_for(*sent)
+        await cluster.pass_time(70)
+        count = "SELECT count(*) FROM outbound_transfer_poll_pages"
+        assert shared_hook.fetch(count) == [(1,)]
+        await process.stop()
+        assert shared_hook.fetch(count) == [(0,)]
 
     play(sandbox, shared_hook, story)
