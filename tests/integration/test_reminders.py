@@ -6,10 +6,9 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TriggerRule, task, task_group
 
-from outbound_transfer.operators.redelivery import RedeliverFilesOperator, remind_recipients
+from outbound_transfer.operators.redelivery import remind_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from support.keyed_tasks import sqlite_connection
@@ -150,29 +149,6 @@ def test_in_a_mapped_task_group_each_reminds_of_its_own(run_dag, connection, san
     assert {state for name, state in run.states().items() if "fail" not in name} == {"success"}
     received = sorted(sandbox.transfer(each)["recipients"][0]["email"] for each in sandbox.sent())
     assert received == ["ann@example.com", "ann@example.com", "bob@example.com", "bob@example.com"]
-
-
-@pytest.mark.parametrize("rule", ["all_failed", "one_failed", "all_skipped"])
-def test_the_rule_by_which_airflow_skips_a_reminder_is_refused_at_parsing(rule) -> None:
-    with DAG("dag", schedule=None):
-        deliver = DeliverFilesOperator(task_id="deliver", **DELIVER)
-        given = {"files": "a.csv", "security": None, "trigger_rule": rule}
-        with pytest.raises(InvalidDelivery, match=f"remind: .*output of a.*'{rule}' skips.*remind_recipients"):
-            RedeliverFilesOperator(task_id="remind", transfer_id=deliver.output, **given)
-        deliver.dag.task_dict.pop("remind")
-        RedeliverFilesOperator(task_id="by_id", transfer_id="{{ params.transfer_id }}", **given)
-
-
-@pytest.mark.parametrize("put_after", [lambda a, b: a >> b, lambda a, b: b << [a], lambda a, b: a.output >> b])
-def test_the_trap_is_named_whatever_puts_the_delivery_before_the_reminder(put_after) -> None:
-    with DAG("dag", schedule=None):
-        wait, deliver = EmptyOperator(task_id="wait"), DeliverFilesOperator(task_id="deliver", **DELIVER)
-        given = {"files": "a.csv", "security": None, "transfer_id": "{{ ti.xcom_pull('deliver') }}"}
-        remind = RedeliverFilesOperator(task_id="remind", trigger_rule="all_failed", **given)
-        deliver >> wait >> remind
-        deliver >> RedeliverFilesOperator(task_id="at_any_end", trigger_rule="all_done", **given)
-        with pytest.raises(InvalidDelivery, match="'deliver' is directly upstream.*'all_failed' skips this task"):
-            put_after(deliver, remind)
 
 
 @pytest.mark.parametrize("rule", sorted({rule.value for rule in TriggerRule} - {"all_done"}))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.ledger import background_writer, triggerer
+from outbound_transfer.ledger import triggerer
 from outbound_transfer.ledger.call_counter import CALL_COUNTER
 from outbound_transfer.ledger.recorder import DeliveryRecorder
 from outbound_transfer.ledger.triggerer import INTERVAL, TriggererLedger
@@ -20,7 +20,6 @@ from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables, TaskRef
-from support.timeouts import TEST_TIMEOUT
 from support.warehouses import sqlite_hook
 
 SENT = Transfer("t1", "pending", "S", recipients=(Recipient("ann@example.com"),))
@@ -103,44 +102,3 @@ async def test_a_ledger_that_hangs_takes_no_more_than_so_many_notes(fetch, monke
     finally:
         go_on.set()
         await settled(ledger)
-
-
-async def test_a_ledger_that_hangs_is_given_up_and_another_thread_goes_on(
-    fetch, tmp_path, monkeypatch, sandbox, connection
-) -> None:
-    begin_row(tmp_path, sandbox.base_url.removeprefix("http://"))
-    go_on, begun, aborted = threading.Event(), threading.Event(), threading.Event()
-    open_tables = triggerer.open_tables
-
-    class Hanging:
-        abort = staticmethod(aborted.set)
-
-        def save(self, _: Any) -> None:
-            begun.set()
-            go_on.wait(TEST_TIMEOUT)
-
-    def record(status: str) -> None:
-        transfer = Transfer("t1", status, "S", recipients=SENT.recipients)
-        ledger.record_transfer(transfer, connection, OutboundTransferHook(connection).get_async_account)
-
-    ledger = TriggererLedger()
-    try:
-        monkeypatch.setattr(triggerer, "open_tables", lambda *_: Hanging())
-        record("partial")
-        assert await asyncio.to_thread(begun.wait, TEST_TIMEOUT)
-        record("canceled")
-        await asyncio.gather(*ledger._tasks)
-        monkeypatch.setattr(triggerer, "open_tables", open_tables)
-        monkeypatch.setattr(background_writer, "MAX_WRITE_SECONDS", 0.0)
-        first = ledger._writer
-        CALL_COUNTER.add("acme", "conn", Operation.LIST, 200)
-        ledger._counted -= INTERVAL
-        ledger.flush_call_counts()
-        await settled(ledger)
-        assert aborted.is_set()
-        assert first is not None
-        assert first is not ledger._writer
-        assert fetch("SELECT status FROM outbound_transfer_deliveries") == [("canceled",)], "it waited behind"
-        assert fetch("SELECT call_count FROM outbound_transfer_calls") == [(1,)]
-    finally:
-        go_on.set()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
 T = TypeVar("T")
-
-#: Seconds after which a write is overdue: each of its statements has a limit of a few seconds.
-MAX_WRITE_SECONDS: Final = 60.0
 
 
 class BackgroundWriter(Generic[T]):
@@ -26,16 +22,12 @@ class BackgroundWriter(Generic[T]):
     An executor is not used: its threads are joined when the process exits, and it does not coalesce by key.
 
     :param connect: opens the tables; called in the thread, until it succeeds.
-    :param abort: breaks the connections of the tables; called by another thread if a write is overdue.
     :ivar has_failed: whether a write has failed.
     """
 
-    def __init__(
-        self, connect: Callable[[], T], log: Logger | logging.Logger, *, abort: Callable[[T], None] = lambda _: None
-    ) -> None:
-        self._connect, self._log, self._abort = connect, log, abort
+    def __init__(self, connect: Callable[[], T], log: Logger | logging.Logger) -> None:
+        self._connect, self._log = connect, log
         self._tables: T | None = None
-        self._started_at: float | None = None
         self._pending: dict[Hashable, Callable[[T], None]] = {}
         self._changed = threading.Condition()
         self._is_closed = self._is_writing = self.has_failed = False
@@ -64,30 +56,9 @@ class BackgroundWriter(Generic[T]):
         """The number of pending writes."""
         return len(self._pending)
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def is_overdue(self) -> bool:
-        """Whether a write takes so long that the database does not respond."""
-        started_at = self._started_at
-        return started_at is not None and time.monotonic() - started_at >= MAX_WRITE_SECONDS
-
-    def take_over(self, before: BackgroundWriter[T]) -> None:
-        """Run the pending writes of another writer, which stops. A write of it that is overdue is broken off."""
-        with before._changed:
-            pending, before._pending = before._pending, {}
-        if before.is_overdue and before._tables is not None:
-            before._abort(before._tables)
-        before.close(0)
-        for key, write in pending.items():
-            self.submit(key, write)
-
     def flush(self, timeout: float) -> bool:
         """Wait until what was submitted has run, at most ``timeout`` seconds; return whether it has."""
-        if not self.is_alive:
+        if self._thread is None:
             return not self._pending
         with self._changed:
             return self._changed.wait_for(lambda: not (self._pending or self._is_writing), timeout)
@@ -104,13 +75,11 @@ class BackgroundWriter(Generic[T]):
 
     def _run(self) -> None:
         while write := self._next():
-            self._started_at = time.monotonic()
             try:
                 self._tables = self._tables or self._connect()
                 write(self._tables)
             except Exception as error:  # a delivery must not fail because of it
                 self._log_once(error)
-            self._started_at = None
 
     def _next(self) -> Callable[[T], None] | None:
         with self._changed:

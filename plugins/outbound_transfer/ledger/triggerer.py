@@ -34,7 +34,6 @@ class TriggererLedger:
 
     def __init__(self) -> None:
         self._writer: BackgroundWriter[DeliveryTables] | None = None
-        self._given_up: BackgroundWriter[DeliveryTables] | None = None
         self._counted = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -83,21 +82,15 @@ class TriggererLedger:
             DeliveryRecorder(lambda: name, task, submit, naming=config.recipients).record_transfer(transfer)
 
     async def _open(self, config: LedgerConfig) -> BackgroundWriter[DeliveryTables]:
-        """Return the writer; a new one after a failure, as the connection may have been corrected since, and if the
-        database does not respond. Of writers that still wait for it, there is one at most.
-        """
+        """Return the writer; a new one after a failure, as the connection may have been corrected since."""
         before = self._writer
-        is_overdue = before is not None and before.is_overdue and not (self._given_up and self._given_up.is_alive)
-        if before is not None and not is_overdue and not (before.has_failed and not before.backlog):
+        if before is not None and not (before.has_failed and not before.backlog):
             return before
         connection = await call_airflow(partial(find_ledger_connection, config))
         if self._writer is before:  # no other task has replaced it
-            self._writer = BackgroundWriter(
-                partial(open_tables, config, connection), log, abort=lambda tables: tables.abort()
-            )
+            self._writer = BackgroundWriter(partial(open_tables, config, connection), log)
             if before is not None:
-                self._writer.take_over(before)
-                self._given_up = before if is_overdue else self._given_up
+                before.close(0)
         assert self._writer is not None
         return self._writer
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from airflow.sdk import BaseOperator, XComArg
+from airflow.sdk import BaseOperator
 
 from outbound_transfer.airflow_compat.names import NEVER_EXPIRE, AirflowSkipException
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.operators.transfer_task import SendingOperator
 from outbound_transfer.protocol.addresses import duplicate_addresses, normalize_address
 from outbound_transfer.protocol.errors import AlreadyDelivered, InvalidDelivery
 from outbound_transfer.protocol.identity import identity_of
@@ -35,10 +34,6 @@ SUBJECT_PREFIX: Final = "Once more: "
 
 #: Where the task stores to whom it delivers.
 _STATE_KEY: Final = "outbound_transfer_redelivery"
-
-
-#: Rules by which Airflow skips a task after one that has succeeded, or runs it after a delivery that has not begun.
-_RULES_THAT_SKIP: Final = ("all_failed", "all_skipped", "one_failed")
 
 
 class _Selection(msgspec.Struct):
@@ -96,31 +91,6 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         self.transfer_id = transfer_id
         if self.needs_transfer_id:
             self.check_known_transfer_id()
-        if isinstance(transfer_id, XComArg):
-            self._check_trigger_rule("transfer_id is the output of a task, which is directly upstream by that")
-
-    def set_upstream(self, task_or_task_list: Any, edge_modifier: Any = None) -> None:
-        super().set_upstream(task_or_task_list, edge_modifier)
-        for task in task_or_task_list if isinstance(task_or_task_list, Sequence) else [task_or_task_list]:
-            self._check_upstream(task)
-
-    def update_relative(self, other: Any, upstream: bool = True, edge_modifier: Any = None) -> None:
-        super().update_relative(other, upstream, edge_modifier)
-        if upstream:
-            self._check_upstream(other)
-
-    def _check_upstream(self, node: Any) -> None:
-        for task in node.leaves:
-            if isinstance(task, SendingOperator):
-                self._check_trigger_rule(f"'{task.task_id}' is directly upstream, and delivers")
-
-    def _check_trigger_rule(self, reason: str) -> None:
-        """:raises InvalidDelivery: Airflow would skip the task because the delivery before it has succeeded."""
-        if self.trigger_rule in _RULES_THAT_SKIP:
-            raise InvalidDelivery(
-                f"{self.task_id}: {reason}. After its success, the trigger rule '{self.trigger_rule.value}' skips this "
-                "task, or it runs without a delivery. Use remind_recipients(…), which takes the task that delivers"
-            )
 
     def begin(self, client: Client, context: Context) -> Delivery:
         self.transfer_id = resolve_transfer_id(self.transfer_id)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -47,12 +46,6 @@ APPROVAL_KEY: Final = "approval"
 
 #: The ``security`` of a transfer for which none was given.
 ACCOUNT_DEFAULT: Final = "account_default"
-
-#: Seconds before each further attempt at writing.
-_RETRY_DELAYS: Final = (1.0, 3.0)
-
-#: Seconds after which there is no further attempt: the libraries of some stores retry for minutes themselves.
-_MAX_RETRY_TIME: Final = 20.0
 
 _JINJA: Final = re.compile(r"\{[{%#]")
 
@@ -212,7 +205,7 @@ class ReceiptMixin(BaseOperator):
                 if transfer.files is None:  # listings have none
                     transfer = _read_with_files(hook, transfer)
                 receipt = build_receipt(transfer, facts, approvals, hook.get_account(), context["ti"])
-            _write_with_retries(path, msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n")
+            write_whole(path, msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n")
         except Exception as error:
             self.log.warning(
                 "The receipt of transfer '%s' could not be written to %s: %s: %.500s. The transfer was sent, and the "
@@ -238,15 +231,3 @@ def _read_with_files(hook: OutboundTransferHook, transfer: Transfer) -> Transfer
         read = hook.get_transfer(transfer.id)
         return read if identity_of(read) == identity_of(transfer) else transfer
     return transfer
-
-
-def _write_with_retries(path: str, content: bytes) -> None:
-    started = time.monotonic()
-    for delay in _RETRY_DELAYS:
-        try:
-            return write_whole(path, content)
-        except Exception:  # each object store's library has its own errors
-            if time.monotonic() - started > _MAX_RETRY_TIME:
-                raise
-            time.sleep(delay)
-    return write_whole(path, content)

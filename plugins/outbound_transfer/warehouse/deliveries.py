@@ -229,10 +229,6 @@ class DeliveryTables:
         self._warehouse, self._now = warehouse, clock
         self._ready: set[str] = set()
 
-    def abort(self) -> None:
-        """Break the connection of a write that another thread waits for."""
-        self._warehouse.abort()
-
     def save(self, update: DeliveryUpdate | DeliveryFailure) -> None:
         """Create or update the row of a delivery."""
         if isinstance(update, DeliveryFailure):
