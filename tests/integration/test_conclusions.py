@@ -127,23 +127,6 @@ def test_a_try_that_is_late_at_its_store_takes_no_fence_back(deliver, sandbox, a
     assert sandbox.sent() == [next_.result["id"]]
 
 
-def test_a_state_that_is_lost_while_the_task_is_deferred_is_noticed(deliver, sandbox) -> None:
-    other = deliver().run()["id"]
-    sandbox.plan_faults({"kind": "error", "method": "POST", "path": "*/send", "status": 429, "retry_after": "30"})
-    ti = deliver(deferrable=True)
-    sleep = ti.time.sleep
-
-    def sleep_and_forget(seconds: float) -> None:
-        sleep(seconds)
-        ti.store.values.clear()
-
-    ti.time.sleep = sleep_and_forget
-
-    with pytest.raises(AirflowFailException, match=MAY_BE_SENT.format(other)):
-        ti.run()
-    assert sandbox.sent() == [other]
-
-
 @pytest.mark.parametrize("began", ["two hours later", "two hours later, as its run was queued again"])
 def test_what_was_sent_before_the_run_was_due_is_another_delivery(deliver, sandbox, began) -> None:
     sent = deliver().run()["id"]
@@ -325,16 +308,6 @@ def test_a_version_of_a_file_whose_record_is_lost_is_not_sent(task, sandbox, fil
 
     (stored,) = again(ti, files=files[:1])
     assert sandbox.stored_file(draft, stored["id"])["sha256"] == hashlib.sha256(bytes(1000)).hexdigest()
-
-
-def test_steps_whose_draft_was_discarded_are_delivered_after_a_clear(task, sandbox) -> None:
-    """A task that runs at the end has removed the draft of a delivery that failed."""
-    create = task(CreateTransferOperator, **DELIVERY)
-    first = create.run()
-    discard = task(DiscardTransferOperator, transfer_id=first)
-    assert discard.run() is True
-    create.upstream = {"discard": discard}  # the other tasks of the DAG
-    assert again(create) not in ("", first)
 
 
 # Which files are the same input.

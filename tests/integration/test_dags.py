@@ -189,11 +189,3 @@ with DAG(""",
         second = sandbox.sent()[1]
         assert sandbox.transfer(second)["subject"].startswith("Once more: Reports of ")
         sandbox.assert_delivered(second, {"a.pdf": b"for both"}, *recipients[picked_up:])
-
-
-def test_remind_recipients_fails_if_nothing_was_delivered(run_dag, connection, sandbox, tmp_path, monkeypatch) -> None:
-    run = run_dag(REMIND.replace("retries=3", "retries=0"), conf={"files": str(tmp_path / "*.pdf")})
-
-    states = run.states()
-    assert (states["deliver"], states["remind"], run.state) == ("failed", "failed", "failed")
-    sandbox.assert_nothing_sent()

@@ -19,12 +19,11 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from outbound_transfer.protocol.errors import (
-    InvalidDelivery,
     SourceChanged,
     SourceUnreadable,
     TransferLimitReached,
 )
-from support.tasks import again, without_credit
+from support.tasks import again
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -131,17 +130,6 @@ def test_the_teardown_knows_the_draft_even_if_a_later_try_misses_a_file(task, sa
     assert ti.xcoms["transfer_id"] == first
 
 
-def test_a_resend_that_names_a_draft_sends_once(task, sandbox, files) -> None:
-    """It was not sent when the user named it."""
-    ti = task(DeliverFilesOperator, files=files, keep_draft=True, **DELIVERY)
-    with without_credit(sandbox):
-        ti.run()
-
-    sent = again(ti, resend=ti.xcoms["transfer_id"])["id"]
-    assert again(ti)["id"] == sent
-    assert len(sandbox.sent()) == 1
-
-
 @pytest.mark.parametrize("name", ["tr_of_nobody", "None", " "])
 def test_a_resend_that_names_nothing_sends_nothing_again(task, sandbox, files, name, caplog, monkeypatch) -> None:
     monkeypatch.setattr(DeliverFilesOperator, "log", logging.getLogger("the task's"))
@@ -152,47 +140,6 @@ def test_a_resend_that_names_nothing_sends_nothing_again(task, sandbox, files, n
     assert len(sandbox.sent()) == 1
     warning = "Nothing is sent once more, as resend names others: tr_of_nobody"
     assert (warning in caplog.text) is (name == "tr_of_nobody")
-
-
-def test_a_clear_sends_a_draft_that_was_kept(task, sandbox, files) -> None:
-    sandbox.patch_account(billing="per_transfer", credits=0)
-    ti = task(DeliverFilesOperator, files=files, keep_draft=True, **DELIVERY)
-    with pytest.raises(AirflowFailException, match="Buy credit"):
-        ti.run()
-    sandbox.patch_account(credits=1)
-    ti.clear()
-    before = len(sandbox.requests())
-
-    result = ti.run()
-
-    assert result["id"] == ti.xcoms["transfer_id"]
-    assert calls(sandbox, before) == ["GET transfer", "POST send"], "no file is uploaded again"
-
-
-def test_a_missing_file_creates_nothing(task, sandbox, files) -> None:
-    with pytest.raises(SourceUnreadable):
-        task(DeliverFilesOperator, files=[*files, "/no/such/file"], **DELIVERY).run()
-    assert calls(sandbox) == []
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"recipients": []},
-        {"recipients": ["ann"]},
-        {"subject": " "},
-        {"message": "x" * 2001},
-        {"security": "question", "security_question": "Which?"},
-        {"security": "sms"},
-        {"security": "none", "security_answer": "blue"},
-        {"security": "retina"},
-    ],
-    ids=str,
-)
-def test_bad_input_creates_nothing(task, sandbox, files, wrong) -> None:
-    with pytest.raises((AirflowFailException, InvalidDelivery), match="nothing was created"):
-        task(DeliverFilesOperator, files=files, **DELIVERY | wrong).run()
-    assert calls(sandbox) == []
 
 
 def test_a_file_that_grows_while_it_is_read_is_not_sent(task, sandbox, files, hook, monkeypatch) -> None:

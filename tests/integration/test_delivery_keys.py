@@ -356,27 +356,6 @@ def test_a_database_that_is_down_fails_the_delivery_before_anything_is_created(
 # A key's delivery that is sent once more.
 
 
-@pytest.mark.parametrize("before", [None, "k"])
-@pytest.mark.parametrize("during", [None, "k", "k2"])
-@pytest.mark.parametrize("after", [None, "k", "k2"])
-def test_a_resend_that_fails_forgets_nothing_whatever_keys_the_task_has(
-    deliver: Deliver, sandbox: Sandbox, before: str | None, during: str | None, after: str | None
-) -> None:
-    task = deliver("one", delivery_key=before)
-    first = task.run()["id"]
-    with without_credit(sandbox) if during == before else pytest.raises(AirflowFailException):
-        again(task, resend=first, delivery_key=during)
-
-    if after == before:
-        assert again(task, resend=None, delivery_key=after)["id"] == first
-    else:
-        with pytest.raises(
-            AirflowFailException, match=f"Transfer {first} was sent, or may have been, under the delivery_key"
-        ):
-            again(task, resend=None, delivery_key=after)
-    assert list(billed(sandbox)) == [first]
-
-
 # Deferrals.
 
 

@@ -219,19 +219,6 @@ def test_a_failed_try_is_told_and_a_retry_that_uploads_nothing_again_knows_the_d
     assert [r["path"].endswith("/files") for r in sandbox.requests()].count(True) == 3
 
 
-def test_what_was_made_from_other_input_is_marked_discarded(task, fetch, sandbox, files) -> None:
-    first = task()
-    sandbox.plan_faults({"path": "/v1/transfers/*/send", "kind": "error", "status": 403})
-    with pytest.raises(AirflowFailException):
-        first.run()
-    again = task(subject="Other")
-    again.store, again.try_number, again.max_tries = first.store, 1, 1
-    again.run()
-    old, new = sorted(fetch_all(fetch), key=lambda row: row["subject"] == "Other")
-    assert (old["status"], "403" in old["error"]) == ("discarded", True)
-    assert (new["subject"], new["status"], digests(new)) == ("Other", "pending", RIGHT)
-
-
 def test_a_file_that_changed_between_two_tries_has_its_new_digest(task, fetch, sandbox, files) -> None:
     delivery = task(keep_draft=True)
     sandbox.plan_faults({"path": "/v1/transfers/*/send", "kind": "error", "status": 403})

@@ -12,7 +12,7 @@ from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFil
 from outbound_transfer.protocol.errors import SourceMissing
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
-from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
+from support.tasks import FakeTaskInstance, SimulatedClock, again
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -50,17 +50,6 @@ def test_by_default_every_pattern_must_match(deliver, sandbox, tmp_path) -> None
     (tmp_path / "a.csv").write_text("a")
     with pytest.raises(AirflowFailException, match=r"no file matches .*\*\.pdf"):
         deliver("*.csv", "*.pdf", on_empty="fail").run()
-
-
-def test_a_skip_removes_the_draft_of_files_that_are_gone(deliver, sandbox, tmp_path) -> None:
-    (file := tmp_path / "a.csv").write_text("a")
-    task = deliver("*.csv", keep_draft=True)
-    with without_credit(sandbox):
-        task.run()
-    file.unlink()
-    with pytest.raises(AirflowSkipException):
-        again(task, keep_draft=False)
-    assert [call["path"] for call in sandbox.requests() if (call["method"], call["status"]) == ("DELETE", 204)]
 
 
 def test_a_task_that_has_sent_is_not_skipped(deliver, sandbox, tmp_path) -> None:

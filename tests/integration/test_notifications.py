@@ -13,7 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from airflow.sdk.execution_time.xcom import XCom
 from hypothesis import given
@@ -139,23 +138,6 @@ def test_a_failed_wait_is_notified_in_slack(webhook, connection, sandbox, send) 
         "unfurl_links": False,
         "unfurl_media": False,
     }
-
-
-@WAYS
-def test_a_late_transfer_is_notified_by_email(mail, connection, sandbox, send) -> None:
-    context = failed(status="partial")
-    outcome = msgspec.structs.replace(context.pop("exception").outcome, reason="It was sent more than 2 days ago")
-    send(TransferSmtpNotifier(to="operations@example.com"), {**context, "outcome": outcome})
-    (message,) = mail.parsed()
-    assert message["Subject"] == "Not picked up by 1 of 2: Report"
-    assert re.sub("<.*?>", "", message.get_content()).strip().splitlines() == [
-        "Not picked up by 1 of 2: Report",
-        "Transfer tr_1 is partial; not picked up by 1 recipient: ann@example.com",
-        "Task: board / monday / wait",
-        "Reason: It was sent more than 2 days ago",
-        "Open the transfer",
-    ]
-    assert sandbox.requests() == [], "the wait has read it"
 
 
 @WAYS

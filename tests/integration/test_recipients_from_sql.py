@@ -15,8 +15,6 @@ from typing import Any
 import duckdb
 import jinja2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
 from outbound_transfer.operators.recipients import RecipientsFromSql
@@ -26,7 +24,6 @@ from outbound_transfer.queries.connection import query_result
 from outbound_transfer.queries.errors import QueryFailed
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import BOTH_MODES, task_instance
-from support.query_databases import CONTACT, DRIVERS, FAILING, create_contacts
 from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
 
 ANN, BOB = "ann@example.com", "bob@example.com"
@@ -131,38 +128,6 @@ def test_no_row_is_an_error_or_a_skip(deliver, crm, sandbox) -> None:
     assert sandbox.requests() == []
 
 
-def test_a_skip_removes_the_draft_that_earlier_rows_were_to_get(deliver, crm, sandbox) -> None:
-    task = deliver(people(on_empty="skip"), keep_draft=True)
-    with without_credit(sandbox):
-        task.run()
-    crm()
-    with pytest.raises(AirflowSkipException):
-        again(task, keep_draft=False)
-    assert [call["path"] for call in sandbox.requests() if (call["method"], call["status"]) == ("DELETE", 204)]
-
-
-def test_no_row_is_no_skip_while_a_lost_memory_may_be_of_a_send(deliver, crm, sandbox) -> None:
-    task = deliver(people(on_empty="skip"))
-    sent = task.run()["id"]
-    task.store.values.clear()
-    with pytest.raises(AirflowFailException, match=f"{sent} may be this very delivery"):
-        again(task)
-    with without_credit(sandbox):
-        again(task, resend=sent)
-    crm()
-    for resend in (sent, None):
-        with pytest.raises(AirflowFailException, match="cannot be skipped any more"):
-            again(task, resend=resend)
-
-
-def test_no_row_is_no_skip_once_something_was_sent(deliver, crm, sandbox) -> None:
-    task = deliver(people(on_empty="skip"))
-    sent = task.run()["id"]
-    crm()
-    with pytest.raises(AirflowFailException, match=f"returned no row.*{sent}"):
-        again(task)
-
-
 @pytest.mark.parametrize(
     ("sql", "error"),
     [
@@ -174,26 +139,6 @@ def test_no_row_is_no_skip_once_something_was_sent(deliver, crm, sandbox) -> Non
 def test_other_columns_are_refused(crm, sql, error) -> None:
     with pytest.raises(InvalidDelivery, match=error):
         RecipientsFromSql(sql=sql, conn_id="crm").load()
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_no_error_quotes_a_row(connection, database_of, driver) -> None:
-    create_contacts(database_of(driver), driver)
-    sql = f"SELECT 'ann@example.com' AS email, {FAILING[driver]} AS phone FROM contacts"
-    with pytest.raises(QueryFailed, match="recipients: connection 'warehouse' (refused|stopped)") as raised:
-        RecipientsFromSql(sql=sql, conn_id="warehouse").load()
-    shown = "".join(traceback.format_exception(raised.value))
-    assert not [word for word in CONTACT.split() if word in shown]
-
-
-@pytest.mark.parametrize("sql", ["DELETE FROM customers", "SELECT 'a' AS email; COMMIT; DELETE FROM customers"])
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_the_query_changes_nothing(connection, database_of, driver, sql) -> None:
-    database = database_of(driver)
-    database.create()
-    with pytest.raises(QueryFailed, match="refused the query"):
-        RecipientsFromSql(sql=sql, conn_id="warehouse").load()
-    assert database.read("SELECT count(*) FROM customers") == [(3,)]
 
 
 @pytest.mark.parametrize(
@@ -251,31 +196,10 @@ def test_a_row_follows_the_rules_of_a_recipient(deliver, crm, sandbox) -> None:
     assert PHONE not in str(raised.value)
 
 
-def test_a_connection_without_sql_is_refused(connection) -> None:
-    from outbound_transfer.exceptions import NotASqlConnection
-
-    with pytest.raises(NotASqlConnection, match="'outbound_transfer_default' is not a SQL connection"):
-        people(conn_id=connection).load()
-
-
 @pytest.mark.parametrize("choice", ["succeed", "", None])
 def test_an_empty_result_has_two_outcomes(choice) -> None:
     with pytest.raises(ValueError, match="fail, skip"):
         people(on_empty=choice)
-
-
-@given(st.lists(st.sampled_from(["email", "name", "phone", "EMAIL", "Phone", "team", ""]), max_size=5))
-def test_columns_are_those_of_a_recipient_or_refused(columns) -> None:
-    from outbound_transfer.operators.recipients import _check_columns
-
-    lower = [column.lower() for column in columns]
-    is_right = "email" in lower and len(set(lower)) == len(lower) and set(lower) <= {"email", "name", "phone"}
-    try:
-        _check_columns(lower)
-    except InvalidDelivery:
-        assert not is_right
-    else:
-        assert is_right
 
 
 @pytest.mark.parametrize("secret", ["S3CRET-TOKEN-77", "ab1", 1234])

@@ -20,7 +20,7 @@ from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator, remind_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.errors import InvalidDelivery, ServerFault
+from outbound_transfer.protocol.errors import ServerFault
 from outbound_transfer.protocol.messages import Operation, Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox
@@ -104,12 +104,6 @@ def test_addresses_that_differ_are_two_people(redeliver, sandbox, hook) -> None:
     second = redeliver(transfer_id=first.id).run()
 
     assert received(sandbox, second["id"]) == sorted([BOB, with_eszett])
-
-
-def test_an_empty_security_option_is_refused(redeliver, sandbox, first) -> None:
-    with pytest.raises(InvalidDelivery, match="security must not be empty"):
-        redeliver(security="").run()
-    assert sandbox.sent() == [first["id"]]
 
 
 def test_a_subject_and_a_message_may_be_given(redeliver, sandbox, first) -> None:
@@ -294,13 +288,6 @@ def test_what_was_resent_is_returned_without_the_argument(redeliver, sandbox, fi
     sandbox.pickup(first["id"], BOB)
     assert [again(task, resend=resend)["id"] for resend in (second, None, "tr_of_another")] == [third] * 3
     assert sandbox.sent() == [first["id"], second, third]
-
-
-def test_a_resend_of_another_redelivery_sends_nothing(redeliver, sandbox, first) -> None:
-    task = redeliver()
-    second = task.run()["id"]
-    assert again(task, resend="tr_of_another")["id"] == second
-    assert sandbox.sent() == [first["id"], second]
 
 
 def test_a_redelivery_that_cannot_know_who_was_left_is_made_once_the_first_transfer_is_named(

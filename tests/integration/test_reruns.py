@@ -19,7 +19,6 @@ from outbound_transfer.operators.transfer import (
     DeliverFilesOperator,
     SendTransferOperator,
 )
-from outbound_transfer.protocol.errors import ServerFault
 from outbound_transfer_sandbox.testing import Sandbox
 from support.tasks import FakeTaskInstance, SimulatedClock, again, changed, without_credit
 
@@ -296,44 +295,6 @@ def test_a_task_instance_that_is_made_anew_attaches_nothing_to_what_another_has_
 
     with pytest.raises(Exception, match="deleted and created again"):
         attach.run()
-
-
-def test_what_was_sent_is_returned_once_a_withdrawn_resend_is_said_to_be_unsent(deliver, sandbox) -> None:
-    task = deliver()
-    first = task.run()["id"]
-    sandbox.plan_faults(*[{**DOWN, "method": "POST", "path": "*/send"}] * 40)
-    with pytest.raises(ServerFault):
-        again(task, resend=first)
-    draft = task.xcoms["transfer_id"]
-    sandbox.clear_faults()
-    sandbox.advance_clock(31 * 86_400)  # drafts live 30 days
-    with pytest.raises(AirflowFailException, match=f"Transfer {draft} .* may have been.*add '{draft}' to resend"):
-        again(task, resend=None)
-
-    for _ in range(2):
-        assert again(task, resend=draft)["id"] == first
-    assert again(task, resend=None)["id"] == first
-    assert sandbox.sent() == [first]
-    assert again(task, resend=[first, draft])["id"] == sandbox.sent()[1]
-
-
-def test_what_was_not_sent_elsewhere_is_sent_here_once_its_user_names_that_account(
-    connection, sandbox, elsewhere, file
-) -> None:
-    run = Run(sandbox, file, ["X", "A"])
-    with without_credit(sandbox):
-        run.deliver(1)
-    run.clear()
-    run.items = ["X", "B"]
-    other = elsewhere()
-    account = sandbox.base_url.removeprefix("http://")
-    with pytest.raises(AirflowFailException, match=f"cannot be listed now.*add '{account}' to resend"):
-        run.deliver(1)
-
-    run.resend = account
-    sent = run.deliver(1)
-    run.clear()
-    assert (run.deliver(1), sandbox.sent(), other.sent()) == (sent, [], [sent])
 
 
 @pytest.mark.parametrize("is_all", [False, True], ids=["the newest record", "all records"])
