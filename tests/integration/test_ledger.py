@@ -23,7 +23,6 @@ from outbound_transfer.files import sources
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.ledger import worker
 from outbound_transfer.ledger.background_writer import BackgroundWriter
-from outbound_transfer.ledger.call_counter import CALL_COUNTER
 from outbound_transfer.ledger.recorder import DeliveryRecorder
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -54,11 +53,6 @@ class Task(FakeTaskInstance):
     dag_id: str = "dag"
     run_id: str = "run"
     map_index: int = -1
-
-
-@pytest.fixture(autouse=True)
-def no_calls_of_others() -> None:
-    CALL_COUNTER.drain()
 
 
 @pytest.fixture
@@ -144,7 +138,7 @@ def task(sandbox, connection, files) -> Callable[..., Task]:
     return task
 
 
-def test_a_delivery_is_in_the_ledger_with_its_digests_and_calls(task, any_fetch, sandbox) -> None:
+def test_a_delivery_is_in_the_ledger_with_its_digests(task, any_fetch) -> None:
     sent = task().run()
 
     row = row_of(any_fetch)
@@ -152,9 +146,6 @@ def test_a_delivery_is_in_the_ledger_with_its_digests_and_calls(task, any_fetch,
     assert (row["dag_id"], row["task_id"], row["run_id"], row["map_index"]) == ("dag", "deliver", "run", -1)
     assert digests(row) == RIGHT
     assert row["size_bytes"] == sum(map(len, CONTENTS.values()))
-    calls = dict(any_fetch("SELECT operation, sum(call_count) FROM outbound_transfer_calls GROUP BY operation"))
-    assert {name: int(count) for name, count in calls.items()} == {"create": 1, "attach": 3, "send": 1}
-    assert sum(map(int, calls.values())) == len(sandbox.requests())
 
 
 def test_steps_that_are_tasks_share_a_row_and_the_sensor_ends_it(task, fetch, files, sandbox) -> None:
@@ -269,7 +260,7 @@ def test_no_secret_and_no_address_gets_into_the_ledger(task, fetch, sandbox, tmp
     sandbox.plan_faults({"path": "/v1/transfers/*/send", "kind": "error", "status": 403})
     with pytest.raises(AirflowFailException):
         waiting.run()
-    kept = str(fetch_all(fetch)) + str(fetch("SELECT * FROM outbound_transfer_calls"))
+    kept = str(fetch_all(fetch))
     assert "403" in kept
     for secret in ("puce", "7700", "@example.com", sandbox.transfer_api_key, sandbox.event_api_key):
         assert secret not in kept
@@ -345,7 +336,7 @@ def test_a_sensor_that_fails_is_no_delivery(fetch, sandbox, connection) -> None:
     sensor = TransferSensor(task_id="wait", transfer_id="of_nobody")
     with pytest.raises(AirflowFailException):
         sensor.poke(Task(lambda: sensor, SimulatedClock(sandbox), task_id="wait").context())
-    with suppress(sqlite3.OperationalError):  # the calls' table may be there
+    with suppress(sqlite3.OperationalError):  # there may be no table
         assert fetch_all(fetch) == []
 
 
@@ -426,7 +417,6 @@ def break_after_one(monkeypatch) -> None:
 def test_no_thread_begins_where_no_ledger_is_set(task, monkeypatch) -> None:
     monkeypatch.setattr(BackgroundWriter, "submit", None)
     task().run()
-    assert CALL_COUNTER.drain() == []
 
 
 REAL = """

@@ -13,10 +13,8 @@ import pytest
 
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.ledger import triggerer
-from outbound_transfer.ledger.call_counter import CALL_COUNTER
 from outbound_transfer.ledger.recorder import DeliveryRecorder
-from outbound_transfer.ledger.triggerer import INTERVAL, TriggererLedger
-from outbound_transfer.protocol.messages import Operation
+from outbound_transfer.ledger.triggerer import TriggererLedger
 from outbound_transfer.protocol.models import Recipient, Transfer
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables, TaskRef
@@ -27,12 +25,10 @@ SENT = Transfer("t1", "pending", "S", recipients=(Recipient("ann@example.com"),)
 
 @pytest.fixture
 def fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
-    CALL_COUNTER.drain()
     file = tmp_path / "ledger.db"
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps({"conn_type": "sqlite", "host": str(file)}))
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
     yield sqlite_hook(file).fetch
-    CALL_COUNTER.drain()
 
 
 def begin_row(tmp_path: Path, account: str) -> None:
@@ -58,17 +54,6 @@ async def test_an_end_that_no_worker_tells_is_written_by_the_triggerer(fetch, tm
     )
     await settled(ledger)
     assert fetch("SELECT status, task_id FROM outbound_transfer_deliveries") == [("complete", "deliver")]
-
-
-async def test_a_triggerer_counts_its_calls_now_and_then(fetch) -> None:
-    ledger = TriggererLedger()
-    CALL_COUNTER.add("acme", "conn", Operation.LIST, 200)
-    ledger.flush_call_counts()
-    assert ledger._tasks == set(), "not yet"
-    ledger._counted -= INTERVAL
-    ledger.flush_call_counts()
-    await settled(ledger)
-    assert fetch("SELECT operation, call_count FROM outbound_transfer_calls") == [("list", 1)]
 
 
 async def test_a_ledger_that_is_not_there_ends_no_wait(monkeypatch, sandbox, connection, caplog) -> None:

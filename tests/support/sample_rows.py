@@ -1,4 +1,4 @@
-"""Rows of a warehouse as deliveries, listing, ingestion and calls would leave them; the same for the same seed."""
+"""Rows of a warehouse as deliveries, listing and ingestion would leave them; the same for the same seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.schema import FEED, LEDGER, LISTING, ensure_schema
 from outbound_transfer.warehouse.tables import (
-    CALLS,
     DELIVERIES,
     FEED_CURSOR,
     FEED_POLLS,
@@ -81,7 +80,7 @@ def fill(
     warehouse: Warehouse, count: int, now: datetime, *, days: float = 30, dags: Sequence[str] = ("deliver_files",),
     runs: Sequence[str] = (), seed: int = 7, ledger: bool = True,
 ) -> None:  # fmt: skip
-    """Tables with ``count`` deliveries of the last ``days``, with transfers, recipients, a feed, an hour's calls."""
+    """Tables with ``count`` deliveries of the last ``days``, with transfers, recipients and a feed."""
     make_tables(warehouse, now, ledger=ledger)
     chance = random.Random(seed)
     made = _deliveries(chance, count, now, days, dags, runs)
@@ -95,8 +94,6 @@ def fill(
         with warehouse.transaction() as cursor:
             cursor.execute("ANALYZE")  # as its own daemon would within a minute
     _feed(warehouse, now)
-    if ledger:
-        _calls(warehouse, chance, now)
 
 
 def _deliveries(
@@ -180,16 +177,3 @@ def _feed(warehouse: Warehouse, now: datetime) -> None:
     insert(
         warehouse, REJECTED_LINES, [(ACCOUNT, 40_000, 3, b"{", "no JSON", format_timestamp(now - timedelta(days=1)))]
     )
-
-
-def _calls(warehouse: Warehouse, chance: random.Random, now: datetime) -> None:
-    minute = now.replace(second=0, microsecond=0)
-    rows = []
-    for conn_id, most in ((CONN_ID, 40), ("payroll_transfers", 70)):
-        for ago in range(60):
-            calls = int(most * abs(math.sin(ago / 7)) * chance.random())
-            at = format_timestamp(minute - timedelta(minutes=ago))
-            rows.append((uuid.uuid4().hex, at, ACCOUNT, conn_id, "attach", 201, calls))
-            if calls > 55:
-                rows.append((uuid.uuid4().hex, at, ACCOUNT, conn_id, "attach", 429, calls - 55))
-    insert(warehouse, CALLS, rows)

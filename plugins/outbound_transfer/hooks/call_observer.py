@@ -1,4 +1,4 @@
-"""Emits metrics and counts calls for the ledger."""
+"""Emits metrics of calls."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 
 from outbound_transfer.client import CallAttempt, Observer
 from outbound_transfer.client.retry import RetryDetails
-from outbound_transfer.ledger.call_counter import CALL_COUNTER
-from outbound_transfer.ledger.config import load_config
 from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.errors import RateLimited
 from outbound_transfer.protocol.messages import Operation
@@ -17,17 +15,13 @@ class CallMetricsObserver(Observer):
     """Emits metrics of one connection's calls.
 
     :param conn_id: Airflow's connection id. It identifies the key; no part of the key is emitted.
-    :param account: name of the account.
     """
 
-    def __init__(self, conn_id: str, account: str) -> None:
-        self._conn_id, self._account = conn_id, account
-        self._is_counted = load_config() is not None
+    def __init__(self, conn_id: str) -> None:
+        self._conn_id = conn_id
 
     def on_attempt(self, attempt: CallAttempt) -> None:
         operation, conn_id = attempt.call.operation, self._conn_id
-        if self._is_counted:
-            CALL_COUNTER.add(self._account, conn_id, operation, attempt.status)
         tags: dict[str, Any] = {"operation": operation.value, "status": attempt.status or "none", "conn_id": conn_id}
         metrics.REQUESTS.emit(**tags)
         metrics.REQUEST_DURATION.emit(attempt.seconds, **tags)

@@ -87,7 +87,7 @@ class OutboundTransferHook(BaseHook):
             from outbound_transfer.client import Client
 
             settings = self._read_settings()
-            self._client = Client(settings, **self._client_options(settings))
+            self._client = Client(settings, **self._client_options())
         return self._client
 
     def get_account(self) -> str:
@@ -106,13 +106,13 @@ class OutboundTransferHook(BaseHook):
         """Create a client with these settings, whose calls count for this connection; the caller closes it."""
         from outbound_transfer.client import AsyncClient
 
-        return AsyncClient(settings, **{**self._client_options(settings), **client_options})
+        return AsyncClient(settings, **{**self._client_options(), **client_options})
 
-    def _client_options(self, settings: Settings) -> dict[str, Any]:
+    def _client_options(self) -> dict[str, Any]:
         from outbound_transfer.client.retry import POLL_RETRY_POLICY
         from outbound_transfer.hooks.call_observer import CallMetricsObserver
 
-        observer = CallMetricsObserver(self.outbound_transfer_conn_id, settings.account)
+        observer = CallMetricsObserver(self.outbound_transfer_conn_id)
         policy = {"policy": POLL_RETRY_POLICY} if self._is_poll else {}
         return {"observer": observer, "allowance": self._allowance, **policy, **self._options}
 

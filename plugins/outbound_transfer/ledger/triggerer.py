@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.ledger.background_writer import BackgroundWriter
-from outbound_transfer.ledger.call_counter import CALL_COUNTER
 from outbound_transfer.ledger.config import LedgerConfig, find_ledger_connection, load_config, open_tables
 from outbound_transfer.ledger.recorder import DeliveryRecorder
 from outbound_transfer.warehouse.deliveries import TaskRef
@@ -22,26 +20,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two writes of the counts of calls.
-INTERVAL: Final = 60.0
-
 #: Maximum number of pending updates; more are dropped: the page knows these from the transfers' table, too.
 MAX_BACKLOG: Final = 1_000
 
 
 class TriggererLedger:
-    """Writes finished transfers and counts of calls to the ledger, for the triggers of this process."""
+    """Writes finished transfers to the ledger, for the triggers of this process."""
 
     def __init__(self) -> None:
         self._writer: BackgroundWriter[DeliveryTables] | None = None
-        self._counted = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def flush_call_counts(self) -> None:
-        """Write the counts of calls if :data:`INTERVAL` has passed since the last time."""
-        if (config := load_config()) and time.monotonic() - self._counted >= INTERVAL:
-            self._counted = time.monotonic()
-            self._start(self._flush_call_counts(config))
 
     def record_transfer(self, transfer: Transfer, conn_id: str, account: Callable[[], Awaitable[str]]) -> None:
         """Record a transfer that a deferred task waits for.
@@ -61,11 +49,6 @@ class TriggererLedger:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.warning("Could not write to the delivery ledger: %s: %s", type(error).__name__, str(error)[:300])
-
-    async def _flush_call_counts(self, config: LedgerConfig) -> None:
-        writer = await self._open(config)
-        if writer.backlog < MAX_BACKLOG and (calls := CALL_COUNTER.drain()):
-            writer.submit(calls[0][0], lambda tables: tables.add_call_counts(calls))
 
     async def _record_transfer(
         self, config: LedgerConfig, transfer: Transfer, conn_id: str, account: Callable[[], Awaitable[str]]

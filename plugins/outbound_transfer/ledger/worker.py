@@ -13,7 +13,6 @@ from outbound_transfer.airflow_compat.names import (
     TaskDeferred,
 )
 from outbound_transfer.ledger.background_writer import BackgroundWriter
-from outbound_transfer.ledger.call_counter import CALL_COUNTER
 from outbound_transfer.ledger.config import (
     NOT_RECORDED,
     find_ledger_connection,
@@ -38,7 +37,7 @@ SEND_TIMEOUT: Final = 1.0
 def record_task(
     operator: Any, context: Context, account: Callable[[], str], *, on_in_doubt: Callable[[int], None] | None = None
 ) -> Iterator[DeliveryRecorder]:
-    """Record the deliveries of a task and the calls that it makes in the block.
+    """Record the deliveries of a task.
 
     Errors of the ledger are logged and never raised.
 
@@ -58,8 +57,6 @@ def record_task(
             recorder.record_error(error)
         raise
     finally:
-        if calls := CALL_COUNTER.drain():
-            writer.submit("calls", lambda tables: tables.add_call_counts(calls))
         if on_in_doubt is not None:
             conn_id = operator.outbound_transfer_conn_id
             writer.submit("in doubt", lambda tables: on_in_doubt(tables.count_in_doubt(conn_id)))

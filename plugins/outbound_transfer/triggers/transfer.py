@@ -387,7 +387,6 @@ async def _find_shared(conn_id: str, settings: Settings) -> SharedPages | None:
 def _on_poll(conn_id: str, seconds: float) -> None:
     metrics.POLL_DURATION.emit(seconds, conn_id=conn_id)
     _emit_waiters(conn_id)  # again: of a triggerer that is gone, the number expires
-    TRIGGERER_LEDGER.flush_call_counts()
 
 
 @contextmanager

@@ -53,7 +53,7 @@ _POSITION: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)~(.{1,40
 
 @dataclass(frozen=True)
 class Position:
-    """A position in the list of deliveries: ``created_at`` and ``transfer_id`` of the row next to it."""
+    """A position in the list of deliveries: ``created_at`` and ``transfer_id`` of the row before it."""
 
     created_at: str
     transfer_id: str
@@ -70,7 +70,6 @@ class Filter:
     :ivar status: a key of :data:`CHOICES`.
     :ivar search: part of a transfer id, subject or DAG id.
     :ivar older: show only deliveries older than this position.
-    :ivar newer: show only deliveries newer than this position.
     :ivar refresh: whether the page reloads automatically.
     """
 
@@ -78,18 +77,16 @@ class Filter:
     status: str = ""
     search: str = ""
     older: Position | None = None
-    newer: Position | None = None
     refresh: bool = False
 
     def query(self, **changes: object) -> str:
         """Return the query string of this filter with ``changes``. Paging restarts unless they set a position."""
-        other = replace(self, **({"older": None, "newer": None} | changes))  # type: ignore[arg-type]
+        other = replace(self, **({"older": None} | changes))  # type: ignore[arg-type]
         chosen = {
             "days": other.days if other.days != DEFAULT_DAYS else "",
             "status": other.status,
             "search": other.search,
             "older": other.older or "",
-            "newer": other.newer or "",
             "refresh": REFRESH_SECONDS if other.refresh else "",
         }
         return "?" + urlencode({name: value for name, value in chosen.items() if value != ""})
@@ -99,13 +96,11 @@ def parse_filter(params: Mapping[str, str]) -> Filter:
     """Parse the filter of a request."""
     days = params.get("days", "")
     status = params.get("status", "")
-    older = _parse_position(params.get("older", ""))
     return Filter(
         days=int(days) if days in map(str, WINDOWS) else DEFAULT_DAYS,
         status=status if status in CHOICES else "",
         search=clean(params.get("search", ""), _MAX_SEARCH_LENGTH).strip(),
-        older=older,
-        newer=None if older else _parse_position(params.get("newer", "")),
+        older=_parse_position(params.get("older", "")),
         refresh=bool(params.get("refresh")),
     )
 

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -21,12 +21,10 @@ from outbound_transfer.protocol.outcomes import IN_DOUBT
 from outbound_transfer.ui.filters import IN_FLIGHT, LEDGER_TERMINAL_STATUSES, WITH_ERROR, Filter, Position, window_start
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.tables import (
-    CALLS,
     DELIVERIES,
     DELIVERY_RECIPIENTS,
     FEED_CURSOR,
     FEED_POLLS,
-    KEY_ALLOWANCE,
     RECIPIENTS,
     REJECTED_LINES,
     TRANSFERS,
@@ -44,8 +42,6 @@ _ESCAPE: Final = "!"
 _TABLES: Final = (
     DELIVERIES,
     DELIVERY_RECIPIENTS,
-    CALLS,
-    KEY_ALLOWANCE,
     TRANSFERS,
     RECIPIENTS,
     FEED_CURSOR,
@@ -111,22 +107,16 @@ class Overview:
     :ivar outcomes: counts of all deliveries in the window, by status.
     :ivar deliveries: one page of them, newest first.
     :ivar recipients: those of deliveries that not all have picked up.
-    :ivar has_newer: whether there are newer deliveries than these.
     :ivar has_older: whether there are older ones.
     :ivar feeds: of each account's event feed, the cursor, the last poll and the last loaded page.
-    :ivar calls: of the last hour by connection and minute: all, those answered 429, and those that failed otherwise.
-    :ivar allowances: what each key is granted; that of a connection's present key last.
     """
 
     tables: frozenset[Table]
     outcomes: list[Row] = field(default_factory=list)
     deliveries: list[Row] = field(default_factory=list)
     recipients: Recipients = field(default_factory=Recipients)
-    has_newer: bool = False
     has_older: bool = False
     feeds: list[Row] = field(default_factory=list)
-    calls: list[Row] = field(default_factory=list)
-    allowances: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -182,18 +172,13 @@ def overview(
     """
     with warehouse.read() as tx:
         reader = _Reader(warehouse, tx)
-        shared = Overview(
-            reader.tables,
-            feeds=reader.feeds(),
-            calls=reader.calls(now - timedelta(hours=1)),
-            allowances=reader.latest(KEY_ALLOWANCE, "[conn_id], [calls_per_minute], [reserved_until]"),
-        )
+        shared = Overview(reader.tables, feeds=reader.feeds())
         start = format_timestamp(window_start(wanted.days, now))
         dags = reader.dags(start, readable)
         if not dags:
             return shared
         window = _Conditions(f"d.[created_at] >= ? AND d.[dag_id] IN ({_marks(dags)})", (start, *dags))
-        rows, has_newer, has_older = reader.page(wanted, window)
+        rows, has_older = reader.page(wanted, window)
         outcomes = cache(
             (reader.tables, warehouse.qualified(DELIVERIES), start, *dags), lambda: reader.outcomes(window)
         )
@@ -203,7 +188,6 @@ def overview(
             outcomes=outcomes,
             deliveries=rows,
             recipients=reader.recipients(unfinished) if shows_recipients else Recipients(),
-            has_newer=has_newer,
             has_older=has_older,
         )
 
@@ -273,18 +257,18 @@ class _Reader:
         rows = self._fetch(DELIVERIES, query, [since])
         return sorted({row["dag_id"] for row in rows}.intersection(readable))
 
-    def deliveries(self, conditions: _Conditions, limit: int, order: str = "DESC") -> list[Row]:
-        """Return deliveries, newest first unless ``order`` is ``ASC``."""
+    def deliveries(self, conditions: _Conditions, limit: int) -> list[Row]:
+        """Return deliveries, newest first."""
         return self._fetch(
             DELIVERIES,
             f"SELECT {', '.join(f'd.[{name}]' for name in _COLUMNS)}, {self._status} AS [status],"  # noqa: S608
             f" {self._picked_up_count} AS [picked_up_count] FROM {self._source} WHERE {conditions.sql}"
-            f" ORDER BY d.[created_at] {order}, d.[transfer_id] {order} LIMIT {limit}",
+            f" ORDER BY d.[created_at] DESC, d.[transfer_id] DESC LIMIT {limit}",
             conditions.parameters,
         )
 
-    def page(self, wanted: Filter, conditions: _Conditions) -> tuple[list[Row], bool, bool]:
-        """Return a page of deliveries, newest first, and whether there are newer and older ones."""
+    def page(self, wanted: Filter, conditions: _Conditions) -> tuple[list[Row], bool]:
+        """Return a page of deliveries, newest first, and whether there are older ones."""
         if wanted.status == WITH_ERROR:
             conditions = conditions.and_("d.[error] IS NOT NULL")
         elif wanted.status == IN_FLIGHT:
@@ -294,18 +278,14 @@ class _Reader:
         if wanted.search:
             searched = (f"LOWER(d.[{name}]) LIKE ? ESCAPE '{_ESCAPE}'" for name in ("transfer_id", "subject", "dag_id"))
             conditions = conditions.and_(f"({' OR '.join(searched)})", *[_pattern(wanted.search)] * 3)
-        if position := wanted.newer or wanted.older:
-            sign = ">" if wanted.newer else "<"
+        if position := wanted.older:
             # The first condition follows from the second one. An index helps with the first one alone.
             conditions = conditions.and_(
-                f"d.[created_at] {sign}= ? AND (d.[created_at] {sign} ? OR d.[transfer_id] {sign} ?)",
+                "d.[created_at] <= ? AND (d.[created_at] < ? OR d.[transfer_id] < ?)",
                 position.created_at, position.created_at, position.transfer_id,
             )  # fmt: skip
-        rows = self.deliveries(conditions, PAGE_SIZE + 1, "ASC" if wanted.newer else "DESC")
-        has_more, rows = len(rows) > PAGE_SIZE, rows[:PAGE_SIZE]
-        if wanted.newer:
-            return rows[::-1], has_more, bool(rows)
-        return rows, wanted.older is not None, has_more
+        rows = self.deliveries(conditions, PAGE_SIZE + 1)
+        return rows[:PAGE_SIZE], len(rows) > PAGE_SIZE
 
     def outcomes(self, conditions: _Conditions) -> list[Row]:
         """Count deliveries by status."""
@@ -359,21 +339,6 @@ class _Reader:
         )
         rows = self._fetch(FEED_POLLS, query, [account])
         return rows[0] if rows else {}
-
-    def calls(self, since: datetime) -> list[Row]:
-        """Count calls by connection and minute."""
-        return self._fetch(
-            CALLS,
-            "SELECT [conn_id], [minute_at], SUM([call_count]) AS [made],"
-            " SUM(CASE WHEN [status] = 429 THEN [call_count] ELSE 0 END) AS [limited],"
-            " SUM(CASE WHEN [status] >= 500 OR [status] = 0 THEN [call_count] ELSE 0 END) AS [failed]"
-            " FROM {calls} WHERE [minute_at] > ? GROUP BY [conn_id], [minute_at] ORDER BY [conn_id], [minute_at]",
-            [format_timestamp(since)],
-        )
-
-    def latest(self, table: Table, columns: str) -> list[Row]:
-        """Return the rows of a table, the newest last."""
-        return self._fetch(table, f"SELECT {columns} FROM {{{table.name}}} ORDER BY [updated_at]")  # noqa: S608
 
 
 def _pattern(search: str) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from itertools import groupby
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
-from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.protocol.health import is_behind
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
@@ -171,34 +169,6 @@ def show_feed(row: Row, now: datetime) -> Shown:
         "lag": lag,
         "is_late": is_behind(lag, has_more=bool(has_more)),
         "rejected": to_int(row.get("rejected_count")),
-    }
-
-
-def show_calls(rows: Iterable[Row], allowances: Iterable[Row], now: datetime) -> list[Shown]:
-    """Return the calls of each connection in the last hour.
-
-    :param rows: ordered by connection.
-    :param allowances: the last of a connection counts.
-    """
-    grouped = groupby(rows, key=lambda row: str(row["conn_id"]))
-    by_conn_id = {str(row["conn_id"]): row for row in allowances}
-    return [_show_connection(conn_id, list(own), by_conn_id.get(conn_id, {}), now) for conn_id, own in grouped]
-
-
-def _show_connection(conn_id: str, rows: list[Row], allowance: Row, now: datetime) -> Shown:
-    """Return the calls of one connection.
-
-    ``reserved_ahead`` is the number of seconds until the last reserved call, None if the key's allowance is not shared.
-    """
-    reserved_ahead = _seconds_between(now, parse_timestamp(allowance.get("reserved_until")))
-    return {
-        "conn_id": clean(conn_id),
-        "calls": sum(to_int(row["made"]) for row in rows),
-        "limited": sum(to_int(row["limited"]) for row in rows),
-        "failed": sum(to_int(row["failed"]) for row in rows),
-        "busiest": max(to_int(row["made"]) for row in rows),
-        "limit": to_int(allowance.get("calls_per_minute")) or DEFAULT_CALLS_PER_MINUTE,
-        "reserved_ahead": None if reserved_ahead is None else max(reserved_ahead, 0.0),
     }
 
 

@@ -16,7 +16,7 @@ from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH_SECONDS, WI
 from outbound_transfer.ui.queries import Cache, Row, TaskKey, row_position
 from outbound_transfer.ui.rendering import render_page
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES
+from outbound_transfer.warehouse.tables import DELIVERIES
 
 #: Seconds to wait for DuckDB's file: less than a page waits, so that the page can show the error.
 _LOCK_TIMEOUT: Final = 2.0
@@ -35,7 +35,6 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, ca
     warehouse = open_ledger(config, _LOCK_TIMEOUT)
     found = queries.overview(warehouse, wanted, readable, now, cache, shows_recipients=not config.recipients.is_none)
     web_urls = _web_urls(found.deliveries)
-    first, last = (row_position(found.deliveries[at]) if found.deliveries else None for at in (0, -1))
     place = f"the database of connection '{clean(config.conn_id)}'"
     return render_page(
         "deliveries.html",
@@ -46,16 +45,13 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, ca
         choices=CHOICES,
         in_flight=IN_FLIGHT,
         has_ledger=DELIVERIES in found.tables,
-        has_calls=CALLS in found.tables,
         ledger=place if config.conn_id else f"the file {LOCAL_FILE} in AIRFLOW_HOME",
         local_file="" if config.conn_id else LOCAL_FILE,
         deliveries=[view_models.show_delivery(row, now, web_urls, found.recipients) for row in found.deliveries],
-        newer=first if found.has_newer else None,
-        older=last if found.has_older else None,
+        older=row_position(found.deliveries[-1]) if found.has_older else None,
         outcomes=view_models.OUTCOMES,
         totals=view_models.totals(found.outcomes),
         feeds=[view_models.show_feed(row, now) for row in found.feeds],
-        connections=view_models.show_calls(found.calls, found.allowances, now),
     )
 
 

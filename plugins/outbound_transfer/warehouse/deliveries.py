@@ -20,7 +20,7 @@ from outbound_transfer.protocol.personal_data import ERASED
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, LISTING, TableGroup, ensure_schema, is_current
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS
+from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp, utc_now
 
 #: Status of a discarded draft.
@@ -236,10 +236,6 @@ class DeliveryTables:
         else:
             self._warehouse.retry_on_conflict(lambda: self._save(update))
 
-    def add_call_counts(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Add rows of :data:`.tables.CALLS`."""
-        self._warehouse.retry_on_conflict(lambda: self._add(rows))
-
     def count_in_doubt(self, conn_id: str) -> int:
         """Return how many recent deliveries of a connection stay in doubt: longer than a task takes to find out, and
         unknown to the tables of transfers. Makes no table: 0 if there is none of this version.
@@ -360,11 +356,6 @@ class DeliveryTables:
             times = {name: _to_text(found[name]) for name in _TIMES}
             return found | times | {"files": _from_json(found["files"])}
         return None
-
-    def _add(self, rows: Sequence[Sequence[Any]]) -> None:
-        self._ensure_schema()
-        with self._warehouse.transaction() as tx:
-            self._warehouse.insert(tx, CALLS, rows)
 
 
 def _to_text(found: Any) -> str | None:

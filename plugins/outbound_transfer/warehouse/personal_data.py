@@ -20,7 +20,6 @@ from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 from outbound_transfer.warehouse.tables import (
     BYTES,
-    CALLS,
     DELIVERIES,
     DELIVERY_RECIPIENTS,
     EVENTS,
@@ -56,7 +55,6 @@ _OLD_POLLS: Final = (
 
 #: Which rows of other tables are old.
 _OLD: Final = (
-    (CALLS, "[minute_at] < ?"),
     (DELIVERIES, f"[updated_at] < ? AND [status] IN ({_FINISHED})"),
     (
         DELIVERY_RECIPIENTS,

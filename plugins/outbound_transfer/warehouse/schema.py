@@ -14,7 +14,6 @@ from outbound_transfer.warehouse.errors import SchemaTooNew
 from outbound_transfer.warehouse.probe import probe
 from outbound_transfer.warehouse.tables import (
     ACCOUNTS,
-    CALLS,
     DELIVERIES,
     DELIVERY_RECIPIENTS,
     EVENTS,
@@ -52,7 +51,7 @@ class TableGroup:
 ACCOUNTS_GROUP: Final = TableGroup("accounts", 1, (ACCOUNTS,))
 FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS))
 LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
-LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, CALLS))
+LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES,))
 #: A group of its own, which tables of the ledger that exist get without an upgrade.
 LEDGER_RECIPIENTS: Final = TableGroup("recipients", 1, (DELIVERY_RECIPIENTS,))
 MEMORY_GROUP: Final = TableGroup("memory", 1, (MEMORY,))

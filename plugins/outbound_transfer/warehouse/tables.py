@@ -300,21 +300,6 @@ DELIVERY_RECIPIENTS: Final = Table(
     "them. Not written where `recipients` is `none`.",
 )
 
-CALLS: Final = Table(
-    "calls",
-    _METADATA,
-    _column("call_id", _key_text(32), "an opaque unique id", key=True),
-    _column("minute_at", TIME, "the start of the minute"),
-    _account(key=False),
-    _column("conn_id", TEXT, "the Airflow connection, which stands for its key"),
-    _column("operation", TEXT, "the endpoint, as the metrics name it"),
-    _column("status", INTEGER, "HTTP status; 0 without a response"),
-    _column("call_count", INTEGER, "number of calls"),
-    Index("calls_1", "minute_at"),
-    comment="Calls of the service, counted by minute and process. Rows are only ever added; the calls of a minute are "
-    "their sum. Workers add theirs when a task finishes or defers.",
-)
-
 MEMORY: Final = Table(
     "memory",
     _METADATA,

@@ -408,18 +408,6 @@ def test_many_may_write_one_row_at_once(hook) -> None:
     assert {file["name"] for file in row["files"]} == {f"{number}-{each}" for number in range(4) for each in range(3)}
 
 
-def test_calls_are_added_once(hook) -> None:
-    tables = DeliveryTables(Warehouse(hook))
-    rows = [
-        ("1", format_timestamp(BEGAN), "acme", "conn", "list_files", 429, 3),
-        ("2", format_timestamp(BEGAN), "acme", "conn", "send", 0, 1),
-    ]
-    tables.add_call_counts(rows)
-    tables.add_call_counts(rows)
-    query = "SELECT operation, status, call_count FROM outbound_transfer_calls ORDER BY call_id"
-    assert hook.fetch(query) == [("list_files", 429, 3), ("send", 0, 1)]
-
-
 def stored(hook) -> list[dict[str, Any]]:
     names = [column.name for column in DELIVERIES.columns]
     rows = [

@@ -12,11 +12,11 @@ import pytest
 from outbound_transfer.ui import queries
 from outbound_transfer.ui.filters import Filter
 from outbound_transfer.ui.queries import PAGE_SIZE, Overview, TaskKey, create_cache, row_position
-from outbound_transfer.ui.view_models import show_calls, show_feed, show_recipients
+from outbound_transfer.ui.view_models import show_feed, show_recipients
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.errors import WarehouseBusy
 from outbound_transfer.warehouse.schema import FEED, LEDGER, LEDGER_RECIPIENTS, ensure_schema
-from outbound_transfer.warehouse.tables import CALLS, DELIVERIES, DELIVERY_RECIPIENTS, FEED_POLLS, RECIPIENTS, TRANSFERS
+from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS, FEED_POLLS, RECIPIENTS, TRANSFERS
 from outbound_transfer.warehouse.timestamps import parse_timestamp
 from support import sample_rows as ledger
 from support.warehouses import Hook, held_by_another_process
@@ -117,7 +117,7 @@ def test_any_prefix_is_quoted(a_hook: Hook) -> None:
     ledger.fill(warehouse, 3, NOW)
     found = read(warehouse)
     assert len(found.deliveries) == 3
-    assert (len(found.feeds), bool(found.calls)) == (1, True)
+    assert len(found.feeds) == 1
 
 
 def test_a_feed_alone(a_hook: Hook) -> None:
@@ -157,7 +157,7 @@ def test_search_is_literal(warehouse: Warehouse) -> None:
     assert ids(read(warehouse, Filter(search="t-id"), readable="d")) == ["T-ID"]
 
 
-def test_pages_lead_forth_and_back_over_every_row(warehouse: Warehouse) -> None:
+def test_pages_lead_over_every_row(warehouse: Warehouse) -> None:
     # Half of them were made in the same moment: the ids decide then.
     rows = [ledger.delivery(f"t{at:03}", NOW, created_at=hours(1 + max(0, at - 40))) for at in range(3 * PAGE_SIZE + 5)]
     ledger.insert(warehouse, DELIVERIES, rows)
@@ -165,18 +165,11 @@ def test_pages_lead_forth_and_back_over_every_row(warehouse: Warehouse) -> None:
     while True:
         found = read(warehouse, wanted)
         pages.append(ids(found))
-        assert found.has_newer == (len(pages) > 1)
         if not found.has_older:
             break
         wanted = Filter(older=row_position(found.deliveries[-1]))
     assert [len(page) for page in pages] == [PAGE_SIZE, PAGE_SIZE, PAGE_SIZE, 5]
     assert sorted(each for page in pages for each in page) == sorted(row[1] for row in rows)
-    back = [pages[-1]]
-    while found.has_newer:
-        found = read(warehouse, Filter(newer=row_position(found.deliveries[0])))
-        back.insert(0, ids(found))
-        assert found.has_older
-    assert back == pages
 
 
 def test_the_window_begins_at_midnight_utc(warehouse: Warehouse) -> None:
@@ -259,23 +252,6 @@ def test_the_feed_and_its_polls(warehouse: Warehouse) -> None:
     }  # fmt: skip
 
 
-def test_the_calls_of_the_last_hour(warehouse: Warehouse) -> None:
-    rows = [
-        ("now", NOW, 201, 5),
-        ("also", NOW, 429, 2),
-        ("cut", NOW, 0, 1),
-        ("broken", NOW, 503, 3),
-        ("old", hours(2), 200, 9),
-    ]
-    ledger.insert(
-        warehouse,
-        CALLS,
-        [(name, ledger.format_timestamp(at), "a", "c", "send", *counted) for name, at, *counted in rows],
-    )
-    (key,) = show_calls(read(warehouse).calls, [], [], NOW)
-    assert (key["calls"], key["limited"], key["failed"], key["busiest"]) == (11, 2, 4, 11)
-
-
 def test_indexes_are_made_where_the_database_gains_by_them(warehouse: Warehouse) -> None:
     asked = {
         "sqlite": "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL AND 1 = ?",
@@ -289,7 +265,7 @@ def test_indexes_are_made_where_the_database_gains_by_them(warehouse: Warehouse)
         return
     with warehouse.read() as cursor:
         found = {row[0] for row in fetch_all(warehouse.run(cursor, asked, (1,)))}
-    suffixes = ("calls_1", "deliveries_1", "deliveries_2", "events_1", "feed_polls_1")
+    suffixes = ("deliveries_1", "deliveries_2", "events_1", "feed_polls_1")
     assert found == {f"outbound_transfer_{suffix}" for suffix in suffixes}
 
 

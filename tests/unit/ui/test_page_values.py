@@ -14,7 +14,7 @@ from outbound_transfer.protocol.wording import clean, format_duration
 from outbound_transfer.ui import view_models
 from outbound_transfer.ui.filters import Filter, Position, parse_filter
 from outbound_transfer.ui.queries import Row, row_position
-from outbound_transfer.warehouse.timestamps import format_timestamp, parse_timestamp
+from outbound_transfer.warehouse.timestamps import parse_timestamp
 
 NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=UTC)
 
@@ -58,7 +58,7 @@ def test_parse_timestamp(value: Any, expected: datetime | None) -> None:
     "params",
     [{}, {"days": "31"}, {"days": "-7"}, {"days": "٧"}, {"status": "nope"}, {"older": "x"},
      {"older": "2026-99-99T00:00:00.000000Z~t"},
-     {"newer": "2026-01-01T00:00:00.000000Z~a\0b"}, {"older": "2026-01-01T00:00:00.000000Z~" + "x" * 401}],
+     {"older": "2026-01-01T00:00:00.000000Z~a\0b"}, {"older": "2026-01-01T00:00:00.000000Z~" + "x" * 401}],
 )  # fmt: skip
 def test_invalid_parameters_are_ignored(params: dict[str, str]) -> None:
     assert parse_filter(params) == Filter()
@@ -69,9 +69,8 @@ def test_filter_survives_its_query_string() -> None:
     for wanted in (
         Filter(),
         Filter(days=7, status="in-flight", search="50% off & more", older=position, refresh=True),
-        Filter(newer=position),
     ):
-        query = wanted.query(older=wanted.older, newer=wanted.newer)
+        query = wanted.query(older=wanted.older)
         assert parse_filter(dict(parse_qsl(query.removeprefix("?")))) == wanted
 
 
@@ -156,25 +155,6 @@ def test_a_feed_that_was_never_polled_since_there_is_a_log() -> None:
     found = view_models.show_feed(CURSOR, NOW)
     assert (found["lag"], found["polled_at"], found["status"]) == (1_815, None, "no response")
     assert found["is_late"]
-
-
-def test_the_calls_of_an_hour() -> None:
-    rows = [
-        {"conn_id": conn_id, "minute_at": minute_at, "made": made, "limited": limited, "failed": failed}
-        for conn_id, minute_at, made, limited, failed in (
-            ("a", "2026-03-10T12:30:00.000000Z", 5, 1, 0),
-            ("a", "2026-03-10T11:31:00.000000Z", 7, 0, 2),
-            ("b", "2026-03-10T11:31:00.000000Z", 1, 0, 0),
-        )
-    ]
-    allowances = [
-        {"conn_id": "b", "calls_per_minute": granted, "reserved_until": until}
-        for granted, until in ((60, None), (300, format_timestamp(NOW + timedelta(seconds=90))))
-    ]
-    a, b = view_models.show_calls(rows, allowances, NOW)
-    assert (a["calls"], a["limited"], a["failed"], a["busiest"]) == (12, 1, 2, 7)
-    assert (b["conn_id"], b["calls"], b["busiest"]) == ("b", 1, 1)
-    assert [(one["limit"], one["reserved_ahead"]) for one in (a, b)] == [(60, None), (300, 90.0)]
 
 
 def test_totals_by_outcome_lose_nothing() -> None:
