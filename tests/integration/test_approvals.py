@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
-from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -163,16 +162,6 @@ def test_the_second_of_equal_items_is_refused_whatever_becomes_of_the_source(del
     assert sends(sandbox) == 1
 
 
-def test_what_was_approved_of_a_mapped_task_is_sent_although_its_source_is_gone(deliver, report) -> None:
-    def remove(shown: SimpleNamespace) -> str:
-        report.unlink()
-        return Person.approves(shown)
-
-    ti = deliver(does=remove)
-    ti.map_index, ti.other_indexes = 0, 2
-    assert ti.run()["status"] == "pending"
-
-
 def test_a_query_is_run_once(task, tmp_path, monkeypatch) -> None:
     database = tmp_path / "warehouse.db"
     with closing(sqlite3.connect(database)) as opened:
@@ -227,14 +216,6 @@ def test_a_clear_asks_anew_and_a_retry_does_not(deliver, sandbox) -> None:
     assert (len(ti.person.shown), sends(sandbox)) == (2, 2)  # one was refused
 
 
-def test_a_sent_transfer_is_returned_unasked(deliver, sandbox) -> None:
-    ti = deliver()
-    first = ti.run()
-    ti.clear()
-    assert ti.run()["id"] == first["id"]
-    assert (len(ti.person.shown), sends(sandbox)) == (1, 1)
-
-
 @pytest.mark.parametrize("keeps_first", [True, False])
 def test_a_resend_is_approved_where_it_is_shown(deliver, sandbox, keeps_first) -> None:
     ti = deliver()
@@ -247,35 +228,6 @@ def test_a_resend_is_approved_where_it_is_shown(deliver, sandbox, keeps_first) -
         again(ti, resend=first["id"])
     assert f"after ` {first['id']} `" in ti.person.shown[1].body
     assert sends(sandbox) == (1 if keeps_first else 2)
-
-
-def test_an_approval_outlives_a_wait_for_a_slot(deliver, sandbox, hook) -> None:
-    sandbox.patch_account(outstanding_transfer_limit=0)
-    ti = deliver(deferrable=True)
-    sleep = ti.time.sleep
-
-    def make_room(seconds: float) -> None:
-        sleep(seconds)
-        sandbox.patch_account(outstanding_transfer_limit=9)
-
-    ti.time.sleep = make_room
-    assert ti.run()["status"] == "pending"
-    assert (len(ti.person.shown), sends(sandbox), ti.deferrals) == (1, 2, 1)
-
-
-@pytest.mark.parametrize("kind", ["additional", "missing"])
-def test_what_a_stranger_changes_meanwhile_is_not_sent(deliver, sandbox, hook, kind) -> None:
-    def change(shown: SimpleNamespace) -> str:
-        draft = hook.get_transfer(ti.xcoms["transfer_id"])
-        if kind == "additional":
-            hook.attach_file(draft.id, Upload("b.csv", 1, lambda: iter([b"b"])))
-        else:
-            hook.get_conn().perform(endpoints.remove_file(draft.id, draft.files[0].id))
-        return Person.approves(shown)
-
-    ti = deliver(does=change)
-    assert [(file["name"], file["size"]) for file in ti.run()["files"]] == [("report.csv", 4)]
-    assert (len(ti.person.shown), sends(sandbox)) == (1, 1)
 
 
 def test_three_tasks(task, report, sandbox) -> None:
@@ -306,34 +258,7 @@ def test_three_tasks_and_a_rejection(task, report, sandbox, hook) -> None:
     assert (sends(sandbox), is_draft(hook, draft)) == (0, False)
 
 
-def test_a_redelivery(deliver, task, report, sandbox) -> None:
-    first = deliver().run()
-    ti = task(
-        RedeliverFilesOperator, transfer_id=first["id"], files=str(report), require_approval=True, security="none"
-    )
-    ti.run()
-    assert (len(ti.person.shown), sends(sandbox)) == (1, 2)
-
-
 # What an attack has found: what a task concludes from a response, and for how long.
-
-
-def test_a_rejection_outlives_its_try(deliver, sandbox, hook) -> None:
-    ti = deliver(does=Person.rejects, retries=2)
-    with dying_after(Operation.GET, skip=1), pytest.raises(AirflowSkipException, match="rejected by ann"):
-        ti.run()  # the process dies that has heard of it
-    assert (len(ti.person.shown), sends(sandbox), is_draft(hook, ti.xcoms["transfer_id"])) == (1, 0, False)
-
-
-def test_a_retry_with_resend_is_asked_about(deliver, sandbox) -> None:
-    ti = deliver(retries=1)
-    ti.person.keeps_first = False
-    first = ti.run()
-    ti.make = (lambda make: lambda: changed(make(), {"resend": first["id"]}))(ti.make)
-    ti.begin_try()
-    ti.run_once()
-    assert (len(ti.person.shown), sends(sandbox)) == (2, 2)
-    assert f"after ` {first['id']} `" in ti.person.shown[1].body
 
 
 @pytest.mark.parametrize("changes", ["file", "answer"])

