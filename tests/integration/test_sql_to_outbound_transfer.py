@@ -185,19 +185,6 @@ def test_a_semicolon_makes_no_second_statement(
     assert delivered(sandbox, task(sandbox, sql=sql, file_name="a.csv").run()) == {"a.csv": b"a\r\n;\r\n"}
 
 
-@pytest.mark.parametrize(
-    "sql", ["PRAGMA journal_mode = MEMORY", "ATTACH '{file}' AS other", "VACUUM INTO '{file}'", "VACUUM"]
-)
-def test_sqlite_changes_no_journal_and_writes_no_other_file(
-    connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase, tmp_path: Path, sql: str
-) -> None:
-    sqlite_database.run("PRAGMA journal_mode = WAL")
-    with pytest.raises(QueryFailed):
-        task(sandbox, sql=sql.format(file=tmp_path / "other.db"), file_name="a.csv").run()
-    assert sqlite_database.read("PRAGMA journal_mode") == [("wal",)]
-    assert not (tmp_path / "other.db").exists()
-
-
 @pytest.mark.parametrize("sql", ["COPY customers TO '{file}'", "ATTACH '{file}' AS other", "SET threads = 1"])
 def test_duckdb_runs_nothing_but_a_select(
     connection: str, sandbox: Sandbox, database_of: Callable[[str], QueryDatabase], tmp_path: Path, sql: str

@@ -65,7 +65,7 @@ def query_result(
             columns = [str(column[0]) for column in cursor.description or ()]
             if not columns:
                 raise QueryFailed("a query must be a SELECT: it returns no columns")
-        yield Result(columns, _batches(cursor, rows, len(columns), zone, worded))
+        yield Result(columns, _batches(cursor, rows, zone, worded))
     finally:
         # The connection first, which rolls its transaction back: at the close of a cursor, some drivers read the rows
         # that nobody wants any more.
@@ -75,21 +75,17 @@ def query_result(
 
 
 def _batches(
-    cursor: Any, rows: Sequence[Any], width: int, zone: tzinfo, worded: Callable[[str], AbstractContextManager[None]]
+    cursor: Any, rows: Sequence[Any], zone: tzinfo, worded: Callable[[str], AbstractContextManager[None]]
 ) -> Iterator[Batch]:
     """Yield the rows that were fetched, and the further ones."""
     size = _FIRST_ROWS
     while rows:
-        if len(rows[0]) != width:  # a dictionary of a driver that has no other rows
-            raise QueryFailed("the driver's rows have not all columns: give each column another name (AS …)")
-        yield [normalize_column(column, zone) for column in zip(*map(_as_tuple, rows), strict=True)]
+        if isinstance(rows[0], Mapping):
+            raise QueryFailed("the driver returns dictionaries: choose a cursor of tuples in the connection's extra")
+        yield [normalize_column(column, zone) for column in zip(*rows, strict=True)]
         size = _next_size(size, rows)
         with worded("stopped while its rows were read"):
             rows = cursor.fetchmany(size)
-
-
-def _as_tuple(row: Any) -> Sequence[Any]:
-    return tuple(row.values()) if isinstance(row, Mapping) else row
 
 
 def _next_size(size: int, rows: Sequence[Any]) -> int:
@@ -100,8 +96,7 @@ def _next_size(size: int, rows: Sequence[Any]) -> int:
 
 
 def _row_bytes(row: Any) -> int:
-    values = _as_tuple(row)
-    return sum(len(value) if isinstance(value, str | bytes | memoryview) else _VALUE_BYTES for value in values)
+    return sum(len(value) if isinstance(value, str | bytes | memoryview) else _VALUE_BYTES for value in row)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -39,14 +38,7 @@ def _open_any(connection: Any, sql: str) -> Any:  # noqa: ARG001  # its transact
 
 def _open_sqlite(connection: Any, sql: str) -> Any:  # noqa: ARG001  # the driver runs one statement
     connection.execute("PRAGMA query_only = ON")
-    connection.set_authorizer(_authorize)
     return connection.cursor()
-
-
-def _authorize(action: int, name: str | None, *_: str | None) -> int:
-    """Deny what ``query_only`` lets pass: a change of the journal, and to create another file."""
-    denied = action == sqlite3.SQLITE_ATTACH or (action == sqlite3.SQLITE_PRAGMA and name == "journal_mode")
-    return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
 
 def _open_duckdb(connection: Any, sql: str) -> Any:

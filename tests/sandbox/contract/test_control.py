@@ -15,7 +15,6 @@ from outbound_transfer_sandbox.control import routes as control_api
 pytestmark = pytest.mark.control
 
 REPOSITORY = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
-ANN = {"email": "ann@example.com"}
 
 
 def when(text: str) -> datetime:
@@ -27,16 +26,6 @@ def test_every_call_is_documented() -> None:
     assert documented == [
         f"{method} {route.path}" for route in control_api.mount.routes for method in route.methods - {"HEAD"}
     ]
-
-
-def test_state(api: Any, control: Any) -> None:
-    api.sent()
-    state = control.state()
-    assert set(state) == {"clock", "user", "outstanding_transfers", "account"}
-    assert state["outstanding_transfers"] == 1
-    assert state["account"]["requests_per_window"] == 60
-    assert state["account"]["window_seconds"] == 60
-    assert state["account"]["feed_interval_seconds"] == 60
 
 
 @pytest.mark.parametrize(
@@ -130,39 +119,6 @@ def test_anybodys_transfer_can_be_seen_and_counts_for_no_rate(api: Any, control:
         control.transfer("none")
 
 
-def test_requests(api: Any, control: Any) -> None:
-    transfer = api.draft()["id"]
-    api.http.get("/v1/transfers", params={"limit": 3})
-    api.http.get("/v1/none")
-    api.http.get("/v1/transfers", headers={"Authorization": ""})
-    api.events()
-    rows = [(row["method"], row["path"], row["query"], row["status"]) for row in control.requests()]
-    assert rows == [
-        ("POST", "/v1/transfers", "", 201),
-        ("GET", "/v1/transfers", "limit=3", 200),
-        ("GET", "/v1/none", "", 404),
-        ("GET", "/v1/transfers", "", 401),
-        ("GET", "/v1/events", "", 200),
-    ]
-    assert control.requests()[0]["timestamp"] <= control.state()["clock"]
-    assert transfer
-
-
-def test_revoking_and_patching_what_is_not_there(control: Any) -> None:
-    with pytest.raises(httpx.HTTPStatusError, match="404"):
-        control.revoke_key("obt_none")
-    with pytest.raises(httpx.HTTPStatusError, match="404"):
-        control.patch_user("nobody", active=False)
-    for call in (
-        control.cancel,
-        lambda i: control.pickup(i, "ann@example.com"),
-        lambda i: control.set_stored_status(i, "x"),
-        lambda i: control.set_expiry(i, 1),
-    ):
-        with pytest.raises(httpx.HTTPStatusError, match="404"):
-            call("none")
-
-
 def test_a_draft_keeps_its_status(api: Any, control: Any) -> None:
     for transfer, status in ((api.draft(), "pending"), (api.sent(), "draft")):
         with pytest.raises(httpx.HTTPStatusError, match="409"):
@@ -243,14 +199,3 @@ def test_whom_a_proxy_asks_for_is_refused(wire: Any, header: str, refused: Any) 
     connection = wire()
     connection.request("GET", "/_sandbox/state", header)
     refused(connection.answer(), 403, "forbidden")
-
-
-def test_a_proxy_that_speaks_http_1_0_is_refused(service: Any, wire: Any, refused: Any) -> None:
-    connection = wire()
-    connection.socket.sendall(b"GET /_sandbox/state HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
-    refused(connection.answer(), 403, "forbidden")
-
-
-def test_names_that_only_look_like_a_proxy_s_are_served(service: Any) -> None:
-    headers = {"Viable": "1", "X-Forward": "1", "User-Agent": "via curl"}
-    assert httpx.get(f"{service.base_url}/_sandbox/state", headers=headers).status_code == 200

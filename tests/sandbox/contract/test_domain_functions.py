@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer_sandbox.domain import defaults, rate_limit
-from outbound_transfer_sandbox.domain.clock import DAY, SECOND, Clock, iso
+from outbound_transfer_sandbox.domain.clock import SECOND
 from outbound_transfer_sandbox.domain.content_disposition import filename
 from outbound_transfer_sandbox.domain.errors import ApiError
 from outbound_transfer_sandbox.domain.models import Caller
@@ -58,22 +58,6 @@ def test_window(counted: list[int], later: int, limit: int, window: int) -> None
         assert wait == 1 or inside(now + (wait - 1) * SECOND) >= limit
 
 
-def test_window_edges() -> None:
-    assert rate_limit.retry_after([0], 60 * SECOND - 1, 1, 60) == 1
-    assert rate_limit.retry_after([0], 60 * SECOND, 1, 60) is None
-    assert rate_limit.retry_after([0], 0, 1, 60) == 60
-    assert rate_limit.retry_after([0, 1, 2], 2, 1, 60) == 60
-    assert rate_limit.retry_after([], 0, 1, 60) is None
-
-
-@pytest.mark.parametrize(
-    ("size", "rounded"),
-    [(0, 0), (1, 1), (MB, 1), (MB + 1, 2), (100 * MB, 100), (100 * MB + 1, 101), (104_962_458, 101)],
-)
-def test_megabytes(size: int, rounded: int) -> None:
-    assert megabytes(size) == rounded
-
-
 @given(st.integers(0, 10**15))
 def test_megabytes_round_up(size: int) -> None:
     assert (megabytes(size) - 1) * MB < size <= megabytes(size) * MB
@@ -117,24 +101,6 @@ def test_any_other_cursor_is_refused(cursor: str) -> None:
     assert position is None or position.encode() == cursor
 
 
-def test_clock() -> None:
-    clock = Clock(offset=DAY, real_time=lambda: 1.5)
-    assert clock.now() == DAY + 1_500_000
-    assert iso(clock.now()) == "1970-01-02T00:00:01.500000Z"
-
-
-def test_a_draft_is_gone_when_its_time_is_up_though_nothing_removed_it(tmp_path: Path) -> None:
-    with closing(SandboxService(tmp_path)) as sandbox:
-        sandbox.ensure_keys(None, None)
-        caller = Caller(key=1, user=defaults.FIRST_USER)
-        transfer = sandbox.transfers.create(caller, NewTransfer("x", [NewRecipient("ann@example.com")]))
-        sandbox.context.clock.offset += 30 * DAY - SECOND
-        assert sandbox.transfers.retrieve(caller, transfer.id).status == "draft"
-        sandbox.context.clock.offset += 2 * SECOND
-        with pytest.raises(ApiError, match="No such transfer"):
-            sandbox.transfers.retrieve(caller, transfer.id)
-
-
 @pytest.mark.parametrize("status", ["all", "pending", "partial", "complete", "canceled", "expired"])
 def test_no_page_is_a_scan(tmp_path: Path, status: str) -> None:
     """The cost of a page does not grow with the number of transfers: ranges of indexes in their order, no sorting."""
@@ -165,15 +131,3 @@ def test_overlap_is_between_arrival_and_answer() -> None:
     with overlaps.open_window("a") as late:
         assert not late.is_sent_concurrently
     assert not overlaps._open
-
-
-def test_overlap_is_not_handed_on() -> None:
-    """The second overlaps the first and the third the second, but the third came after the first was answered."""
-    overlaps = ConcurrentSends()
-    with overlaps.open_window("a") as first:
-        first.sent = True
-        second = overlaps.open_window("a")
-        second.__enter__()
-    with overlaps.open_window("a") as third:
-        assert not third.is_sent_concurrently
-    second.__exit__(None, None, None)

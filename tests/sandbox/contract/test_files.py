@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -250,26 +249,3 @@ def test_many_files(api: Any, draft: str, unlimited: None) -> None:
     for number in range(300):
         api.attached(draft, f"{number}.txt")
     assert len(api.http.get(f"/v1/transfers/{draft}/files").json()["data"]) == 300
-
-
-def test_a_large_body_in_parts(api: Any, control: Any, draft: str) -> None:
-    blocks = [bytes([number]) * 300_001 for number in range(40)]
-
-    def body() -> Iterator[bytes]:
-        yield from blocks
-
-    headers = {"Content-Length": str(sum(map(len, blocks)))}
-    headers["Content-Disposition"] = "attachment; filename=big"
-    file = api.http.post(f"/v1/transfers/{draft}/files", content=body(), headers=headers).json()
-    assert control.stored_file(draft, file["id"])["sha256"] == hashlib.sha256(b"".join(blocks)).hexdigest()
-
-
-def test_uploads_do_not_hold_up_other_calls(api: Any, draft: str, wire: Callable[[], Any]) -> None:
-    connection = wire()
-    connection.upload(draft, str(64 * MB))
-    sender = threading.Thread(target=connection.socket.sendall, args=(bytes(64 * MB),))
-    sender.start()
-    for _ in range(20):
-        assert api.get(draft)["status"] == "draft"
-    sender.join()
-    assert connection.answer().status_code == 201

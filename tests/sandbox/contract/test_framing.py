@@ -42,13 +42,6 @@ def test_chunked_encoding_declares_no_length(
     assert api.get(draft)["files"] == []
 
 
-def test_two_lengths(refused: Any, draft: str, wire: Callable[[], Any]) -> None:
-    connection = wire()
-    connection.upload(draft, "5", "Content-Length: 6")
-    connection.socket.sendall(b"hello!")
-    refused(connection.answer(), 411, "length_required")
-
-
 @pytest.mark.parametrize("extra", [1, 1000, 8 * MB])
 def test_a_length_below_the_real_size_stores_a_truncated_file(
     api: Any, control: Any, draft: str, wire: Callable[[], Any], extra: int
@@ -136,36 +129,6 @@ def test_an_early_refusal_can_be_read_after_the_whole_body(
     assert answer.status_code == {"too_large": 413, "unknown": 404, "sent": 409, "no_name": 400, "no_key": 401}[refusal]
     assert answer.headers["connection"] == "close"
     assert connection.socket.recv(1) == b""
-
-
-def test_an_early_refusal_comes_before_the_body(api: Any, control: Any, draft: str, wire: Callable[[], Any]) -> None:
-    control.patch_account(per_file_limit_mb=1)
-    connection = wire()
-    connection.upload(draft, str(2 * MB))
-    assert connection.answer().status_code == 413
-    connection = wire()
-    connection.upload(draft, str(2 * MB), "Expect: 100-continue")
-    assert connection.answer().status_code == 413
-
-
-def test_a_name_that_is_there_needs_no_body(api: Any, draft: str, wire: Callable[[], Any]) -> None:
-    file = api.attached(draft, "a.txt")
-    connection = wire()
-    connection.upload(draft, str(2 * MB), "Expect: 100-continue")
-    answer = connection.answer()
-    assert (answer.status_code, answer.json()) == (200, file)
-
-
-def test_a_connection_carries_many_uploads(api: Any, draft: str, wire: Callable[[], Any]) -> None:
-    connection = wire()
-    for number in range(5):
-        connection.upload(draft, "5", name=f"{number}.txt")
-        connection.socket.sendall(b"hello")
-        assert connection.answer().status_code == 201
-    for length in ("5", "5"):
-        connection.upload(draft, length, name="4.txt")
-        connection.socket.sendall(b"hello")
-        assert connection.answer().status_code == 200
 
 
 def test_what_is_not_http(refused: Any, wire: Callable[[], Any]) -> None:

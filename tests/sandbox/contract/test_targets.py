@@ -41,8 +41,8 @@ def test_the_suite_passes_against_an_account(command: Callable[..., Any], tmp_pa
         administrator.close()
     assert done.returncode == 0, done.stdout + done.stderr
     passed, deselected = map(int, re.findall(r"(\d+) (?:passed|deselected)", done.stdout.splitlines()[-1]))
-    assert passed > 250
-    assert deselected > 200
+    assert passed > 200
+    assert deselected > 150
     assert made > passed, "its calls reached the account"
 
 
