@@ -238,19 +238,6 @@ def test_other_content_is_sent_in_another_draft(deliver, sandbox, other) -> None
     assert (counts(sandbox)["POST", "files", 201], sum(billed(sandbox).values())) == (4, 1)
 
 
-def test_a_callable_may_return_other_content_in_each_try(deliver, sandbox) -> None:
-    made = iter(["one", "two", "three"])
-    ti = deliver([content(lambda: next(made))], retries=2, keep_draft=True)
-    with without_credit(sandbox):
-        ti.run()
-    ti.clear()
-
-    transfer = ti.run()
-
-    assert sum(billed(sandbox).values()) == 1
-    assert stored(sandbox, transfer)["a.csv"] == digest(b"two")
-
-
 def test_a_clear_after_the_send_compares_the_content(deliver, sandbox) -> None:
     ti = deliver(content("sent"))
     sent = ti.run()
@@ -271,15 +258,6 @@ def test_a_retry_of_a_sent_delivery_produces_nothing(deliver, sandbox) -> None:
         ti.run()
 
     assert (made, sum(billed(sandbox).values())) == ([1], 1)
-
-
-def test_a_content_over_the_limit_is_refused(deliver, sandbox) -> None:
-    sandbox.patch_account(per_file_limit_mb=1)
-
-    with pytest.raises(AirflowFailException, match="file_too_large"):
-        deliver([content(b"x" * (1024 * 1024 + 1)), content("y", "y")]).run()
-
-    assert sum(billed(sandbox).values()) == 0
 
 
 def test_no_temporary_file_stays(deliver, sandbox, tmp_path, monkeypatch) -> None:

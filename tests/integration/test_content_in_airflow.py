@@ -108,27 +108,6 @@ def rendered_fields(run, task_id: str) -> str:
         return str(database.execute(query, (run.dag_run.run_id, task_id)).fetchall())
 
 
-EXPANDED = """
-    from airflow.sdk import DAG
-    from outbound_transfer.operators.transfer import DeliverFilesOperator
-
-    with DAG("expanded", schedule=None):
-        DeliverFilesOperator.partial(
-            task_id="deliver", subject="Report", recipients=["ann@example.com"]
-        ).expand(files=[{{"name": "a.txt", "content": {first!r}}}, {{"name": "b.txt", "content": {second!r}}}])
-"""
-
-
-def test_contents_expand(run_dag, connection, sandbox) -> None:
-    run = run_dag(EXPANDED.format(first="one", second="two"))
-
-    assert set(run.states().values()) == {"success"}
-    assert [stored(sandbox, run.xcom("deliver", map_index=index)) for index in (0, 1)] == [
-        {"a.txt": b"one"},
-        {"b.txt": b"two"},
-    ]
-
-
 PARTIAL = """
     import io
     from functools import partial

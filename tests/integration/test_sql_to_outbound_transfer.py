@@ -16,12 +16,11 @@ import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
 from outbound_transfer.protocol.errors import InvalidDelivery, NameRefused, ServerFault
-from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.queries.errors import QueryFailed, ResultEmpty, ResultNotWritable, ResultTooLong
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support.query_databases import CONTACT, DRIVERS, FAILING, ROWS, QueryDatabase, create_contacts
-from support.tasks import FakeTaskInstance, SimulatedClock, again, dying_after, without_credit
+from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
 
 FORMATS = ["csv", "jsonl", "parquet", "xlsx"]
 
@@ -90,16 +89,6 @@ def test_each_database_delivers_each_format(connection: str, sandbox: Sandbox, d
     assert float(cells[1][2].value) == 1234567890123.45
     if not is_sqlite:
         assert (cells[1][3].is_date, cells[1][4].value.isoformat()) == (True, "2026-01-31T12:30:00")
-
-
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_the_same_result_makes_the_same_bytes(
-    connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase, format_name: str
-) -> None:
-    arguments = {"sql": "SELECT * FROM customers", "file_name": "a.bin", "file_format": format_name}
-    first = delivered(sandbox, task(sandbox, **arguments).run())
-    sandbox.advance_clock(100)
-    assert delivered(sandbox, task(sandbox, **arguments).run()) == first
 
 
 def test_parameters_are_the_drivers(connection: str, sandbox: Sandbox, database: QueryDatabase) -> None:
@@ -336,45 +325,6 @@ def test_other_files_come_along(
     letter.write_bytes(b"Dear Ann")
     transfer = task(sandbox, sql="SELECT 1 AS one", file_name="a.csv", files=str(letter)).run()
     assert delivered(sandbox, transfer) == {"a.csv": b"one\r\n1\r\n", "letter.txt": b"Dear Ann"}
-
-
-def test_a_retry_delivers_a_result_that_differs(
-    connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase
-) -> None:
-    sandbox.patch_account(billing="per_transfer", credits=0)
-    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", keep_draft=True)
-    with pytest.raises(AirflowFailException, match="no_credit"):
-        delivery.run()
-    sqlite_database.run("DELETE FROM customers WHERE id = 1")
-    sandbox.patch_account(credits=9)
-
-    transfer = again(delivery)
-
-    assert delivered(sandbox, transfer) == {"a.csv": b"id\r\n2\r\n3\r\n"}
-    assert sum(call["path"] == "/v1/transfers" for call in sandbox.requests()) == 2, "another draft"
-
-
-def test_a_retry_with_the_same_result_uploads_nothing_again(
-    connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase
-) -> None:
-    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.xlsx", keep_draft=True)
-    with without_credit(sandbox):
-        delivery.run()
-    again(delivery)
-    calls = [call for call in sandbox.requests() if call["method"] == "POST" and call["path"].endswith("/files")]
-    assert len(calls) == 1
-
-
-def test_a_try_that_dies_after_the_send_is_sent_once(
-    connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase
-) -> None:
-    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", retries=1)
-    # The result is another one by then: the transfer that was sent stays the task's.
-    delivery.before_retry = lambda: sqlite_database.run("DELETE FROM customers WHERE id = 1")
-    with dying_after(Operation.SEND):
-        transfer = delivery.run()
-    assert sandbox.assert_sent_once() == transfer["id"]
-    assert delivered(sandbox, transfer) == {"a.csv": b"id\r\n1\r\n2\r\n3\r\n"}
 
 
 @pytest.mark.parametrize("on_empty", ["fail", "skip", "send"])

@@ -41,29 +41,10 @@ KEPT = [
 #: Names that are refused, with the word of the reason.
 REFUSED = {
     "back\\slash.txt": "separator",
-    "..\\..\\up.txt": "separator",
-    "new\nline.txt": "control",
     "carriage\r\nX-Evil: 1": "control",
-    "tab\t.txt": "control",
     "escape\x1b[31m": "control",
-    "delete\x7f": "control",
-    "next line\x85": "control",
     "lone surrogate \udcff.txt": "Unicode",
     "   ": "empty",
-}
-
-
-#: Names that no local file can have, but that a mapping can ask for.
-REFUSED_IN_A_MAPPING = {
-    "a/b.txt": "separator",
-    "../up.txt": "separator",
-    ".": "dots",
-    "..": "dots",
-    ". .": "dots",
-    "nul\0.txt": "control",
-    "high surrogate \ud800": "Unicode",
-    "x" * 256: "255 bytes",
-    "é" * 128: "255 bytes",
 }
 
 
@@ -98,14 +79,6 @@ def test_a_name_that_cannot_be_kept_creates_nothing(deliver, sandbox, tmp_path, 
 
     assert sandbox.requests() == []
     assert str(refusal.value).isprintable(), "the log shows the name, and obeys nothing in it"
-
-
-@pytest.mark.parametrize(("name", "reason"), REFUSED_IN_A_MAPPING.items(), ids=map(as_one_word, REFUSED_IN_A_MAPPING))
-def test_a_new_name_that_cannot_be_kept_creates_nothing(deliver, sandbox, tmp_path, name, reason) -> None:
-    (tmp_path / "a.txt").write_bytes(b"a")
-    with pytest.raises(AirflowFailException, match=reason):
-        deliver({"path": str(tmp_path / "a.txt"), "name": name}).run()
-    assert sandbox.requests() == []
 
 
 def test_names_that_differ_by_directory_alone_create_nothing(deliver, sandbox, tmp_path) -> None:

@@ -7,7 +7,6 @@ import socket
 import tempfile
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,35 +44,6 @@ def test_uploads_at_once_read_objects_and_no_connection(bucket, deliver, sandbox
     assert read == {threading.get_ident()}
 
 
-#: moto takes no key with a line break.
-REFUSED = {"tab\t.csv": "control", "back\\slash.csv": "separator", "x" * 256: "255 bytes"}
-
-
-@pytest.mark.parametrize("name", REFUSED, ids=["tab", "backslash", "256 bytes"])
-@pytest.mark.parametrize("way", ["uri", "glob"])
-def test_a_key_that_cannot_be_a_file_name_creates_nothing(bucket, deliver, sandbox, name, way) -> None:
-    uri = bucket.put(f"in/{name}", b"rows")
-    with pytest.raises(AirflowFailException, match=REFUSED[name]) as refusal:
-        deliver(uri if way == "uri" else f"{bucket.uri}/in/*").run()
-    assert str(refusal.value).isprintable(), "the log shows the name, and obeys nothing in it"
-    assert sandbox.requests() == []
-
-
-def test_keys_that_differ_by_prefix_alone_create_nothing(bucket, deliver, sandbox) -> None:
-    for prefix in ("one", "two"):
-        bucket.put(f"{prefix}/report.csv", prefix.encode())
-    with pytest.raises(AirflowFailException, match=r"one/report\.csv.*two/report\.csv"):
-        deliver(f"{bucket.uri}/*/report.csv").run()
-    assert sandbox.requests() == []
-
-
-def test_an_object_over_the_limit_is_not_sent(bucket, deliver, sandbox) -> None:
-    sandbox.patch_account(per_file_limit_mb=1)
-    with pytest.raises(AirflowFailException, match=r"file_too_large.*report\.bin.*split it or have the limit raised"):
-        deliver(bucket.put("report.bin", pattern(MB + 1))).run()
-    assert sandbox.ledger() == []
-
-
 def test_an_object_with_the_name_of_a_folder_is_found(bucket, deliver, sandbox, hook) -> None:
     for key in ("in/a", "in/a/b", "in/ab/c"):
         bucket.put(key, key.encode())
@@ -107,12 +77,6 @@ def test_a_glob_lists_only_names_with_its_prefix(bucket, deliver, monkeypatch) -
     assert sorted(asked) == ["in/2024-", "in/2024-01/x", "in/2024-02/x"]
 
 
-def test_an_object_may_be_renamed(bucket, deliver, sandbox, hook) -> None:
-    uri = bucket.put("in/part-0000", b"rows")
-    result = deliver({"path": uri, "name": "report.csv"}).run()
-    assert stored(sandbox, hook, result["id"]) == {"report.csv": digest(b"rows")}
-
-
 @pytest.mark.slow
 def test_a_large_object_streams_without_a_temporary_copy(bucket, deliver, sandbox, hook, monkeypatch, tmp_path) -> None:
     content = pattern(LARGE)
@@ -131,13 +95,6 @@ def test_a_large_object_streams_without_a_temporary_copy(bucket, deliver, sandbo
 
     assert stored(sandbox, hook, result["id"]) == {"large.bin": digest(content)}
     assert looks == [([], [])]
-
-
-def test_an_object_rewritten_with_the_same_bytes_is_unchanged(bucket, deliver, sandbox, hook, monkeypatch) -> None:
-    uri = bucket.put("b.bin", b"B" * 1000)
-    at_chunk(monkeypatch, "b.bin", 1, lambda: bucket.put("b.bin", b"B" * 1000))
-    result = deliver(uri).run()
-    assert stored(sandbox, hook, result["id"]) == {"b.bin": digest(b"B" * 1000)}
 
 
 #: What is named in vain, with what the error must say of it.
@@ -193,44 +150,3 @@ def test_an_unavailable_store_is_reported_without_its_keys(
     assert ACCESS_KEY not in told
     assert SECRET_KEY not in told
     assert sandbox.requests() == []
-
-
-def test_a_delivery_after_an_upload_that_broke_off_has_a_draft_of_its_own(
-    bucket, deliver, sandbox, hook, monkeypatch
-) -> None:
-    contents = {f"{letter}.bin": letter.encode() * 1000 for letter in "abcd"}
-    uris = [bucket.put(name, content) for name, content in contents.items()]
-
-    def crash() -> None:
-        raise RuntimeError("the worker is gone")
-
-    with monkeypatch.context() as patch:
-        at_chunk(patch, "c.bin", 1, crash)
-        ti = deliver(*uris)
-        with pytest.raises(RuntimeError):
-            ti.run()
-
-    result = ti.run_once()
-
-    assert stored(sandbox, hook, result["id"]) == {name: digest(content) for name, content in contents.items()}
-    answers = Counter((call["method"], call["status"]) for call in sandbox.requests())
-    assert answers["DELETE", 204] == 1, "the draft of a try that broke off in the middle of an upload"
-    assert answers["POST", 200] == 1, "the send alone: no name was attached again"
-
-
-def test_a_resumed_delivery_replaces_an_object_that_changed(bucket, deliver, sandbox, hook) -> None:
-    uris = [bucket.put(name, b"A" * 1000) for name in ("a.bin", "b.bin")]
-    sandbox.patch_account(billing="per_transfer", credits=0)
-    ti = deliver(*uris)
-    with pytest.raises(AirflowFailException, match="no_credit"):
-        ti.run()
-    bucket.put("b.bin", b"B" * 1000)
-    sandbox.patch_account(credits=1)
-    before = len(sandbox.requests())
-
-    result = ti.run_once()
-
-    after = [call["method"] for call in sandbox.requests()[before:]]
-    assert after == ["GET", "DELETE", "POST", "POST", "POST", "POST"], "another draft, with both objects"
-    expected = {"a.bin": digest(b"A" * 1000), "b.bin": digest(b"B" * 1000)}
-    assert stored(sandbox, hook, result["id"]) == expected

@@ -8,7 +8,6 @@ import traceback
 import asyncssh
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.protocol.errors import SourceChanged, SourceMissing, SourceUnreadable
 from support.remote_files import MB, at_chunk, digest, stored
 from support.sftp_server import HOME, PASSWORD, SftpServer
@@ -16,17 +15,6 @@ from support.sftp_server import HOME, PASSWORD, SftpServer
 
 def uri(path: str) -> str:
     return f"sftp://sftp_default@/{path}"
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"), [("tab\t.csv", "control"), ("line\n.csv", "control"), ("back\\slash.csv", "separator")]
-)
-def test_a_name_that_cannot_be_delivered_creates_nothing(server, deliver, sandbox, name, reason) -> None:
-    server.put(f"in/{name}", b"rows")
-    with pytest.raises(AirflowFailException, match=reason) as refusal:
-        deliver(uri("in/*")).run()
-    assert str(refusal.value).isprintable()
-    assert sandbox.requests() == []
 
 
 def test_links_are_followed_and_may_lead_in_circles(server, deliver, sandbox, hook) -> None:

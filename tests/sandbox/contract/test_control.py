@@ -132,9 +132,34 @@ def test_one_transfer_can_expire_before_the_others(api: Any, control: Any) -> No
     assert [api.get(one["id"])["status"] for one in (soon, later)] == ["expired", "pending"]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]", "0.0.0.0", ""])
-def test_another_host_name_is_refused(service: Any, host: str, refused: Any) -> None:
-    refused(httpx.get(f"{service.base_url}/_sandbox/state", headers={"Host": host}), 403, "forbidden")
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(
+            "Host: evil.example",
+            "Host: evil.example:80",
+            "Host: 127.0.0.1.evil.example",
+            "Host: [::2]",
+            "Host: 0.0.0.0",
+        ),
+        *("Origin: https://evil.example", "Origin: null", "Origin: http://localhost:3000", "Origin: "),
+        *("Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"),
+        # A proxy rewrites Host to ours and connects from this machine.
+        *("X-Forwarded-For: 203.0.113.9", "Forwarded: for=203.0.113.9", "Via: 1.1 proxy", "X-Real-IP: 203.0.113.9"),
+        *("CF-Connecting-IP: 203.0.113.9", "X-Original-URL: /_sandbox/state"),
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [("POST", "event-key"), ("DELETE", "faults"), ("GET", "state")])
+def test_whoever_is_not_on_this_machine_is_refused(
+    service: Any, control: Any, api: Any, method: str, path: str, header: str, refused: Any
+) -> None:
+    """All of these need no body, so that any page may send them without asking first."""
+    control.plan_faults({"kind": "reset", "path": "/nowhere"})
+    name, _, value = header.partition(": ")
+    response = httpx.request(method, f"{service.base_url}/_sandbox/{path}", headers={name: value})
+    refused(response, 403, "forbidden")
+    assert api.events().status_code == 200
+    assert len(control.faults()) == 1
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:99", "127.0.0.1", "127.9.9.9:1", "[::1]:80"])
@@ -142,60 +167,8 @@ def test_loopback_host_names_are_served(service: Any, host: str) -> None:
     assert httpx.get(f"{service.base_url}/_sandbox/state", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Origin": "file://"},
-        {"Origin": "http://localhost:3000"},
-        {"Origin": "http://127.0.0.1:3000"},
-        {"Origin": "http://localhost"},
-        {"Origin": ""},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    ("method", "path"), [("POST", "event-key"), ("POST", "reset"), ("DELETE", "faults"), ("GET", "state")]
-)
-def test_a_page_of_another_site_or_port_is_refused(
-    service: Any, control: Any, api: Any, method: str, path: str, headers: dict[str, str], refused: Any
-) -> None:
-    """All of these need no body, so that any page may send them without asking first."""
-    control.plan_faults({"kind": "reset", "path": "/nowhere"})
-    response = httpx.request(method, f"{service.base_url}/_sandbox/{path}", headers=headers)
-    refused(response, 403, "forbidden")
-    assert api.events().status_code == 200
-    assert len(control.faults()) == 1
-
-
 def test_our_own_page_is_served(service: Any) -> None:
     headers = {"Origin": service.base_url, "Sec-Fetch-Site": "same-origin"}
     assert httpx.post(f"{service.base_url}/_sandbox/faults/release", headers=headers).status_code == 200
     typed = {"Sec-Fetch-Site": "none"}
     assert httpx.get(f"{service.base_url}/_sandbox/state", headers=typed).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "X-Forwarded-For: 203.0.113.9",
-        "X-Forwarded-Host: sandbox.example",
-        "X-Forwarded-Proto: https",
-        "Forwarded: for=203.0.113.9",
-        "Via: 1.1 proxy",
-        "X-Real-IP: 203.0.113.9",
-        "True-Client-IP: 203.0.113.9",
-        "CF-Connecting-IP: 203.0.113.9",
-        "X-Original-URL: /_sandbox/state",
-        "X-Envoy-External-Address: 203.0.113.9",
-        "Host: localhost",
-    ],
-)
-def test_whom_a_proxy_asks_for_is_refused(wire: Any, header: str, refused: Any) -> None:
-    """It rewrites Host to ours and connects from this machine."""
-    connection = wire()
-    connection.request("GET", "/_sandbox/state", header)
-    refused(connection.answer(), 403, "forbidden")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
 pytestmark = pytest.mark.rule("R18")
@@ -82,42 +81,6 @@ def test_pending_and_partial_expire(api: Any, control: Any, collected: int) -> N
     assert api.page()["data"][0]["status"] == "expired"
 
 
-@pytest.mark.rule("R19: complete, canceled and draft are never replaced")
-def test_final_states_do_not_expire(api: Any, control: Any) -> None:
-    control.patch_account(delivery_window_days=1)
-    complete, canceled, draft = api.sent()["id"], api.sent()["id"], api.draft()["id"]
-    control.pickup(complete, "ann@example.com")
-    control.cancel(canceled)
-    control.advance_clock(2 * DAY)
-    assert [api.get(i)["status"] for i in (complete, canceled, draft)] == ["complete", "canceled", "draft"]
-
-
-@pytest.mark.parametrize("collected", [0, 1])
-def test_cancel(api: Any, control: Any, collected: int) -> None:
-    transfer_id = api.sent(recipients=[ANN, BOB])["id"]
-    if collected:
-        control.pickup(transfer_id, "ann@example.com")
-    control.cancel(transfer_id)
-    assert api.get(transfer_id)["status"] == "canceled"
-
-
-@pytest.mark.rule("R18: no other transitions")
-def test_impossible_transitions(api: Any, control: Any) -> None:
-    control.patch_account(delivery_window_days=1)
-    draft, canceled, expired, complete = api.draft()["id"], api.sent()["id"], api.sent()["id"], api.sent()["id"]
-    control.cancel(canceled)
-    control.pickup(complete, "ann@example.com")
-    control.advance_clock(DAY + 1)
-    for transfer_id in (draft, canceled, expired):
-        with pytest.raises(httpx.HTTPStatusError, match="409"):
-            control.pickup(transfer_id, "ann@example.com")
-    for transfer_id in (draft, canceled, expired, complete):
-        with pytest.raises(httpx.HTTPStatusError, match="409"):
-            control.cancel(transfer_id)
-    with pytest.raises(httpx.HTTPStatusError, match="404"):
-        control.pickup(complete, "nobody@example.com")
-
-
 def test_discard(api: Any, refused: Any) -> None:
     draft = api.draft()
     file = api.attached(draft["id"])
@@ -133,17 +96,6 @@ def test_discard(api: Any, refused: Any) -> None:
     ]:
         refused(api.http.request(method, path + rest), 404, "not_found")
     refused(api.attach(draft["id"]), 404, "not_found")
-
-
-@pytest.mark.rule("R56: draft")
-def test_a_draft_lives_thirty_days(api: Any, control: Any, refused: Any) -> None:
-    draft = api.draft()["id"]
-    api.attached(draft)
-    control.advance_clock(30 * DAY - 60)
-    assert api.get(draft)["status"] == "draft"
-    control.advance_clock(61)
-    refused(api.send(draft), 404, "not_found")
-    refused(api.http.get(f"/v1/transfers/{draft}"), 404, "not_found")
 
 
 @pytest.mark.rule("R17: unknown")

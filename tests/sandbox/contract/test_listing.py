@@ -103,28 +103,6 @@ def test_sent_during_paging(api: Any) -> None:
     assert api.ids() == [*late[::-1], *old[::-1]]
 
 
-@pytest.mark.rule("R26: status")
-def test_status_filter(api: Any, control: Any) -> None:
-    control.patch_account(delivery_window_days=1)
-    expired = [api.sent()["id"], api.sent(recipients=[ANN, BOB])["id"]]
-    control.pickup(expired[1], "ann@example.com")
-    control.advance_clock(86_401)
-    pending = api.sent()["id"]
-    partial = api.sent(recipients=[ANN, BOB])["id"]
-    control.pickup(partial, "ann@example.com")
-    complete, canceled = api.sent()["id"], api.sent()["id"]
-    control.pickup(complete, "ann@example.com")
-    control.cancel(canceled)
-    assert api.ids(status="pending") == [pending]
-    assert api.ids(status="partial") == [partial]
-    assert api.ids(status="complete") == [complete]
-    assert api.ids(status="canceled") == [canceled]
-    assert api.ids(status="expired") == expired[::-1]
-    assert api.ids(status="all") == api.ids() == [canceled, complete, partial, pending, *expired[::-1]]
-    for status in ("pending", "partial", "complete", "canceled", "expired"):
-        assert {transfer["status"] for transfer in api.page(status=status)["data"]} == {status}
-
-
 @pytest.mark.parametrize("status", ["draft", "unknown", "", "PENDING", "pending,partial", "sent"])
 def test_status_that_cannot_be_filtered_by(api: Any, refused: Any, status: str) -> None:
     response = api.http.get("/v1/transfers", params={"status": status})

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from outbound_transfer_sandbox.store.transfers import TransferStore
 from outbound_transfer_sandbox.testing import Sandbox
 
 pytestmark = [pytest.mark.control, pytest.mark.rule("R18"), pytest.mark.slow]
@@ -243,19 +242,3 @@ def explore(api: Any, control: Sandbox, **more: Any) -> None:
 
 def test_no_order_of_calls_leaves_the_transition_table(api: Any, control: Sandbox) -> None:
     explore(api, control)
-
-
-def test_the_machine_finds_a_complete_transfer_that_expires(
-    api: Any, control: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def expire(self: TransferStore, now: int) -> None:
-        collected = "stored_status IN ('pending', 'partial', 'complete')"
-        self._db.run(f"UPDATE transfers SET stored_status = 'expired' WHERE {collected} AND expires_at < ?", now)
-
-    monkeypatch.setattr(TransferStore, "_expire", expire)
-    machine = Service(api, control)
-    machine.account(window=5, limit=1, credit=None)
-    machine.everybody_picks_up(machine.deliver(1))
-    machine.wait(30)
-    with pytest.raises(AssertionError):
-        machine.every_transfer_is_as_the_model_has_it()

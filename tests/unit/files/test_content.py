@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from outbound_transfer.files.content import CHUNK_BYTES, Content, ContentWriter, Spool, wrap_contents
 from outbound_transfer.files.sources import normalize_files, parse_files, resolve_files
-from outbound_transfer.protocol.content_disposition import check_name
-from outbound_transfer.protocol.errors import NameRefused, SourceUnreadable
+from outbound_transfer.protocol.errors import SourceUnreadable
 
 FORMS = [
     lambda data: data,
@@ -53,22 +52,6 @@ def test_any_text_is_held_as_utf_8(text) -> None:
         for value in (text, lambda: text):
             (source,) = resolve_files([{"name": "a", "content": value}], spool)
             assert read(source) == text.encode()
-
-
-@given(st.text(st.characters(codec=None), max_size=300))
-def test_a_name_is_taken_or_refused_as_that_of_a_file_is(name) -> None:
-    try:
-        check_name(name)
-        expected: type[Exception] | None = None
-    except NameRefused as error:
-        expected = type(error)
-    with Spool() as spool:
-        files = [{"name": name or ".", "content": "x"}]
-        if expected:
-            with pytest.raises(NameRefused):
-                resolve_files(files, spool)
-        else:
-            assert resolve_files(files, spool)[0].name == name
 
 
 @given(st.binary(min_size=4), st.sampled_from(FORMS))

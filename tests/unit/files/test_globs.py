@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import multiprocessing
 import os
@@ -20,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from outbound_transfer.files.globs import match_local, match_remote
-from outbound_transfer.protocol.errors import InvalidDelivery, SourceUnreadable
+from outbound_transfer.protocol.errors import InvalidDelivery
 
 NAMES = st.sampled_from(["a", "b", "ab", "A", ".a", "..a", "a.csv", ".b.csv", "ä", "-", "]", "!"])
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
@@ -263,25 +262,3 @@ def test_a_folder_without_permission_fails_the_search(pattern: str, closed: str)
     finally:
         os.chmod(f"{folder}/{closed}", 0o755)
         shutil.rmtree(folder)
-
-
-@pytest.mark.parametrize(
-    "error", [PermissionError(13, "no"), OSError(errno.ESTALE, "stale"), FileNotFoundError(2, "?")]
-)
-@pytest.mark.parametrize(("pattern", "folder"), [("in/*/*.csv", "in/b"), ("**/*.csv", "in/b/deep"), ("in/*", "in")])
-def test_a_prefix_that_cannot_be_listed_fails_the_search(
-    store: Any, monkeypatch: pytest.MonkeyPatch, error: OSError, pattern: str, folder: str
-) -> None:
-    for key in ("in/a/x.csv", "in/b/x.csv", "in/b/deep/y.csv"):
-        store.fs.pipe(f"/bucket/{key}", b"")
-    listing = MemoryFileSystem.ls
-
-    def ls(self: MemoryFileSystem, path: str, **options: Any) -> Any:
-        if path == f"/bucket/{folder}":
-            raise error
-        return listing(self, path, **options)
-
-    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
-    expected = InvalidDelivery if folder == "in" and isinstance(error, FileNotFoundError) else SourceUnreadable
-    with pytest.raises(expected, match=f"memory:///?bucket/{folder}"):
-        match_remote(f"memory://bucket/{pattern}", store, pattern)

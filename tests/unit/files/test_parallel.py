@@ -159,18 +159,6 @@ def bench(tmp_path: Path) -> Iterator[Callable[[str], Bench]]:
         each.client.close()
 
 
-def test_the_result_is_in_the_order_of_the_files(bench) -> None:
-    run = bench("cab")
-    arrived, go = run.held("c")
-    run.service.scripts["b"] = lambda: go.set()  # the last one lets the first one go on
-
-    files = run.attach()
-
-    assert [file.name for file in files] == ["c", "a", "b", "largest"]
-    assert [file.id for file in files] == [f"id of {file.name}" for file in files]
-    assert arrived.is_set()
-
-
 @pytest.mark.parametrize("max_parallel", [1, 2, 4])
 def test_the_largest_is_uploaded_first_and_alone(bench, max_parallel) -> None:
     run, others = bench("abcde"), threading.Event()

@@ -66,29 +66,6 @@ def test_an_object_is_read_under_its_own_name(bucket: str, files: MemoryFileSyst
     source.check_unchanged()
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("dir/*.txt", ["c.txt"]),
-        ("dir/?.csv", ["a.csv", "b.csv"]),
-        ("*/a.csv", ["a.csv"]),
-        ("dir/**/d.csv", ["d.csv"]),
-        ("dir/**/?.csv", ["a.csv", "b.csv", "d.csv"]),
-        ("dir/sp*", ["sp ace #1?%20.csv"]),
-        ("dir/s*", ["sp ace #1?%20.csv"]),
-        ("dir/[[]ab].csv", ["[ab].csv"]),
-        ("dir/a.cs?", ["a.csv"]),
-        ("d[i]r/c.txt", ["c.txt"]),
-    ],
-)
-def test_a_pattern_finds_objects_in_order(bucket: str, pattern: str, names: list[str]) -> None:
-    sources = resolve_files(f"{bucket}/{pattern}")
-    assert [source.name for source in sources] == names
-    assert [content(source) for source in sources] == [
-        source.location[len(f"{bucket}/dir/") :].encode() for source in sources
-    ]
-
-
 def test_a_remote_pattern_never_matches_local_files(bucket: str, tmp_path: Any) -> None:
     (tmp_path / "local.csv").write_text("")
     with pytest.raises(InvalidDelivery, match="no file matches"):

@@ -90,26 +90,6 @@ def test_a_mapping_renames(folder: Path, spec: Callable[[dict[str, str]], Any]) 
     ]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("*.txt", ["c.txt"]),
-        ("?.csv", ["a.csv", "b.csv"]),
-        ("[!a].csv", ["b.csv"]),
-        ("*.csv", ["[ab].csv", "a*.csv", "a.csv", "b.csv", "sp ace%20.csv"]),
-        ("**/*.csv", ["[ab].csv", "a*.csv", "a.csv", "b.csv", "sp ace%20.csv", "e.csv", "d.csv"]),
-        ("sub/**", ["d.csv", "e.csv"]),
-        ("s*/d.csv", ["d.csv"]),
-        ("[[]ab].csv", ["[ab].csv"]),
-        ("a[*].csv", ["a*.csv"]),
-    ],
-)
-def test_a_pattern_finds_files_in_order(folder: Path, pattern: str, names: list[str]) -> None:
-    sources = resolve_files(str(folder / pattern))
-    assert sorted(source.name for source in sources) == sorted(names)
-    assert [source.location for source in sources] == sorted(source.location for source in sources)
-
-
 def test_a_file_uri(folder: Path) -> None:
     for uri in (
         f"file://{folder}/sp%20ace%2520.csv",
@@ -136,15 +116,6 @@ def test_a_path_that_resembles_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "s3:/a.txt").write_text("local")
     assert content(one(Path(f"{tmp_path}/s3://a.txt"))) == b"local"
     assert found(f"{tmp_path}/s3://a.txt") == ["a.txt"]
-
-
-def test_a_name_that_is_also_a_pattern_is_refused(folder: Path) -> None:
-    """Whatever was meant, something would be left out without a word, or sent without being meant."""
-    for name in ("[ab].csv", "a*.csv"):
-        with pytest.raises(InvalidDelivery, match=r"is the name of an existing file .* and a pattern"):
-            resolve_files([str(folder / "c.txt"), str(folder / name)])
-    (folder / "a.csv").unlink()
-    assert found(str(folder / "a*.csv")) == ["a*.csv"], "the pattern matches nothing else"
 
 
 # ------------------------------------------------------------------------------------------------------- in plain words

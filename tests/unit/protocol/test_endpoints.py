@@ -107,25 +107,6 @@ def test_probing_the_feed_cannot_succeed_and_so_spends_nothing() -> None:
 
 
 @pytest.mark.parametrize("operation", BY_ID)
-@pytest.mark.parametrize(
-    ("hostile", "quoted"),
-    [
-        ("../x", "..%2Fx"),
-        ("a/b", "a%2Fb"),
-        ("%2e%2e", "%252e%252e"),
-        ("a?b#c", "a%3Fb%23c"),
-        ("a\r\nb", "a%0D%0Ab"),
-        (" ", "%20"),
-        ("\\", "%5C"),
-        ("é", "%C3%A9"),
-        ("\0", "%00"),
-    ],
-)
-def test_a_hostile_id_stays_one_part_of_the_path(operation: str, hostile: str, quoted: str) -> None:
-    assert BY_ID[operation](hostile).path == BY_ID[operation]("ID").path.replace("ID", quoted)
-
-
-@pytest.mark.parametrize("operation", BY_ID)
 @pytest.mark.parametrize("wrong", ["", ".", "..", "...", None, 7, b"t", "\ud800"], ids=repr)
 def test_an_invalid_id_is_rejected(operation: str, wrong: Any) -> None:
     with pytest.raises(InvalidDelivery, match="not an id"):
