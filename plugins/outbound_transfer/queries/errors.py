@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import zip_longest
 from typing import Any, Final
 
 from outbound_transfer.protocol.errors import OutboundTransferError
@@ -14,7 +13,7 @@ from outbound_transfer.protocol.redaction import WITHHELD, redact
 _MAX_SHORT: Final = 6
 
 #: A quote that begins or ends a quoted text: not an apostrophe within a word.
-_QUOTE: Final = re.compile(r"""(?<!\w)['"`]|['"`](?!\w)""")
+_QUOTE: Final = re.compile(r"""((?<!\w)['"`]|['"`](?!\w))""")
 
 #: A table with its schema, for example.
 _QUALIFIED_NAME: Final = re.compile(r"(?:[^\W\d]\w*\.)+([^\W\d]\w*)")
@@ -35,19 +34,15 @@ def mask_values(text: str, sql: str) -> str:
 
     What the query itself contains is shown.
     """
-    known, quotes = sql.casefold(), list(_QUOTE.finditer(text))
-    is_balanced = not len(quotes) % 2
-    parts, start = [], 0
-    for opening, closing in zip_longest(quotes[::2], quotes[1::2]):
-        parts.append(_mask_words(text[start : opening.start()], known))
-        if not is_balanced or not _is_of_query(text[opening.end() : closing.start()], known):
+    known, pieces = sql.casefold(), _QUOTE.split(text)  # a text, a quote, a quoted text, a quote, a text …
+    is_balanced = len(pieces) % 4 == 1
+    for number in range(2, len(pieces), 4):
+        if not (is_balanced and _is_of_query(pieces[number], known)):
             # A value may have quotes itself, so nothing is shown up to the last one.
-            parts.append(f"{opening[0]}{_MASK}{opening[0]}")
-            start = quotes[-1].end() if is_balanced else len(text)
+            pieces[number:] = [_MASK, pieces[number - 1], pieces[-1] if is_balanced else ""]
             break
-        parts.append(text[opening.start() : closing.end()])
-        start = closing.end()
-    return "".join([*parts, _mask_words(text[start:], known)])
+    pieces[::4] = [_mask_words(piece, known) for piece in pieces[::4]]
+    return "".join(pieces)
 
 
 def _is_of_query(quoted: str, known: str) -> bool:

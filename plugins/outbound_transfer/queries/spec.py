@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from outbound_transfer.protocol.content_disposition import check_name
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.queries.file_formats import FileFormat, format_of
+from outbound_transfer.queries.file_formats import format_of
 
 _FIELDS: Final = frozenset(("sql", "file_name", "parameters", "file_format"))
 
@@ -24,7 +24,7 @@ class QuerySpec:
 
     sql: str
     file_name: str
-    file_format: FileFormat
+    file_format: str
     parameters: Sequence[Any] | Mapping[str, Any] | None = None
 
 

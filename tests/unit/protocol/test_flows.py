@@ -21,7 +21,7 @@ from outbound_transfer.protocol.flows import (
 )
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.messages import Call, Operation, Upload
-from outbound_transfer.protocol.models import File, Recipient, Transfer, TransferPage, UnreadableRow, build_new_transfer
+from outbound_transfer.protocol.models import File, Recipient, Transfer, TransferPage, build_new_transfer
 
 UPLOAD = Upload("a.txt", 3, lambda: iter([b"abc"]))
 
@@ -235,23 +235,3 @@ def test_a_file_in_common_or_files_that_cannot_be_found_are_the_same_delivery(na
 def test_what_was_sent_before_is_another_runs() -> None:
     assert found_among([SENT], since=NOON + 1) is None
     assert found_among([structs.replace(SENT, sent_at=None)], since=NOON + 1) is not None, "nobody knows when"
-
-
-def test_a_row_that_cannot_be_read_is_read_by_itself() -> None:
-    held = structs.replace(SENT, files=(File("f", "a.csv", 3),))
-    pages = iter([TransferPage((), "1", (UnreadableRow(0, "sent", "a null"),)), TransferPage(())])
-    found = drive(
-        find_sent(identity_of(NEW), ("a.csv",), NOON),
-        lambda call: held if call.operation is Operation.GET else next(pages),
-    )
-    assert found is held
-
-
-def test_an_endless_listing_proves_nothing() -> None:
-    with pytest.raises(errors.MalformedResponse, match="does not end"):
-        drive(find_sent(identity_of(NEW), ("a.csv",), NOON), scripted(TransferPage((), "again")))
-
-
-def test_one_absurd_time_hides_nothing() -> None:
-    old = structs.replace(OTHERS[0], sent_at="1970-01-01T00:00:00Z")
-    assert found_among([structs.replace(OTHERS[1]), old], [SENT]) is not None

@@ -49,7 +49,7 @@ def written(
     parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
     batches = [[normalize_column(values, zone) for values in zip(*part, strict=True)] for part in parts]
     file = io.BytesIO()
-    write_result(Result(columns, iter(batches)), FORMATS[format_name], file, **options)
+    write_result(Result(columns, iter(batches)), format_name, file, **options)
     return file.getvalue()
 
 
@@ -132,7 +132,7 @@ def test_a_workbook_keeps_texts_and_numbers(rows: list[tuple[Any, ...]]) -> None
     assert sheet_rows(written("xlsx", ["text", "number"], rows))[1:] == rows
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", sorted(set(FORMATS.values())))
 @settings(max_examples=20)
 @given(rows=ROWS)
 def test_the_same_rows_make_the_same_bytes(format_name: str, rows: list[tuple[Any, ...]]) -> None:
@@ -333,7 +333,7 @@ def test_too_many_columns_for_a_sheet() -> None:
         written("xlsx", ["a"] * 16_385, [(1,) * 16_385])
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", sorted(set(FORMATS.values())))
 def test_a_text_that_cannot_be_encoded_is_refused_without_quoting_it(format_name: str) -> None:
     with pytest.raises(ResultNotWritable, match="cannot be encoded") as caught:
         written(format_name, ["a"], [("secret \ud800",)])
@@ -357,7 +357,7 @@ class Clock(time):
     """A time of a library."""
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", sorted(set(FORMATS.values())))
 @pytest.mark.parametrize(
     ("value", "plain"),
     [
@@ -375,7 +375,7 @@ def test_a_date_or_time_of_a_library_is_one_of_python(format_name: str, value: A
     assert type(normalize(value, UTC)) is type(plain)
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", sorted(set(FORMATS.values())))
 @pytest.mark.parametrize("value", [{1: "a", "1": "b"}, [{"a": {None: 1, "None": 2}}]])
 def test_a_mapping_that_would_lose_a_value_is_refused(format_name: str, value: Any) -> None:
     with pytest.raises(ResultNotWritable, match="two keys of a mapping have the same text"):
