@@ -1,9 +1,6 @@
-"""What the contract tests share. The fixture `service` is the one place that says what they run against.
+"""What the contract tests share: a sandbox of each test's own, as clients see it.
 
-`@pytest.mark.rule` names the rule of docs/service-api.md that a test checks. A test that uses the fixture
-`control`, or needs a service that holds nothing else, carries the marker `control`; every other one runs against a real
-account too, which three variables name: OUTBOUND_TRANSFER_BASE_URL, OUTBOUND_TRANSFER_API_KEY and
-OUTBOUND_TRANSFER_EVENT_API_KEY.
+`@pytest.mark.rule` names the rule of docs/service-api.md that a test checks.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ import httpx
 import pytest
 
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
-from support.account import Account, RateLimitWaitingTransport, account, differences
 from support.timeouts import TEST_TIMEOUT, eventually
 
 ANN = {"email": "ann@example.com"}
@@ -34,27 +30,6 @@ BOB = {"email": "bob@example.com"}
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rule(number): the rule of docs/service-api.md that the test checks")
-    config.addinivalue_line("markers", "control: needs the sandbox's control API, or a service of its own")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
-    for item in here:
-        if {"control", "command"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker("control")
-    if account():
-        sandbox_only = [item for item in here if item.get_closest_marker("control")]
-        config.hook.pytest_deselected(items=sandbox_only)
-        items[:] = [item for item in items if item not in set(sandbox_only)]
-        _expect_differences(items)
-
-
-def _expect_differences(items: list[pytest.Item]) -> None:
-    """A difference on record is expected; the run that no longer shows it fails, so that it is struck off."""
-    known = {difference.test: difference for difference in differences()}
-    for item in items:
-        if difference := known.get(f"{item.path.name}::{item.name}"):
-            item.add_marker(pytest.mark.xfail(reason=f"{difference.seen}: {difference.observed}", strict=True))
 
 
 class Api:
@@ -115,29 +90,21 @@ class Api:
 
 def client(base_url: str, key: str | None) -> httpx.Client:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    if account():
-        return httpx.Client(
-            base_url=base_url, headers=headers, timeout=TEST_TIMEOUT, transport=RateLimitWaitingTransport()
-        )
     return httpx.Client(
         base_url=base_url, headers=headers, timeout=TEST_TIMEOUT, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     )
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Account | Sandbox]:
-    """The account that the environment names; otherwise a fresh sandbox, of which nothing is left afterwards."""
-    if found := account():
-        yield found
-        return
+def service(tmp_path: Path) -> Iterator[Sandbox]:
+    """A fresh sandbox, of which nothing is left afterwards."""
     with running_sandbox(tmp_path / "data") as sandbox:
         yield sandbox
 
 
 @pytest.fixture
-def control(service: Account | Sandbox) -> Sandbox:
+def control(service: Sandbox) -> Sandbox:
     """What an administrator, a recipient or time does."""
-    assert isinstance(service, Sandbox)
     return service
 
 
@@ -148,21 +115,20 @@ def data_dir(control: Sandbox, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def api(service: Account | Sandbox) -> Iterator[Api]:
+def api(service: Sandbox) -> Iterator[Api]:
     api = Api(service.base_url, service.transfer_api_key, service.event_api_key)
     with api.http:
         yield api
 
 
 @pytest.fixture
-def unlimited(service: Account | Sandbox) -> None:
-    """Lifts both rates; those of a real account are waited out."""
-    if isinstance(service, Sandbox):
-        service.patch_account(requests_per_window=1_000_000, feed_interval_seconds=0)
+def unlimited(service: Sandbox) -> None:
+    """Lifts both rates."""
+    service.patch_account(requests_per_window=1_000_000, feed_interval_seconds=0)
 
 
 @pytest.fixture
-def with_key(service: Account | Sandbox) -> Iterator[Callable[..., Api]]:
+def with_key(service: Sandbox) -> Iterator[Callable[..., Api]]:
     """Makes an Api with another key."""
     made: list[Api] = []
 
@@ -180,10 +146,7 @@ class Wire:
 
     def __init__(self, base_url: str, key: str) -> None:
         url = httpx.URL(base_url)
-        port = url.port or (443 if url.scheme == "https" else 80)
-        self.socket = socket.create_connection((url.host, port), TEST_TIMEOUT)
-        if url.scheme == "https":
-            self.socket = ssl.create_default_context().wrap_socket(self.socket, server_hostname=url.host)
+        self.socket = socket.create_connection((url.host, url.port), TEST_TIMEOUT)
         self._host = url.netloc.decode()
         self._key = key
 
@@ -229,7 +192,7 @@ class Wire:
 
 
 @pytest.fixture
-def wire(service: Account | Sandbox) -> Iterator[Callable[[], Wire]]:
+def wire(service: Sandbox) -> Iterator[Callable[[], Wire]]:
     opened: list[Wire] = []
 
     def make() -> Wire:

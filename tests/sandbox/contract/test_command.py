@@ -20,8 +20,6 @@ from outbound_transfer_sandbox.__main__ import main
 from outbound_transfer_sandbox.testing import Sandbox
 from support.timeouts import TEST_TIMEOUT, eventually
 
-pytestmark = pytest.mark.control
-
 DISPOSITION = {"Content-Disposition": "attachment; filename=a.txt"}
 
 
@@ -162,21 +160,6 @@ def test_a_kill_during_an_upload_leaves_no_file(command: Callable[..., Any], tmp
         assert list(partial.iterdir()) == list((tmp_path / "data" / "files").iterdir()) == []
 
 
-def test_a_revoked_event_key_stays_revoked(command: Callable[..., Any], tmp_path: Path) -> None:
-    data = ("--data", str(tmp_path / "data"))
-    with command(*data) as process:
-        control = _control(process.ready)
-        new = control.new_event_key()
-        control.close()
-    old = process.ready["event_api_key"]
-    with command(*data) as process:
-        assert process.ready["event_api_key"] == new
-        assert _events(process.ready | {"event_api_key": old}).status_code == 401
-        assert _events(process.ready).status_code == 200
-    with command(*data, "--event-key", "obs_mine") as process:
-        assert _events(process.ready | {"event_api_key": new}).status_code == 401
-
-
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "outbound_transfer_sandbox", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT, check=False)
@@ -227,14 +210,3 @@ def test_data_in_use(command: Callable[..., Any], tmp_path: Path) -> None:
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert "in use" in result.stderr
-
-
-def test_other_addresses(command: Callable[..., Any]) -> None:
-    with command("--host", "0.0.0.0") as process, connect(process.ready) as http:
-        assert http.get("/v1/transfers").status_code == 200
-        assert process.stop() == 0
-        assert "Warning" in process.popen.stderr.read()
-    if socket.has_ipv6:
-        with command("--host", "::1") as process, connect(process.ready) as http:
-            assert http.get("/v1/transfers").status_code == 200
-            assert http.get("/_sandbox/state").status_code == 200

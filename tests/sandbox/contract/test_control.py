@@ -12,8 +12,6 @@ import pytest
 
 from outbound_transfer_sandbox.control import routes as control_api
 
-pytestmark = pytest.mark.control
-
 REPOSITORY = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
 
 

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import TypeVar
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer_sandbox.domain import defaults, rate_limit
+from outbound_transfer_sandbox.domain import rate_limit
 from outbound_transfer_sandbox.domain.clock import SECOND
 from outbound_transfer_sandbox.domain.content_disposition import filename
 from outbound_transfer_sandbox.domain.errors import ApiError
-from outbound_transfer_sandbox.domain.models import Caller
 from outbound_transfer_sandbox.domain.sizes import megabytes
-from outbound_transfer_sandbox.service.concurrent_sends import ConcurrentSends
 from outbound_transfer_sandbox.service.files import content_length
-from outbound_transfer_sandbox.service.sandbox import SandboxService
 from outbound_transfer_sandbox.service.transfers import ListCursor, decode_cursor
-from outbound_transfer_sandbox.service.validation import NewRecipient, NewTransfer
-
-pytestmark = pytest.mark.control
 
 MB = 1_048_576
 T = TypeVar("T")
@@ -99,35 +90,3 @@ def test_cursors_come_back_as_they_went(position: ListCursor) -> None:
 def test_any_other_cursor_is_refused(cursor: str) -> None:
     position = answer_or_refusal(decode_cursor, cursor, 400)
     assert position is None or position.encode() == cursor
-
-
-@pytest.mark.parametrize("status", ["all", "pending", "partial", "complete", "canceled", "expired"])
-def test_no_page_is_a_scan(tmp_path: Path, status: str) -> None:
-    """The cost of a page does not grow with the number of transfers: ranges of indexes in their order, no sorting."""
-    with closing(SandboxService(tmp_path)) as sandbox:
-        sandbox.ensure_keys(None, None)
-        caller = Caller(key=1, user=defaults.FIRST_USER)
-        sandbox.transfers.create(caller, NewTransfer("x", [NewRecipient("ann@example.com")]))
-        sandbox.context.transfers.set_sent(1, sandbox.context.clock.now(), defaults.MAX_TIMESTAMP)
-        connection, statements = sandbox.context.db._connection, list[str]()
-        connection.set_trace_callback(statements.append)
-        assert len(sandbox.transfers.page(caller, status, None, 100)[0]) == (status in ("all", "pending"))
-        sandbox.feed.read(5, 100)
-        connection.set_trace_callback(None)
-        plans = [row[3] for sql in statements for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
-    assert len(plans) >= 4
-    assert [plan for plan in plans if not plan.startswith("SEARCH")] == []
-
-
-def test_overlap_is_between_arrival_and_answer() -> None:
-    overlaps = ConcurrentSends()
-    with overlaps.open_window("a") as first:
-        with overlaps.open_window("a") as second, overlaps.open_window("b") as other:
-            first.sent = True
-            assert second.is_sent_concurrently
-            assert not other.is_sent_concurrently
-        with overlaps.open_window("a") as third:
-            assert third.is_sent_concurrently
-    with overlaps.open_window("a") as late:
-        assert not late.is_sent_concurrently
-    assert not overlaps._open

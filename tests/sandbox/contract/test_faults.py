@@ -15,8 +15,6 @@ from outbound_transfer_sandbox.faults import kinds
 from outbound_transfer_sandbox.testing import running_sandbox
 from support.timeouts import TEST_TIMEOUT, eventually
 
-pytestmark = pytest.mark.control
-
 # A caller who waits for no answer; the other limits only end a test that would hang.
 GIVES_UP = httpx.Timeout(TEST_TIMEOUT, read=0.1)
 
@@ -157,18 +155,6 @@ def test_a_held_call_can_be_lost_when_it_is_released(
     assert drafts(control) == created
 
 
-def test_clearing_lets_held_calls_go_on(api: Any, control: Any) -> None:
-    control.plan_faults({"kind": "hold"}, {"kind": "reset"})
-    thread = threading.Thread(target=api.create)
-    thread.start()
-    eventually(lambda: control.faults()[0]["state"] == "held")
-    control.clear_faults()
-    thread.join(TEST_TIMEOUT)
-    assert not thread.is_alive()
-    assert control.faults() == []
-    assert api.create().status_code == 201
-
-
 def test_a_sandbox_stops_while_a_call_is_held(capfd: Any) -> None:
     with running_sandbox() as sandbox:
         sandbox.plan_faults({"kind": "hold"})
@@ -256,24 +242,6 @@ def test_an_answer_that_is_no_http(api: Any, control: Any, plan: Any, wire: Any,
     assert connection._until(b"\n") == f"Bearer {api.key} what?\r\n".encode()
     assert connection.socket.recv(1) == b""
     assert api.create().status_code == 201
-
-
-def test_a_late_upload_cannot_land_in_what_was_sent(api: Any, control: Any, plan: Any) -> None:
-    sent = api.draft()["id"]
-    api.attached(sent, "new.txt")
-    plan({"kind": "hold", "path": "*/files"})
-    with pytest.raises(httpx.ReadTimeout):
-        api.http.post(
-            f"/v1/transfers/{sent}/files",
-            content=b"dropped",
-            headers={"Content-Disposition": 'attachment; filename="old.txt"'},
-            timeout=GIVES_UP,
-        )
-    eventually(lambda: control.faults()[0]["state"] == "held")
-    api.send(sent)
-    control.release_held_calls()
-    eventually(lambda: control.requests()[-1]["status"] == 409)
-    assert [file["name"] for file in api.get(sent)["files"]] == ["new.txt"]
 
 
 def test_broken_json(api: Any, control: Any, plan: Any) -> None:

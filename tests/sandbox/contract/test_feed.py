@@ -24,7 +24,6 @@ def lines(response: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in response.content.split(b"\n") if line]
 
 
-@pytest.mark.control
 def test_an_empty_feed(api: Any) -> None:
     response = api.events()
     assert response.content == b""
@@ -49,7 +48,6 @@ def test_sends_and_downloads_become_events(api: Any, control: Any) -> None:
     assert datetime.fromisoformat(events[1]["timestamp"])
 
 
-@pytest.mark.control
 def test_drafts_make_no_events(api: Any) -> None:
     draft = api.draft()["id"]
     api.attached(draft)

@@ -243,7 +243,6 @@ def test_concurrent_uploads_of_one_name_make_one_file(api: Any, draft: str, wire
     assert api.get(draft)["files"] == [answers[0].json()]
 
 
-@pytest.mark.control  # for a real account it is five minutes of waiting
 @pytest.mark.rule("R55: number of files")
 def test_many_files(api: Any, draft: str, unlimited: None) -> None:
     for number in range(300):

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer_sandbox.domain import defaults
 from support.timeouts import eventually
 
 pytestmark = pytest.mark.rule("R30: Content-Length")
@@ -87,20 +86,6 @@ def test_cut_off_upload(
     assert api.attach(draft, content=b"again").status_code == 201
 
 
-@pytest.mark.control
-@pytest.mark.rule("R31: an upload that is cut off")
-@pytest.mark.parametrize("sent", [0, 9, 2 * MB + 9])
-def test_stalled_upload(
-    api: Any, refused: Any, draft: str, wire: Callable[[], Any], data_dir: Path, monkeypatch: Any, sent: int
-) -> None:
-    monkeypatch.setattr(defaults, "UPLOAD_STALL_SECONDS", 0.3)
-    connection = wire()
-    connection.upload(draft, str(4 * MB))
-    connection.socket.sendall(b"x" * sent)
-    refused(connection.answer(), 500, "internal_error")
-    _nothing_is_left(api, draft, data_dir)
-
-
 def _nothing_is_left(api: Any, draft: str, data_dir: Path) -> None:
     assert api.get(draft)["files"] == []
     assert list((data_dir / "partial").iterdir()) == []
@@ -129,9 +114,3 @@ def test_an_early_refusal_can_be_read_after_the_whole_body(
     assert answer.status_code == {"too_large": 413, "unknown": 404, "sent": 409, "no_name": 400, "no_key": 401}[refusal]
     assert answer.headers["connection"] == "close"
     assert connection.socket.recv(1) == b""
-
-
-def test_what_is_not_http(refused: Any, wire: Callable[[], Any]) -> None:
-    connection = wire()
-    connection.socket.sendall(b"NONSENSE\r\n\r\n")
-    refused(connection.answer(), 400, "invalid_request")

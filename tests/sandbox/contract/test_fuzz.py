@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.control, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 SECONDS, SEED = os.environ.get("FUZZ_SECONDS"), os.environ.get("FUZZ_SEED")

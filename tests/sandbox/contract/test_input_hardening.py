@@ -74,7 +74,6 @@ def test_unknown_methods(api: Any, refused: Any, method: str, path: str) -> None
 
 
 @pytest.mark.rule("R48: internal_error")
-@pytest.mark.control
 def test_a_fault_of_the_server_shows_nothing(api: Any, refused: Any, tmp_path: Any) -> None:
     draft = api.draft()["id"]
     (tmp_path / "data" / "partial").rmdir()

@@ -10,16 +10,12 @@ import pytest
 
 pytestmark = pytest.mark.rule("R26")
 
-ANN = {"email": "ann@example.com"}
-BOB = {"email": "bob@example.com"}
-
 
 @pytest.fixture(autouse=True)
 def _no_rate(unlimited: None) -> None:
     """Listing is the subject here, not its rate."""
 
 
-@pytest.mark.control
 def test_empty(api: Any) -> None:
     assert api.page() == {"data": [], "next_cursor": None}
 
@@ -46,7 +42,6 @@ def test_drafts_are_never_listed(api: Any) -> None:
     assert draft not in api.ids(limit=100)
 
 
-@pytest.mark.control  # sends more than anybody would want to pay for
 @pytest.mark.rule("R26: limit")
 def test_limit_is_clamped(api: Any) -> None:
     for _ in range(101):
@@ -64,7 +59,6 @@ def test_limit_that_is_no_integer(api: Any, refused: Any, limit: str) -> None:
     assert "limit" in refused(response, 400, "invalid_request")
 
 
-@pytest.mark.control
 @pytest.mark.rule("R26: cursor")
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
 def test_pages_cover_everything_once(api: Any, limit: int) -> None:
@@ -87,7 +81,6 @@ def test_cursor_that_was_never_given_out(api: Any, refused: Any, cursor: str) ->
     assert "cursor" in refused(response, 400, "invalid_request")
 
 
-@pytest.mark.control
 @pytest.mark.rule("R27")
 def test_sent_during_paging(api: Any) -> None:
     old = [api.sent()["id"] for _ in range(3)]

@@ -17,8 +17,6 @@ import pytest
 from outbound_transfer_sandbox.pytest_plugin import _connected
 from outbound_transfer_sandbox.testing import Sandbox
 
-pytestmark = pytest.mark.control
-
 VARIABLE = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 
 

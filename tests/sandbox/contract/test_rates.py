@@ -10,7 +10,6 @@ import pytest
 pytestmark = pytest.mark.rule("R53")
 
 
-@pytest.mark.control
 def test_sixty_requests_per_minute(api: Any, refused: Any) -> None:
     for _ in range(60):
         assert api.http.get("/v1/transfers").status_code == 200
@@ -100,7 +99,6 @@ def test_one_successful_feed_call_per_minute(api: Any, control: Any) -> None:
     assert api.events().status_code == 200
 
 
-@pytest.mark.control
 @pytest.mark.rule("R58: one successful request")
 def test_failed_feed_calls_cost_nothing(api: Any) -> None:
     assert api.events(cursor="x").status_code == 400

@@ -12,7 +12,7 @@ import pytest
 from outbound_transfer_sandbox.domain import defaults
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 
-pytestmark = [pytest.mark.control, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 QUOTA = 1_048_576
 BLOCK = 4096

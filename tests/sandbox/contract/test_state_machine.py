@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from outbound_transfer_sandbox.testing import Sandbox
 
-pytestmark = [pytest.mark.control, pytest.mark.rule("R18"), pytest.mark.slow]
+pytestmark = [pytest.mark.rule("R18"), pytest.mark.slow]
 
 DRAFT_DAYS = 30
 LISTED = ("pending", "partial", "complete", "canceled", "expired")

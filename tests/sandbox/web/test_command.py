@@ -45,14 +45,6 @@ def signs_in(base_url: str, password: str) -> int:
         return http.post("/sign-in", data=form).status_code
 
 
-def test_a_generated_password_survives_a_restart(tmp_path: Path) -> None:
-    with running(tmp_path) as (base_url, first):
-        assert signs_in(base_url, first) == 200
-    with running(tmp_path) as (base_url, second):
-        assert second == first
-        assert signs_in(base_url, "another") == 403
-
-
 def test_a_given_password(tmp_path: Path) -> None:
     with running(tmp_path, **{VARIABLE: "from the environment"}) as (base_url, shown):
         assert signs_in(base_url, shown) == 200

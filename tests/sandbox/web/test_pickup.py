@@ -7,7 +7,6 @@ import socket
 import sqlite3
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -208,32 +207,6 @@ def test_a_link_ends_with_its_transfer(sandbox: Sandbox, send: Any, links: Any, 
         assert answer.status_code == 409
         assert end in answer.text
         assert "report.txt" not in answer.text
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("report.txt", "text/plain; charset=utf-8"),
-        ("größer Ⅲ.pdf", "application/pdf"),
-        ("page.html", "text/html; charset=utf-8"),
-        ("drawing.svg", "image/svg+xml"),
-        ("a;b=c%20'd.bin", "application/octet-stream"),
-        ("no extension", "application/octet-stream"),
-    ],
-)
-def test_a_download_has_its_name_and_type_and_is_never_shown(
-    send: Any, links: Any, browser: Any, name: str, kind: str
-) -> None:
-    send(((name, b"<script>1</script>"),))
-    recipient = browser()
-    file = recipient.get(FILE.search(recipient.get(links()["ann@example.com"]).text)[1])
-    assert file.headers["content-type"] == kind
-    disposition = file.headers["content-disposition"]
-    assert disposition.startswith("attachment; ")
-    plain, extended = re.search('filename="([^"]*)"', disposition), re.search(r"filename\*=utf-8''(.*)", disposition)
-    assert (plain[1] if plain else unquote(extended[1])) == name
-    assert file.headers["x-content-type-options"] == "nosniff"
-    assert file.headers["content-security-policy"].startswith("sandbox;")
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 18, (1 << 20) + 1])
