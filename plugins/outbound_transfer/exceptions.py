@@ -5,11 +5,6 @@ from __future__ import annotations
 from outbound_transfer.airflow_compat.task_loops import TaskInLoop
 from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.delivery.memory_store import StateLost
-from outbound_transfer.lake.object_errors import (
-    InvalidObject,
-    MissingPages,
-    UnreliableStorage,
-)
 from outbound_transfer.protocol.errors import (
     AlreadyDelivered,
     ApiNotEnabled,
@@ -102,7 +97,6 @@ __all__ = [
     "InvalidCursor",
     "InvalidDelivery",
     "InvalidName",
-    "InvalidObject",
     "InvalidRequest",
     "InvalidSettings",
     "InvalidState",
@@ -110,7 +104,6 @@ __all__ = [
     "LengthRequired",
     "MalformedResponse",
     "MemoryUnavailable",
-    "MissingPages",
     "MissingTables",
     "NameRefused",
     "NoCredit",
@@ -148,7 +141,6 @@ __all__ = [
     "TooManyRejectedLines",
     "TransferLimitReached",
     "UnknownFeed",
-    "UnreliableStorage",
     "UnreliableTable",
     "UnsupportedWarehouse",
     "UnusableTable",

@@ -197,7 +197,6 @@ def test_another_event_of_an_erased_id_is_another(location: Destination) -> None
     pages = page(0, first, has_more=True), page(1, second, has_more=True), page(2, event(2))
     location.load(*pages)
     location.personal.erase(SEARCH)
-    location.maintenance().replay_rejected_lines()
     location.maintenance().reset(0)
     location.load(*pages)
     assert location.personal.find(AddressSearch("bob@example.com"))

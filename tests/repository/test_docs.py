@@ -21,7 +21,6 @@ from outbound_transfer import exceptions
 from outbound_transfer.airflow_compat import task_loops, task_try
 from outbound_transfer.delivery import memory_store
 from outbound_transfer.get_provider_info import get_provider_info
-from outbound_transfer.lake import object_errors
 from outbound_transfer.protocol import endpoints, errors
 from outbound_transfer.protocol.errors import ServiceError
 from outbound_transfer.protocol.retry_rules import RetryDecision, decide_retry
@@ -167,7 +166,7 @@ def test_the_reference_says_what_to_do(name: str) -> None:
 
 def test_the_reference_has_each_error() -> None:
     found = {memory_store.StateLost, task_try.StaleTry, task_loops.TaskInLoop}
-    for module in (errors, warehouse_errors, object_errors, query_errors):
+    for module in (errors, warehouse_errors, query_errors):
         found |= {
             thing
             for thing in vars(module).values()

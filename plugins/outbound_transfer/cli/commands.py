@@ -124,13 +124,6 @@ def reset(arguments: Namespace) -> None:
 
 
 @with_connections
-def replay_rejected(arguments: Namespace) -> None:
-    """Load the rejected lines that are valid by now."""
-    loaded, left = open_feed(arguments).replay_rejected_lines()
-    print_rows(arguments, f"{pluralize(loaded, 'line')} loaded, {left} left.", {"loaded": loaded, "left": left})
-
-
-@with_connections
 def views(arguments: Namespace) -> None:
     """Print the SQL of the analysts' views, or create them."""
     names = {"prefix": arguments.table_prefix, "schema": arguments.schema}

@@ -71,7 +71,6 @@ def get_commands() -> list[GroupCommand]:
             _feed_command(
                 "reset", "Set the cursor", Arg(("--to",), help="New cursor", type=int, required=True), ARG_YES, _OUTPUT
             ),
-            _feed_command("replay-rejected", "Load the rejected lines that are valid by now", _OUTPUT),
         ),
     )
     views = _command(

@@ -1,4 +1,4 @@
-"""The properties of an Iceberg table that are the state of its feeds: cursors, claims, and site addresses."""
+"""The properties of an Iceberg table that are the state of its feeds: cursors and site addresses."""
 
 from __future__ import annotations
 
@@ -31,31 +31,16 @@ class FeedState(msgspec.Struct, frozen=True, kw_only=True):
 
     :ivar commit: identifies the commit that wrote this state.
     :ivar has_more: whether more came after the last page; None if none is loaded.
-    :ivar excess: how far a loaded page's cursor was beyond the page's lines at most.
-    :ivar claim: the cursor of a request, and the greatest cursor that a response to it claimed.
     """
 
     cursor: int = 0
     commit: str = ""
     updated_at: str | None = None
     has_more: bool | None = None
-    excess: int = 0
-    claim: tuple[int, int] | None = None
 
     def after(self, page: Page) -> FeedState:
         """Return the state after a page is loaded."""
-        lines = len(page.events) + len(page.rejected)
-        excess = max(self.excess, page.next_cursor - page.cursor - lines)
-        return msgspec.structs.replace(self, cursor=page.next_cursor, has_more=page.has_more, excess=excess, claim=None)
-
-    def with_claim(self, cursor_from: int, cursor_to: int) -> FeedState:
-        """Return the state after a response claimed a cursor that was not accepted."""
-        greatest = max(cursor_to, self.greatest_claim(cursor_from))
-        return msgspec.structs.replace(self, claim=(cursor_from, greatest))
-
-    def greatest_claim(self, position: int) -> int:
-        """Return the greatest cursor that was claimed for the page after ``position``; 0 if none."""
-        return self.claim[1] if self.claim and self.claim[0] == position else 0
+        return msgspec.structs.replace(self, cursor=page.next_cursor, has_more=page.has_more)
 
     def as_properties(self, account: str) -> dict[str, str]:
         """Return the properties that :func:`read_state` reads; the cursor alone is for people."""

@@ -17,9 +17,7 @@ from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.rows import SCHEMA, decode_erased, page_table
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.destination import (
-    CLAIM,
     EventDestination,
-    PollRecord,
     check_account,
     check_address,
 )
@@ -129,21 +127,3 @@ class IcebergEventDestination(EventDestination):
         if state is None or state.cursor != position:
             raise CursorMoved(f"the cursor of the feed {self.account} is no longer {position}")
         return state
-
-    def log_poll(self, poll: PollRecord) -> None:
-        if poll.action == CLAIM and poll.cursor_to is not None:
-            position, claimed = poll.cursor_from, poll.cursor_to
-            self.table.commit(
-                lambda table, commit_id: self.change(
-                    self._state_at(table, position).with_claim(position, claimed), commit_id
-                )
-            )
-
-    def _state(self) -> FeedState:
-        return read_state(self.table.load().metadata, self.account) or FeedState()
-
-    def greatest_excess(self) -> int:
-        return self._state().excess
-
-    def greatest_claim(self, position: int) -> int:
-        return self._state().greatest_claim(position)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import asdict
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
@@ -22,7 +23,7 @@ from outbound_transfer.warehouse.destination import (
     check_cursor,
     check_expected,
 )
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, UnknownFeed
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
 #: Event ids in one search.
@@ -57,8 +58,7 @@ class IcebergFeedMaintenance(FeedMaintenance):
         known = list_accounts(table.properties) if table else []
         if table and (self.account in known or self._read(table, "account").num_rows):
             return table
-        hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
-        raise UnknownFeed(f"the table {self._table.name} holds no feed {self.account}; {hint}")
+        raise self._unknown_feed(f"table {self._table.name}", known)
 
     def _state_of(self, table: Table) -> FeedState:
         state = read_state(table.metadata, self.account)
@@ -74,28 +74,27 @@ class IcebergFeedMaintenance(FeedMaintenance):
         return table.scan(self._destination.rows_where(*where), selected_fields=columns).to_arrow()
 
     def read_position(self) -> FeedPosition:
-        state = self._state_of(self._known_table())
+        return self._position_of(self._known_table())
+
+    def _position_of(self, table: Table) -> FeedPosition:
+        state = self._state_of(table)
         caught_up = None if state.has_more is None else not state.has_more
-        return FeedPosition(cursor=state.cursor, page_at=state.updated_at, caught_up=caught_up)
+        return FeedPosition(
+            cursor=state.cursor, updated_at=state.updated_at, page_at=state.updated_at, caught_up=caught_up
+        )
 
     def status(self) -> FeedStatus:
         table = self._known_table()
-        state = self._state_of(table)
         rows = self._read(table, "event_id", "loaded_at", "occurred_at")
         events = rows.filter(pc.is_valid(rows["event_id"]))
         return FeedStatus(
+            **asdict(self._position_of(table)),
             account=self.account,
             address=self.read_address(),
-            cursor=state.cursor,
-            updated_at=state.updated_at,
-            caught_up=None if state.has_more is None else not state.has_more,
             events=events.num_rows,
             rejected=rows.num_rows - events.num_rows,
             loaded_at=_greatest(events["loaded_at"]),
             occurred_at=_greatest(events["occurred_at"]),
-            polled_at=None,
-            status=None,
-            note=None,
         )
 
     def find_problems(self) -> Iterator[str]:
@@ -157,7 +156,6 @@ class IcebergFeedMaintenance(FeedMaintenance):
                 raise CursorMoved(f"the cursor of the feed {self.account} is no longer {before}")
             pages = pc.unique(self._read(table, "cursor_from")["cursor_from"]).to_pylist()
             start = find_start(pages, before)
-            # It forgets claimed and accepted cursors: one may have been wrong.
             delete = self._destination.rows_where(filters.GreaterThanOrEqual("cursor_from", start))
             return self._destination.change(FeedState(cursor=start), commit_id, delete=delete)
 
@@ -169,10 +167,6 @@ class IcebergFeedMaintenance(FeedMaintenance):
             return self._state_of(table).cursor
         except InvalidCursor:
             return None
-
-    def replay_rejected_lines(self) -> tuple[int, int]:
-        """Return that all are left: a reset to their page reads them again."""
-        return 0, self.status().rejected
 
 
 def _count_repeated(rows: pa.Table, columns: list[str]) -> int:

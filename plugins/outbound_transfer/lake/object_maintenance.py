@@ -11,12 +11,11 @@ import pyarrow.parquet as pq
 from outbound_transfer.lake.objects import ObjectEventDestination, list_accounts
 from outbound_transfer.warehouse.destination import (
     FeedMaintenance,
-    FeedPosition,
     FeedStatus,
     check_cursor,
     check_expected,
 )
-from outbound_transfer.warehouse.errors import InvalidCursor, UnknownFeed
+from outbound_transfer.warehouse.errors import InvalidCursor
 
 #: Number of objects that a problem names.
 _NAMED: Final = 3
@@ -37,31 +36,22 @@ class ObjectFeedMaintenance(FeedMaintenance):
     def _require_known(self) -> None:
         known = list_accounts(self._feed.store)
         if self.account not in known:
-            hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
-            raise UnknownFeed(f"the path has no feed {self.account}; {hint}")
-
-    def read_position(self) -> FeedPosition:
-        self._require_known()
-        newest = self._feed.read_newest()  # a page without lines is not put, so its time is that of the last lines
-        caught_up = None if newest.has_more is None else not newest.has_more
-        return FeedPosition(cursor=newest.cursor_to, page_at=newest.polled_at, caught_up=caught_up)
+            raise self._unknown_feed("path", known)
 
     def status(self) -> FeedStatus:
         self._require_known()
-        newest = self._feed.read_newest()
+        newest = self._feed.read_newest()  # a page without lines is not put, so its time is that of the last lines
         return FeedStatus(
             account=self.account,
             address=self.read_address(),
             cursor=newest.cursor_to,
             updated_at=newest.polled_at,
+            page_at=newest.polled_at,
             caught_up=None if newest.has_more is None else not newest.has_more,
             events=newest.events,
             rejected=newest.rejected,
             loaded_at=newest.loaded_at,
             occurred_at=newest.occurred_at,
-            polled_at=newest.polled_at,
-            status=200 if newest.polled_at else None,
-            note=None,
         )
 
     def find_problems(self) -> Iterator[str]:
@@ -99,17 +89,13 @@ class ObjectFeedMaintenance(FeedMaintenance):
         page is left, a page without rows is put.
         """
         check_cursor(to)
-        self._require_known()  # before a lock makes it seem so
-        with self._feed.lock("reset"):
-            return self._reset(to, expected)
-
-    def _reset(self, to: int, expected: int | None) -> tuple[int | None, int]:
+        self._require_known()
+        self._feed.check_erasure()
         try:
             before: int | None = self.read_cursor()
         except InvalidCursor:
             before = None
         check_expected(self.account, before, expected)
-        self._feed.delete_claims()
         if before is not None and to >= before:
             start, after = before, to
         else:
@@ -123,12 +109,3 @@ class ObjectFeedMaintenance(FeedMaintenance):
         if start < after:
             self._feed.skip(start, after)
         return before, after
-
-    def rebuild_cursor(self) -> tuple[int | None, int]:
-        """Return the cursor twice: it is always that of the pages."""
-        cursor = self.read_cursor()
-        return cursor, cursor
-
-    def replay_rejected_lines(self) -> tuple[int, int]:
-        """Return that all are left: loaders do not read a page twice, so that it is never rewritten."""
-        return 0, self.status().rejected

@@ -8,9 +8,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from outbound_transfer.lake.object_errors import InvalidObject
 from outbound_transfer.protocol.events import MAX_CURSOR
-from outbound_transfer.warehouse.errors import SchemaTooNew
+from outbound_transfer.warehouse.errors import InvalidCursor, SchemaTooNew
 
 #: Version of the header. A newer version refuses an older package.
 HEADER_VERSION: Final = 1
@@ -23,7 +22,6 @@ class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What a page's object says of itself, and of all pages up to it; the defaults are those before the first page.
 
     :ivar events: number of events up to this page, like ``rejected``.
-    :ivar greatest_excess: how far the cursor of a page up to this one was beyond its lines at most.
     :ivar loaded_at: of the newest page with events up to this one, like ``occurred_at``.
     """
 
@@ -35,7 +33,6 @@ class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
     polled_at: str | None = None
     events: int = 0
     rejected: int = 0
-    greatest_excess: int = 0
     loaded_at: str | None = None
     occurred_at: str | None = None
 
@@ -53,7 +50,7 @@ def encode_page(header: PageHeader, table: pa.Table) -> bytes:
 def read_header(content: bytes, path: str, account: str, cursor_from: int) -> PageHeader:
     """Return the header of the page at a path that was read with a cursor.
 
-    :raises InvalidObject: the object is not such a page.
+    :raises InvalidCursor: the object is not such a page.
     :raises SchemaTooNew: a newer version of this package wrote it.
     """
     try:
@@ -69,8 +66,8 @@ def read_header(content: bytes, path: str, account: str, cursor_from: int) -> Pa
     return header
 
 
-def _invalid(path: str, cursor_from: int, reason: str) -> InvalidObject:
-    return InvalidObject(
+def _invalid(path: str, cursor_from: int, reason: str) -> InvalidCursor:
+    return InvalidCursor(
         f"{path} is not a page of this feed: {reason}. Restore it; or run `feed reset --to {cursor_from}`, which "
         "deletes it and the pages after it, and the feed is read again from there"
     )

@@ -29,6 +29,6 @@ class ObjectPersonalData(PersonalData):
     def erase(self, search: AddressSearch) -> dict[str, int]:
         count = 0
         for feed in self._feeds():
-            with feed.lock("erasure"):
+            with feed.erasing():
                 count += sum(feed.erase(cursor, search) for cursor in feed.list_pages()[0])
         return {LAKE_ROWS: count} if count else {}

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from outbound_transfer.airflow_compat.object_storage import filesystem_of
-from outbound_transfer.lake.object_errors import UnreliableStorage
-from outbound_transfer.warehouse.errors import InvalidName
+from outbound_transfer.warehouse.errors import InvalidName, UnsupportedWarehouse
 from outbound_transfer.warehouse.naming import check_path
 
 #: Where local files are written before they get their name; loaders skip folders with an underscore.
@@ -67,7 +66,7 @@ class ObjectStore:
     def check_create(self) -> None:
         """Check that the storage refuses to create an object that exists.
 
-        :raises UnreliableStorage: it overwrites the object.
+        :raises UnsupportedWarehouse: it overwrites the object.
         """
         name = f"_probe/{uuid.uuid4().hex}"
         self.create(name, b"first")
@@ -77,7 +76,7 @@ class ObjectStore:
             return
         finally:
             self.delete(name)
-        raise UnreliableStorage(
+        raise UnsupportedWarehouse(
             f"the storage of {self.root} overwrites an object that is to be created only if it is not there, so two "
             "readers of the feed could not be kept apart. Use S3 (or what supports If-None-Match), Google Cloud "
             "Storage, Azure Blob Storage, or a local file system with hard links"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -21,14 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from outbound_transfer.lake.object_errors import MissingPages
 from outbound_transfer.lake.object_page import PageHeader, encode_page, read_header
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.lake.rows import SCHEMA, ErasedLine, decode_erased, encode_erased, erase_row, page_table
 from outbound_transfer.protocol.events import Page
 from outbound_transfer.protocol.personal_data import AddressSearch
-from outbound_transfer.warehouse.destination import CLAIM, EventDestination, PollRecord, check_account, check_address
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidName, WarehouseBusy
+from outbound_transfer.warehouse.destination import EventDestination, check_account, check_address
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, WarehouseBusy
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 
 #: Maximum number of bytes of an account's name in a path: file systems limit a name to 255.
@@ -43,14 +41,10 @@ _LOADED: Final = "loaded"
 #: Name of the object with the site address that the account's name is bound to.
 _ADDRESS: Final = "address"
 
-#: Beginning of the name of an object that is there while a command changes pages.
-_LOCK: Final = "lock-"
-
 #: Beginning of the name of an object with the lines whose content was erased.
 _ERASED: Final = "erased-"
 
 _PAGE: Final = re.compile(r"page-(\d{20})\.parquet", re.ASCII)
-_CLAIM: Final = re.compile(r"claim-(\d{20})-(\d{20})", re.ASCII)
 
 
 class ObjectEventDestination(EventDestination):
@@ -65,6 +59,7 @@ class ObjectEventDestination(EventDestination):
         self.store, self.account, self.now = store, account, clock
         self._pages = account_folder(account)
         self._notes = f"_feed/{self._pages}"
+        self._lock = f"{self._notes}/lock"
         self._newest = PageHeader(account=account)
         self._erased: dict[str, set[ErasedLine]] = {}
 
@@ -74,9 +69,6 @@ class ObjectEventDestination(EventDestination):
             self.store.check_create()
         elif not self._is_loaded():
             self._write_note(_LOADED)
-            if self.read_page(self._newest.cursor_from) != self._newest:  # a reset has deleted all pages since
-                self.store.delete(f"{self._notes}/{_LOADED}")
-                raise self._moved()
         return self._newest.cursor_to
 
     # -- pages
@@ -93,7 +85,7 @@ class ObjectEventDestination(EventDestination):
     def read_page(self, cursor: int) -> PageHeader | None:
         """Return a page's header; None if it is gone.
 
-        :raises InvalidObject: the object is not such a page.
+        :raises InvalidCursor: the object is not such a page.
         :raises SchemaTooNew: a newer version of this package wrote it.
         """
         content = self.store.read(self.page_name(cursor))
@@ -106,13 +98,13 @@ class ObjectEventDestination(EventDestination):
     def read_newest(self) -> PageHeader:
         """Return the header of the newest page; a header without a page if none was ever loaded.
 
-        :raises MissingPages: pages were loaded, and the newest of them are gone.
-        :raises InvalidObject: one of the newest two is damaged.
+        :raises InvalidCursor: pages were loaded, and the newest of them are gone.
+        :raises InvalidCursor: one of the newest two is damaged.
         """
         for _ in range(_MAX_LISTINGS):
             if newest := self._find_newest():
                 return newest
-        raise MissingPages(
+        raise InvalidCursor(
             f"{self.store.path(self._pages)}: the feed's newest pages were there and are gone, or the one before the "
             "newest is. Restore them; or run `feed reset --to N`, N being where to go on"
         )
@@ -133,8 +125,7 @@ class ObjectEventDestination(EventDestination):
             return 0
         table = page_table(self.account, page, self.now(), self._read_erased())
         rejected = len(page.rejected)
-        excess = page.next_cursor - page.cursor - len(page.events) - rejected
-        self._append(table, page.next_cursor, has_more=page.has_more, rejected=rejected, excess=excess)
+        self._append(table, page.next_cursor, has_more=page.has_more, rejected=rejected)
         return int(table.num_rows) - rejected
 
     def skip(self, cursor_from: int, cursor_to: int) -> None:
@@ -146,7 +137,7 @@ class ObjectEventDestination(EventDestination):
             raise self._moved()
         self._append(SCHEMA.empty_table(), cursor_to, has_more=True)
 
-    def _append(self, table: pa.Table, cursor_to: int, *, has_more: bool, rejected: int = 0, excess: int = 0) -> None:
+    def _append(self, table: pa.Table, cursor_to: int, *, has_more: bool, rejected: int = 0) -> None:
         now, events, before = format_timestamp(self.now()), table.num_rows - rejected, self._newest
         newest = pc.max(table["occurred_at"]).as_py()
         occurred_at = [before.occurred_at, format_timestamp(newest) if newest else None]
@@ -158,7 +149,6 @@ class ObjectEventDestination(EventDestination):
             polled_at=now,
             events=before.events + events,
             rejected=before.rejected + rejected,
-            greatest_excess=max(excess, before.greatest_excess),
             loaded_at=now if events else before.loaded_at,
             occurred_at=max(filter(None, occurred_at), default=None),
         )
@@ -228,24 +218,33 @@ class ObjectEventDestination(EventDestination):
     # -- notes: objects beside the pages
 
     @contextmanager
-    def lock(self, command: str) -> Iterator[None]:
-        """Keep an erasure and a reset, or two erasures, from changing pages at once.
+    def erasing(self) -> Iterator[None]:
+        """Keep other erasures and resets from changing pages: an erasure would put back what they have changed.
 
-        :param command: ``erasure`` or ``reset``.
-        :raises WarehouseBusy: another command is under way.
+        :raises WarehouseBusy: another erasure is under way.
         """
-        own = f"{_LOCK}{command}-{uuid.uuid4().hex}"
-        self._write_note(own)
         try:
-            notes = {each for each in self.store.list_names(self._notes) if each.startswith(_LOCK)} - {own}
-            if others := sorted(each for each in notes if "erasure" in (command, each.split("-")[1])):
-                raise WarehouseBusy(
-                    f"another command changes the pages of the feed {self.account}. Wait for it; if it was killed, "
-                    f"delete {self.store.path(self._notes)}/{others[0]}"
-                )
+            self.store.create(self._lock, b"{}")
+        except FileExistsError:
+            raise self._busy() from None
+        try:
             yield
         finally:
-            self.store.delete(f"{self._notes}/{own}")
+            self.store.delete(self._lock)
+
+    def check_erasure(self) -> None:
+        """Check that no erasure changes pages.
+
+        :raises WarehouseBusy: one does, or was killed.
+        """
+        if self.store.read(self._lock) is not None:
+            raise self._busy()
+
+    def _busy(self) -> WarehouseBusy:
+        return WarehouseBusy(
+            f"an erasure changes the pages of the feed {self.account}. Wait for it; if it was killed, delete "
+            f"{self.store.path(self._lock)}"
+        )
 
     def _write_note(self, name: str, content: bytes = b"{}") -> None:
         """Create an object, unless it is there."""
@@ -263,22 +262,6 @@ class ObjectEventDestination(EventDestination):
         """Return the site address that the account's name is bound to; None if it is not bound."""
         found = self.store.read(f"{self._notes}/{_ADDRESS}")
         return None if found is None else found.decode(errors="replace")
-
-    def log_poll(self, poll: PollRecord) -> None:
-        if poll.action == CLAIM and poll.cursor_to is not None:
-            self._write_note(f"claim-{poll.cursor_from:020d}-{poll.cursor_to:020d}")
-
-    def delete_claims(self) -> None:
-        """Forget the claims before a reset: the same responses come again."""
-        for name in filter(_CLAIM.fullmatch, self.store.list_names(self._notes)):
-            self.store.delete(f"{self._notes}/{name}")
-
-    def greatest_claim(self, position: int) -> int:
-        claims = map(_CLAIM.fullmatch, self.store.list_names(self._notes))
-        return max((int(claim[2]) for claim in claims if claim and int(claim[1]) == position), default=0)
-
-    def greatest_excess(self) -> int:
-        return self._newest.greatest_excess
 
 
 def account_folder(account: str) -> str:

@@ -1,8 +1,7 @@
 """Decodes pages of the event feed (service-api.md, R40 to R46) and keeps every value as it was written.
 
 Lines are parsed with the standard library. msgspec rejects unpaired surrogates (``"\\ud800"``), which are valid JSON
-and occur in file names from Windows, and it does not report duplicate names. A page without such values is parsed with
-msgspec, in a fraction of the time; encoding it again proves that it has none.
+and occur in file names from Windows, and it does not report duplicate names.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from math import isinf
-from typing import Annotated, Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -26,6 +25,9 @@ MAX_CURSOR: Final = 2**63 - 1
 
 #: Maximum size of an ``event_id``, which a warehouse indexes (MySQL limits an index key to 3,072 bytes).
 MAX_EVENT_ID_BYTES: Final = 500
+
+#: The documented fields of an event (service-api.md, R46).
+_FIELDS: Final = ("event_id", "type", "timestamp", "data")
 
 _BOM: Final = b"\xef\xbb\xbf"
 
@@ -150,8 +152,6 @@ def _split_lines(body: bytes) -> list[bytes]:
 
 
 def _parse_lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
-    if (plain := _parse_fast(body.removeprefix(_BOM))) is not None:
-        return plain, []
     events: list[Event] = []
     rejected: list[RejectedLine] = []
     lines = _split_lines(body)
@@ -169,47 +169,6 @@ def _parse_lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
         except _InvalidEvent as error:
             rejected.append(RejectedLine(position, line, str(error)))
     return events, rejected
-
-
-class _SimpleLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The form of most lines."""
-
-    # A character has at most four bytes.
-    event_id: int | Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_EVENT_ID_BYTES // 4)]
-    type: str
-    timestamp: str | None = None
-    data: msgspec.Raw = msgspec.Raw()
-
-
-#: Replaces every digit by 0, to find long numbers.
-_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER: Final = b"0" * 300
-
-_decode_values: Final = msgspec.json.Decoder().decode_lines
-_decode_simple: Final = msgspec.json.Decoder(_SimpleLine).decode_lines
-_encode_values: Final = msgspec.json.Encoder().encode_lines
-
-
-def _parse_fast(body: bytes) -> list[Event] | None:
-    """Parse a page of simple lines with msgspec; return None if its lines need to be parsed one by one.
-
-    The page must stay the same, except for spaces, when its values are encoded again. It then has no duplicate name,
-    and no number, text or line break in a form that the encoder would not produce. Escapes can hide a NUL or a
-    surrogate, and long numbers can exceed a double, so a page with either is not simple.
-    """
-    if b"\\" in body or _LONG_NUMBER in body.translate(_DIGITS) or any(map(is_deep, body.split(b"\n"))):
-        return None
-    try:
-        if _encode_values(_decode_values(body)).replace(b" ", b"") != body.replace(b" ", b""):
-            return None
-        lines = _decode_simple(body)
-    # Before 0.21, msgspec's errors are not ValueErrors.
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-        return None
-    return [
-        Event(str(line.event_id), line.type, line.timestamp, str(line.data, "utf-8") or None, None, position)
-        for position, line in enumerate(lines, 1)
-    ]
 
 
 def read_line(raw: bytes, line: int) -> Event | RejectedLine:
@@ -406,4 +365,4 @@ def _object(fields: dict[str, _Field]) -> str:
 
 def _describe_field(name: str) -> str:
     # The name of an undocumented field may be anything, even a key.
-    return f'the field "{name}"' if name in _SimpleLine.__struct_fields__ else "an undocumented field"
+    return f'the field "{name}"' if name in _FIELDS else "an undocumented field"

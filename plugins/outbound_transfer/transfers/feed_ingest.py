@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from outbound_transfer.client.traces import trace
 from outbound_transfer.protocol.errors import CallError
 from outbound_transfer.protocol.wording import pluralize
@@ -85,7 +87,7 @@ class FeedIngest:
                 page = self._read()
                 responded_at = self._clock()
                 span.set_attribute("outbound_transfer.events", len(page.events))
-                is_accepted = self._destination.accepts_cursor(page)
+                is_accepted = self._accepts_cursor(page)
                 if is_accepted:
                     self._load(page)
             if is_accepted and self.progress.is_done(self._max_pages):
@@ -98,6 +100,22 @@ class FeedIngest:
         except CallError as error:
             self.log_poll(getattr(error, "status", None), str(error))
             raise
+
+    def _accepts_cursor(self, page: Page) -> bool:
+        """Return whether the page's ``X-Next-Cursor`` is plausible; if not, remember it as a claim.
+
+        Events between a page's last line and ``X-Next-Cursor`` are never read, so a wrong cursor would skip them. A
+        cursor that is further beyond the lines than others that were accepted here is accepted if an earlier response
+        claimed at least half of the distance; half, because a feed grows between two responses.
+        """
+        usual = self.progress.excess if page.events and not page.has_positions else 0
+        distance = page.next_cursor - page.cursor
+        if page.excess <= usual or distance <= 2 * self.progress.claimed:
+            return True
+        self.progress = replace(self.progress, claimed=max(distance, self.progress.claimed))
+        lines = len(page.events) + len(page.rejected)
+        self.log_poll(200, f"X-Next-Cursor {page.next_cursor} is {page.excess} beyond what {lines} lines account for")
+        return False
 
     def _load(self, page: Page) -> None:
         self._check_rejected(page)

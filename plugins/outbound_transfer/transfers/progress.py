@@ -26,6 +26,8 @@ class IngestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     :ivar cursor_from: cursor before the first page; ``cursor_to``: after the last one. None before the first page.
     :ivar has_more: whether the feed had more after the last page.
     :ivar types: number of events by type.
+    :ivar excess: how far the cursor of a page was beyond its lines at most.
+    :ivar claimed: how far the cursor of the page that comes next was claimed to advance; 0 if no response claimed it.
     """
 
     pages: Count = 0
@@ -36,6 +38,8 @@ class IngestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cursor_to: Count | None = None
     has_more: bool = True
     types: dict[str, Count] = {}
+    excess: Count = 0
+    claimed: Count = 0
 
     def after(self, page: Page, new_events: int) -> IngestProgress:
         """Return the counts including a loaded page."""
@@ -48,6 +52,7 @@ class IngestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             cursor_to=page.next_cursor,
             has_more=page.has_more,
             types=_count_types(self.types, page),
+            excess=max(self.excess, page.excess),
         )
 
     def is_done(self, max_pages: int | None) -> bool:
@@ -67,7 +72,8 @@ class IngestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def summary(self) -> dict[str, Any]:
         """Return the counts as the operator returns them."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+        counts: dict[str, Any] = msgspec.to_builtins(self)
+        return {name: value for name, value in counts.items() if name not in ("excess", "claimed")}
 
 
 def progress_from_event(progress: Any) -> IngestProgress:

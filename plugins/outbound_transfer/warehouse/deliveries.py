@@ -18,6 +18,7 @@ from outbound_transfer.protocol.models import COMPLETE, DRAFT
 from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED, TERMINAL_STATUSES, status_rank
 from outbound_transfer.protocol.personal_data import ERASED
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
+from outbound_transfer.warehouse.errors import DuplicateRow
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, LISTING, TableGroup, ensure_schema, is_current
 from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS
@@ -283,7 +284,8 @@ class DeliveryTables:
                 return
             values = [_to_stored(row[name]) for name in _COLUMNS]
             if before is None:
-                self._warehouse.append_or_insert(tx, DELIVERIES, [values])
+                if not self._warehouse.insert(tx, DELIVERIES, [values]):
+                    raise DuplicateRow
                 self._delete(tx, (NO_ACCOUNT, failure_id(update.task)))
             else:
                 columns = ", ".join(f"[{name}] = ?" for name in _COLUMNS[2:])

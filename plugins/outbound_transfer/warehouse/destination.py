@@ -7,23 +7,20 @@ in one object. What they have in common is decided here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import msgspec
 
 from outbound_transfer.protocol.events import MAX_CURSOR, Page
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, OtherAccount
+from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, OtherAccount, UnknownFeed
 
 #: Characters of an account's name.
 MAX_ACCOUNT_LENGTH: Final = 250
 
 #: Maximum number of characters of a note.
 MAX_NOTE: Final = 500
-
-#: Action of a poll whose cursor was not accepted at once.
-CLAIM: Final = "claim"
 
 
 class PollRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,42 +133,8 @@ class EventDestination(ABC):
         :raises PageRefused: the page is refused as a whole.
         """
 
-    @abstractmethod
-    def log_poll(self, poll: PollRecord) -> None:
+    def log_poll(self, poll: PollRecord) -> None:  # noqa: B027  # most destinations record none
         """Record a poll that loaded nothing."""
-
-    @abstractmethod
-    def greatest_excess(self) -> int:
-        """Return how far a loaded page's cursor was beyond the page's lines at most; 0 if no page is loaded."""
-
-    @abstractmethod
-    def greatest_claim(self, position: int) -> int:
-        """Return the greatest cursor that was claimed (:data:`CLAIM`) for the page after ``position``; 0 if none."""
-
-    def accepts_cursor(self, page: Page) -> bool:
-        """Return whether the page's ``X-Next-Cursor`` is plausible; if not, record it as a claim.
-
-        Events between a page's last line and ``X-Next-Cursor`` are never read, so a wrong cursor would skip them. A
-        cursor that is further beyond the lines than usual for this feed is accepted if an earlier response claimed at
-        least half of the distance; half, because a feed grows between two responses.
-        """
-        if page.excess <= self._usual_excess(page):
-            return True
-        claimed = max(self.greatest_claim(page.cursor), page.cursor)
-        if page.next_cursor - page.cursor <= 2 * (claimed - page.cursor):
-            return True
-        lines = len(page.events) + len(page.rejected)
-        note = f"X-Next-Cursor {page.next_cursor} is {page.excess} beyond what {lines} lines account for"
-        self.log_poll(
-            PollRecord(action=CLAIM, status=200, cursor_from=page.cursor, cursor_to=page.next_cursor, note=note)
-        )
-        return False
-
-    def _usual_excess(self, page: Page) -> int:
-        """Return how far the cursor may be beyond the lines without a claim; 0 if the events' ids are positions."""
-        if page.excess <= 0 or not page.events or page.has_positions:
-            return 0
-        return self.greatest_excess()
 
     def session(self) -> AbstractContextManager[None]:
         """Return a context in which several pages are loaded; what they share is closed at its end."""
@@ -199,25 +162,19 @@ class FeedPosition(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class FeedStatus(msgspec.Struct, frozen=True):
+class FeedStatus(FeedPosition, frozen=True, kw_only=True):
     """The state of a feed at its destination.
 
     :ivar address: see :meth:`FeedMaintenance.read_address`.
-    :ivar loaded_at: of the newest event, like ``occurred_at``. The others: :class:`FeedPosition`.
+    :ivar loaded_at: of the newest event, like ``occurred_at``.
     """
 
     account: str
     address: str | None
-    cursor: int
-    updated_at: str | None
-    caught_up: bool | None
     events: int
     rejected: int
     loaded_at: str | None
     occurred_at: str | None
-    polled_at: str | None
-    status: int | None
-    note: str | None
 
 
 class FeedMaintenance(ABC):
@@ -242,13 +199,13 @@ class FeedMaintenance(ABC):
         :raises InvalidCursor: the stored value is not a cursor.
         """
 
-    @abstractmethod
     def read_position(self) -> FeedPosition:
         """Return where the reading stands, without counting rows.
 
         :raises UnknownFeed: the feed has never been read.
         :raises InvalidCursor: the stored value is not a cursor.
         """
+        return self.status()
 
     @abstractmethod
     def status(self) -> FeedStatus:
@@ -277,13 +234,14 @@ class FeedMaintenance(ABC):
         :raises CursorMoved: the cursor is not ``expected``, or a reader loaded a page at the same time.
         """
 
-    @abstractmethod
     def rebuild_cursor(self) -> tuple[int | None, int]:
         """Set the cursor by the events that are stored; return the cursor before (None if invalid) and after.
 
-        What is read again is not loaded twice.
+        What is read again is not loaded twice. Does nothing where the rows are the cursor.
         """
+        cursor = self.read_cursor()
+        return cursor, cursor
 
-    @abstractmethod
-    def replay_rejected_lines(self) -> tuple[int, int]:
-        """Load the rejected lines that are valid by now; return how many they are, and how many are left."""
+    def _unknown_feed(self, place: str, known: Sequence[str]) -> UnknownFeed:
+        hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
+        return UnknownFeed(f"the {place} has no feed {self.account}; {hint}")

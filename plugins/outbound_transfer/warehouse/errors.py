@@ -22,9 +22,10 @@ class NotASqlConnection(WarehouseError):
 
 
 class UnsupportedWarehouse(WarehouseError):
-    """The database cannot keep the rows and the cursor together, or changes what it is given.
+    """The database cannot keep the rows and the cursor together, or changes what it is given; or the storage overwrites
+    an object that it was told to create only.
 
-    What to do: load the feed in the way that the message names. Not retried; no table is made.
+    What to do: load the feed in the way, or use a storage, that the message names. Not retried; no table is made.
     """
 
 
@@ -38,9 +39,9 @@ class InvalidName(WarehouseError, ValueError):
 class RowsRefused(WarehouseError):
     """Rows of a page are refused, or have the ids of other events. Nothing was loaded.
 
-    What to do: see ``reason`` in the rejected lines; fix the database, then run ``outbound-transfer feed
-    replay-rejected``. Of events with the ids of others, compare both: the service has changed events, or the feed was
-    that of another account; ``feed verify`` counts them. A warning of an ingestion, which goes on.
+    What to do: see ``reason`` in the rejected lines; fix the database, then run ``outbound-transfer feed reset`` to the
+    least ``cursor_from`` of them. Of events with the ids of others, compare both: the service has changed events, or
+    the feed was that of another account; ``feed verify`` counts them. A warning of an ingestion, which goes on.
 
     :ivar page: the same page as it can be loaded: these events are stored raw, or are rejected lines.
     """
@@ -81,10 +82,11 @@ class UnknownFeed(WarehouseError):
 
 
 class InvalidCursor(WarehouseError):
-    """The stored cursor, or the one to set, is not a valid cursor.
+    """The stored cursor, or the one to set, is not a valid cursor; or objects that are the cursor are damaged or gone.
+    Nothing was loaded.
 
     What to do: run ``outbound-transfer feed rebuild-cursor``, or ``reset --to``: the cursor was changed from outside.
-    Not retried.
+    Restore objects, or run the command that the message names. Not retried.
     """
 
 
@@ -99,10 +101,7 @@ class CursorMoved(WarehouseError):
 
 
 class DuplicateRow(Exception):
-    """A row that was expected to be new is in its table, or occurs twice. The transaction cannot continue.
-
-    Caught within the warehouse.
-    """
+    """Another session has created the row that this one meant to. Caught within the warehouse."""
 
 
 class KeyOfAnotherUser(WarehouseError):

@@ -6,12 +6,9 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from datetime import datetime
-from functools import cached_property
-from typing import Any, Final, TypeAlias
-
-from sqlalchemy import Table
+from typing import Any, Final
 
 from outbound_transfer.protocol.event_content import find_conflicts
 from outbound_transfer.protocol.events import MAX_CURSOR, Event, Page
@@ -19,17 +16,14 @@ from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.warehouse.accounts import bind_account
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (
-    CLAIM,
     MAX_NOTE,
     EventDestination,
     PollRecord,
     check_account,
     poll_for,
 )
-from outbound_transfer.warehouse.dialects import Row
 from outbound_transfer.warehouse.errors import (
     CursorMoved,
-    DuplicateRow,
     InvalidCursor,
     PageRefused,
     RowsRefused,
@@ -37,8 +31,7 @@ from outbound_transfer.warehouse.errors import (
     WarehouseError,
 )
 from outbound_transfer.warehouse.refusals import reject_conflicts, storable_page
-from outbound_transfer.warehouse.rejected import StoredLine, plan_changes
-from outbound_transfer.warehouse.rows import event_rows, rejected_rows, storable_text
+from outbound_transfer.warehouse.rows import event_rows, line_digest, rejected_rows, storable_text
 from outbound_transfer.warehouse.schema import FEED, ensure_schema, is_current
 from outbound_transfer.warehouse.tables import (
     EVENTS,
@@ -47,8 +40,6 @@ from outbound_transfer.warehouse.tables import (
     REJECTED_LINES,
 )
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
-
-AddRows: TypeAlias = Callable[[Any, Table, Sequence[Row]], int]
 
 #: Number of event ids in one query, and in an error.
 _MAX_IDS: Final = 500
@@ -69,7 +60,6 @@ class EventStore(EventDestination):
     def __init__(self, warehouse: Warehouse, account: str, *, clock: Callable[[], datetime] | None = None) -> None:
         check_account(account)
         self.warehouse, self.account, self._clock = warehouse, account, clock
-        self._expect_new_rows = True
 
     def now(self, tx: Any = None) -> datetime:
         """Return the time of rows that are written now.
@@ -140,31 +130,9 @@ class EventStore(EventDestination):
             self.warehouse.lock(tx)
             self.warehouse.insert(tx, FEED_CURSOR, [(self.account, 0, format_timestamp(self.now(tx)))])
 
-    def greatest_excess(self) -> int:
-        return self._query_integer(
-            "SELECT max([cursor_to] - [cursor_from] - [events] - [rejected]) FROM {feed_polls}"
-            " WHERE [account] = ? AND [action] = 'poll' AND [cursor_to] IS NOT NULL"
-        )
-
-    def greatest_claim(self, position: int) -> int:
-        query = "SELECT max([cursor_to]) FROM {feed_polls} WHERE [account] = ? AND [action] = ? AND [cursor_from] = ?"
-        return self._query_integer(query, CLAIM, position)
-
-    def forget_claims(self, tx: Any) -> None:
-        """Forget the claims, which are invalid once the cursor is set: the same responses come again."""
-        self.warehouse.run(
-            tx,
-            "UPDATE {feed_polls} SET [action] = 'poll', [cursor_to] = NULL WHERE [account] = ? AND [action] = ?",
-            (self.account, CLAIM),
-        )
-
-    def _query_integer(self, query: str, *parameters: Any) -> int:
-        with self.warehouse.read() as tx:
-            return int(scalar(tx, self.warehouse.render(query), (self.account, *parameters)) or 0)
-
     def load_page(self, page: Page) -> int:
         try:
-            return self._append_or_insert_page(page)
+            return self._load_in_transaction(page)
         except Exception as error:
             if isinstance(error, WarehouseError) or not self.warehouse.dialect.is_refusal(error):
                 raise
@@ -185,24 +153,11 @@ class EventStore(EventDestination):
             return False
         return is_refused
 
-    def _append_or_insert_page(self, page: Page) -> int:
-        if self._expect_new_rows and self._supports_append:
-            with suppress(DuplicateRow):
-                return self._load_in_transaction(page, self.warehouse.append_or_insert)
-        new = self._load_in_transaction(page, self.warehouse.insert)
-        # If the events of this page are known, the feed is read again, and those of the next page are known, too.
-        self._expect_new_rows = new == len(page.events)
-        return new
-
-    @cached_property
-    def _supports_append(self) -> bool:
-        return self.warehouse.supports_append(EVENTS)
-
-    def _load_in_transaction(self, page: Page, add_events: AddRows, retries: int = _CONFLICT_RETRIES) -> int:
+    def _load_in_transaction(self, page: Page, retries: int = _CONFLICT_RETRIES) -> int:
         try:
             with self.warehouse.transaction() as tx:
                 now = self.now(tx)
-                new = self._write(tx, page, add_events, now)
+                new = self._write(tx, page, now)
                 if new < len(page.events):
                     self._check_conflicts(tx, page, now)
                 return new
@@ -214,12 +169,12 @@ class EventStore(EventDestination):
             if not retries:
                 raise
             time.sleep(random.uniform(0.01, 0.1))  # noqa: S311  # so that two readers do not stay in step
-            return self._load_in_transaction(page, add_events, retries - 1)
+            return self._load_in_transaction(page, retries - 1)
 
     def _refusal(self, page: Page) -> Exception | None:
         try:
             with self.warehouse.trial() as tx:
-                self._write(tx, page, self.warehouse.insert, self.now(tx))
+                self._write(tx, page, self.now(tx))
         except Exception as error:
             if isinstance(error, WarehouseError) or not self.warehouse.dialect.is_refusal(error):
                 raise
@@ -263,11 +218,11 @@ class EventStore(EventDestination):
                 found[event_id] = Event(event_id, type_, timestamp, data, extra_fields, 0, raw)
         return found
 
-    def _write(self, tx: Any, page: Page, add_events: AddRows, now: datetime) -> int:
+    def _write(self, tx: Any, page: Page, now: datetime) -> int:
         # First, because it locks the row: readers that race for one page queue here.
         self.compare_and_set_cursor(tx, page.cursor, page.next_cursor)
         self._save_rejected(tx, page, now)
-        new = add_events(tx, EVENTS, event_rows(self.account, page, now))
+        new = self.warehouse.insert(tx, EVENTS, event_rows(self.account, page, now))
         self.append_poll(tx, poll_for(page, new))
         return new
 
@@ -292,30 +247,17 @@ class EventStore(EventDestination):
         return CursorMoved(f"the cursor of the feed {self.account} is no longer {old}")
 
     def _save_rejected(self, tx: Any, page: Page, now: datetime) -> None:
-        # Lines from the cursor on are stored only if the feed is read again; its pages may then be cut differently.
-        query = "SELECT [cursor_from], [line_number], [raw] FROM {rejected_lines}"
-        where = " WHERE [account] = ? AND [cursor_from] >= ? AND [cursor_from] <= ?"
-        found = fetch_all(self.warehouse.run(tx, query + where, (self.account, page.cursor, page.next_cursor)))
-        if not found:
-            self.warehouse.insert(tx, REJECTED_LINES, rejected_rows(self.account, page.cursor, page.rejected, now))
-            return
-        known = [StoredLine(start, line, bytes(raw)) for start, line, raw in found]
-        change = plan_changes(page, known, self._highest_cursor(tx))
-        place = "WHERE [account] = ? AND [cursor_from] = ? AND [line_number] = ?"
-        for row in change.drop:
-            self.warehouse.run(tx, f"DELETE FROM {{rejected_lines}} {place}", (self.account, *row[:2]))  # noqa: S608
-        for row, to in change.move:
-            self.warehouse.run(
-                tx,
-                f"UPDATE {{rejected_lines}} SET [cursor_from] = ?, [line_number] = ? {place}",  # noqa: S608
-                (*to[:2], self.account, *row[:2]),
-            )
-        self.warehouse.insert(tx, REJECTED_LINES, rejected_rows(self.account, page.cursor, change.add, now))
-
-    def _highest_cursor(self, tx: Any) -> int:
-        """Return the highest cursor that the feed has been read to."""
-        furthest = "SELECT max([cursor_to]) FROM {feed_polls} WHERE [account] = ? AND [action] = 'poll'"
-        return int(scalar(tx, self.warehouse.render(furthest), (self.account,)) or 0)
+        count = "SELECT count(*) FROM {rejected_lines} WHERE [account] = ?"
+        if page.events and scalar(tx, self.warehouse.render(count), (self.account,)):
+            # The feed is read again, and lines of it are valid by now, or the database accepts them.
+            lines = page.lines()
+            digests = [line_digest(lines[event.line_number - 1]) for event in page.events]
+            for at in range(0, len(digests), _MAX_IDS):
+                part = digests[at : at + _MAX_IDS]
+                among = ", ".join("?" for _ in part)
+                query = f"DELETE FROM {{rejected_lines}} WHERE [account] = ? AND [line_digest] IN ({among})"  # noqa: S608
+                self.warehouse.run(tx, query, (self.account, *part))
+        self.warehouse.insert(tx, REJECTED_LINES, rejected_rows(self.account, page.cursor, page.rejected, now))
 
     def append_poll(self, tx: Any, poll: PollRecord) -> None:
         """Insert a poll in an open transaction."""
@@ -333,7 +275,7 @@ class EventStore(EventDestination):
             None if poll.has_more is None else int(poll.has_more),
             None if poll.note is None else storable_text(poll.note)[:MAX_NOTE],
         )
-        self.warehouse.append_or_insert(tx, FEED_POLLS, [row])
+        self.warehouse.insert(tx, FEED_POLLS, [row])
 
     def log_poll(self, poll: PollRecord) -> None:
         with self.warehouse.transaction() as tx:

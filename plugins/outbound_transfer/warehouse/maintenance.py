@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
-from outbound_transfer.protocol.event_content import find_conflicts
-from outbound_transfer.protocol.events import Event, Page, RejectedLine, read_line
+from msgspec.structs import asdict
+
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.warehouse.accounts import read_address
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (
-    CLAIM,
     FeedMaintenance,
     FeedPosition,
     FeedStatus,
@@ -19,14 +18,9 @@ from outbound_transfer.warehouse.destination import (
     check_cursor,
     check_expected,
 )
-from outbound_transfer.warehouse.errors import UnknownFeed
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.refusals import OTHER_CONTENT
-from outbound_transfer.warehouse.rows import event_rows
-from outbound_transfer.warehouse.tables import EVENTS, FEED_CURSOR
-
-#: Number of rejected lines per transaction of a replay.
-_BATCH_SIZE: Final = 1_000
+from outbound_transfer.warehouse.tables import FEED_CURSOR
 
 
 def list_feeds(warehouse: Warehouse) -> list[str]:
@@ -37,20 +31,9 @@ def list_feeds(warehouse: Warehouse) -> list[str]:
         return [row[0] for row in _rows(warehouse, tx, "SELECT [account] FROM {feed_cursor} ORDER BY [account]")]
 
 
-def require_known_feed(store: EventStore) -> None:
-    """Check that the feed has been read before.
-
-    :raises UnknownFeed: it has not.
-    """
-    known = list_feeds(store.warehouse)
-    if store.account not in known:
-        hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
-        raise UnknownFeed(f"the tables hold no feed {store.account}; {hint}")
-
-
 _LAST: Final = "SELECT max([polled_at]) FROM {feed_polls} WHERE [account] = ? AND"
 _OF_LAST: Final = f"FROM {{feed_polls}} WHERE [account] = ? AND [polled_at] = ({_LAST}"
-_LAST_POLL: Final = f"SELECT [polled_at], [status], [note] {_OF_LAST} [action] IN ('poll', '{CLAIM}'))"
+_LAST_POLL: Final = f"SELECT [polled_at], [status], [note] {_OF_LAST} [action] = 'poll')"
 _LAST_PAGE: Final = f"SELECT [has_more], [polled_at] {_OF_LAST} [action] = 'poll' AND [cursor_to] IS NOT NULL)"
 
 _DUPLICATES: Final = (
@@ -64,17 +47,12 @@ _UNORDERED: Final = (
 _CONFLICTS: Final = "SELECT count(*) FROM {rejected_lines} WHERE [account] = ? AND [reason] = ?"
 _MOVES: Final = (
     "SELECT [cursor_from], [cursor_to], [polled_at] FROM {feed_polls} WHERE [account] = ? AND [cursor_to] IS NOT NULL"
-    " AND [action] <> ? ORDER BY [polled_at]"
+    " ORDER BY [polled_at]"
 )
 
 _NEWEST: Final = (
     "SELECT [loaded_at], min([cursor_from]) FROM {table} WHERE [account] = ?"
     " AND [loaded_at] = (SELECT max([loaded_at]) FROM {table} WHERE [account] = ?) GROUP BY [loaded_at]"
-)
-
-_REJECTED: Final = (
-    "SELECT [cursor_from], [line_number], [raw] FROM {rejected_lines} WHERE [account] = ?"
-    " AND ([cursor_from] > ? OR ([cursor_from] = ? AND [line_number] > ?)) ORDER BY [cursor_from], [line_number]"
 )
 
 
@@ -84,11 +62,16 @@ class SqlFeedMaintenance(FeedMaintenance):
     def __init__(self, store: EventStore) -> None:
         self._store, self._warehouse, self.account = store, store.warehouse, store.account
 
+    def _require_known(self) -> None:
+        known = list_feeds(self._warehouse)
+        if self.account not in known:
+            raise self._unknown_feed("database", known)
+
     def read_address(self) -> str | None:
         return read_address(self._warehouse, self.account)
 
     def read_cursor(self) -> int:
-        require_known_feed(self._store)
+        self._require_known()
         return self._store.read_cursor()
 
     def read_position(self) -> FeedPosition:
@@ -116,22 +99,17 @@ class SqlFeedMaintenance(FeedMaintenance):
         events, loaded_at, occurred_at = newest or (0, None, None)
         (rejected,) = self._first("SELECT count(*) FROM {rejected_lines} WHERE [account] = ?") or (0,)
         return FeedStatus(
+            **asdict(position),
             account=self.account,
             address=self.read_address(),
-            cursor=position.cursor,
-            updated_at=position.updated_at,
-            caught_up=position.caught_up,
             events=events,
             rejected=rejected,
             loaded_at=_to_text(loaded_at),
             occurred_at=_to_text(occurred_at),
-            polled_at=position.polled_at,
-            status=position.status,
-            note=position.note,
         )
 
     def find_problems(self) -> Iterator[str]:
-        require_known_feed(self._store)
+        self._require_known()
         position = self._store.read_cursor()
         with self._warehouse.read() as tx:
 
@@ -155,7 +133,7 @@ class SqlFeedMaintenance(FeedMaintenance):
                 )
             if unordered := count(_UNORDERED):
                 yield f"{pluralize(unordered, 'row')} with the page, line and load time of another row"
-            polls = _rows(self._warehouse, tx, _MOVES, (self.account, CLAIM))
+            polls = _rows(self._warehouse, tx, _MOVES, (self.account,))
         yield from _find_cursor_gaps(polls, position)
 
     def reset(self, to: int, *, expected: int | None = None) -> tuple[int, int]:
@@ -163,7 +141,7 @@ class SqlFeedMaintenance(FeedMaintenance):
         return self._set(to, "reset", "set by command", expected)
 
     def rebuild_cursor(self) -> tuple[int, int]:
-        require_known_feed(self._store)
+        self._require_known()
         self._store.get_or_create_cursor()
         with self._warehouse.read() as tx:
             newest = [
@@ -179,65 +157,13 @@ class SqlFeedMaintenance(FeedMaintenance):
         return self._set(int(max(newest)[1]) if newest else 0, "rebuild", "from the rows")
 
     def _set(self, to: int, action: str, note: str, expected: int | None = None) -> tuple[int, int]:
-        require_known_feed(self._store)
+        self._require_known()
         position = self._store.get_or_create_cursor()
         check_expected(self.account, position, expected)
         with self._warehouse.transaction() as tx:
             self._store.compare_and_set_cursor(tx, position, to)
-            self._store.forget_claims(tx)
             self._store.append_poll(tx, PollRecord(action=action, cursor_from=position, cursor_to=to, note=note))
         return position, to
-
-    def replay_rejected_lines(self) -> tuple[int, int]:
-        require_known_feed(self._store)
-        position, loaded, left, after = self._store.get_or_create_cursor(), 0, 0, (-1, -1)
-        while True:
-            with self._warehouse.read() as tx:
-                lines = _rows(self._warehouse, tx, _REJECTED, (self.account, after[0], *after))[:_BATCH_SIZE]
-            read = [(start, self._read(bytes(raw), line)) for start, line, raw in lines]
-            good = [(start, each) for start, each in read if isinstance(each, Event)]
-            replaced = self._replaced(position, good)
-            loaded, left = loaded + replaced, left + len(lines) - replaced
-            if len(lines) < _BATCH_SIZE:
-                return loaded, left
-            after = lines[-1][:2]
-
-    def _read(self, raw: bytes, line: int) -> Event | RejectedLine:
-        return read_line(raw, line)
-
-    def _replaced(self, position: int, events: Sequence[tuple[int, Event]]) -> int:
-        """Load rejected lines, each with its page's cursor; return how many the database accepts."""
-        if not events:
-            return 0
-        try:
-            with self._warehouse.transaction() as tx:
-                known = self._store.read_events(tx, [event.event_id for _, event in events])
-                conflicts = set(map(id, find_conflicts((event for _, event in events), known)))
-                count = sum(self._replace(tx, start, event) for start, event in events if id(event) not in conflicts)
-                self._store.append_poll(
-                    tx, PollRecord(action="replay", cursor_from=position, new_events=count, note="by command")
-                )
-                return count
-        except Exception as error:
-            if not self._warehouse.dialect.is_refusal(error):
-                raise
-        if len(events) == 1:
-            return 0  # refused as when its page was loaded
-        middle = len(events) // 2
-        return self._replaced(position, events[:middle]) + self._replaced(position, events[middle:])
-
-    def _replace(self, tx: Any, start: int, event: Event) -> bool:
-        """Replace a rejected line with its event, unless an ingestion has removed the line meanwhile."""
-        self._warehouse.run(
-            tx,
-            "DELETE FROM {rejected_lines} WHERE [account] = ? AND [cursor_from] = ? AND [line_number] = ?",
-            (self.account, start, event.line_number),
-        )
-        if self._warehouse.dialect.rowcount(tx) != 1:
-            return False
-        page = Page(start, start, False, (event,), ())
-        self._warehouse.insert(tx, EVENTS, event_rows(self.account, page, self._store.now(tx)))
-        return True
 
 
 def _find_cursor_gaps(moves: list[tuple[Any, ...]], position: int) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -37,7 +38,14 @@ def rejected_rows(account: str, cursor_from: int, lines: Iterable[RejectedLine],
     :param cursor_from: the cursor that the lines' page was read with.
     """
     loaded = format_timestamp(loaded_at)
-    return [(account, cursor_from, line.line_number, line.raw, line.reason, loaded) for line in lines]
+    return [
+        (account, line_digest(line.raw), cursor_from, line.line_number, line.raw, line.reason, loaded) for line in lines
+    ]
+
+
+def line_digest(line: bytes) -> str:
+    """Return what identifies a line of the feed when it is read again, also after its content was erased."""
+    return hashlib.sha256(line).hexdigest()
 
 
 def storable_text(text: str) -> str:

@@ -105,11 +105,7 @@ def checked_version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | N
 
 
 def _version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | None:
-    """Return the version of the tables; None if there are no tables yet.
-
-    :raises UnsupportedWarehouse: a table takes part in no transaction.
-    """
-    warehouse.check_tables(tx, (SCHEMA_VERSION, *group.tables))
+    """Return the version of the tables; None if there are no tables yet."""
     if not warehouse.table_exists(tx, SCHEMA_VERSION):
         return None
     found = scalar(tx, warehouse.render("SELECT [version] FROM {schema_version} WHERE [component] = ?"), (group.name,))
@@ -117,9 +113,7 @@ def _version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | None:
 
 
 def _upgrade(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
-    with warehouse.read() as tx:
-        needs_probe = warehouse.dialect.needs_probe(tx)
-    if needs_probe:
+    if warehouse.dialect.needs_probe:
         probe(warehouse)
     warehouse.create_tables((SCHEMA_VERSION, *group.tables))
     with warehouse.transaction() as tx:

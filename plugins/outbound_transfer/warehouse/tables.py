@@ -135,17 +135,13 @@ REJECTED_LINES: Final = Table(
     "rejected_lines",
     _METADATA,
     _account(),
-    _column("cursor_from", INTEGER, "the cursor of the request that returned the page", key=True),
-    _column(
-        "line_number",
-        INTEGER,
-        "the line within that page, from 1. After a reset, pages may be cut differently",
-        key=True,
-    ),
+    _column("line_digest", _key_text(64), "the SHA-256 of the line as it was received", key=True),
+    _column("cursor_from", INTEGER, "the cursor of the request that returned the page"),
+    _column("line_number", INTEGER, "the line within that page, from 1"),
     _column("raw", BYTES, "the line's bytes", personal=True),
     _column("reason", TEXT, "why the line was rejected", personal=True),
     _column("loaded_at", TIME, "when the page was first loaded"),
-    comment="Lines that are not valid events, or that the database cannot store in any other form.",
+    comment="Lines that are not valid events, or that the database cannot store in any other form; equal ones once.",
 )
 
 FEED_POLLS: Final = Table(
@@ -157,15 +153,14 @@ FEED_POLLS: Final = Table(
     _column(
         "action",
         TEXT,
-        "`poll`; `claim`, if the response's cursor (in `cursor_to`) was not believed at once, so that nothing was "
-        "loaded; or `reset`, `rebuild`, `replay`: a command changed the cursor or the lines",
+        "`poll`; or `reset`, `rebuild`: a command changed the cursor",
     ),
     _column("status", INTEGER, "HTTP status; NULL without a response and for commands", null=True),
     _column("events", INTEGER, "events in the page; 0 if nothing was loaded"),
     _column("new_events", INTEGER, "events that were not in the table before"),
     _column("rejected", INTEGER, "rejected lines of the page"),
     _column("cursor_from", INTEGER, "the cursor before"),
-    _column("cursor_to", INTEGER, "the cursor after; NULL if an error kept it from moving", null=True),
+    _column("cursor_to", INTEGER, "the cursor after; NULL if nothing was loaded", null=True),
     _column("has_more", BOOLEAN, "whether the feed had more; NULL if it did not say", null=True),
     _column("note", TEXT, "what failed, or who ran the command", null=True, personal=True),
     Index("feed_polls_1", "account", "polled_at"),

@@ -396,7 +396,6 @@ def test_a_state_that_is_none_is_refused_and_rebuilt_by_the_rows(three_pages, fe
 def test_status_counts_rows(three_pages) -> None:
     status = three_pages.maintenance().status()
     assert (status.cursor, status.events, status.rejected, status.caught_up) == (20, 9, 1, True)
-    assert three_pages.maintenance().replay_rejected_lines() == (0, 1)
 
 
 def test_a_feed_that_was_never_read_is_an_error_and_makes_no_table(lake) -> None:
@@ -495,34 +494,6 @@ def test_a_table_that_was_made_with_the_properties_of_another_one_is_refused(thr
     three_pages.catalog.drop_table("lake.events")
     three_pages.catalog.create_table("lake.events", schema=table.schema(), properties=table.properties)
     assert_refused(three_pages, "was rolled back or replaced")
-
-
-# ------------------------------------------------------------------------------------------------------- claims
-
-
-def test_a_claim_is_kept_with_the_cursor_and_forgotten_with_it(lake) -> None:
-    destination = lake.destination()
-    destination.get_or_create_cursor()
-    wild = page(0, *(event(number, event_id=f"x{number}") for number in range(3)), next_cursor=1_000)
-    assert not destination.accepts_cursor(wild)
-    assert lake.destination().greatest_claim(0) == 1_000
-    assert lake.destination().greatest_claim(1) == 0
-    assert destination.accepts_cursor(wild)
-    lake.maintenance().reset(0)
-    assert lake.destination().greatest_claim(0) == 0
-    assert not destination.accepts_cursor(wild)
-    destination.load_page(wild)
-    assert (destination.greatest_excess(), destination.greatest_claim(0)) == (997, 0)
-
-
-@pytest.mark.parametrize("repair", [lambda feed: feed.reset(0), lambda feed: feed.rebuild_cursor()])
-def test_a_wrong_cursor_that_was_accepted_is_no_measure_after_a_repair(lake, repair: Callable[[Any], Any]) -> None:
-    destination = lake.destination()
-    destination.get_or_create_cursor()
-    destination.load_page(page(0, *events(0, 3), next_cursor=10**12))
-    assert destination.greatest_excess() == 10**12 - 3
-    repair(lake.maintenance())
-    assert destination.greatest_excess() == 0
 
 
 # ------------------------------------------------------------------------------------------------------- snapshots

@@ -9,8 +9,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from outbound_transfer.protocol.events import Page, read_page
 from outbound_transfer.protocol.messages import Response
@@ -19,7 +17,6 @@ from outbound_transfer.warehouse.destination import MAX_NOTE, PollRecord
 from outbound_transfer.warehouse.errors import RowsRefused
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
-from outbound_transfer.warehouse.rejected import StoredLine, plan_changes
 from support.warehouses import Hook, refuse_rows, sqlite_hook
 
 
@@ -85,7 +82,6 @@ def test_rows_that_the_database_refuses_stop_no_others(hook: Hook) -> None:
     assert rejected[0][3].startswith("the database refused it: ")
     assert rejected[0][3].isascii()
     assert feed.get_or_create_cursor() == 21
-    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (0, 4)
     assert list(SqlFeedMaintenance(feed).find_problems()) == []
 
 
@@ -118,9 +114,10 @@ def test_what_the_database_takes_by_now_is_an_event_and_no_rejected_line(hook_of
     for start in (0, 2):
         load_page(feed, page(start, event(start, type="bad"), event(start + 1)))
     hook.run("ALTER TABLE outbound_transfer_events DROP CONSTRAINT refusing")
-    SqlFeedMaintenance(feed).reset(2)
-    load_page(feed, page(2, event(2, type="bad"), event(3)))
-    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (1, 0)
+    SqlFeedMaintenance(feed).reset(0)
+    load_page(feed, page(0, event(0, type="bad")))  # cut otherwise
+    assert raws(hook) == [event(2, type="bad")]
+    load_page(feed, page(1, event(1), event(2, type="bad"), event(3)))
     assert sorted(row[0] for row in hook.fetch(EVENTS)) == ["e0", "e1", "e2", "e3"]
     assert hook.fetch(REJECTED) == []
 
@@ -189,103 +186,6 @@ def test_no_rejected_line_is_lost_by_a_reset_and_a_rebuild(hook: Hook) -> None:
     SqlFeedMaintenance(feed).reset(0)
     feed.load_page(page(0, event(1), b"new junk", next_cursor=6))
     assert raws(hook) == sorted([*before, b"new junk"])
-
-
-@given(st.data())
-def test_lines_stand_once_however_often_and_however_cut_pages_are_read_again(data: st.DataObject) -> None:
-    """In tables of a feed that does not change, of few different lines, under random resets and rebuilds."""
-    feed = data.draw(st.lists(st.sampled_from([b"a", b"b", b"event"]), min_size=1, max_size=12))
-    model = Model(feed)
-    for _ in range(data.draw(st.integers(1, 12))):
-        if model.cursor == len(feed) or data.draw(st.booleans()):
-            model.cursor = data.draw(st.sampled_from([0, model.rebuilt()]))
-        model.load_page(data.draw(st.integers(min(model.cursor + 1, len(feed)), len(feed))))
-        kept = list(model.rejected.values())
-        was = [line for line in feed[: model.frontier] if line != b"event"]
-        assert sorted(kept) == sorted(was)
-
-
-class Model:
-    """Tables that only :func:`.rejected.changes` changes; what was landed last is at the end of ``landed``."""
-
-    def __init__(self, feed: list[bytes]) -> None:
-        self.feed, self.cursor, self.frontier = feed, 0, 0
-        self.rejected: dict[tuple[int, int], bytes] = {}
-        self.events: set[int] = set()
-        self.landed: list[int] = [0]
-
-    def rebuilt(self) -> int:
-        return self.landed[-1]
-
-    def load_page(self, end: int) -> None:
-        start, lines = self.cursor, list(enumerate(self.feed[self.cursor : end], self.cursor))
-        read = page(start, *(event(n) if line == b"event" else line for n, line in lines))
-        known = [StoredLine(*place, raw) for place, raw in self.rejected.items() if start <= place[0] <= end]
-        change = plan_changes(read, known, self.frontier)
-        for row in change.drop:
-            del self.rejected[row[:2]]
-        for row, to in change.move:
-            assert to[:2] not in self.rejected
-            self.rejected[to[:2]] = self.rejected.pop(row[:2])
-        for each in change.add:
-            assert (start, each.line_number) not in self.rejected
-            self.rejected[start, each.line_number] = each.raw
-        new = {n for n, line in lines if line == b"event"} - self.events
-        self.events |= new
-        if new or change.add:
-            self.landed.append(start)
-        self.frontier, self.cursor = max(self.frontier, end), end
-
-
-# ------------------------------------------------------------------------------------------------- cursors that jump
-
-
-def numbered(*ids: int) -> tuple[bytes, ...]:
-    return tuple(json.dumps({"event_id": number, "type": "t"}).encode() for number in ids)
-
-
-def test_a_wild_cursor_is_not_believed_from_one_answer(hook: Hook) -> None:
-    feed = tables(hook)
-    assert not feed.accepts_cursor(page(0, *numbered(1, 2, 3), next_cursor=10**15))
-    assert (feed.get_or_create_cursor(), hook.fetch(EVENTS)) == (0, [])
-    note = SqlFeedMaintenance(feed).status().note
-    assert note == "X-Next-Cursor 1000000000000000 is 999999999999997 beyond what 3 lines account for"
-    # The next answer says otherwise: it alone counts.
-    assert feed.accepts_cursor(page(0, *numbered(1, 2, 3), has_more=True))
-    assert list(SqlFeedMaintenance(feed).find_problems()) == []
-
-
-def test_a_cursor_is_believed_when_two_answers_claim_as_much(hook: Hook) -> None:
-    feed = tables(hook)
-    first = page(0, *numbered(1, 2), next_cursor=50)
-    assert not feed.accepts_cursor(first)
-    assert not feed.accepts_cursor(page(0, *numbered(1, 2), next_cursor=10**15)), "the other claimed far less"
-    assert feed.accepts_cursor(first)
-    feed.load_page(first)
-    # A feed that grows all the time claims more each time.
-    assert not feed.accepts_cursor(page(50, next_cursor=90))
-    grown = page(50, *numbered(90, 91), next_cursor=95)
-    assert feed.accepts_cursor(grown)
-    feed.load_page(grown)
-    assert feed.get_or_create_cursor() == 95
-    assert list(SqlFeedMaintenance(feed).find_problems()) == []
-    # Back at the beginning, nothing is claimed any more.
-    SqlFeedMaintenance(feed).reset(0)
-    assert not feed.accepts_cursor(first)
-
-
-def test_a_feed_whose_ids_are_no_positions_is_asked_twice_only_for_larger_steps(hook: Hook) -> None:
-    feed = tables(hook)
-    first = page(0, event(1), event(2), next_cursor=1_000)
-    assert not feed.accepts_cursor(first)
-    assert feed.accepts_cursor(first)
-    feed.load_page(first)
-    second = page(1_000, event(3), next_cursor=1_900)
-    assert feed.accepts_cursor(second)
-    feed.load_page(second)
-    assert not feed.accepts_cursor(page(1_900, event(4), next_cursor=3_000))
-    assert feed.accepts_cursor(page(1_900, next_cursor=1_901)), "two answers have claimed it by now"
-    assert not feed.accepts_cursor(page(1_901, next_cursor=1_902)), "an empty page says nothing for its cursor"
 
 
 def test_the_note_of_a_poll_is_bounded_and_printable(hook: Hook) -> None:

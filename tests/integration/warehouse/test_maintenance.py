@@ -103,18 +103,6 @@ def test_a_reset_and_a_rebuild_are_in_the_log(hook: Hook) -> None:
         SqlFeedMaintenance(feed).reset(-1)
 
 
-def test_rejected_lines_that_can_be_read_by_now_become_rows(hook: Hook) -> None:
-    feed = landed(hook)
-    table, raw = "outbound_transfer_rejected_lines", event(9).decode()
-    types = {"postgresql": f"convert_to('{raw}', 'UTF8')", "mysql": f"X'{raw.encode().hex()}'"}
-    as_bytes = types.get(hook.dialect_name, f"CAST('{raw}' AS BLOB)")
-    hook.run(f"INSERT INTO {table} SELECT account, 0, 7, {as_bytes}, reason, loaded_at FROM {table}")
-    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (1, 1)
-    assert hook.fetch("SELECT cursor_from, line_number FROM outbound_transfer_events WHERE event_id = 'e9'") == [(0, 7)]
-    assert hook.fetch(f"SELECT cursor_from FROM {table}") == [(2,)]
-    assert SqlFeedMaintenance(feed).replay_rejected_lines() == (0, 1)
-
-
 # ------------------------------------------------------------------------------------------------------- other versions
 
 

@@ -74,43 +74,11 @@ def test_ids_that_differ_by_case_accent_or_trailing_space_are_different(hook: Ho
     assert feed.load_page(page(len(ids), *(event(0, event_id=one) for one in ids))) == 0
 
 
-def test_17_megabytes_land_unchanged(hook: Hook) -> None:
-    feed, unit = ready(hook), "🎉\\\\', "
-    ((packet,),) = hook.fetch("SELECT @@max_allowed_packet")
-    data = '"' + unit * (17 * 1024 * 1024 // len(unit.encode())) + '"'
-    assert len(data.encode()) > packet
-    line = b'{"event_id":"large","type":"t","data":' + data.encode() + b"}"
-    junk = b"junk \\ ' \xff " + data.encode()
-    assert feed.load_page(page(0, event(1), line, junk, event(2))) == 3
-    assert [row[0] for row in stored(hook)] == ["e1", "large", "e2"]
-    assert stored(hook)[1][1] == data
-    ((raw,),) = hook.fetch(f"SELECT raw FROM {PREFIX}rejected_lines")
-    assert bytes(raw) == junk
-    # Read again, it is known.
-    assert feed.load_page(page(4, line)) == 0
-
-
-def test_a_page_that_is_larger_than_a_statement_is_one_transaction(hook: Hook) -> None:
-    feed = ready(hook)
-    statements: list[str] = []
-
-    class Watching(Faulty):
-        def step(self, what: str, run: Callable[[], Any]) -> Any:
-            statements.append(what.partition(" ")[0])
-            return run()
-
-    lines = [event(number, data="x" * 20_000) for number in range(1_000)]
-    assert Watching(0, after=False).tables(hook).load_page(page(0, *lines)) == 1_000
-    assert statements.count("INSERT") > 4
-    assert statements.count("commit") == 1
-    assert len(stored(hook)) == feed.get_or_create_cursor() == 1_000
-
-
 def test_a_row_that_cannot_be_sent_is_an_error_that_says_what_to_do(hook: Hook) -> None:
     feed = ready(hook)
     dialect = feed.warehouse.dialect
     assert isinstance(dialect, MySqlDialect)
-    dialect.server = replace(dialect.server, is_mariadb=False, max_packet=1_000_000)
+    dialect.server = replace(dialect.server, max_packet=1_000_000)
     loaded: Page = page(0, event(1), event(2, data="x" * 1_000_000))
     with pytest.raises(RowsRefused) as refused:
         feed.load_page(loaded)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.transfers.feed_ingest import FeedIngest
 from resilience.crash_ingest.ingest import SQL_WAREHOUSES, target_of
 from resilience.fuzz.feed_fuzz import Report, fuzz_feed
 
@@ -36,7 +36,7 @@ def test_a_hostile_feed_loses_nothing_doubles_nothing_and_stops_nobody(
 
 
 def test_a_cursor_that_is_believed_at_once_is_noticed(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EventStore, "accepts_cursor", lambda self, page: True)
+    monkeypatch.setattr(FeedIngest, "_accepts_cursor", lambda self, page: True)
     report, target = Report(), target_of("sqlite", memory, lambda _: None)
     for seed in range(MOST):
         fuzz_feed(target, seed, report)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol import events as events_module
 from outbound_transfer.protocol.errors import MalformedResponse
 from outbound_transfer.protocol.events import MAX_CURSOR, MAX_EVENT_ID_BYTES, Page, read_page
 from outbound_transfer.protocol.messages import Response
@@ -74,49 +72,6 @@ def test_any_events_round_trip(
         assert event.data == json.dumps(written_as["data"], ensure_ascii=ascii_only)
         unnamed = {name: value for name, value in written_as.items() if name not in EVENT}
         assert json.loads(event.extra_fields or "{}") == unnamed
-
-
-#: Lines that are read at once where they are plain, and lines that only look so.
-lookalikes = st.builds(
-    lambda event_id, kind, rest, colon, comma: (
-        "{" + comma.join([f'"event_id"{colon}{event_id}', f'"type"{colon}{kind}', *rest]) + "}"
-    ),
-    st.sampled_from(['"e 1"', "7", "-0", "1.0", '""', "null", f'"{"e" * 125}"', f'"{"€" * 126}"', f'"{"€" * 167}"']),
-    st.sampled_from(['"t"', '"transfer sent"', '"\\u0000"', "5", '"é"']),
-    st.lists(
-        st.sampled_from(
-            ['"timestamp": null', '"timestamp":"t"', '"timestamp":5', '"data":null', '"data":{"a b": [1, 2.5]}']
-            + ['"data":{"a":1,"a":2}', '"data":{"a":1,"a ":1}', f'"data":[{"9" * 400}]', '"data":1e5', '"data":1E999']
-            + ['"data":"\\ud800"', '"data":"a\u2028b"', '"data" : { }', '"type":"t"', '"x":1', '"data":' + "[" * 2_000]
-        ),
-        max_size=3,
-    ),
-    st.sampled_from([":", ": ", " :", ":\t"]),
-    st.sampled_from([",", ", ", " ,"]),
-)
-
-
-@given(st.lists(lookalikes, max_size=4), st.sampled_from(["\n", "\r\n", "\n\n", "\n \n"]), st.booleans())
-def test_reading_a_page_at_once_and_line_by_line_come_to_the_same(lines: list[str], line_end: str, last: bool) -> None:
-    body = (line_end.join(lines) + (line_end if last else "")).encode()
-
-    def read() -> Any:
-        try:
-            return page(body)
-        except MalformedResponse as error:
-            return str(error)
-
-    with mock.patch.object(events_module, "_parse_fast", return_value=None):
-        by_line = read()
-    assert read() == by_line
-
-
-def test_plain_pages_are_read_at_once() -> None:
-    plain = (
-        b'{"event_id": 1, "type": "t", "timestamp": "2026", "data": {"a": [1.5, "b c"]}}\n{"event_id":"x","type":"t"}\n'
-    )
-    with mock.patch.object(events_module._LineParser, "event", side_effect=AssertionError):
-        assert [event.event_id for event in page(plain).events] == ["1", "x"]
 
 
 @given(st.lists(st.binary(max_size=30) | events.map(lambda event: json.dumps(event).encode()), max_size=8))

@@ -34,10 +34,6 @@ _MAX_KEYS_PER_QUERY: Final = 500
 _VALUE_ERRORS: Final = frozenset(("DataError", "IntegrityError"))
 
 
-class RowTooLarge(ValueError):
-    """A row does not fit into a statement of the database."""
-
-
 class DbApiHookLike(Protocol):
     """The part of Airflow's ``DbApiHook`` that is used here."""
 
@@ -71,10 +67,9 @@ class WarehouseDialect(ABC):
     :cvar uses_indexes: whether the database benefits from indexes besides the primary key.
     :cvar sets_comments: whether comments are set after a table is created. Some databases have none, or have them
         in the definition of the table.
-    :cvar supports_append: whether :meth:`append_or_insert` is much cheaper than :meth:`insert`.
     :cvar supports_idle_connections: whether a connection may stay open between transactions without blocking other
         clients.
-    :cvar supports_array_parameters: whether a list can be one parameter, as in ``= ANY(?)``.
+    :cvar needs_probe: whether it is unknown if the database keeps what it is given (:mod:`.warehouse.probe`).
     :cvar clock: query for the database's time in seconds since the epoch; None if there is no such query here.
     :ivar timeout: seconds to wait for locks of other sessions; None for the dialect's default.
     :ivar only_reads: whether a connection must leave the database as it is.
@@ -89,9 +84,8 @@ class WarehouseDialect(ABC):
     exists: ClassVar[str | None] = None
     uses_indexes: ClassVar[bool] = False
     sets_comments: ClassVar[bool] = False
-    supports_append: ClassVar[bool] = False
     supports_idle_connections: ClassVar[bool] = True
-    supports_array_parameters: ClassVar[bool] = False
+    needs_probe: ClassVar[bool] = False
     clock: str | None = None
     timeout: float | None = None
     only_reads: bool = False
@@ -116,19 +110,6 @@ class WarehouseDialect(ABC):
         """Return a function that opens a connection to the hook's database."""
         return hook.get_conn
 
-    def needs_probe(self, tx: Any) -> bool:  # noqa: ARG002  # most classes know their database
-        """Return whether it is unknown if the database keeps what it is given (:mod:`.warehouse.probe`).
-
-        :raises UnsupportedWarehouse: the database is known not to work.
-        """
-        return False
-
-    def check_tables(self, tx: Any, names: Sequence[str], schema: str | None) -> None:  # noqa: B027
-        """Check those of the tables that exist; whoever made or changed them may have made them unreliable.
-
-        :raises UnsupportedWarehouse: one of them takes part in no transaction.
-        """
-
     def configure_connection(self, connection: Any) -> None:  # noqa: B027  # most connections are ready
         """Prepare a new connection, so that only an explicit commit commits."""
 
@@ -147,26 +128,6 @@ class WarehouseDialect(ABC):
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
         """Insert the rows whose key is new into the table of the quoted name; return their number."""
 
-    def append(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-        """Insert rows that are expected to be new; return their number.
-
-        :raises DuplicateRow: a row is not new. The transaction cannot continue.
-        """
-        return self.insert(tx, quoted, table, rows)
-
-    def has_key(self, tx: Any, quoted: str, table: Table) -> bool:
-        """Return whether the table of the quoted name has a primary key; one that was not created here may have none.
-
-        ``tx`` may be unusable afterwards.
-        """
-        name = self.in_statement(quoted)
-        nothing = f"INSERT INTO {name} SELECT * FROM {name} WHERE 1 = 0"  # noqa: S608
-        try:
-            tx.execute(f"{nothing} ON CONFLICT ({self.key(table)}) DO NOTHING", ())
-        except Exception:
-            return False
-        return True
-
     def find_file(self, connection: Any, error: Exception) -> str:  # noqa: ARG002
         """Return which file an error is about, if the driver does not say it; "" otherwise."""
         return ""
@@ -174,10 +135,6 @@ class WarehouseDialect(ABC):
     def is_conflict(self, error: BaseException) -> bool:  # noqa: ARG002
         """Return whether an error means that another session changed the same row first."""
         return False
-
-    def is_missing_table(self, error: BaseException) -> bool:  # noqa: ARG002
-        """Return whether an error of a query may mean that its table does not exist."""
-        return True  # each driver has its own error
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether the values of rows may have caused an error."""
@@ -266,14 +223,10 @@ def select_new_rows(tx: Any, dialect: WarehouseDialect, quoted: str, table: Tabl
     names = [dialect.quote(column.name) for column in table.primary_key]
     same = "".join(f"{name} = {dialect.placeholder} AND " for name in names[:-1])
     for part in _chunk_keys(list(new)):
-        last = [each[-1] for each in part]
-        if dialect.supports_array_parameters:
-            among, values = f"= ANY({dialect.placeholder})", [last]
-        else:
-            among, values = f"IN ({', '.join(dialect.placeholder for _ in part)})", last
+        marks = ", ".join(dialect.placeholder for _ in part)
         tx.execute(
-            f"SELECT {', '.join(names)} FROM {dialect.in_statement(quoted)} WHERE {same}{names[-1]} {among}",  # noqa: S608
-            (*part[0][:-1], *values),
+            f"SELECT {', '.join(names)} FROM {dialect.in_statement(quoted)} WHERE {same}{names[-1]} IN ({marks})",  # noqa: S608
+            (*part[0][:-1], *(each[-1] for each in part)),
         )
         known.update(tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in tx.fetchall())
     return [row for each, row in reversed(new.items()) if each not in known]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects.base import Connect, DbApiHookLike, Row, WarehouseDialect
-from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse, WarehouseBusy
+from outbound_transfer.warehouse.errors import UnsupportedWarehouse, WarehouseBusy
 
 if TYPE_CHECKING:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
@@ -275,7 +275,6 @@ class DuckDbDialect(WarehouseDialect):
         " AND table_catalog = current_database()"
     )
     sets_comments = True
-    supports_append = True
     supports_idle_connections = False
 
     def file_of(self, hook: DbApiHookLike) -> Path | None:
@@ -295,28 +294,6 @@ class DuckDbDialect(WarehouseDialect):
         return int(tx.fetchone()[0])
 
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-        return self._add(tx, quoted, table, rows, f" ON CONFLICT ({self.key(table)}) DO NOTHING")
-
-    def append(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-        try:
-            return self._add(tx, quoted, table, rows)
-        except Exception as error:
-            if _is_duplicate(error):
-                raise DuplicateRow(f"a row of {quoted} exists, or occurs twice") from error
-            raise
-
-    def is_conflict(self, error: BaseException) -> bool:
-        import duckdb
-
-        # Of two threads that add one key at the same time, the later gets either error.
-        return isinstance(error, duckdb.TransactionException) or _is_duplicate(error)
-
-    def is_refusal(self, error: BaseException) -> bool:
-        import duckdb
-
-        return super().is_refusal(error) or isinstance(error, duckdb.InvalidInputException)
-
-    def _add(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row], conflict: str = "") -> int:
         # A column is one list, or one value if all of its rows have the same. The key is always a list.
         columns, parameters, casts = [], [], []
         last_key = list(table.primary_key)[-1]
@@ -332,10 +309,21 @@ class DuckDbDialect(WarehouseDialect):
                 parameters.append(list(values))
         tx.execute(
             f"INSERT INTO {quoted} ({self.columns(table)}) SELECT {', '.join(casts)}"  # noqa: S608
-            f" FROM (SELECT {', '.join(columns)}) AS new{conflict}",
+            f" FROM (SELECT {', '.join(columns)}) AS new ON CONFLICT ({self.key(table)}) DO NOTHING",
             parameters,
         )
         return self.rowcount(tx)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        import duckdb
+
+        # Of two threads that add one key at the same time, the later gets either error.
+        return isinstance(error, duckdb.TransactionException) or _is_duplicate(error)
+
+    def is_refusal(self, error: BaseException) -> bool:
+        import duckdb
+
+        return super().is_refusal(error) or isinstance(error, duckdb.InvalidInputException)
 
 
 def _is_duplicate(error: BaseException) -> bool:

@@ -24,6 +24,7 @@ class GenericDialect(WarehouseDialect):
     """
 
     max_identifier_length = 63
+    needs_probe = True
 
     def __init__(self, name: str, placeholder: str) -> None:
         self.name, self.placeholder = name, placeholder
@@ -36,9 +37,6 @@ class GenericDialect(WarehouseDialect):
             return connection
 
         return connect
-
-    def needs_probe(self, tx: Any) -> bool:  # noqa: ARG002
-        return True
 
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
         new = select_new_rows(tx, self, quoted, table, rows)

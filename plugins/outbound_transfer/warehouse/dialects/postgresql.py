@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import Table
 
-from outbound_transfer.warehouse.dialects.base import SILENCE_FACTOR, DialectT, Row, WarehouseDialect, select_new_rows
-from outbound_transfer.warehouse.dialects.refused import check_names
-from outbound_transfer.warehouse.errors import DuplicateRow, UnsupportedWarehouse, UnusableTable
-
-_UNIQUE_VIOLATION: Final = "23505"
+from outbound_transfer.warehouse.dialects.base import SILENCE_FACTOR, DialectT, Row, WarehouseDialect
+from outbound_transfer.warehouse.errors import UnusableTable
 
 #: Classes of errors that rows may cause: data, constraints, limits of size and depth, triggers, limits of memory.
 _ROW_ERROR_CLASSES: Final = ("22", "23", "54", "P0", "XX")
 
 
-#: Databases that speak PostgreSQL's protocol and name themselves in the version.
-_OTHERS: Final = ("cockroachdb", "-yb-", "greenplum", "materialize", "questdb", "risingwave", "cratedb")
-
-
 class PostgresDialect(WarehouseDialect):
-    """PostgreSQL. Rows are copied."""
+    """PostgreSQL. A page is inserted with one statement, each column as one array."""
 
     name = "postgresql"
     placeholder = "%s"
@@ -42,8 +34,6 @@ class PostgresDialect(WarehouseDialect):
     )
     uses_indexes = True
     sets_comments = True
-    supports_append = True
-    supports_array_parameters = True
 
     def with_timeout(self: DialectT, seconds: float) -> DialectT:
         changed = super().with_timeout(seconds)
@@ -55,24 +45,6 @@ class PostgresDialect(WarehouseDialect):
             f"SET LOCAL idle_in_transaction_session_timeout = {SILENCE_FACTOR * seconds * 1_000:.0f}",
         )
         return changed
-
-    def needs_probe(self, tx: Any) -> bool:
-        tx.execute("SELECT version()", ())
-        version = str(_only_value(tx.fetchone())).lower()
-        check_names(name for name in ("redshift",) if name in version)
-        return any(name in version for name in _OTHERS)
-
-    def check_tables(self, tx: Any, names: Sequence[str], schema: str | None) -> None:
-        tx.execute(
-            "SELECT relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
-            " WHERE relpersistence = 'u' AND nspname = coalesce(%s, current_schema()) AND relname = ANY(%s)",
-            (schema, list(names)),
-        )
-        for row in tx.fetchall():
-            raise UnsupportedWarehouse(
-                f"the table {_only_value(row)} is UNLOGGED, so that a crash of the server empties it: "
-                "ALTER TABLE … SET LOGGED, then run `feed verify`"
-            )
 
     def configure_connection(self, connection: Any) -> None:
         connection.autocommit = False  # psycopg 2 and 3 alike, whatever the connection's extra says
@@ -89,66 +61,26 @@ class PostgresDialect(WarehouseDialect):
             tx.execute(f"VACUUM (FULL, ANALYZE) {name}")  # statistics have values, too
 
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-        # COPY has no ON CONFLICT. Readers that race for a page queue at the cursor's row, so a new row stays new.
-        new = select_new_rows(tx, self, quoted, table, rows)
-        if new:
-            self._copy(tx, quoted, table, new)
-        return len(new)
-
-    def append(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-        try:
-            self._copy(tx, quoted, table, rows)
-        except Exception as error:
-            if _sqlstate(error) == _UNIQUE_VIOLATION:
-                raise DuplicateRow(f"a row of {quoted} exists, or occurs twice") from error
-            raise
-        return len(rows)
+        names, arrays, casts, parameters = [], [], [], []
+        for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
+            name, type_ = self.quote(column.name), column.type.compile(self.sql())
+            is_bytes = type_ == "BYTEA"
+            names.append(name)
+            arrays.append("%s::bytea[]" if is_bytes else "%s::text[]")
+            casts.append(f"new.{name}::{type_}")
+            parameters.append([value if is_bytes or value is None else str(value) for value in values])
+        tx.execute(
+            f"INSERT INTO {self.in_statement(quoted)} ({', '.join(names)}) SELECT {', '.join(casts)}"  # noqa: S608
+            f" FROM unnest({', '.join(arrays)}) AS new ({', '.join(names)})"
+            f" ON CONFLICT ({self.key(table)}) DO NOTHING",
+            parameters,
+        )
+        return self.rowcount(tx)
 
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or _sqlstate(error).startswith(_ROW_ERROR_CLASSES)
-
-    def _copy(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> None:
-        # The connection may have another encoding, so the statement names that of the text.
-        statement = f"COPY {quoted} ({self.columns(table)}) FROM STDIN (ENCODING 'UTF8')"
-        text = _copy_text(rows).encode()
-        if hasattr(tx, "copy_expert"):  # psycopg 2
-            tx.copy_expert(statement, io.BytesIO(text))
-            return
-        with tx.copy(statement) as copy:
-            copy.write(text)
-
-
-def _only_value(row: Any) -> Any:
-    # Connections may be configured to return dictionaries.
-    return next(iter(row.values())) if isinstance(row, Mapping) else row[0]
 
 
 def _sqlstate(error: BaseException) -> str:
     # psycopg 3 and 2; their classes are not imported for this, as either may be missing.
     return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
-
-
-def _copy_text(rows: Sequence[Row]) -> str:
-    """Return the rows in COPY's text format."""
-    columns = [_column(values) for values in zip(*rows, strict=True)]
-    return "".join(["\t".join(row) + "\n" for row in zip(*columns, strict=True)])
-
-
-def _column(values: Sequence[Any]) -> Sequence[str]:
-    if values.count(values[0]) == len(values):
-        return [_field(values[0])] * len(values)
-    # Most columns are text with nothing to escape; one look at the joined text finds that out.
-    if set(map(type, values)) == {str} and _is_plain("".join(values)):
-        return values
-    return list(map(_field, values))
-
-
-def _is_plain(text: str) -> bool:
-    return not ("\\" in text or "\n" in text or "\r" in text or "\t" in text)
-
-
-def _field(value: Any) -> str:
-    if value is None:
-        return "\\N"
-    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
