@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,9 +13,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, redact
-from outbound_transfer.client import deferral
 from outbound_transfer.lake.catalog import open_catalog
-from outbound_transfer.transfers import feed_ingest
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
 from outbound_transfer.warehouse.errors import NotAnIcebergConnection
 from support.iceberg import TABLE, Lake, connection_json, open_lake
@@ -80,38 +77,6 @@ def test_lineage_names_the_account_and_the_table(connection, sandbox, lake) -> N
     assert [(each.namespace, each.name) for each in lineage.outputs] == [("iceberg://lake", "lake.events")]
 
 
-DRAIN = """
-    from airflow.sdk import DAG
-    from outbound_transfer.client import deferral
-    from outbound_transfer.transfers import feed_ingest
-    from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
-
-    # The sandbox is told the same: a minute would make this test take one.
-    feed_ingest.FEED_INTERVAL = 1.0
-    deferral.MAX_BLOCKING_WAIT = 0.1
-
-    with DAG("drain", schedule=None, params={"table": "events"}):
-        EventFeedToIcebergOperator(
-            task_id="load", iceberg_conn_id="{{ 'la' ~ 'ke' }}", table="lake.{{ params.table }}", account="acme",
-            deferrable=True,
-        )
-"""
-
-
-def test_a_dag_drains_the_feed(run_dag, connection, sandbox, lake, monkeypatch) -> None:
-    for module, name in ((feed_ingest, "FEED_INTERVAL"), (deferral, "MAX_BLOCKING_WAIT")):
-        monkeypatch.setattr(module, name, getattr(module, name))
-    sandbox.patch_account(feed_interval_seconds=1)
-    sandbox.add_events(1_200)
-
-    run = run_dag(DRAIN)
-
-    assert run.states() == {"load": "success"}
-    # dag.test() drops what a deferral carries, so only the last page is counted; in a scheduler's run, both are.
-    assert run.xcom("load")["types"] == {"transfer_sent": 200}
-    assert len(set(lake.ids())) == len(lake.ids()) == 1_200
-
-
 # -------------------------------------------------------------------------------------------------- the connection
 
 
@@ -161,17 +126,6 @@ def test_a_secret_of_a_connection_is_masked_wherever_it_is(monkeypatch, connecti
     assert SECRET not in redact(f"refused: {SECRET}")
     innocent = "refused: http://localhost:1/token, type sql"
     assert redact(innocent) == innocent
-
-
-@pytest.mark.slow
-def test_importing_the_operator_is_light() -> None:
-    code = (
-        "import sys, airflow.sdk; before = set(sys.modules);"
-        "import outbound_transfer.transfers.event_feed_to_iceberg;"
-        "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('airflow')))"
-    )
-    added = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    assert not {"httpx", "sqlalchemy", "pyarrow", "pyiceberg", "outbound_transfer.lake"} & set(added)
 
 
 # ------------------------------------------------------------------------------------------------ S3

@@ -103,16 +103,6 @@ def test_the_next_run_goes_on_and_an_empty_one_loads_nothing(task, sandbox, fold
     assert (task().run()["cursor_from"], len(loaded(folder)), len(page_names(folder))) == (3, 5, 2)
 
 
-def test_a_page_that_is_refused_loads_nothing(task, sandbox, command, capsys) -> None:
-    sandbox.add_events(2)
-    sandbox.plan_faults({"path": "/v1/events", "kind": "truncated_page"})
-    with pytest.raises(Exception, match="cut off"):
-        task().run()
-    command("status", "--output", "json")
-    (status,) = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (status["cursor"], status["events"]) == ("0", "0")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [({"path": "s3://bucket/../x"}, "path"), ({"account": "🎉" * 40}, "name")],
@@ -173,15 +163,6 @@ def test_the_commands(task, sandbox, folder, command, capsys, time) -> None:
         command("status")
     command("reset", "--to", "1500", "--yes")
     assert "was not valid and is 1500" in capsys.readouterr().out
-
-
-def test_one_destination_must_be_named(connection, tmp_path: Path) -> None:
-    from airflow.cli import cli_parser
-
-    for given in ([], ["--sql-conn-id", "warehouse", "--path", str(tmp_path)]):
-        arguments = cli_parser.get_parser().parse_args(["outbound-transfer", "feed", "status", *given])
-        with pytest.raises(SystemExit, match="Exactly one of these says it: --sql-conn-id.* --path"):
-            arguments.func(arguments)
 
 
 def test_a_folder_without_a_feed_is_reported_and_stays_empty(connection, command, folder) -> None:

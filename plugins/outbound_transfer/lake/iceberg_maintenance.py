@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,6 @@ from pyiceberg.table import Table
 from outbound_transfer.lake.feed_state import ADDRESS, FeedState, list_accounts, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.iceberg import IcebergEventDestination
-from outbound_transfer.protocol.event_content import CONTENT_COLUMNS, content_digest, event_of
 from outbound_transfer.warehouse.destination import (
     FeedMaintenance,
     FeedPosition,
@@ -25,9 +24,6 @@ from outbound_transfer.warehouse.destination import (
 )
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor
 from outbound_transfer.warehouse.timestamps import format_timestamp
-
-#: Event ids in one search.
-_MAX_IDS: Final = 1_000
 
 
 def list_feeds_of(catalog: Catalog, table: str) -> list[str]:
@@ -100,31 +96,13 @@ class IcebergFeedMaintenance(FeedMaintenance):
     def find_problems(self) -> Iterator[str]:
         table = self._known_table()
         state = self._state_of(table)
-        rows = self._read(table, "event_id", "cursor_from", "line_number")
-        ids = rows["event_id"].drop_null()
-        if doubled := _count_repeated(pa.table({"id": ids}), ["id"]):
-            yield f"{doubled} event ids occur more than once: the feed repeated them on other pages"
+        rows = self._read(table, "cursor_from", "line_number")
         if unordered := _count_repeated(rows, ["cursor_from", "line_number"]):
             yield f"{unordered} lines of a page are there more than once: the page was loaded twice"
         if beyond := pc.sum(pc.greater_equal(rows["cursor_from"], state.cursor)).as_py():
             yield (
                 f"{beyond} rows are of pages from the cursor {state.cursor} on, which the next run loads: "
                 f"`feed reset --to {state.cursor}` deletes them first"
-            )
-        yield from self._find_conflicts(table, ids)
-
-    def _find_conflicts(self, table: Table, ids: Any) -> Iterator[str]:
-        counts = pc.value_counts(ids)
-        repeated = [each["values"] for each in counts.to_pylist() if each["counts"] > 1][:_MAX_IDS]
-        if not repeated:
-            return
-        digests: dict[str, set[str]] = {}
-        for row in self._read(table, *CONTENT_COLUMNS, where=(filters.In("event_id", repeated),)).to_pylist():
-            digests.setdefault(row["event_id"], set()).add(content_digest(event_of(row)))
-        if conflicts := sum(len(each) > 1 for each in digests.values()):
-            yield (
-                f"{conflicts} of the first {len(repeated)} repeated event ids have rows of different content: the feed "
-                "has changed these events, or they were those of another account"
             )
 
     def reset(self, to: int, *, expected: int | None = None) -> tuple[int | None, int]:

@@ -14,7 +14,7 @@ from outbound_transfer.protocol.events import Event, read_line
 from outbound_transfer.protocol.personal_data import erased_content, read_erased_digest
 
 #: The columns of an event's content.
-CONTENT_COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")
+_COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")
 
 
 def content_digest(event: Event) -> str:
@@ -37,8 +37,8 @@ def erase_event(event: Event) -> Event:
 
 
 def event_of(row: Mapping[str, Any]) -> Event:
-    """Return the event of a row that has :data:`CONTENT_COLUMNS`, without its line number."""
-    return Event(line_number=0, **{name: row[name] for name in CONTENT_COLUMNS})
+    """Return the event of a row with these columns, without its line number."""
+    return Event(line_number=0, **{name: row[name] for name in _COLUMNS})
 
 
 def find_conflicts(events: Iterable[Event], known: Mapping[str, Event]) -> list[Event]:

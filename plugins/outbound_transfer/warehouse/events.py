@@ -106,22 +106,9 @@ class EventStore(EventDestination):
             return self.read_cursor_row(tx)
 
     def read_cursor_row(self, tx: Any) -> Any:
-        """Return the stored cursor, unchecked; None if there is none.
-
-        :raises InvalidCursor: there are several.
-        """
+        """Return the stored cursor, unchecked; None if there is none."""
         query = "SELECT [cursor] FROM {feed_cursor} WHERE [account] = ?"
-        found = fetch_all(self.warehouse.run(tx, query, (self.account,)))
-        if len(found) > 1:
-            raise self._doubled_cursor(len(found))
-        return found[0][0] if found else None
-
-    def _doubled_cursor(self, count: int) -> InvalidCursor:
-        # Only where the key of a table is not enforced: no page could ever be loaded.
-        return InvalidCursor(
-            f"{count} rows of the table feed_cursor have the cursor of the feed {self.account}: delete all but that "
-            "with the greatest cursor, and give the table the primary key (account)"
-        )
+        return scalar(tx, self.warehouse.render(query), (self.account,))
 
     def _create(self) -> None:
         ensure_schema(self.warehouse, FEED, self.now())
@@ -237,11 +224,8 @@ class EventStore(EventDestination):
             "UPDATE {feed_cursor} SET [cursor] = ?, [updated_at] = ? WHERE [account] = ? AND [cursor] = ?",
             (new, now, self.account, old),
         )
-        changed = self.warehouse.dialect.rowcount(tx)
-        if changed == 0:
+        if self.warehouse.dialect.rowcount(tx) != 1:
             raise self._cursor_moved(old)
-        if changed != 1:
-            raise self._doubled_cursor(changed)
 
     def _cursor_moved(self, old: int) -> CursorMoved:
         return CursorMoved(f"the cursor of the feed {self.account} is no longer {old}")

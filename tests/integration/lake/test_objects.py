@@ -24,7 +24,6 @@ from outbound_transfer.lake.object_page import PageHeader, encode_page
 from outbound_transfer.lake.object_store import ObjectStore, open_store
 from outbound_transfer.lake.objects import list_accounts
 from outbound_transfer.lake.rows import SCHEMA
-from outbound_transfer.protocol.events import MAX_CURSOR
 from outbound_transfer.warehouse.errors import (
     CursorMoved,
     InvalidCursor,
@@ -434,13 +433,6 @@ def test_a_reset_that_was_decided_before_another_one_skips_nothing(folder: Objec
         feed.reset(27, expected=30)
     load(folder, 30)
     assert stored_ids(folder) == ids(0, 30)
-
-
-@pytest.mark.parametrize("to", [-1, MAX_CURSOR + 1])
-def test_a_reset_refuses_what_is_not_a_cursor(folder: ObjectStore, to: int) -> None:
-    load(folder, 10)
-    with pytest.raises(InvalidCursor):
-        maintenance(folder).reset(to)
 
 
 @pytest.mark.parametrize("to", [0, 40])

@@ -10,33 +10,21 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.protocol.events import Page, read_page
-from outbound_transfer.protocol.messages import Response
+from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import MAX_NOTE, PollRecord
 from outbound_transfer.warehouse.errors import RowsRefused
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
+from support import feed_pages
+from support.feed_pages import event, page
 from support.warehouses import Hook, refuse_rows, sqlite_hook
 
 
 def tables(hook: Any) -> EventStore:
-    feed = EventStore(Warehouse(hook), "acme")
+    feed = feed_pages.tables(hook)
     feed.get_or_create_cursor()
     return feed
-
-
-def page(cursor: int, *lines: bytes, next_cursor: int | None = None, has_more: bool = False) -> Page:
-    headers = {
-        "content-type": "application/x-ndjson",
-        "x-next-cursor": str(cursor + len(lines) if next_cursor is None else next_cursor),
-        "x-has-more": str(has_more).lower(),
-    }
-    return read_page(Response(200, headers, b"".join(line + b"\n" for line in lines)), cursor=cursor)
-
-
-def event(number: int, **fields: Any) -> bytes:
-    return json.dumps({"event_id": f"e{number}", "type": "t", "data": {"n": number}} | fields).encode()
 
 
 def load_page(feed: EventStore, page: Page) -> Page:

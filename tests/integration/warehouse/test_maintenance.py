@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -15,8 +14,6 @@ from typing import Any
 import duckdb
 import pytest
 
-from outbound_transfer.protocol.events import Page, read_page
-from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.dialects import duckdb as dialect
@@ -25,26 +22,10 @@ from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.warehouse.schema import FEED, ensure_schema
 from outbound_transfer.warehouse.tables import EVENTS
+from support.feed_pages import event, page, tables
 from support.warehouses import Hook, duckdb_hook, held_by_another_process
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def tables(hook: Any, feed: str = "acme") -> EventStore:
-    return EventStore(Warehouse(hook), feed)
-
-
-def page(cursor: int, *lines: bytes, has_more: bool = False) -> Page:
-    headers = {
-        "content-type": "application/x-ndjson",
-        "x-next-cursor": str(cursor + len(lines)),
-        "x-has-more": str(has_more).lower(),
-    }
-    return read_page(Response(200, headers, b"".join(line + b"\n" for line in lines)), cursor=cursor)
-
-
-def event(number: int, **fields: Any) -> bytes:
-    return json.dumps({"event_id": f"e{number}", "type": "t", "data": {"n": number}} | fields).encode()
 
 
 def landed(hook: Hook) -> EventStore:
@@ -168,53 +149,6 @@ def test_a_database_that_nothing_is_known_of_lands_the_feed_too(hook_of: Any, na
     assert list(SqlFeedMaintenance(feed).find_problems()) == []
     assert SqlFeedMaintenance(feed).reset(0) == (6, 0)
     assert feed.load_page(page(0, event(1), event(1), b"junk \xff", event(2), has_more=True)) == 0
-
-
-class Strict:
-    """A cursor that takes no statement while rows of the last one are unread."""
-
-    def __init__(self, cursor: Any) -> None:
-        self._cursor, self._unread = cursor, False
-
-    def execute(self, statement: str, parameters: Any = ()) -> None:
-        assert not self._unread, f"unread result found before {statement}"
-        self._cursor.execute(statement, parameters)
-        self._unread = self._cursor.description is not None
-
-    def fetchall(self) -> Any:
-        self._unread = False
-        return self._cursor.fetchall()
-
-    def fetchone(self) -> Any:
-        row = self._cursor.fetchone()
-        self._unread = row is not None
-        return row
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cursor, name)
-
-
-def test_a_driver_that_takes_no_statement_before_all_rows_are_read_lands_the_feed(hook_of: Any) -> None:
-    known = hook_of("psycopg")
-
-    class Connection:
-        def __init__(self) -> None:
-            self.inner = known.get_conn()
-
-        def cursor(self) -> Strict:
-            return Strict(self.inner.cursor())
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
-
-    feed = tables(Hook("invented_postgresql", Connection))
-    assert feed.get_or_create_cursor() == 0
-    assert feed.load_page(page(0, event(1), b"junk \xff", event(2), has_more=True)) == 2
-    assert feed.load_page(page(3, event(2), event(3))) == 1
-    assert SqlFeedMaintenance(feed).status().cursor == 5
-    assert list(SqlFeedMaintenance(feed).find_problems()) == []
-    assert SqlFeedMaintenance(feed).reset(0) == (5, 0)
-    assert SqlFeedMaintenance(feed).rebuild_cursor() == (0, 3)
 
 
 def test_a_feed_has_a_name_of_some_length(hook: Hook) -> None:

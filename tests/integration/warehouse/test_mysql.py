@@ -17,7 +17,6 @@ from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 from outbound_transfer.warehouse.errors import PageRefused, RowsRefused
 from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.rows import event_rows
 from outbound_transfer.warehouse.schema import GROUPS, ensure_schema
 from outbound_transfer.warehouse.tables import EVENTS, TABLES
@@ -152,16 +151,6 @@ def test_names_that_differ_by_case_are_different_tables(hook: Hook) -> None:
         assert feed.load_page(page(0, event(1))) == 1
 
 
-def test_a_lock_is_waited_for_no_longer_than_said(hook: Hook) -> None:
-    feed = ready(hook)
-    with feed.warehouse.transaction() as tx:
-        feed.compare_and_set_cursor(tx, 0, 5)
-        impatient = EventStore(Warehouse(hook, timeout=0.5), "acme")
-        with pytest.raises(Exception, match=r"1205|1969|3024"), impatient.warehouse.transaction() as other:
-            impatient.compare_and_set_cursor(other, 0, 7)
-    assert feed.read_cursor() == 5
-
-
 def test_a_deadlock_with_another_session_loads_the_page_after_all(hook: Hook) -> None:
     feed = ready(hook)
     attempts = 0
@@ -229,26 +218,3 @@ def test_a_lock_wait_timeout_is_no_moved_cursor(hook: Hook) -> None:
         with pytest.raises(Exception, match=r"1205|Lock wait timeout|max_statement_time"):
             feed.load_page(page(0, event(1)))
     assert feed.load_page(page(0, event(1))) == 1
-
-
-@pytest.mark.parametrize("mode", ["", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES"])
-def test_a_literal_is_the_same_in_every_sql_mode(hook: Hook, mode: str) -> None:
-    values = ["it's", "back\\slash", "\\'; DROP TABLE x; --", "nul\0", "🎉'", '"']
-    with closing(hook.connect()) as connection, closing(connection.cursor()) as tx:
-        tx.execute("SET SESSION sql_mode = %s", (mode,))
-        tx.execute("SELECT " + ", ".join("%s" for _ in values), tuple(values))
-        assert list(tx.fetchall()[0]) == values
-
-
-def test_a_session_takes_over_nothing_that_changes_results(hook: Hook) -> None:
-    def connect() -> Any:
-        connection = hook.get_conn()
-        settings = ("sql_select_limit = 1", "unique_checks = 0", "foreign_key_checks = 0", "sql_safe_updates = 1")
-        connection.cursor().execute("SET " + ", ".join((*settings, "completion_type = 2", "tx_read_only = 1")))
-        return connection
-
-    feed = tables(Hook(hook.dialect_name, connect))
-    feed.get_or_create_cursor()
-    assert feed.load_page(page(0, event(1), event(2), event(2), event(3))) == 3
-    assert SqlFeedMaintenance(feed).reset(0) == (4, 0)
-    assert feed.load_page(page(0, event(1), event(2), event(2), event(3))) == 0

@@ -17,7 +17,7 @@ from outbound_transfer.transfers.progress import IngestProgress
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.dialects.refused import REFUSED
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, PageRefused, UnsupportedWarehouse
+from outbound_transfer.warehouse.errors import CursorMoved, PageRefused, UnsupportedWarehouse
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.schema import (
     GROUPS,
@@ -85,19 +85,6 @@ class CutsText(Bent):
         )
 
 
-class HasNoKeysAndIsBusyOnce(HasNoKeys):
-    """The one error comes where a second row of a key is tried."""
-
-    inserts = 0
-
-    def execute(self, statement: str, *parameters: Any) -> Any:
-        if "INSERT INTO" in statement:
-            HasNoKeysAndIsBusyOnce.inserts += 1
-            if HasNoKeysAndIsBusyOnce.inserts == 3:
-                raise sqlite3.OperationalError("database is locked")
-        return super().execute(statement, *parameters)
-
-
 BENT = {
     CommitsEachStatement: "commits by itself",
     CountsNoRows: "how many rows a statement changed",
@@ -125,12 +112,6 @@ def test_an_unknown_database_that_keeps_less_is_refused(bent: type[Bent], group:
         ensure_schema(Warehouse(bent_hook(bent, file)), group, utc_now())
     assert "EventFeedToObjectStorageOperator" in str(refused.value)
     assert table_names(file) == []
-
-
-def test_an_error_alone_does_not_show_that_keys_are_enforced(tmp_path: Path) -> None:
-    HasNoKeysAndIsBusyOnce.inserts = 0
-    with pytest.raises(UnsupportedWarehouse, match="two rows of one key"):
-        tables(bent_hook(HasNoKeysAndIsBusyOnce, tmp_path / "warehouse.db")).get_or_create_cursor()
 
 
 def test_an_unknown_database_that_keeps_what_it_is_given_is_used(tmp_path: Path) -> None:
@@ -202,21 +183,6 @@ def test_a_database_behind_mysqls_protocol_is_probed(hook_of: Callable[[str], Ho
     with pytest.raises(UnsupportedWarehouse, match="keeps rows of a transaction that is rolled back"):
         tables(Hook("mysql", lambda: Poolers(hook.get_conn()))).get_or_create_cursor()
     assert hook.fetch("SHOW TABLES") == []
-
-
-def test_a_cursor_that_is_there_twice_is_an_error_and_no_lost_race(tmp_path: Path) -> None:
-    file = tmp_path / "warehouse.db"
-    feed = tables(Hook("sqlite", lambda: sqlite3.connect(file), "?"))
-    feed.get_or_create_cursor()
-    with closing(sqlite3.connect(file)) as connection:
-        name = "outbound_transfer_feed_cursor"
-        connection.execute(f"ALTER TABLE {name} RENAME TO keyed")
-        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM keyed UNION ALL SELECT * FROM keyed")
-        connection.commit()
-    with pytest.raises(InvalidCursor, match="2 rows of the table feed_cursor"):
-        feed.load_page(PAGES[0])
-    with pytest.raises(InvalidCursor, match="delete all but"):
-        feed.get_or_create_cursor()
 
 
 def test_a_page_that_is_refused_as_a_whole_is_in_the_log_of_polls(hook: Hook) -> None:

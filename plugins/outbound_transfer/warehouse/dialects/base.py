@@ -172,7 +172,7 @@ class WarehouseDialect(ABC):
         :param table: with the prefix and the schema of the warehouse.
         """
         elements: list[Any] = [CreateTable(table)]
-        elements += [CreateIndex(index, if_not_exists=True) for index in self.indexes(table)]
+        elements += [CreateIndex(index) for index in self.indexes(table)]
         if self.sets_comments:
             elements += [SetTableComment(table), *map(SetColumnComment, table.columns)]
         return [str(each.compile(dialect=self.sql())).strip() for each in elements]

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Index, Table
-from sqlalchemy.dialects.mysql.base import MySQLDDLCompiler, MySQLDialect
-from sqlalchemy.engine import Dialect
-from sqlalchemy.schema import CreateTable
+from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects.base import (
     SILENCE_FACTOR,
@@ -36,17 +33,6 @@ _PACKET_OVERHEAD: Final = 4_096
 #: Seconds that a statement may take in MariaDB; milliseconds that a query may take in MySQL.
 _MARIADB_TIMEOUT: Final = "max_statement_time = {seconds:.3f}"
 _MYSQL_TIMEOUT: Final = "max_execution_time = {milliseconds:.0f}"
-
-#: What a server's defaults may have changed: rows that a query leaves out, what a commit does, what is refused, and
-#: when a duplicate key is found.
-_SETTINGS: Final = (
-    "sql_select_limit = DEFAULT",
-    "completion_type = 0",
-    "sql_big_selects = 1",
-    "sql_safe_updates = 0",
-    "unique_checks = 1",
-    "foreign_key_checks = 1",
-)
 
 _DUPLICATE: Final = 1062
 _DEADLOCK: Final = 1213
@@ -135,7 +121,7 @@ class MySqlDialect(WarehouseDialect):
 
     def _session(self, server: _Server) -> Iterator[str]:
         """Yield the statements that a session begins with."""
-        settings = ["sql_mode = 'TRADITIONAL'", "autocommit = 0", "time_zone = '+00:00'", *_SETTINGS]
+        settings = ["sql_mode = 'TRADITIONAL'", "autocommit = 0", "time_zone = '+00:00'"]
         if self.timeout is not None:
             limit = _MARIADB_TIMEOUT if server.is_mariadb else _MYSQL_TIMEOUT
             settings += [
@@ -191,47 +177,16 @@ class MySqlDialect(WarehouseDialect):
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or _code(error) in _REFUSALS
 
-    def sql(self) -> Dialect:
-        return _SQL
-
     def adapt(self, statement: str) -> str:
         # A column of DATETIME takes no text that ends with a zone.
         statement = _TEXT_CAST.sub(r"\1", statement)
         return _TIME_PARAMETER.sub(r"\1CAST(LEFT(?, 26) AS DATETIME(6))", statement)
 
     def create_statements(self, table: Table) -> list[str]:
-        statement = CreateTable(table, if_not_exists=True).compile(dialect=self.sql())
+        create, *indexes = super().create_statements(table)
         # Only InnoDB has transactions, and the other row formats have no room for the keys.
-        return [
-            f"{str(statement).strip()} ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
-            f" CHARACTER SET utf8mb4 COLLATE {self.server.collation}"
-        ]
-
-
-class _DdlCompiler(MySQLDDLCompiler):
-    """Writes indexes into the statement that creates a table: each statement of DDL is a transaction of its own."""
-
-    def create_table_constraints(self, table: Table, *args: Any, **options: Any) -> str:
-        constraints = super().create_table_constraints(table, *args, **options)  # type: ignore[no-untyped-call]
-        indexes = sorted(table.indexes, key=lambda index: str(index.name))
-        return ", \n\t".join([constraints, *map(self._index, indexes)])
-
-    def _index(self, index: Index) -> str:
-        lengths = index.dialect_options["mysql"]["length"] or {}
-        columns = (
-            self.preparer.quote(column.name) + (f"({lengths[column.name]})" if column.name in lengths else "")
-            for column in index.columns
-        )
-        return f"INDEX {self.preparer.quote(str(index.name))} ({', '.join(columns)})"
-
-
-class _Sql(MySQLDialect):
-    """Not the dialect of a driver, which may be missing."""
-
-    ddl_compiler = _DdlCompiler
-
-
-_SQL: Final = _Sql(paramstyle="format")
+        options = f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4 COLLATE {self.server.collation}"
+        return [f"{create.replace('CREATE TABLE', 'CREATE TABLE IF NOT EXISTS', 1)} {options}", *indexes]
 
 
 def _read_server(tx: Any) -> _Server:
