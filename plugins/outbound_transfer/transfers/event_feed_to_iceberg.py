@@ -29,7 +29,7 @@ class EventFeedToIcebergOperator(EventFeedOperator):
     and ``account``.
 
     An event that the feed repeats on another page is there once for each page. An ``X-Next-Cursor`` that is further
-    beyond the lines of its page than usual for this feed is stored only after a second response, a minute later,
+    beyond the lines of its page than those before it is stored only after a second response, a minute later,
     claims about as much.
 
     :param iceberg_conn_id: connection of the catalog (``apache-airflow-providers-apache-iceberg`` 2.0 or newer).

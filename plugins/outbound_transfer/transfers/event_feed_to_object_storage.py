@@ -28,7 +28,7 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
     (:func:`~outbound_transfer.assets.outbound_transfer.folder_asset`). Its ``extra`` is the operator's return value,
     and ``account``.
 
-    An ``X-Next-Cursor`` that is further beyond the lines of its page than usual for this feed is stored only after a
+    An ``X-Next-Cursor`` that is further beyond the lines of its page than those before it is stored only after a
     second response, a minute later, claims about as much.
 
     :param path: folder, as Airflow's object storage names it: ``s3://conn@bucket/folder``, ``gs://…``, ``abfs://…`` or

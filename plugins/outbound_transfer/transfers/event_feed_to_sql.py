@@ -28,9 +28,9 @@ class EventFeedToSqlOperator(EventFeedOperator):
     (:func:`~outbound_transfer.assets.outbound_transfer.table_asset`). Its ``extra`` is the operator's return value,
     and ``account``.
 
-    Rows that the database refuses because of their values are stored raw, or as rejected lines; the other rows are
-    loaded. An ``X-Next-Cursor`` that is further beyond the lines of its page than usual for this feed is stored only
-    after a second response, a minute later, claims about as much.
+    Rows that the database refuses because of their values are stored as rejected lines; the other rows are loaded. An
+    ``X-Next-Cursor`` that is further beyond the lines of its page than those before it is stored only after a second
+    response, a minute later, claims about as much.
 
     :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite, DuckDB, or another
         with a ``DbApiHook`` that passes a probe.

@@ -122,7 +122,7 @@ class FeedIngest:
         try:
             new_events = self._destination.load_page(page)
         except RowsRefused as refused:  # the page has fewer of them each time, so this ends
-            log.warning("%s: they are stored raw, or as rejected lines", refused)
+            log.warning("%s: they are stored as rejected lines", refused)
             self._load(refused.page)
             return
         except CursorMoved:

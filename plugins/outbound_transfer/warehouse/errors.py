@@ -43,7 +43,7 @@ class RowsRefused(WarehouseError):
     least ``cursor_from`` of them. Of events with the ids of others, compare both: the service has changed events, or
     the feed was that of another account; ``feed verify`` counts them. A warning of an ingestion, which goes on.
 
-    :ivar page: the same page as it can be loaded: these events are stored raw, or are rejected lines.
+    :ivar page: the same page as it can be loaded: these events are rejected lines.
     """
 
     def __init__(self, message: str, page: Page) -> None:

@@ -26,7 +26,7 @@ _MAX_REASON: Final = 300
 
 
 def storable_page(page: Page, refusal: Refusal, now: datetime) -> Page:
-    """Return the page as the database accepts it: refused events are raw, or rejected lines with the database's error.
+    """Return the page as the database accepts it: refused events are rejected lines with the database's error.
 
     Returns the same page if the values of its rows are not the reason.
     """
@@ -51,15 +51,8 @@ def storable_page(page: Page, refusal: Refusal, now: datetime) -> Page:
         elif (error := refusal_with(events)) is None:
             accepted.extend(events)
         else:
-            add_refused(events[0], error)
-
-    def add_refused(event: Event, error: Exception) -> None:
-        line = lines[event.line_number - 1]
-        raw = _with_raw(event, line)
-        if event.raw is None and refusal_with([raw]) is None:
-            accepted.append(raw)
-        else:
-            rejected.append(RejectedLine(event.line_number, line, _reason(error)))
+            (event,) = events
+            rejected.append(RejectedLine(event.line_number, lines[event.line_number - 1], _reason(error)))
 
     add(page.events)
     return replace(page, events=tuple(accepted), rejected=tuple(sorted(rejected, key=lambda each: each.line_number)))
@@ -84,10 +77,6 @@ def reject_conflicts(page: Page, conflicts: Sequence[Event]) -> Page:
         events=tuple(event for event in page.events if event.line_number not in numbers),
         rejected=tuple(sorted(rejected, key=lambda each: each.line_number)),
     )
-
-
-def _with_raw(event: Event, line: bytes) -> Event:
-    return replace(event, raw=line.decode().strip(" \t\r"))
 
 
 def _simple_event(now: datetime) -> Event:

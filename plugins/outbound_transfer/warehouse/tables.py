@@ -110,8 +110,8 @@ EVENTS: Final = Table(
         "raw",
         TEXT,
         "the whole line as received, if a JSON column would reject or change it (a NUL character, an unpaired "
-        "surrogate, a repeated name, an extreme number) or the database rejected it; `(erased)` and a digest if the "
-        "payload was erased; otherwise NULL",
+        "surrogate, a repeated name, an extreme number); `(erased)` and a digest if the payload was erased; otherwise "
+        "NULL",
         null=True,
         personal=True,
     ),

@@ -73,17 +73,6 @@ def test_rows_that_the_database_refuses_stop_no_others(hook: Hook) -> None:
     assert list(SqlFeedMaintenance(feed).find_problems()) == []
 
 
-def test_what_is_refused_only_as_json_is_kept_raw(hook: Hook) -> None:
-    feed = tables(hook)
-    refusing(hook, "%poison%", "data")
-    lines = [event(1), event(2, data="poison"), event(3, other="é")]
-    settled = load_page(feed, page(0, *lines))
-    assert settled.rejected == ()
-    raw = [(each[0], bool(each[1]), bool(each[2])) for each in hook.fetch(EVENTS)]
-    assert raw == [("e1", True, False), ("e2", False, True), ("e3", True, False)]
-    assert hook.fetch("SELECT raw FROM outbound_transfer_events WHERE event_id = 'e2'") == [(lines[1].decode(),)]
-
-
 def test_a_page_of_one_event_that_is_refused_is_one_rejected_line(hook: Hook) -> None:
     feed = tables(hook)
     refusing(hook, "bad%")
