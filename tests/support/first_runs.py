@@ -117,7 +117,7 @@ def increment(number: int, place: RunLocation, times: int) -> None:
 
 
 def use_tables(number: int, place: RunLocation, prefix: str, group: str) -> None:
-    """Create a group of tables, as a task does that reuses its connection."""
+    """Create a group of tables."""
     _use(place, prefix, next(each for each in GROUPS if each.name == group))
 
 
@@ -133,17 +133,14 @@ def _in_own_order(number: int) -> tuple[TableGroup, ...]:
 
 
 def _use(place: RunLocation, prefix: str, group: TableGroup) -> None:
-    warehouse = place.warehouse(prefix)
-    with warehouse.reuse_connection():
-        ensure_schema(warehouse, group, utc_now())
+    ensure_schema(place.warehouse(prefix), group, utc_now())
 
 
 def load_feed(number: int, place: RunLocation, prefix: str) -> None:
     """Load the first page of the feed of an account of its own."""
     feed = EventStore(place.warehouse(prefix), f"account {number}")
-    with feed.session():
-        assert feed.get_or_create_cursor() == 0
-        assert feed.load_page(PAGES[0]) == 3
+    assert feed.get_or_create_cursor() == 0
+    assert feed.load_page(PAGES[0]) == 3
 
 
 def upgrade(number: int, place: RunLocation, prefix: str, version: int) -> None:

@@ -55,9 +55,6 @@ class IcebergEventDestination(EventDestination):
         self.table = FeedTable(catalog, table)
         self.account, self.now, self._keep_snapshots_for = account, clock, keep_snapshots_for
 
-    def release(self) -> None:
-        self.table.catalog.close()
-
     def get_or_create_cursor(self) -> int:
         state = read_state(self.table.find_or_create().metadata, self.account)
         if state is None:

@@ -69,6 +69,9 @@ class ObjectEventDestination(EventDestination):
             self.store.check_create()
         elif not self._is_loaded():
             self._write_note(_LOADED)
+            if self.read_page(self._newest.cursor_from) != self._newest:  # a reset has deleted all pages since
+                self.store.delete(f"{self._notes}/{_LOADED}")
+                raise self._moved()
         return self._newest.cursor_to
 
     # -- pages

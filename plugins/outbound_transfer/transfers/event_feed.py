@@ -117,8 +117,6 @@ class EventFeedOperator(OutboundTransferOperator):
 
         def sleep(seconds: float) -> None:
             self._defer_if_long(seconds)
-            if seconds > 0:
-                destination.release()
             hook.sleep(seconds)
 
         def emit_metrics(page: Page, new_events: int) -> None:
@@ -143,7 +141,6 @@ class EventFeedOperator(OutboundTransferOperator):
             raise retry.caused_by
         log_retry(retry)
         self._ingest.log_poll(getattr(retry.caused_by, "status", None), str(retry.caused_by))
-        self._ingest.release()
         if retry.is_server_directed:
             self._defer_if_long(retry.wait_for)
 

@@ -72,8 +72,7 @@ class FeedIngest:
         :raises WarehouseError: the page cannot be loaded.
         """
         try:
-            with self._destination.session():
-                self._load_pages()
+            self._load_pages()
         except CursorMoved as moved:
             self.log_poll(200, f"not loaded: {moved}")
             log.warning("%s: another reader loaded the page, or the cursor was set. Stopping; no event is lost", moved)
@@ -164,10 +163,6 @@ class FeedIngest:
     def account(self) -> str:
         """The account whose feed is loaded."""
         return self._destination.account
-
-    def release(self) -> None:
-        """Close what the pages share, before a wait."""
-        self._destination.release()
 
     def log_poll(self, status: int | None, note: str) -> None:
         """Record a poll that loaded nothing. Never raises: the error that led here matters more.

@@ -36,7 +36,7 @@ class _RolledBack(Exception):
 class Warehouse:
     """The tables of one prefix in one database.
 
-    Every transaction opens a connection and closes it at its end, except within :meth:`reuse_connection`.
+    Every transaction opens a connection and closes it at its end.
 
     :param hook: the database's hook.
     :param prefix: prefix of the names of the tables.
@@ -58,7 +58,6 @@ class Warehouse:
         self.connect = self.dialect.connection_factory(hook)
         self._hook = hook
         self.prefix, self.schema = prefix, schema or None
-        self._reuses_connection, self._idle = False, None
         self._sockets = OpenSockets()
         check_prefix(prefix, self.dialect.max_identifier_length)
         check_schema(schema, self.dialect.max_identifier_length)
@@ -77,11 +76,8 @@ class Warehouse:
     @contextmanager
     def read(self) -> Iterator[Any]:
         """Open a DB-API cursor for queries."""
-        with self._connection() as connection:
-            with closing(connection.cursor()) as tx:
-                yield tx
-            if self._reuses_connection:
-                connection.rollback()  # in some databases a query, too, begins a transaction
+        with self._connection() as connection, closing(connection.cursor()) as tx:
+            yield tx
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -142,22 +138,6 @@ class Warehouse:
                 return self.now(tx)
         return datetime.fromtimestamp(self.epoch_time(tx), UTC)
 
-    @contextmanager
-    def reuse_connection(self) -> Iterator[None]:
-        """Share a connection between the transactions in the block, if that does not block other clients."""
-        self._reuses_connection = self.dialect.supports_idle_connections
-        try:
-            yield
-        finally:
-            self._reuses_connection = False
-            self.release_connection()
-
-    def release_connection(self) -> None:
-        """Close the shared connection, for example before a sleep; the next transaction opens another."""
-        idle, self._idle = self._idle, None
-        if idle is not None:
-            self._close(idle)
-
     def abort(self) -> None:
         """Break all connections, now and later. A thread that waits for a silent server gets an error, if the driver
         shows its socket; :attr:`dialect` has a timeout for the other drivers.
@@ -166,18 +146,14 @@ class Warehouse:
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
-        connection, self._idle = self._idle or self._open_connection(), None
+        connection = self._open_connection()
         try:
             yield connection
         except BaseException:
             with suppress(Exception):  # a hook may keep its connection, and not close it here
                 connection.rollback()
-            self._close(connection)
             raise
-        if self._reuses_connection:
-            self.release_connection()  # a nested transaction has left its own
-            self._idle = connection
-        else:
+        finally:
             self._close(connection)
 
     def _open_connection(self) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import msgspec
@@ -135,13 +134,6 @@ class EventDestination(ABC):
 
     def log_poll(self, poll: PollRecord) -> None:  # noqa: B027  # most destinations record none
         """Record a poll that loaded nothing."""
-
-    def session(self) -> AbstractContextManager[None]:
-        """Return a context in which several pages are loaded; what they share is closed at its end."""
-        return nullcontext()
-
-    def release(self) -> None:  # noqa: B027  # most destinations hold nothing
-        """Close what pages share, for example before a sleep; the next page opens it again."""
 
 
 class FeedPosition(msgspec.Struct, frozen=True, kw_only=True):

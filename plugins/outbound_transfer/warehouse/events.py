@@ -6,7 +6,6 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final
 
@@ -67,12 +66,6 @@ class EventStore(EventDestination):
         :param tx: an open transaction; None to open one.
         """
         return self._clock() if self._clock else self.warehouse.now(tx)
-
-    def session(self) -> AbstractContextManager[None]:
-        return self.warehouse.reuse_connection()
-
-    def release(self) -> None:
-        self.warehouse.release_connection()
 
     def get_or_create_cursor(self) -> int:
         if self._read() is None:

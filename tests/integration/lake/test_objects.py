@@ -480,6 +480,20 @@ def test_a_reader_that_a_reset_overtakes_takes_its_page_back(store: ObjectStore)
     assert stored_ids(store) == ids(0, 10)
 
 
+def test_a_reset_beside_a_run_that_begins_leaves_a_feed_that_starts_anew(folder: ObjectStore) -> None:
+    load(folder, 10)
+
+    class Overtaken(type(folder)):  # type: ignore[misc]
+        def create(self, name: str, content: bytes) -> None:
+            maintenance(folder).reset(0)
+            super().create(name, content)
+
+    with pytest.raises(CursorMoved):
+        destination(Overtaken(folder.fs, folder.root)).get_or_create_cursor()
+    load(folder, 10)
+    assert stored_ids(folder) == ids(0, 10)
+
+
 def test_a_page_does_not_follow_one_that_a_reset_has_replaced(folder: ObjectStore) -> None:
     load(folder, 30)
     late = destination(folder)

@@ -169,11 +169,10 @@ STATES = _states()
 def ingest(target: Target, killer: Killer | None = None) -> None:
     """Load all pages from where the cursor is."""
     destination = target.open(killer)
-    with destination.session():
-        cursor = destination.get_or_create_cursor()
-        while cursor in PAGES:
-            destination.load_page(PAGES[cursor])
-            cursor = PAGES[cursor].next_cursor
+    cursor = destination.get_or_create_cursor()
+    while cursor in PAGES:
+        destination.load_page(PAGES[cursor])
+        cursor = PAGES[cursor].next_cursor
 
 
 def reset_and_ingest(target: Target, killer: Killer | None = None) -> None:

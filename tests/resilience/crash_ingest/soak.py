@@ -85,11 +85,10 @@ def _ingest(target: Any, base_url: str, key: str, write: int) -> None:
         on_retry=lambda _: None,
     ) as client:
         destination, has_more = target.open(), True
-        with destination.session():
-            cursor = destination.get_or_create_cursor()
-            while has_more:
-                page = client.perform(endpoints.read_events(cursor=cursor))
-                destination.load_page(page)
-                cursor, has_more = page.next_cursor, page.has_more
+        cursor = destination.get_or_create_cursor()
+        while has_more:
+            page = client.perform(endpoints.read_events(cursor=cursor))
+            destination.load_page(page)
+            cursor, has_more = page.next_cursor, page.has_more
     signal.setitimer(signal.ITIMER_REAL, 0)
     os.write(write, b"caught up")

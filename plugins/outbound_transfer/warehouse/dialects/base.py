@@ -67,8 +67,6 @@ class WarehouseDialect(ABC):
     :cvar uses_indexes: whether the database benefits from indexes besides the primary key.
     :cvar sets_comments: whether comments are set after a table is created. Some databases have none, or have them
         in the definition of the table.
-    :cvar supports_idle_connections: whether a connection may stay open between transactions without blocking other
-        clients.
     :cvar needs_probe: whether it is unknown if the database keeps what it is given (:mod:`.warehouse.probe`).
     :cvar clock: query for the database's time in seconds since the epoch; None if there is no such query here.
     :ivar timeout: seconds to wait for locks of other sessions; None for the dialect's default.
@@ -84,7 +82,6 @@ class WarehouseDialect(ABC):
     exists: ClassVar[str | None] = None
     uses_indexes: ClassVar[bool] = False
     sets_comments: ClassVar[bool] = False
-    supports_idle_connections: ClassVar[bool] = True
     needs_probe: ClassVar[bool] = False
     clock: str | None = None
     timeout: float | None = None

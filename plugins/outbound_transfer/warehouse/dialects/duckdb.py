@@ -275,7 +275,6 @@ class DuckDbDialect(WarehouseDialect):
         " AND table_catalog = current_database()"
     )
     sets_comments = True
-    supports_idle_connections = False
 
     def file_of(self, hook: DbApiHookLike) -> Path | None:
         return DuckDbConnections(hook).path
