@@ -1,27 +1,25 @@
 """Write the analysts' views of the package from the marts of include/dbt, for databases whose users need no dbt.
 
-The macros of the dbt package are the same here; `dbt` and `adapter` are replaced by what the macros use of them. The
-tables are read as they are, without the staging models: keys are enforced in these databases.
+What differs between databases stays a call of a function of ``outbound_transfer.warehouse.views``. The tables are read
+as they are, without the staging models: keys are enforced in these databases.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
 INCLUDE: Final = Path(__file__).resolve().parents[1] / "include"
 PACKAGE: Final = INCLUDE / "dbt"
-FOLDER: Final = INCLUDE.parent / "plugins/outbound_transfer/warehouse/views"
+FILE: Final = INCLUDE.parent / "plugins/outbound_transfer/warehouse/views/views.sql"
 PREFIX: Final = "outbound_transfer_"
 STAGING: Final = "stg_outbound_transfer__"
 
-#: View by mart, in the order of the files.
+#: View by mart, in the order of the file.
 VIEWS: Final = {
     "outbound_transfer__funnel_by_day": "outbound_transfer_funnel_by_day",
     "outbound_transfer__time_to_pickup": "outbound_transfer_time_to_pickup",
@@ -30,81 +28,44 @@ VIEWS: Final = {
     "outbound_transfer__feed_health": "outbound_transfer_feed_lag",
 }
 
-
-@dataclass(frozen=True)
-class Database:
-    """One database: its title, the name that dbt has for it, and what dbt's own macros return."""
-
-    title: str
-    adapter: str
-    dbt: dict[str, str]
+_HEAD: Final = """\
+-- Views for analysts. include/sql/README.md says what each column means.
+-- Written by scripts/views.py from the dbt models of include/dbt/models/marts.
+"""
 
 
-DATABASES: Final = {
-    "postgresql": Database(
-        "PostgreSQL", "postgres", {"type_int": "integer", "type_bigint": "bigint", "current_timestamp": "now()"}
-    ),
-    "duckdb": Database(
-        "DuckDB", "duckdb", {"type_int": "integer", "type_bigint": "bigint", "current_timestamp": "now()"}
-    ),
-    "mysql": Database("MySQL and MariaDB", "mysql", {"type_int": "signed", "type_bigint": "signed"}),
-    "sqlite": Database("SQLite", "sqlite", {"type_int": "integer", "type_bigint": "bigint"}),
-}
-
-
-def file_of(name: str) -> str:
-    """Return the text of the file with the views of a database."""
-    database = DATABASES[name]
-    environment = _environment(database)
-    head = f"-- Views for analysts, {database.title}. include/sql/README.md says what each column means.\n"
-    head += "-- Written by scripts/views.py from the dbt models of include/dbt/models/marts.\n"
-    return head + "".join(
-        f"\nDROP VIEW IF EXISTS {view};\nCREATE VIEW {view} AS\n{_query(environment, mart)};\n"
-        for mart, view in VIEWS.items()
+def content() -> str:
+    """Return the text of the file."""
+    return _HEAD + "".join(
+        f"\nDROP VIEW IF EXISTS {view};\nCREATE VIEW {view} AS\n{_query(mart)};\n" for mart, view in VIEWS.items()
     )
 
 
-def _query(environment: Environment, mart: str) -> str:
-    return environment.from_string((PACKAGE / f"models/marts/{mart}.sql").read_text()).render().strip()
-
-
-def _environment(database: Database) -> Environment:
-    """Return an environment with the package's macros, and with those names of dbt's that the marts use."""
+def _query(mart: str) -> str:
+    """Return the query of a mart, with calls in place of the macros and of what dbt itself defines."""
     environment = Environment(undefined=StrictUndefined, autoescape=False)  # noqa: S701  # SQL, not HTML
-    macros = SimpleNamespace()
+    macros = ("utc_date", "seconds_between", "utc_now")
     environment.globals.update(
         {
-            "outbound_transfer": macros,
-            "adapter": SimpleNamespace(dispatch=_dispatch(macros, database.adapter)),
-            "dbt": SimpleNamespace(**{name: _constant(text) for name, text in database.dbt.items()}),
-            "config": _constant(""),
-            "ref": _table,
-            "return": lambda value: value,
+            "outbound_transfer": SimpleNamespace(**{name: _call(name) for name in macros}),
+            "dbt": SimpleNamespace(type_int=_call("integer"), type_bigint=_call("bigint")),
+            "config": lambda **_: "",
+            "ref": lambda model: PREFIX + model.removeprefix(STAGING),
             "var": lambda _name, default: default,
         }
     )
-    for file in sorted((PACKAGE / "macros").glob("*.sql")):
-        source = file.read_text()
-        module = environment.from_string(source).module
-        macros.__dict__.update({name: getattr(module, name) for name in re.findall(r"{% macro (\w+)", source)})
-    return environment
+    return environment.from_string((PACKAGE / f"models/marts/{mart}.sql").read_text()).render().strip()
 
 
-def _dispatch(macros: SimpleNamespace, adapter: str) -> Callable[[str, str], Any]:
-    def dispatch(name: str, _package: str) -> Any:
-        return getattr(macros, f"{adapter}__{name}", None) or getattr(macros, f"default__{name}")
+def _call(name: str) -> Callable[..., str]:
+    """Return a function that returns a call of another one, whose arguments may be such calls."""
 
-    return dispatch
+    def call(*arguments: str) -> str:
+        texts = (text[3:-3] if text.startswith("{{ ") else f'"{text}"' for text in arguments)
+        return f"{{{{ {name}({', '.join(texts)}) }}}}"
 
-
-def _constant(text: str) -> Callable[..., str]:
-    return lambda **_: text
-
-
-def _table(model: str) -> str:
-    return PREFIX + model.removeprefix(STAGING)
+    return call
 
 
 if __name__ == "__main__":
-    for name in DATABASES:
-        (FOLDER / f"{name}.sql").write_text(file_of(name))
+    FILE.write_text(content())

@@ -15,9 +15,10 @@ import pandas as pd
 import yaml
 from sqlalchemy import Engine, Select, column, create_engine, select, table
 
+from outbound_transfer.warehouse.views import render_views
+
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _DEFINITIONS: Final = _REPOSITORY / "include/dbt/models/semantic/_semantic.yml"
-_VIEWS: Final = _REPOSITORY / "plugins/outbound_transfer/warehouse/views/sqlite.sql"
 
 PREFIX: Final = "outbound_transfer_"
 
@@ -31,7 +32,7 @@ def connect(warehouse: str) -> Engine:
     if "://" in warehouse:
         return create_engine(warehouse, execution_options={"postgresql_readonly": True})
     file = Path(warehouse).resolve(strict=True)
-    views = re.sub(r"^DROP VIEW .*$", "", _VIEWS.read_text(), flags=re.MULTILINE)
+    views = re.sub(r"^DROP VIEW .*$", "", render_views("sqlite"), flags=re.MULTILINE)
     views = views.replace(f"CREATE VIEW {PREFIX}", f"CREATE TEMP VIEW {PREFIX}_")
 
     def open_file() -> sqlite3.Connection:

@@ -39,14 +39,6 @@
     sysdate()
 {%- endmacro %}
 
-{% macro mysql__utc_now() -%}
-    utc_timestamp(6)
-{%- endmacro %}
-
-{% macro sqlite__utc_now() -%}
-    'now'
-{%- endmacro %}
-
 
 {#- The day in UTC. -#}
 {% macro utc_date(value) -%}
@@ -71,10 +63,6 @@
 
 {% macro databricks__utc_date(value) -%}
     CAST(to_utc_timestamp({{ value }}, current_timezone()) AS date)
-{%- endmacro %}
-
-{% macro sqlite__utc_date(value) -%}
-    date({{ value }})
 {%- endmacro %}
 
 
@@ -102,14 +90,6 @@
 {#- The adapter's `datediff` depends on the version of a running cluster. -#}
 {% macro databricks__seconds_between(first, last) -%}
     CAST(unix_micros({{ last }}) - unix_micros({{ first }}) AS double) / 1000000.0
-{%- endmacro %}
-
-{% macro mysql__seconds_between(first, last) -%}
-    timestampdiff(MICROSECOND, {{ first }}, {{ last }}) / 1000000.0
-{%- endmacro %}
-
-{% macro sqlite__seconds_between(first, last) -%}
-    ROUND((julianday({{ last }}) - julianday({{ first }})) * 86400.0, 3)
 {%- endmacro %}
 
 

@@ -101,8 +101,7 @@ class ObjectEventDestination(EventDestination):
     def read_newest(self) -> PageHeader:
         """Return the header of the newest page; a header without a page if none was ever loaded.
 
-        :raises InvalidCursor: pages were loaded, and the newest of them are gone.
-        :raises InvalidCursor: one of the newest two is damaged.
+        :raises InvalidCursor: pages were loaded, and the newest of them are gone, or one of the newest two is damaged.
         """
         for _ in range(_MAX_LISTINGS):
             if newest := self._find_newest():

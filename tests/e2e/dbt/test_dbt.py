@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import sqlglot
 import yaml
-from views import VIEWS, file_of
+from views import VIEWS
 
 from outbound_transfer.protocol.events import Event, Page, RejectedLine
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore, PollRecord
+from outbound_transfer.warehouse.views import render_views
 from support import sample_rows
 from support.databases import fresh_database
 from support.dbt_project import PACKAGE, Outcome, Project
@@ -133,7 +134,7 @@ def built(
     with warehouse_of(request.param, postgres_server, folder) as (hook, target, schema):
         fill(hook)
         without_key(hook)
-        run_all(hook, file_of(hook.dialect_name).rstrip().removesuffix(";"))
+        run_all(hook, render_views(hook.dialect_name).rstrip().removesuffix(";"))
         project = Project(folder, target, {"outbound_transfer_schema": schema})
         _, *outcomes = project.run("deps", "build", "source freshness", "docs generate --static")
         yield Built(hook, project, *outcomes)

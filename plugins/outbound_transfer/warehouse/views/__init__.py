@@ -1,11 +1,13 @@
-"""The analysts' views: a file of SQL for each database that has them. include/sql/README.md describes their columns."""
+"""The analysts' views, of which include/sql/README.md describes the columns, and how each database writes them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
+
+from jinja2 import Environment, StrictUndefined
 
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.dialects import DIALECTS
@@ -13,27 +15,57 @@ from outbound_transfer.warehouse.errors import MissingTables, UnsupportedWarehou
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 from outbound_transfer.warehouse.tables import TABLES
 
-_FOLDER: Final = Path(__file__).parent
+_FILE: Final = Path(__file__).with_name("views.sql")
 _NAME: Final = re.compile(rf"\b{DEFAULT_PREFIX}(\w+)")
 
+_UTC_DATE: Final = "CAST({} AT TIME ZONE 'UTC' AS date)"
 
-def list_databases() -> list[str]:
-    """Return the names of the databases that have views."""
-    return sorted(file.stem for file in _FOLDER.glob("*.sql"))
+#: What the file calls, by database; as the macros of include/dbt, where dbt knows the database.
+_FUNCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "duckdb": {
+        "utc_date": _UTC_DATE,
+        "seconds_between": "epoch({1} - {0})",
+        "utc_now": "now()",
+        "integer": "integer",
+        "bigint": "bigint",
+    },
+    "mysql": {
+        "utc_date": "CAST({} AS date)",
+        "seconds_between": "timestampdiff(MICROSECOND, {}, {}) / 1000000.0",
+        "utc_now": "utc_timestamp(6)",
+        "integer": "signed",
+        "bigint": "signed",
+    },
+    "postgresql": {
+        "utc_date": _UTC_DATE,
+        "seconds_between": "CAST(EXTRACT(EPOCH FROM {1} - {0}) AS double precision)",
+        "utc_now": "now()",
+        "integer": "integer",
+        "bigint": "bigint",
+    },
+    "sqlite": {
+        "utc_date": "date({})",
+        "seconds_between": "ROUND((julianday({1}) - julianday({0})) * 86400.0, 3)",
+        "utc_now": "'now'",
+        "integer": "integer",
+        "bigint": "bigint",
+    },
+}
 
 
 def render_views(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> str:
     """Return the statements that replace the views.
 
-    :param database: one of :func:`list_databases`.
+    :param database: the name of its dialect.
     :param prefix: prefix of the names of tables and views.
     :param schema: their schema; without one, names are not qualified.
     :raises UnsupportedWarehouse: there are no views for this database.
     """
-    file = _FOLDER / f"{database}.sql"
-    if database not in list_databases():
-        raise UnsupportedWarehouse(f"There are no views for {database}, but for {', '.join(list_databases())}.")
-    text = file.read_text()
+    if database not in _FUNCTIONS:
+        raise UnsupportedWarehouse(f"There are no views for {database}, but for {', '.join(_FUNCTIONS)}.")
+    environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701  # SQL
+    functions = {name: text.format for name, text in _FUNCTIONS[database].items()}
+    text = environment.from_string(_FILE.read_text()).render(functions)
     if (prefix, schema) == (DEFAULT_PREFIX, None):
         return text
     return _NAME.sub(_qualifier(DIALECTS[database]().quote, prefix, schema), text)
@@ -53,7 +85,7 @@ def create_views(warehouse: Warehouse) -> list[str]:
     :raises MissingTables: a table that they read was not created yet. Nothing is changed.
     """
     text = render_views(warehouse.dialect.name, prefix=warehouse.prefix, schema=warehouse.schema)
-    names = set(_NAME.findall((_FOLDER / f"{warehouse.dialect.name}.sql").read_text()))
+    names = set(_NAME.findall(_FILE.read_text()))
     _check_tables(warehouse, names)
     with warehouse.transaction() as tx:
         for statement in re.sub(r"^--.*\n", "", text, flags=re.MULTILINE).split(";\n"):

@@ -1,11 +1,11 @@
--- Views for analysts, DuckDB. include/sql/README.md says what each column means.
+-- Views for analysts. include/sql/README.md says what each column means.
 -- Written by scripts/views.py from the dbt models of include/dbt/models/marts.
 
 DROP VIEW IF EXISTS outbound_transfer_funnel_by_day;
 CREATE VIEW outbound_transfer_funnel_by_day AS
 SELECT
     account,
-    CAST(sent_at AT TIME ZONE 'UTC' AS date) AS sent_on,
+    {{ utc_date("sent_at") }} AS sent_on,
     count(*) AS sent,
     count(CASE WHEN picked_up_count > 0 THEN 1 END) AS picked_up_by_any,
     count(CASE WHEN status = 'complete' THEN 1 END) AS complete,
@@ -13,11 +13,11 @@ SELECT
     count(CASE WHEN status = 'canceled' THEN 1 END) AS canceled,
     count(CASE WHEN status NOT IN ('complete', 'expired', 'canceled', 'deleted') THEN 1 END) AS outstanding,
     CAST(sum(CASE WHEN status IN ('canceled', 'deleted') THEN 0 ELSE recipient_count END)
-        AS bigint) AS recipients,
+        AS {{ bigint() }}) AS recipients,
     CAST(sum(CASE WHEN status IN ('canceled', 'deleted') THEN 0 ELSE picked_up_count END)
-        AS bigint) AS recipients_picked_up
+        AS {{ bigint() }}) AS recipients_picked_up
 FROM outbound_transfer_transfers
-GROUP BY account, CAST(sent_at AT TIME ZONE 'UTC' AS date);
+GROUP BY account, {{ utc_date("sent_at") }};
 
 DROP VIEW IF EXISTS outbound_transfer_time_to_pickup;
 CREATE VIEW outbound_transfer_time_to_pickup AS
@@ -28,9 +28,9 @@ SELECT
     r.email,
     r.name,
     t.sent_at,
-    CAST(t.sent_at AT TIME ZONE 'UTC' AS date) AS sent_on,
+    {{ utc_date("t.sent_at") }} AS sent_on,
     r.picked_up_at,
-    epoch(r.picked_up_at - t.sent_at) AS seconds_to_pickup
+    {{ seconds_between("t.sent_at", "r.picked_up_at") }} AS seconds_to_pickup
 FROM outbound_transfer_recipients AS r
 INNER JOIN outbound_transfer_transfers AS t ON t.account = r.account AND t.transfer_id = r.transfer_id;
 
@@ -41,12 +41,12 @@ SELECT
     transfer_id,
     subject,
     status,
-    CAST(sent_at AT TIME ZONE 'UTC' AS date) AS sent_on,
+    {{ utc_date("sent_at") }} AS sent_on,
     expires_at,
-    epoch(expires_at - now()) / 3600.0 AS hours_left,
+    {{ seconds_between(utc_now(), "expires_at") }} / 3600.0 AS hours_left,
     recipient_count - picked_up_count AS recipients_outstanding,
     CASE
-        WHEN epoch(now() - sent_at)
+        WHEN {{ seconds_between("sent_at", utc_now()) }}
             > 72 * 3600.0
             THEN 1
         ELSE 0
@@ -59,12 +59,12 @@ DROP VIEW IF EXISTS outbound_transfer_events_by_day;
 CREATE VIEW outbound_transfer_events_by_day AS
 SELECT
     account,
-    CAST(coalesce(occurred_at, loaded_at) AT TIME ZONE 'UTC' AS date) AS occurred_on,
+    {{ utc_date("coalesce(occurred_at, loaded_at)") }} AS occurred_on,
     type,
     count(*) AS events,
-    CAST(NULL AS bigint) AS failed_authentications
+    CAST(NULL AS {{ bigint() }}) AS failed_authentications
 FROM outbound_transfer_events
-GROUP BY account, CAST(coalesce(occurred_at, loaded_at) AT TIME ZONE 'UTC' AS date), type;
+GROUP BY account, {{ utc_date("coalesce(occurred_at, loaded_at)") }}, type;
 
 DROP VIEW IF EXISTS outbound_transfer_feed_lag;
 CREATE VIEW outbound_transfer_feed_lag AS
@@ -83,7 +83,7 @@ feeds AS (
         c.account,
         c.cursor,
         p.polled_at AS last_page_at,
-        1 - CAST(p.has_more AS integer) AS caught_up,
+        1 - CAST(p.has_more AS {{ integer() }}) AS caught_up,
         count(f.poll_id) AS failed_polls_since
     FROM outbound_transfer_feed_cursor AS c
     LEFT JOIN pages AS p ON p.account = c.account AND p.age = 1
@@ -98,7 +98,7 @@ rejected AS (
     GROUP BY account
 ),
 loads AS (
-    SELECT account, epoch(max(loaded_at) - max(occurred_at)) AS seconds_to_load
+    SELECT account, {{ seconds_between("max(occurred_at)", "max(loaded_at)") }} AS seconds_to_load
     FROM outbound_transfer_events
     WHERE occurred_at IS NOT NULL
     GROUP BY account
@@ -107,7 +107,7 @@ SELECT
     feeds.account,
     feeds.cursor,
     feeds.last_page_at,
-    epoch(now() - feeds.last_page_at) AS seconds_since_last_page,
+    {{ seconds_between("feeds.last_page_at", utc_now()) }} AS seconds_since_last_page,
     feeds.caught_up,
     feeds.failed_polls_since,
     coalesce(rejected.rejected_lines, 0) AS rejected_lines,
