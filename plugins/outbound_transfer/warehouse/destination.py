@@ -234,6 +234,6 @@ class FeedMaintenance(ABC):
         cursor = self.read_cursor()
         return cursor, cursor
 
-    def _unknown_feed(self, place: str, known: Sequence[str]) -> UnknownFeed:
+    def _unknown_feed(self, where: str, known: Sequence[str]) -> UnknownFeed:
         hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
-        return UnknownFeed(f"the {place} has no feed {self.account}; {hint}")
+        return UnknownFeed(f"the {where} has no feed {self.account}; {hint}")

@@ -17,6 +17,9 @@ WITH numbered AS (
 )
 SELECT
     {{ outbound_transfer.column('account') }},
+    {%- if not is_lake %}
+    {{ outbound_transfer.column('line_digest') }},
+    {%- endif %}
     {{ outbound_transfer.column('cursor_from') }},
     {{ outbound_transfer.column('line_number') }},
     {{ outbound_transfer.source_name('rejected_line' if is_lake else 'raw') }} AS raw,
