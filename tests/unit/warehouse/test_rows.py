@@ -194,5 +194,5 @@ def test_mysql_is_spelled_alike_whichever_its_driver_and_name(name: str) -> None
 
 
 def _definition(name: str) -> str:
-    (statement,) = dialect_of(_Hook(name)).create_statements(with_names(EVENTS, "", None))
+    statement, *_ = dialect_of(_Hook(name)).create_statements(with_names(EVENTS, "", None))
     return statement
