@@ -135,8 +135,3 @@ def test_a_hundred_thousand_events(api: Any, control: Any) -> None:
     response = api.events(cursor=99_998)
     assert [event["event_id"] for event in lines(response)] == [99_999, 100_000]
     assert response.headers["x-has-more"] == "false"
-
-
-@pytest.mark.rule("R5: the version is the path prefix")
-def test_only_get(api: Any, refused: Any) -> None:
-    refused(api.http.post("/v1/events"), 405, "method_not_allowed")

@@ -65,15 +65,6 @@ def test_each_key_has_its_own_window(api: Any, control: Any, with_key: Callable[
     assert other.http.get("/v1/transfers").status_code == 200
 
 
-def test_what_has_no_right_does_not_count(api: Any, control: Any) -> None:
-    control.patch_account(requests_per_window=1)
-    user = control.state()["user"]
-    control.patch_user(user, api_permitted=False)
-    assert api.http.get("/v1/transfers").status_code == 403
-    control.patch_user(user, api_permitted=True)
-    assert api.http.get("/v1/transfers").status_code == 200
-
-
 @pytest.mark.rule("R52")
 def test_a_draft_of_many_files_fits_after_waiting(api: Any, control: Any) -> None:
     control.patch_account(requests_per_window=5)
@@ -112,15 +103,3 @@ def test_a_new_event_key_brings_no_new_minute(api: Any, control: Any) -> None:
     assert api.events().status_code == 200
     api.event_key = control.new_event_key()
     assert api.events().status_code == 429
-
-
-def test_the_rates_do_not_mix(api: Any, control: Any) -> None:
-    control.patch_account(requests_per_window=1)
-    assert api.events().status_code == 200
-    assert api.http.get("/v1/transfers").status_code == 200
-    assert api.events().status_code == 429
-
-
-def test_the_feed_limit_can_be_lifted(api: Any, control: Any) -> None:
-    control.patch_account(feed_interval_seconds=0)
-    assert [api.events().status_code for _ in range(5)] == [200] * 5

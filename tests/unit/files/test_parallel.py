@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import signal
@@ -225,15 +224,6 @@ def test_no_more_run_at_once_than_they_may(bench) -> None:
     assert len(run.service.stored) == 9
 
 
-def test_one_at_a_time_starts_no_thread(bench) -> None:
-    run = bench("abc")
-
-    run.attach(1)
-
-    assert run.service.threads == {threading.get_ident()}
-    assert len(run.service.stored) == 4
-
-
 def test_only_this_thread_stores_and_notifies(bench) -> None:
     run = bench("abc")
 
@@ -241,16 +231,6 @@ def test_only_this_thread_stores_and_notifies(bench) -> None:
 
     assert run.threads == {threading.get_ident()}
     assert threading.get_ident() not in run.service.threads
-
-
-def test_the_digests_are_those_of_the_bytes(bench) -> None:
-    run = bench("abcd")
-
-    run.attach()
-
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in run.service.stored.items()}
-    assert dict(run.notified) == digests
-    assert {source.name for source in run.sources} == digests.keys()
 
 
 def test_a_failure_stops_the_others(bench) -> None:
