@@ -131,7 +131,7 @@ test-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (30
 	FUZZ_SECONDS=$(or $(SECONDS),300) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
 
 check: lint ## Check style and types, run the unit tests and the model's short form: the loop of a change (COVERAGE=1)
-	$(PYTEST) -q -n $(or $(WORKERS),2) tests/unit tests/model --ignore tests/model/replay \
+	$(PYTEST) -q -n $(or $(WORKERS),2) -m "not slow" tests/unit tests/model --ignore tests/model/replay \
 		$(if $(COVERAGE),--cov --cov-report=term) $(ARGS)
 
 format: setup ## Put the code into its form

@@ -43,7 +43,7 @@ pytest_plugins = ["support.databases", "support.query_databases", "support.dag_r
 # How long an example takes says nothing on a machine that others share.
 _UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # A change is judged by the same examples each time; `make nightly` looks for others, with a seed that it prints.
-settings.register_profile("repeatable", derandomize=True, **_UNTIMED)
+settings.register_profile("repeatable", derandomize=True, max_examples=30, **_UNTIMED)
 settings.register_profile("chance", derandomize=False, print_blob=True, **_UNTIMED)
 settings.load_profile("repeatable")
 

@@ -31,6 +31,7 @@ def test_only_stated_limits_break_a_promise(scenario: Scenario) -> None:
     assert faults == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hole", HOLES, ids=lambda hole: hole.name)
 def test_a_hole_is_found_again_without_its_mend(hole: Hole) -> None:
     assert not hole.find().is_exhausted, "no promise is broken that holds with the mend"
@@ -40,6 +41,7 @@ def test_a_hole_is_found_again_without_its_mend(hole: Hole) -> None:
 SAMPLE = [each for each in mutants() if each.then is Action.RETURN and each.index + 1 in (10, 12, 18)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", SAMPLE, ids=str)
 def test_a_changed_rule_is_found(mutant: Mutant) -> None:
     assert find(mutant, MAX_WORLDS)

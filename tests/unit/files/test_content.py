@@ -219,6 +219,7 @@ with Spool() as spool:
 """
 
 
+@pytest.mark.slow
 def test_300_mb_take_little_memory() -> None:
     found = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
 
