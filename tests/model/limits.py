@@ -195,7 +195,7 @@ OF_A_CLEAR: Final = (
     Limit(
         "The same: the draft is discarded",
         "trigger a new run",
-        ("other input", "first input", "other file", "changed source", "order"),
+        ("other input", "other file", "changed source", "order"),
         "a draft is made in vain",
         scenarios=(scenarios.APPROVAL, scenarios.APPROVED_INDEXES),
     ),
