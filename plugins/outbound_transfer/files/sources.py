@@ -47,6 +47,8 @@ ParsedSpec: TypeAlias = "str | dict[str, Any]"
 _SPEC_KEYS: Final = frozenset(("path", "name", "content"))
 
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
+#: Characters of patterns, percent-encoded.
+_ENCODED_PATTERN: Final = re.compile("%(2A|3F|5B)", re.IGNORECASE)
 _URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -362,9 +364,11 @@ def _hold(name: str, content: Content, spool: Spool | None) -> Source:
 
 def _find_files(path: str) -> list[LocalFile] | list[RemoteFile]:
     if file_uri := _FILE_URI.match(path):
-        path, is_pattern = unquote(path[file_uri.end() :]), has_magic(path)
-        if not is_pattern:  # what is encoded is part of a name
-            return [LocalFile(Path(path))]
+        if not has_magic(path):  # what is encoded is part of a name
+            return [LocalFile(Path(unquote(path[file_uri.end() :])))]
+        if encoded := _ENCODED_PATTERN.search(path):
+            raise InvalidDelivery(f"{path!r}: a pattern in a URI must not contain {encoded[0]}; give a path")
+        path = unquote(path[file_uri.end() :])
     elif uri := _URI.match(path):
         return [RemoteFile(found) for found in _find_remote(path, uri["store"], uri["key"])]
     found = match_local(path) if has_magic(path) else [path]

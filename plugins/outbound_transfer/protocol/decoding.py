@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from outbound_transfer.protocol.models import Transfer, TransferPage, UnreadableRow, is_valid_unicode
+
+#: Longer numbers become floats: Python refuses to parse very long integers, and with them the whole text.
+_MAX_DIGITS: Final = 300
 
 # ``next_cursor`` is always there, and null on the last page (service-api.md, R14), so its absence says nothing.
 
@@ -72,9 +75,13 @@ def decode_page(body: bytes) -> TransferPage:
 def _parse_leniently(body: bytes) -> Any:
     """Parse JSON that msgspec refuses: invalid UTF-8, control characters in strings, unpaired surrogates."""
     try:
-        return json.loads(body.decode(errors="replace"), strict=False)
+        return json.loads(body.decode(errors="replace"), strict=False, parse_int=_parse_integer)
     except ValueError as error:
         raise msgspec.DecodeError(str(error)) from None
+
+
+def _parse_integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
 
 
 def _decode_row(position: int, given: Any) -> Transfer | UnreadableRow:

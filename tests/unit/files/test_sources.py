@@ -111,6 +111,11 @@ def test_what_is_encoded_in_a_file_uri_is_no_pattern(folder: Path) -> None:
             resolve_files((folder / name).as_uri())
 
 
+def test_a_pattern_in_a_file_uri_has_no_encoded_wildcards(folder: Path) -> None:
+    with pytest.raises(InvalidDelivery, match="must not contain %2a"):
+        resolve_files(f"file://{folder}/a%2a.*")
+
+
 def test_a_path_that_resembles_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s3:").mkdir()
     (tmp_path / "s3:/a.txt").write_text("local")

@@ -65,6 +65,17 @@ def test_invalid_unicode_is_replaced(text: str | bytes, becomes: str | None) -> 
     assert page.data[1].id == "good"
 
 
+def test_a_very_long_number_affects_no_other_row() -> None:
+    body = (
+        b'{"data": ['
+        + json.dumps(GOOD).encode()[:-1]
+        + b', "n": '
+        + b"9" * 9_000
+        + b', "s": "\\ud800"}], "next_cursor": null}'
+    )
+    assert [transfer.id for transfer in decode_page(body).data] == ["good"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
