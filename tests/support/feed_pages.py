@@ -16,7 +16,7 @@ from outbound_transfer.protocol.events import Page, read_page
 from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore
-from support.warehouses import Hook
+from support.warehouses import Hook, ObservedConnection
 
 
 def tables(hook: Any, feed: str = "acme", **options: Any) -> EventStore:
@@ -69,7 +69,7 @@ class Faulty:
     def tables(self, hook: Hook) -> EventStore:
         feed = tables(hook)
         connect = feed.warehouse.connect
-        feed.warehouse.connect = lambda: WatchedConnection(connect(), self)
+        feed.warehouse.connect = lambda: ObservedConnection(connect(), self.step)
         return feed
 
     def step(self, what: str, run: Callable[[], Any]) -> Any:
@@ -80,24 +80,6 @@ class Faulty:
         if self.after:
             run()
         raise Fault(what)
-
-
-class WatchedConnection:
-    """A connection or cursor that reports each statement."""
-
-    def __init__(self, inner: Any, faulty: Faulty) -> None:
-        self.__dict__.update(inner=inner, faulty=faulty)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        if name == "cursor":
-            return lambda: WatchedConnection(found(), self.faulty)
-        if name in ("execute", "executemany", "copy", "copy_expert", "commit"):
-            return lambda *args: self.faulty.step(str(args[0]) if args else name, lambda: found(*args))
-        return found
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.inner, name, value)
 
 
 def state_of(hook: Hook) -> tuple[int, list[str], int]:
@@ -121,7 +103,7 @@ CONSISTENT = [(0, [], 0), (4, ["e0", "e1", "e2"], 1), (6, ["e0", "e1", "e2", "e3
 
 
 def drop_tables(hook: Hook) -> None:
-    for table in TABLE_NAMES:
+    for table in (*TABLE_NAMES, "accounts"):
         hook.run(f"DROP TABLE IF EXISTS outbound_transfer_{table}")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sqlite3
 import sys
 import time
 import traceback
@@ -30,7 +29,7 @@ from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 from support import mariadb, postgres
 from support.feed_pages import PAGES
 from support.timeouts import TEST_TIMEOUT
-from support.warehouses import Hook, InventedPostgresql, InventedSqlite, duckdb_hook, sqlite_hook
+from support.warehouses import Hook, InventedPostgresql, InventedSqlite, hook_at
 
 #: What leads to a database: its driver, or portable SQL.
 DRIVERS = ("sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient", InventedSqlite.name, InventedPostgresql.name)
@@ -46,17 +45,7 @@ class RunLocation:
     database: Path | postgres.Database | mariadb.Database
 
     def hook(self) -> Hook:
-        database: Any = self.database
-        if self.driver == "sqlite":
-            return sqlite_hook(database)
-        if self.driver == "duckdb":
-            return duckdb_hook(database)
-        if self.driver == InventedSqlite.name:
-            return Hook(self.driver, lambda: sqlite3.connect(database), "?")
-        if self.driver == InventedPostgresql.name:
-            return Hook(self.driver, lambda: database.connect("psycopg2"))
-        dialect = "mysql" if self.driver == "mysqlclient" else "postgresql"
-        return Hook(dialect, lambda: database.connect(self.driver))
+        return hook_at(self.driver, self.database)
 
     def warehouse(self, prefix: str) -> Warehouse:
         return Warehouse(self.hook(), prefix=prefix)

@@ -72,6 +72,27 @@ class Hook:
             cursor.execute("SET SESSION sql_mode = 'TRADITIONAL,ANSI_QUOTES,PIPES_AS_CONCAT'")
 
 
+class ObservedConnection:
+    """A connection or cursor whose statements and commits are steps.
+
+    :param step: is given each one's text, and what does it, in place of it.
+    """
+
+    def __init__(self, inner: Any, step: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self.__dict__.update(inner=inner, step=step)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if name == "cursor":
+            return lambda: ObservedConnection(found(), self.step)
+        if name in ("execute", "executemany", "copy", "copy_expert", "commit"):
+            return lambda *args: self.step(str(args[0]) if args else name, lambda: found(*args))
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.inner, name, value)
+
+
 # SQLAlchemy writes these databases' SQL, as with the package of any other database; the provider does not know them.
 
 
@@ -123,6 +144,22 @@ def sqlite_hook(file: Path) -> Hook:
 
 def duckdb_hook(file: Path) -> Hook:
     return Hook("duckdb", lambda: duckdb.connect(file), uri=f"duckdb:///{file}")
+
+
+def hook_at(driver: str, database: Any) -> Hook:
+    """A hook of a driver, or of portable SQL by the name of an invented dialect.
+
+    :param database: a file, or a server's database.
+    """
+    if driver == "sqlite":
+        return sqlite_hook(database)
+    if driver == "duckdb":
+        return duckdb_hook(database)
+    if driver == InventedSqlite.name:
+        return Hook(driver, lambda: sqlite3.connect(database), "?")
+    if driver == InventedPostgresql.name:
+        return Hook(driver, lambda: database.connect("psycopg2"))
+    return Hook("mysql" if driver == "mysqlclient" else "postgresql", lambda: database.connect(driver))
 
 
 _HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.readline()"

@@ -24,8 +24,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from resilience.crash_ingest.ingest import SQL_WAREHOUSES, WarehouseTarget, databases, target_of
+from outbound_transfer.protocol.errors import CallError
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from outbound_transfer.warehouse.database import Warehouse, fetch_all
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
+from resilience.crash_ingest.targets import SQL_WAREHOUSES, WarehouseTarget, databases, warehouse_of
 from resilience.fuzz.feed_server import EVENT, JUNK, REFUSED, Feed, Line, lines, serving
+from support.quiet import be_quiet
+from support.tasks import FakeTaskInstance, SimulatedClock
+from support.warehouses import ObservedConnection, refuse_rows
 
 #: What one feed's scenario has in it.
 ACTIONS = ("run", "run", "run", "die", "die", "reset", "rebuild")
@@ -71,7 +79,7 @@ def fuzz_feed(target: WarehouseTarget, seed: int, report: Report) -> None:
             feed.faults = 0.0
             scenario.finish(feed.lines)
         except Exception as error:
-            report.wrong.append(f"seed {seed}, {target.dialect_name}: {type(error).__name__}: {str(error)[:500]}")
+            report.wrong.append(f"seed {seed}, {target.hook.dialect_name}: {type(error).__name__}: {str(error)[:500]}")
     report.counts.update({f"fault: {name}": times for name, times in feed.met.items()})
     report.counts["answers"] += feed.asked
 
@@ -93,16 +101,12 @@ class FeedScenario:
 
     def begin(self) -> None:
         """Tables, in which the database refuses rows of its own accord."""
-        from support.warehouses import refuse_rows
-
         self._tables().get_or_create_cursor()
-        refuse_rows(self.target.connect, self.target.dialect_name, f"{REFUSED}%")
+        refuse_rows(self.target.hook.get_conn, self.target.hook.dialect_name, f"{REFUSED}%")
 
     # -- actions
 
     def run(self) -> None:
-        from outbound_transfer.protocol.errors import CallError
-
         try:
             self._task().run()
         except CallError:  # what the task's retries are for
@@ -116,19 +120,13 @@ class FeedScenario:
         self.dies_at = 0
 
     def reset(self) -> None:
-        from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
-
         SqlFeedMaintenance(self._tables()).reset(0)
 
     def rebuild(self) -> None:
-        from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
-
         SqlFeedMaintenance(self._tables()).rebuild_cursor()
 
     def finish(self, feed: list[Line]) -> None:
         """Without faults the end is reached, whatever was before."""
-        from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
-
         end, self.last = feed[-1].position, True
         for _ in range(LAST_RUNS):
             self.run()
@@ -170,9 +168,7 @@ class FeedScenario:
             raise Broken(f"notes of the log: {bad}")
 
     def _found(self) -> tuple[Counter[str], Counter[bytes], list[str]]:
-        from outbound_transfer.warehouse.database import Warehouse, fetch_all
-
-        warehouse = Warehouse(self.target)
+        warehouse = Warehouse(self.target.hook)
         with warehouse.read() as cursor:
 
             def rows(query: str) -> list[tuple[Any, ...]]:
@@ -185,15 +181,9 @@ class FeedScenario:
     # -- the parts
 
     def _tables(self) -> Any:
-        from outbound_transfer.warehouse.database import Warehouse
-        from outbound_transfer.warehouse.events import EventStore
-
-        return EventStore(Warehouse(self.target), "acme")
+        return EventStore(Warehouse(self.target.hook), "acme")
 
     def _task(self) -> Any:
-        from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
-        from support.tasks import FakeTaskInstance, SimulatedClock
-
         options = {"sql_conn_id": "fuzzed", "account": "acme", "max_rejected": None}
         deferrable = self.rng.random() < 0.5
         max_pages = None if self.last else self.rng.choice([None, None, 1, 3])
@@ -204,38 +194,18 @@ class FeedScenario:
 
     def warehouse(self, *_: Any, **__: Any) -> Any:
         """In the target of what makes the operator's: it counts steps, and dies at one."""
-        from outbound_transfer.warehouse.database import Warehouse
-
-        warehouse = Warehouse(self.target)
+        warehouse = Warehouse(self.target.hook)
         connect = warehouse.connect
-        warehouse.connect = lambda: Watched(connect(), self)
+        warehouse.connect = lambda: ObservedConnection(connect(), self.step)
         return warehouse
 
-    def step(self, run: Callable[[], Any]) -> Any:
+    def step(self, _: str, run: Callable[[], Any]) -> Any:
         self.steps += 1
         if not self.dies_at or self.steps != self.dies_at:
             return run()
         if self.rng.random() < 0.5:
             run()
         raise Died
-
-
-class Watched:
-    """A connection or cursor each of whose statements is a step."""
-
-    def __init__(self, inner: Any, scenario: FeedScenario) -> None:
-        self.__dict__.update(inner=inner, scenario=scenario)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        if name == "cursor":
-            return lambda: Watched(found(), self.scenario)
-        if name in ("execute", "executemany", "copy", "copy_expert", "commit"):
-            return lambda *args: self.scenario.step(lambda: found(*args))
-        return found
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.inner, name, value)
 
 
 @contextmanager
@@ -269,7 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--warehouse", choices=SQL_WAREHOUSES, action="append")
     options = parser.parse_args(arguments)
     names = options.warehouse or SQL_WAREHOUSES
-    _be_quiet()
+    be_quiet()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     report, seed, until = Report(), options.seed, clock.monotonic() + options.seconds
     try:
@@ -278,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
             while (started := clock.monotonic()) < until:
                 # As long in each: the faster ones read more feeds.
                 name = min(spent, key=spent.__getitem__)
-                fuzz_feed(target_of(name, folder, database_of), seed, report)
+                fuzz_feed(warehouse_of(name, folder, database_of), seed, report)
                 report.counts[f"feeds: {name}"] += 1
                 spent[name] += clock.monotonic() - started
                 seed += 1
@@ -287,13 +257,6 @@ def main(arguments: list[str] | None = None) -> int:
     print("\n".join(f"{what:22}{count:>9,}" for what, count in sorted(report.counts.items())))
     print("\n".join(report.wrong) or f"No promise was broken; seeds {options.seed} to {seed - 1}.")
     return 1 if report.wrong else 0
-
-
-def _be_quiet() -> None:
-    import logging
-
-    os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "CRITICAL"
-    logging.disable(logging.CRITICAL)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.transfers.feed_ingest import FeedIngest
-from resilience.crash_ingest.ingest import SQL_WAREHOUSES, target_of
+from resilience.crash_ingest.targets import SQL_WAREHOUSES, warehouse_of
 from resilience.fuzz.feed_fuzz import Report, fuzz_feed
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def test_a_hostile_feed_loses_nothing_doubles_nothing_and_stops_nobody(
 
     report = Report()
     for seed in SEEDS.get(name, range(100, 103)):
-        fuzz_feed(target_of(name, memory, database_of), seed, report)
+        fuzz_feed(warehouse_of(name, memory, database_of), seed, report)
     assert report.wrong == []
     assert report.counts["answers"] > 10
     assert any(what.startswith("fault") for what in report.counts)
@@ -37,7 +37,7 @@ def test_a_hostile_feed_loses_nothing_doubles_nothing_and_stops_nobody(
 
 def test_a_cursor_that_is_believed_at_once_is_noticed(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FeedIngest, "_accepts_cursor", lambda self, page: True)
-    report, target = Report(), target_of("sqlite", memory, lambda _: None)
+    report, target = Report(), warehouse_of("sqlite", memory, lambda _: None)
     for seed in range(MOST):
         fuzz_feed(target, seed, report)
         if report.wrong:

@@ -1,0 +1,293 @@
+"""Destinations that are killed, and what their steps are.
+
+A step is a SQL statement or a commit, a file that is read or written, or a call of an object store.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import s3fs  # noqa: F401  # so that it is not imported in each of the many processes
+from pyarrow import parquet
+from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.io import pyarrow
+from pyiceberg.serializers import ToOutputFile
+from sqlalchemy.engine.default import DefaultDialect
+
+from outbound_transfer.lake.iceberg import IcebergEventDestination
+from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
+from outbound_transfer.lake.iceberg_personal_data import IcebergPersonalData
+from outbound_transfer.lake.object_maintenance import ObjectFeedMaintenance
+from outbound_transfer.lake.object_personal_data import ObjectPersonalData
+from outbound_transfer.lake.object_store import ObjectStore
+from outbound_transfer.lake.objects import ObjectEventDestination
+from outbound_transfer.protocol.personal_data import AddressSearch
+from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
+from outbound_transfer.warehouse.errors import UnknownFeed, WarehouseBusy
+from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
+from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
+from outbound_transfer.warehouse.schema import FEED
+from resilience.crash_ingest.killer import Killer
+from support import mariadb, object_storage, postgres
+from support.feed_pages import CURSOR, IDS, REJECTED, drop_tables, event, page
+from support.iceberg import TABLE, open_lake
+from support.object_folders import OpenStore, destination, local_store, s3_store, stored_rows
+from support.warehouses import Hook, InventedPostgresql, ObservedConnection, hook_at
+
+SQL_WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", "mysqlclient")
+LAKES = ("iceberg", "objects", "objects-s3")
+WAREHOUSES = (*SQL_WAREHOUSES, *LAKES)
+
+
+class Target(ABC):
+    """A destination: how to open it in a process, to make it empty, and to read what is there.
+
+    :ivar has_keys: whether it takes an event that is on two pages once.
+    """
+
+    has_keys = False
+
+    def prepare(self) -> None:  # noqa: B027  # most import nothing late
+        """Import what takes long, once and not in each of the many processes."""
+
+    @abstractmethod
+    def empty(self) -> None:
+        """Make it empty."""
+
+    @abstractmethod
+    def open(self, killer: Killer | None = None) -> EventDestination:
+        """Open it; ``killer`` is called for each step."""
+
+    @abstractmethod
+    def maintenance(self, killer: Killer | None = None) -> FeedMaintenance:
+        """Open what resets it, likewise."""
+
+    @abstractmethod
+    def personal_data(self, killer: Killer | None = None) -> PersonalData:
+        """Open what erases persons, likewise."""
+
+    @abstractmethod
+    def read(self) -> tuple[int, list[str], int]:
+        """Return the cursor, the ids of events, and the number of rejected lines."""
+
+    def erase(self, search: AddressSearch, killer: Killer | None = None) -> None:
+        """Erase a person, as a user does: what an erasure that was killed has left is deleted as the error says."""
+        try:
+            self.personal_data(killer).erase(search)
+        except WarehouseBusy as busy:
+            (left,) = re.findall(r"if it was killed, delete (\S+)$", str(busy))
+            self.delete(left)
+            self.erase(search)
+
+    def delete(self, path: str) -> None:
+        """Delete a file of it."""
+        raise NotImplementedError
+
+    def found(self, search: AddressSearch) -> dict[str, Any]:
+        """Return what is there, what ``feed verify`` says of it, and how many rows have a person's address."""
+        try:
+            said = self.maintenance().find_problems()
+            problems = [each for each in said if "the feed repeated them on other pages" not in each]
+            cursor, ids, rejected = self.read()
+        except UnknownFeed:
+            problems, cursor, ids, rejected = [], 0, [], 0
+        persons = sum(map(len, self.personal_data().find(search).values()))
+        numbers = sorted(map(int, ids))
+        return {"cursor": cursor, "ids": numbers, "rejected": rejected, "problems": problems, "persons": persons}
+
+
+class WarehouseTarget(Target):
+    """A SQL database.
+
+    :param file: of SQLite or DuckDB.
+    """
+
+    has_keys = True
+
+    def __init__(self, hook: Hook, file: Path | None = None) -> None:
+        self.hook, self._file = hook, file
+
+    def empty(self) -> None:
+        if self._file:
+            for each in self._file.parent.glob(f"{self._file.name}*"):
+                each.unlink()
+        else:
+            drop_tables(self.hook)
+
+    def _warehouse(self, killer: Killer | None) -> Warehouse:
+        warehouse = Warehouse(self.hook)
+        if killer:
+            connect = warehouse.connect
+            warehouse.connect = lambda: ObservedConnection(killer.step("connect", connect), killer.step)
+        return warehouse
+
+    def open(self, killer: Killer | None = None) -> EventStore:
+        return EventStore(self._warehouse(killer), "acme")
+
+    def maintenance(self, killer: Killer | None = None) -> SqlFeedMaintenance:
+        return SqlFeedMaintenance(self.open(killer))
+
+    def personal_data(self, killer: Killer | None = None) -> SqlPersonalData:
+        return SqlPersonalData(self._warehouse(killer), "the warehouse")
+
+    def read(self) -> tuple[int, list[str], int]:
+        ((cursor,),) = self.hook.fetch(CURSOR)
+        return cursor, [each for (each,) in self.hook.fetch(IDS)], len(self.hook.fetch(REJECTED))
+
+    def found(self, search: AddressSearch) -> dict[str, Any]:
+        with self._warehouse(None).read() as tx:
+            is_there = all(self._warehouse(None).table_exists(tx, table) for table in FEED.tables)
+        nothing = {"cursor": 0, "ids": [], "rejected": 0, "problems": [], "persons": 0}
+        return super().found(search) if is_there else nothing
+
+
+class IcebergTarget(Target):
+    """An Iceberg table with a catalog in SQLite and its files in the same folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def prepare(self) -> None:
+        with TemporaryDirectory() as folder:
+            other = IcebergTarget(Path(folder) / "iceberg")
+            other.empty()
+            other.open().get_or_create_cursor()
+            other.open().load_page(page(0, event(1)))
+            other.maintenance().reset(0)
+            other.personal_data().erase(AddressSearch("ann@example.com"))
+            list(other.maintenance().find_problems())
+
+    def empty(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+
+    def _catalog(self, killer: Killer | None) -> Any:
+        if killer:
+            for owner, name, what in (
+                (DefaultDialect, "do_execute", "SQL statement"),
+                (DefaultDialect, "do_commit", "SQL commit"),
+                (pyarrow.PyArrowFile, "create", "open a new file"),
+                (parquet.ParquetWriter, "close", "write a data file"),
+                (AvroOutputFile, "__exit__", "write a manifest or a list of them"),
+                (ToOutputFile, "table_metadata", "write the metadata"),
+                (pyarrow.PyArrowFile, "open", "read a file"),
+                (pyarrow.PyArrowFileIO, "delete", "remove a file"),
+            ):
+                killer.watch(owner, name, what)
+        return open_lake(self._folder).catalog
+
+    def open(self, killer: Killer | None = None) -> IcebergEventDestination:
+        # Many pages a minute: the newest snapshots stay, as of an hour of the feed.
+        return IcebergEventDestination(self._catalog(killer), TABLE, "acme", keep_snapshots_for=timedelta(0))
+
+    def maintenance(self, killer: Killer | None = None) -> IcebergFeedMaintenance:
+        return IcebergFeedMaintenance(self.open(killer))
+
+    def personal_data(self, killer: Killer | None = None) -> IcebergPersonalData:
+        return IcebergPersonalData(self._catalog(killer), TABLE)
+
+    def read(self) -> tuple[int, list[str], int]:
+        lake = open_lake(self._folder)
+        return self.maintenance().read_cursor(), lake.ids(), len(lake.rows()) - len(lake.ids())
+
+
+class ObjectTarget(Target):
+    """A folder of objects."""
+
+    def __init__(self, open_store: OpenStore, empty: Callable[[], None]) -> None:
+        self._open_store, self._empty = open_store, empty
+
+    def empty(self) -> None:
+        self._empty()
+
+    def _store(self, killer: Killer | None) -> ObjectStore:
+        store = self._open_store()
+        if killer:
+            for name in ("cat_file", "pipe_file", "rm_file", "ls"):
+                killer.watch(store.fs, name, lambda *args, name=name, **options: f"{name} {_shown(args, options)}")
+            for name in ("link", "replace", "fsync"):  # those of local files
+                killer.watch(os, name, name)
+        return store
+
+    def open(self, killer: Killer | None = None) -> ObjectEventDestination:
+        return destination(self._store(killer))
+
+    def maintenance(self, killer: Killer | None = None) -> ObjectFeedMaintenance:
+        return ObjectFeedMaintenance(self.open(killer))
+
+    def personal_data(self, killer: Killer | None = None) -> ObjectPersonalData:
+        return ObjectPersonalData(self._store(killer))
+
+    def delete(self, path: str) -> None:
+        self._store(None).fs.rm_file(path)
+
+    def read(self) -> tuple[int, list[str], int]:
+        rows = stored_rows(self._open_store())
+        ids = [row["event_id"] for row in rows if row["event_id"] is not None]
+        return self.maintenance().read_cursor(), ids, sum(row["rejected_line"] is not None for row in rows)
+
+
+def _shown(args: tuple[Any, ...], options: dict[str, Any]) -> str:
+    """What a call is about: the kind of object, and whether it is created."""
+    kinds = ("_probe", "_feed", "_tmp", "page-", "account=")
+    kind = next((kind for kind in kinds if args and kind in str(args[0])), "folder")
+    return f"{kind}{' create' if options.get('mode') == 'create' else ''}"
+
+
+def target_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> Target:
+    """The destination of a name.
+
+    :param database_of: gives the database of a destination that has a server, as :func:`databases` does.
+    """
+    if name == "iceberg":
+        return IcebergTarget(folder / "iceberg")
+    if name == "objects":
+        files = folder / "objects"
+        return ObjectTarget(lambda: local_store(files), lambda: shutil.rmtree(files, ignore_errors=True))
+    if name == "objects-s3":
+        endpoint = database_of(name)
+
+        def empty() -> None:
+            httpx.post(f"{endpoint}/moto-api/reset").raise_for_status()
+            object_storage.Bucket(endpoint, "crash").close()
+
+        return ObjectTarget(lambda: s3_store(endpoint, "crash"), empty)
+    return warehouse_of(name, folder, database_of)
+
+
+def warehouse_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> WarehouseTarget:
+    """The SQL database of a name, as :func:`target_of`."""
+    if name in ("sqlite", "duckdb"):
+        file = folder / f"warehouse.{name}"
+        return WarehouseTarget(hook_at(name, file), file)
+    # A name that this package does not know: portable SQL, over PostgreSQL because that is real and at hand.
+    driver = InventedPostgresql.name if name == "portable" else name
+    return WarehouseTarget(hook_at(driver, database_of(name)))
+
+
+@contextmanager
+def databases() -> Iterator[Callable[[str], Any]]:
+    """The database of each destination that has a server; the server is started when it is first asked for."""
+    servers = {"objects-s3": object_storage.running_s3, "mysqlclient": mariadb.running_server}
+    started: dict[Any, Any] = {}
+    with ExitStack() as stack:
+
+        def database_of(name: str) -> Any:
+            server = servers.get(name, postgres.running_server)
+            if server not in started:
+                started[server] = stack.enter_context(server())
+            return started[server]
+
+        yield database_of
