@@ -1,4 +1,4 @@
-"""Runs the kill matrix: ``python -m resilience.crash [--only TEXT] [--parallel N] [--queries | …] …``.
+"""Runs the kill matrix: ``python -m resilience.crash [--only TEXT] [--parallel N] [--sql-state] …``.
 
 A real Airflow delivers to real sandboxes while its processes are killed and its tasks are cleared, each at an exact
 moment. Prints what became of each case. Exits with 1 where a promise was broken or a moment never came.
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import httpx
 
-from resilience.crash.cases import Dag, matrix, of_queries
+from resilience.crash.cases import Dag, matrix
 from resilience.crash.crash_runner import CrashHarness, Outcome
-from resilience.crash.stack import ContentsCrashStack, CrashStack, QueriesCrashStack, SqlStateCrashStack
+from resilience.crash.stack import CrashStack, SqlStateCrashStack
 from support.airflow_stack.console import DemoFailed, Reporter
 from support.airflow_stack.many_sandboxes import running_stack
 from support.airflow_stack.processes import Interrupted, Signals
@@ -27,17 +27,15 @@ DAGS: tuple[Dag, ...] = ("plain", "parallel", "poking", "deferring", "mapped", "
 
 def main() -> int:
     options = _arguments()
-    queries = options.stack is QueriesCrashStack
-    all_groups = [*matrix(), *(of_queries() if queries else ())]
-    groups = [group for group in all_groups if any(options.only in case.name for case in group)]
-    if options.list or not groups:
-        print("\n".join(case.name for group in groups for case in group) or f"No case has {options.only!r} in its name")
-        return 0 if groups else 2
+    groups = [group for group in matrix() if any(options.only in case.name for case in group)]
+    if not groups:
+        print(f"No case has {options.only!r} in its name")
+        return 2
     reporter, outcomes = Reporter(), list[Outcome]()
     code, folder = 1, Path(tempfile.mkdtemp(prefix="kills-"))
     try:
         with running_stack(folder, reporter, options.parallel, Signals(), kind=options.stack) as stack:
-            stack.wait_for_dags(stack.airflow, *DAGS, *(["querying"] if queries else ()))
+            stack.wait_for_dags(stack.airflow, *DAGS)
             for outcome in CrashHarness(stack).play(groups):
                 outcomes.append(outcome)
                 reporter.say(f"{len(outcomes):3} of {sum(map(len, groups))}: {outcome.case.name}: {verdict(outcome)}")
@@ -59,15 +57,15 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="only the cases with this in their name")
     parser.add_argument("--parallel", type=int, default=16, metavar="N", help="deliveries at once (4 or more)")
-    which = parser.add_mutually_exclusive_group()
-    for name, stack, what in (
-        ("--sql-state", SqlStateCrashStack, "keep the deliveries' state in a table"),
-        ("--contents", ContentsCrashStack, "give the files by their content"),
-        ("--queries", QueriesCrashStack, "deliver the results of queries"),
-    ):
-        which.add_argument(name, dest="stack", action="store_const", const=stack, default=CrashStack, help=what)
+    parser.add_argument(
+        "--sql-state",
+        dest="stack",
+        action="store_const",
+        const=SqlStateCrashStack,
+        default=CrashStack,
+        help="keep the deliveries' state in a table",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the logs although all is well")
-    parser.add_argument("--list", action="store_true", help="print the names of the cases and do nothing")
     return parser.parse_args()
 
 

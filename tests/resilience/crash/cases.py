@@ -22,17 +22,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
 #: Those that are held together, of uploads that run at once.
 AT_ONCE = {"attach 2 and 3": 2}
 WRITES = tuple(REQUESTS)[:5]
-#: Moments of three queries, before anything is created: the DAG calls the sandbox at each, and can be held there.
-QUERY_MOMENTS: dict[str, dict[str, Any]] = {
-    f"query {number + 1} {moment}": {"method": "GET", "path": f"/v1/moments/{moment}", "skip": number}
-    for number in range(3)
-    for moment in ("read", "written")
-}
 
 RequestFate: TypeAlias = Literal["never", "at once", "last", "together"]
 Victim: TypeAlias = Literal["task", "supervisor", "both"]
 VICTIMS: tuple[Victim, ...] = ("both", "supervisor", "task")
-Dag: TypeAlias = Literal["plain", "parallel", "poking", "deferring", "mapped", "mapped_deferring", "querying", "mutant"]
+Dag: TypeAlias = Literal["plain", "parallel", "poking", "deferring", "mapped", "mapped_deferring", "mutant"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Kill:
 
     @property
     def moment(self) -> str:
-        return self.request if self.request in QUERY_MOMENTS else f"{self.request}, {self.effect} its effect"
+        return f"{self.request}, {self.effect} its effect"
 
     @property
     def action(self) -> str:
@@ -76,7 +70,7 @@ class Kill:
 
     def plans(self) -> list[dict[str, Any]]:
         then = "reset" if self.request_fate == "never" else "proceed"
-        plan = {"kind": "hold", "effect": self.effect, "then": then, **(REQUESTS | QUERY_MOMENTS)[self.request]}
+        plan = {"kind": "hold", "effect": self.effect, "then": then, **REQUESTS[self.request]}
         # What the next try has to do is the first of its kind.
         count = self.held_at_once + (self.request_fate == "together")
         return [plan, *[{**plan, "skip": 0}] * (count - 1)]
@@ -190,15 +184,6 @@ def of_tasks() -> Iterator[Group]:
         kills = [Case("mapped", (kill,)) for kill in around((request,), "task")]
         yield (*kills, Case("mapped", ()))
     yield from reads("task")
-
-
-def of_queries() -> Iterator[Group]:
-    """Kills while a query runs, and when its result is written but not uploaded."""
-    for moment in QUERY_MOMENTS:
-        for victim in ("both", "task"):
-            yield (Case("querying", (Kill(moment, "before", "never", victim),)),)
-        for request_fate in ("at once", "last"):
-            yield (Case("querying", (Kill(moment, "before", request_fate, "supervisor"),)),)
 
 
 def reads(victim: Victim) -> Iterator[Group]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
 from support.airflow_stack.many_sandboxes import ManySandboxesStack
-from support.inputs import as_query, sql_connection
 from support.repository import TESTS
 
 RECIPIENTS = ("ann@example.com", "bob@example.com")
@@ -30,7 +28,6 @@ class CrashStack(ManySandboxesStack):
             # Airflow 3.0 takes a file that it parsed for a killed task's callback for one without DAGs.
             "AIRFLOW__DAG_PROCESSOR__STALE_DAG_THRESHOLD": "3600",
             "CRASH_FILES": os.pathsep.join(map(str, self.files)),
-            "CRASH_GIVEN": "paths",
             "CRASH_RECIPIENTS": " ".join(RECIPIENTS),
         }
 
@@ -47,20 +44,3 @@ class SqlStateCrashStack(CrashStack):
     """The same with the memory of deliveries in a table, whatever the version of Airflow."""
 
     has_table = True
-
-
-class ContentsCrashStack(CrashStack):
-    """The same with files that are given by their content."""
-
-    def settings(self) -> dict[str, str]:
-        return super().settings() | {"CRASH_GIVEN": "contents"}
-
-
-class QueriesCrashStack(CrashStack):
-    """The same with results of queries on a SQLite database that has the files' bytes."""
-
-    def settings(self) -> dict[str, str]:
-        return super().settings() | {"CRASH_GIVEN": "query", "CRASH_QUERIES": json.dumps(as_query(self.files))}
-
-    def connections(self) -> dict[str, str]:
-        return super().connections() | sql_connection(self.files)
