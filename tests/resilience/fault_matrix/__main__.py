@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from resilience.fault_matrix.listings import ListingFault, Listings
 from resilience.fault_matrix.matrix import (
     KINDS,
     PAIR_KINDS,
@@ -29,7 +28,6 @@ from resilience.fault_matrix.matrix import (
     following_schedules,
     singles,
 )
-from resilience.fault_matrix.sent_listings import Bend, bends, others_bends, run_bend
 from resilience.fault_matrix.stores import StoreSchedule, attach_schedules, run_store_schedule, store_schedules
 from resilience.fault_matrix.uploads import UploadSchedule, run_upload_schedule, upload_schedules
 from support.inputs import INPUTS
@@ -39,10 +37,9 @@ from support.quiet import be_quiet
 SHOWN = 100
 RESULTS = ("sent", "failed, not sent", "failed, but sent")
 
-Scheduled: TypeAlias = "Schedule | UploadSchedule | StoreSchedule | ListingFault | Bend"
+Scheduled: TypeAlias = "Schedule | UploadSchedule | StoreSchedule"
 
 _harness: Harness
-_listings: Listings
 
 
 def main() -> int:
@@ -70,8 +67,6 @@ def _arguments() -> argparse.Namespace:
     which.add_argument("--pairs", action="store_true", help="two faults each")
     which.add_argument("--uploads", action="store_true", help="faults of uploads that run at once")
     which.add_argument("--stores", action="store_true", help="troubles of the task state store")
-    which.add_argument("--listings", action="store_true", help="folders and prefixes that cannot be listed")
-    which.add_argument("--sent-listings", action="store_true", help="bent listings of what was sent")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many of the pairs or stores, chosen by chance")
     parser.add_argument(
         "--given", choices=sorted(INPUTS), default="paths", help="how singles and pairs get their files"
@@ -85,7 +80,7 @@ def _arguments() -> argparse.Namespace:
 def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Scheduled]:
     """Those of the chosen kind, or of every kind; only the larger kinds are sampled."""
     chosen: list[Scheduled] = []
-    names = ("singles", "pairs", "uploads", "stores", "listings", "sent_listings")
+    names = ("singles", "pairs", "uploads", "stores")
     every = not any(getattr(arguments, name) for name in names)
     if every or arguments.singles:
         chosen += workers.apply(_singles)
@@ -96,10 +91,6 @@ def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Schedul
         chosen += _sample("faults of uploads", upload_schedules(), arguments)
     if every or arguments.stores:
         chosen += _sample("troubles of the state store", [*store_schedules(), *attach_schedules()], arguments)
-    if every or arguments.listings:
-        chosen += _sample("faults of listings", workers.apply(_listing_faults), arguments)
-    if every or arguments.sent_listings:
-        chosen += _sample("bent listings", [*bends(), *others_bends()], arguments)
     return chosen
 
 
@@ -134,10 +125,9 @@ class _Workers:
 
 
 def _begin(given: str) -> None:
-    global _harness, _listings
+    global _harness
     be_quiet()
     _harness = Harness(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"])), given).__enter__()
-    _listings = Listings(Path(tempfile.mkdtemp(dir=os.environ["AIRFLOW_HOME"]))).__enter__()
 
 
 def _run(schedule: Scheduled) -> Outcome:
@@ -145,15 +135,7 @@ def _run(schedule: Scheduled) -> Outcome:
         return run_upload_schedule(_harness, schedule)
     if isinstance(schedule, StoreSchedule):
         return run_store_schedule(_harness, schedule)
-    if isinstance(schedule, ListingFault):
-        return _listings.run(schedule)
-    if isinstance(schedule, Bend):
-        return run_bend(schedule)
     return _harness.run(schedule)
-
-
-def _listing_faults() -> list[ListingFault]:
-    return list(_listings.schedules())
 
 
 def _singles() -> list[Schedule]:

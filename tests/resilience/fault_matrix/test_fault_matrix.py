@@ -6,13 +6,21 @@ All pairs: ``python -m resilience.fault_matrix``.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
+from outbound_transfer.client import client
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    DiscardTransferOperator,
+    SendTransferOperator,
+)
 from resilience.fault_matrix import matrix
 from resilience.fault_matrix.matrix import (
     BY_NAME,
@@ -197,6 +205,83 @@ def test_an_upload_that_lands_late_is_taken_for_the_file_where_nothing_has_chang
 
 def test_a_clear_does_not_send_an_upload_that_landed_late(harness: Harness) -> None:
     assert not deliver_past_a_late_upload(harness, SAME_SIZE, clear=True).violations
+
+
+class RestoredService:
+    """A service that was restored from a backup, and has given an id again: that of ours, to a draft of somebody else.
+
+    :ivar ours: the id; "" while it is still ours.
+    """
+
+    def __init__(self, run: FaultedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run, self.ours, self._send = run, "", client.send
+        people = {"subject": "Theirs", "recipients": ["eve@example.com"]}
+        self.theirs = str(self._result_of(lambda: CreateTransferOperator(task_id="create", **people)))
+        file = {"name": "theirs.csv", "content": b"1"}
+        self._result_of(lambda: AttachFilesOperator(task_id="attach", transfer_id=self.theirs, files=[file]))
+        monkeypatch.setattr(client, "send", self.send)
+
+    def _result_of(self, make: Callable[[], Any]) -> Any:
+        return self.run.result_of(FakeTaskInstance(make, self.run.time))[0]
+
+    def send(self, http: Any, settings: Any, call: Any, *secrets: Any) -> Any:
+        if not self.ours:
+            return self._send(http, settings, call, *secrets)
+        call = replace(call, path=call.path.replace(self.ours, self.theirs))
+        response = self._send(http, settings, call, *secrets)
+        return replace(response, body=response.body.replace(self.theirs.encode(), self.ours.encode()))
+
+    def check(self) -> None:
+        """Check that their draft is as it was."""
+        theirs = self.run.sandbox.transfer(self.theirs)
+        assert (theirs["status"], [file["name"] for file in theirs["files"]]) == ("draft", ["theirs.csv"])
+
+
+@pytest.mark.parametrize("is_at_wait", [False, True], ids=["between tries", "at a wait"])
+def test_a_draft_whose_id_is_anothers_now_is_left_alone(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, is_at_wait: bool
+) -> None:
+    run = FaultedRun(harness.sandbox(), harness.files, late=False)
+    service = RestoredService(run, monkeypatch)
+
+    def restore(seconds: float = 0) -> None:
+        drafts = [ti.store.get(key)["draft_id"] for key in ti.store.values if "_try_" in key]
+        service.ours = service.ours or next(filter(None, drafts))
+        SimulatedClock.sleep(run.time, seconds)
+        run.sandbox.clear_faults()
+
+    ti = run.task()
+    # What may have been sent is refused where it is not shown any more.
+    run.plan(*[{**BY_NAME["503"].fault, "path": "*/send" if is_at_wait else "*/files"}] * 30)
+    if is_at_wait:
+        monkeypatch.setattr(run.time, "sleep", restore)
+    else:
+        ti.before_retry = restore
+    run.deliver(ti)
+
+    service.check()
+    assert run.judge.billed() == ([] if is_at_wait else [run.result["id"]])
+
+
+@pytest.mark.parametrize("name", ["attach", "send", "discard"])
+def test_a_shared_draft_whose_id_is_anothers_now_is_left_alone(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    run = FaultedRun(harness.sandbox(), harness.files, late=False)
+    service = RestoredService(run, monkeypatch)
+    create = FakeTaskInstance(lambda: CreateTransferOperator(task_id="create", **matrix.DELIVERY), run.time)
+    service.ours = draft = str(run.result_of(create)[0])
+    made: dict[str, Callable[[], Any]] = {
+        "attach": lambda: AttachFilesOperator(
+            task_id=name, transfer_id=draft, files=[{"name": "a.csv", "content": b"1"}]
+        ),
+        "send": lambda: SendTransferOperator(task_id=name, transfer_id=draft),
+        "discard": lambda: DiscardTransferOperator(task_id=name, transfer_id=draft),
+    }
+    _, error = run.result_of(FakeTaskInstance(made[name], run.time, upstream={"create": create}))
+
+    assert "is another transfer now" in str(error)
+    service.check()
 
 
 # The matrix can fail.

@@ -1,77 +1,358 @@
-"""Faults of listings in small: every one at a search, some of them at a whole delivery; and tests that they are found.
+"""Searches for files of which some question to the file system gets no answer: on this machine, in a store in memory,
+and in a real S3 server.
 
-All of them: :class:`resilience.fault_matrix.listings.Listings`.
+Which questions there are is not guessed: a search without faults is watched, and each listing of a folder, each of its
+entries and each look at a path is a place for every kind of fault.
+
+The judge knows what :mod:`glob` finds where nothing fails: just these files are found, or the search fails.
 """
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
+from unittest import mock
 
 import pytest
+from aiobotocore.client import AioBaseClient
+from airflow.sdk.io import store
+from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.parsers import ResponseParserError
+from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from s3fs import S3FileSystem
 
 from outbound_transfer.files import sources
-from resilience.fault_matrix.listings import PATTERNS, ListingFault, Listings, vanishing
+from outbound_transfer.files.sources import resolve_files
+from outbound_transfer.protocol.errors import OutboundTransferError
+from support.object_storage import Bucket, connection_json, running_s3
 
 pytestmark = pytest.mark.slow
 
 SEED = 13
 
+FILES = (
+    "in/top.csv",
+    "in/last.csv",
+    "in/a/a1.csv",
+    "in/a/a2.csv",
+    "in/b/b1.csv",
+    "in/b/deep/b2.csv",
+    "in/b/deep/b3.txt",
+    "in/c/deep/c1.csv",
+    "in/linked/l1.csv",
+)
+#: A folder that only a link leads to, where there are links.
+LINK, TARGET = "in/linked", "elsewhere"
+PATTERNS = ("in/*.csv", "in/*/*.csv", "in/*/deep/*2.csv", "in/[bc]/deep/*", "in/**/*.csv", "in/**", "*/a/a*")
+
+
+@dataclass(frozen=True, order=True)
+class Question:
+    """Something that is asked of a file system: of ``path``, below the tree's root; ``number`` counts answers in it."""
+
+    what: str
+    path: str
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.path}" + (f" ({self.number})" if self.number else "")
+
+
+@dataclass(frozen=True)
+class ListingFault:
+    """A question that is answered with an error, once."""
+
+    pattern: str
+    question: Question
+    error: str
+
+
+Ask = Callable[[Question], None]
+
+
+class SearchedPlace(Protocol):
+    """Where the tree is.
+
+    :ivar root: what a pattern is appended to.
+    :ivar errors: by name, what a question may be answered with.
+    """
+
+    root: str
+    errors: dict[str, Callable[[], Exception]]
+
+    def watched(self, ask: Ask) -> AbstractContextManager[None]:
+        """Let ``ask`` know of each question before it is answered; what it raises is the answer."""
+        ...
+
+
+def _os_errors(*names: str) -> dict[str, Callable[[], Exception]]:
+    numbers = {name: getattr(errno, name) for name in names}
+    return {name: lambda number=number: OSError(number, os.strerror(number)) for name, number in numbers.items()}
+
+
+class LocalPlace:
+    """This machine. What the system may keep in a directory's entry is asked, too: not all file systems keep it."""
+
+    errors: ClassVar = _os_errors("EACCES", "EIO", "ESTALE", "ENOENT")
+
+    def __init__(self, folder: Path) -> None:
+        self.root = str(folder)
+        (folder / LINK).parent.mkdir(parents=True)
+        (folder / TARGET).mkdir()
+        (folder / LINK).symlink_to(folder / TARGET)
+        for name in FILES:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(name.encode())
+
+    @contextmanager
+    def watched(self, ask: Ask) -> Iterator[None]:
+        scandir = os.scandir
+
+        def ask_of(what: str, path: Any, number: int = 0) -> None:
+            # Whatever else this process looks at is not meant.
+            if isinstance(path, str | os.PathLike) and os.fspath(path).startswith(f"{self.root}/"):
+                ask(Question(what, os.path.relpath(path, self.root), number))
+
+        def looked(look: Callable[..., Any]) -> Callable[..., Any]:
+            def asking(path: Any, *args: Any, **options: Any) -> Any:
+                ask_of("look at", path)
+                return look(path, *args, **options)
+
+            return asking
+
+        @contextmanager
+        def listed(path: Any = ".") -> Iterator[Iterator[_ObservedEntry]]:
+            ask_of("list", path)
+            with scandir(path) as entries:
+                yield (_ObservedEntry(entry, ask_of) for entry in _counted(entries, lambda n: ask_of("list", path, n)))
+
+        with mock.patch.multiple(os, scandir=listed, stat=looked(os.stat), lstat=looked(os.lstat)):
+            yield
+
+
+def _counted(items: Iterator[Any], ask: Callable[[int], None]) -> Iterator[Any]:
+    for number, item in enumerate(items, 1):
+        yield item
+        ask(number)
+
+
+class _ObservedEntry:
+    """An entry of a directory, of a file system that does not keep there what the entry is."""
+
+    def __init__(self, entry: os.DirEntry[str], ask: Callable[[str, Any], None]) -> None:
+        self._entry, self._ask = entry, ask
+        self.name, self.path = entry.name, entry.path
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        self._ask("look at", self.path)
+        return self._entry.is_dir(follow_symlinks=follow_symlinks)
+
+    def is_symlink(self) -> bool:
+        self._ask("look at", self.path)
+        return self._entry.is_symlink()
+
+
+class _PlainStore(MemoryFileSystem):
+    """In memory, searched as fsspec does where a library adds nothing."""
+
+    find = AbstractFileSystem.find
+
+
+class MemoryPlace:
+    """A store whose library has only what fsspec asks of one."""
+
+    errors: ClassVar = {**_os_errors("EACCES", "EIO", "ETIMEDOUT", "ENOENT"), "another": lambda: RuntimeError("broken")}
+
+    def __init__(self) -> None:
+        self.root = "memory://bucket"
+        self._objects: dict[str, Any] = {}
+        with mock.patch.object(MemoryFileSystem, "store", self._objects):
+            for name in FILES:
+                MemoryFileSystem().pipe(f"/bucket/{name}", name.encode())
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """The store, as Airflow sees it."""
+        with mock.patch.object(MemoryFileSystem, "store", self._objects), mock.patch.object(store, "_STORE_CACHE", {}):
+            store.attach("memory", fs=_PlainStore())
+            yield
+
+    @contextmanager
+    def watched(self, ask: Ask) -> Iterator[None]:
+        ls = MemoryFileSystem.ls
+
+        def asking(fs: MemoryFileSystem, path: str, *args: Any, **options: Any) -> Any:
+            ask(Question("list", path.removeprefix("/bucket/")))
+            return ls(fs, path, *args, **options)
+
+        with mock.patch.object(MemoryFileSystem, "ls", asking):
+            yield
+
+
+def _client_error(status: int, code: str) -> Callable[[], Exception]:
+    answer: Any = {"Error": {"Code": code, "Message": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return lambda: ClientError(answer, "ListObjectsV2")
+
+
+class S3Place:
+    """A real server, asked for pages of two."""
+
+    errors: ClassVar = {
+        "503 SlowDown": _client_error(503, "SlowDown"),
+        "403 AccessDenied": _client_error(403, "AccessDenied"),
+        "500 InternalError": _client_error(500, "InternalError"),
+        "connection closed": lambda: ConnectionClosedError(endpoint_url="http://s3"),
+        "truncated page": lambda: ResponseParserError("invalid XML"),
+    }
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._stores: dict[str, Any] = {}
+        bucket = Bucket(endpoint, "bucket")
+        for name in FILES:
+            bucket.put(name, name.encode())
+        bucket.close()
+        self.root = bucket.uri
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """The server, as Airflow sees it. s3fs repeats nothing: the task does."""
+        connection = connection_json(self._endpoint, config_kwargs={"retries": {"max_attempts": 0}})
+        with (
+            mock.patch.object(store, "_STORE_CACHE", self._stores),
+            mock.patch.dict(os.environ, AIRFLOW_CONN_AWS_DEFAULT=connection),
+            mock.patch.object(S3FileSystem, "retries", 1),
+        ):
+            yield
+
+    @contextmanager
+    def watched(self, ask: Ask) -> Iterator[None]:
+        call = AioBaseClient._make_api_call
+
+        async def asking(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+            if operation == "ListObjectsV2":
+                # A page is told by where it begins: a token of moto's is another one in each listing.
+                page = pages.get(arguments.get("ContinuationToken", ""), 0)
+                ask(Question("list", arguments["Prefix"], page))
+                answer = await call(client, operation, {**arguments, "MaxKeys": 2})
+                pages[answer.get("NextContinuationToken")] = page + 1
+                return answer
+            return await call(client, operation, arguments)
+
+        pages: dict[str | None, int] = {}
+        with mock.patch.object(AioBaseClient, "_make_api_call", asking):
+            yield
+
+
+@dataclass
+class Plan:
+    """What is asked, and what is answered: an error to a question, once."""
+
+    question: Question | None = None
+    error: Callable[[], Exception] = Exception
+    is_met: bool = False
+    asked: dict[Question, None] = field(default_factory=dict)
+
+    def ask(self, question: Question) -> None:
+        self.asked[question] = None
+        if question == self.question and not self.is_met:
+            self.is_met = True
+            raise self.error()
+
+
+def meant(folder: str, pattern: str) -> list[str]:
+    """The names that :mod:`glob` finds where nothing fails."""
+    matches = glob.glob(f"{folder}/{pattern}", recursive=True)
+    return sorted(Path(match).name for match in matches if os.path.isfile(match))
+
+
+def search(place: SearchedPlace, pattern: str, ask: Ask = lambda _: None) -> list[str] | None:
+    """The names that are found; None where the search says that it failed."""
+    try:
+        with place.watched(ask):
+            return sorted(source.name for source in resolve_files(f"{place.root}/{pattern}"))
+    except OutboundTransferError:
+        return None
+
+
+def faults_of(place: SearchedPlace) -> Iterator[ListingFault]:
+    """Each error to each question that a search asks."""
+    for pattern in PATTERNS:
+        plan = Plan()
+        search(place, pattern, plan.ask)
+        for question in plan.asked:
+            for error in place.errors:
+                # To a look at a path, that it is not there is an answer, and what it says is believed.
+                if not (error == "ENOENT" and question.what == "look at"):
+                    yield ListingFault(pattern, question, error)
+
 
 @pytest.fixture(scope="module")
-def listings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listings]:
-    with Listings(tmp_path_factory.mktemp("listings")) as listings:
-        yield listings
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tree on this machine."""
+    return LocalPlace(tmp_path_factory.mktemp("listings") / "tree").root
 
 
-@pytest.mark.parametrize("place", ["local", "memory", "s3"])
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_search_without_faults_finds_what_glob_finds(listings: Listings, place: str, pattern: str) -> None:
-    with listings.at(place) as at:
-        found = sources.resolve_files(f"{at.root}/{pattern}")
-    assert sorted(source.name for source in found) == sorted(path.name for path in listings.meant(pattern))
+@pytest.fixture(params=["local", "memory", "s3"])
+def place(request: pytest.FixtureRequest, folder: str, tmp_path: Path) -> Iterator[SearchedPlace]:
+    """Where the tree is, as a delivery sees it."""
+    with ExitStack() as stack:
+        if request.param == "local":
+            yield LocalPlace(tmp_path / "tree")
+            return
+        made = MemoryPlace() if request.param == "memory" else S3Place(stack.enter_context(running_s3()))
+        stack.enter_context(made.attached())
+        yield made
 
 
-@pytest.mark.parametrize(("place", "least", "many"), [("local", 500, 500), ("memory", 100, 500), ("s3", 200, 60)])
-def test_no_fault_of_a_search_leaves_out_a_file(listings: Listings, place: str, least: int, many: int) -> None:
-    faults = [fault for fault in listings.schedules(place) if not fault.lasting]
-    assert len(faults) >= least
-    for fault in random.Random(SEED).sample(faults, min(many, len(faults))):
-        assert listings.search(fault) == []
+def wrong(place: SearchedPlace, folder: str, fault: ListingFault, *, must_meet: bool = True) -> bool:
+    plan = Plan(fault.question, place.errors[fault.error])
+    found = search(place, fault.pattern, plan.ask)
+    return found not in (None, meant(folder, fault.pattern)) or (must_meet and not plan.is_met)
 
 
-@pytest.mark.parametrize("place", ["local", "memory", "s3"])
-def test_no_fault_of_a_delivery_leaves_out_a_file(listings: Listings, place: str) -> None:
-    faults = list(listings.schedules(place))
-    for fault in random.Random(SEED).sample(faults, 8):
-        outcome = listings.run(fault)
-        assert not outcome.violations, f"{outcome.name}: {outcome.violations}"
-        if fault.lasting:
-            assert outcome.result == "failed, not sent"
+def test_a_search_without_faults_finds_what_glob_finds(place: SearchedPlace, folder: str) -> None:
+    for pattern in PATTERNS:
+        assert search(place, pattern) == meant(folder, pattern)
 
 
-def test_what_vanishes_in_the_midst_of_a_search_is_not_half_found(tmp_path: Path) -> None:
-    assert list(vanishing(tmp_path)) == []
+def test_no_fault_of_a_search_leaves_out_a_file(place: SearchedPlace, folder: str) -> None:
+    faults = list(faults_of(place))
+    assert len(faults) >= 100
+    faults = random.Random(SEED).sample(faults, 60) if isinstance(place, S3Place) else faults
+    assert [fault for fault in faults if wrong(place, folder, fault)] == []
 
 
-# The faults can find something.
-
-
-def found_by(listings: Listings, place: str) -> list[ListingFault]:
-    """The faults of one try that show a wrong, in a search and in a delivery."""
-    faults = [fault for fault in listings.schedules(place) if not fault.lasting]
-    found = [fault for fault in random.Random(SEED).sample(faults, min(40, len(faults))) if listings.search(fault)]
-    assert any(violation.startswith("sent {") for violation in listings.run(found[0]).violations)
-    return found
-
-
-def test_the_faults_find_a_search_by_glob(listings: Listings, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("place", ["local"], indirect=True)
+def test_a_search_by_glob_is_found(place: SearchedPlace, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def matches(pattern: str) -> list[str]:
         return sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
 
+    faults = list(faults_of(place))
     monkeypatch.setattr(sources, "match_local", matches)
-    assert {fault.question.what for fault in found_by(listings, "local")} == {"list", "look at"}
+    found = {fault.question.what for fault in faults if wrong(place, folder, fault, must_meet=False)}
+    assert found == {"list", "look at"}
+
+
+def test_what_vanishes_in_the_midst_of_a_search_is_not_half_found(tmp_path: Path) -> None:
+    for number, pattern in enumerate(PATTERNS):
+        plan = Plan()
+        before = search(LocalPlace(tmp_path / f"{number}"), pattern, plan.ask)
+        for position, question in enumerate(plan.asked):
+            place = LocalPlace(tmp_path / f"{number}-{position}")
+
+            def remove(asked: Question, *, at: Path = Path(place.root) / question.path, own: Any = question) -> None:
+                if asked == own:
+                    shutil.rmtree(at) if at.is_dir() and not at.is_symlink() else at.unlink(missing_ok=True)
+
+            found = search(place, pattern, remove)
+            assert found in (None, before, search(place, pattern)), (pattern, question)
