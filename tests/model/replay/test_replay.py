@@ -25,6 +25,7 @@ from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory_store import TaskMemoryStore
 from outbound_transfer.delivery.shared_draft import SharedDraft
 from outbound_transfer.operators import transfer
+from outbound_transfer.warehouse.memory_table import MemoryRow
 
 REPLAYED = [each for each in ALL if each.name not in NOT_REPLAYED]
 
@@ -110,6 +111,11 @@ def without(owner: Any, method: str, returns: Any = None) -> Callable[[pytest.Mo
     return lambda monkeypatch: monkeypatch.setattr(owner, method, lambda *_, **__: returns)
 
 
+def unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an owner go on with a key that another has claimed."""
+    monkeypatch.setattr(MemoryRow, "_check_still_owner", lambda _, row: row)
+
+
 @pytest.mark.parametrize(
     ("scenario", "take_out"),
     [
@@ -131,6 +137,8 @@ def without(owner: Any, method: str, returns: Any = None) -> Callable[[pytest.Mo
         pytest.param(scenarios.ONE_TASK, without(DraftWriter, "resume"), id="a hand-over is not withdrawn"),
         pytest.param(scenarios.MAPPED_IN_BOTH, without(EvidenceCollector, "_cannot_be_searched", False), id="searched"),
         pytest.param(scenarios.THREE_TASKS, without(SharedDraft, "_check_files"), id="shared files are not compared"),
+        pytest.param(scenarios.KEY, unfenced, id="the row of a key is not fenced"),
+        pytest.param(scenarios.KEY_SHARED, without(MemoryRow, "_check_owner"), id="owners that run lose their key"),
     ],
 )
 def test_it_is_found(

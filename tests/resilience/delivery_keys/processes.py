@@ -79,10 +79,6 @@ class DeliveringProcess:
         self._process.start()
         sender.close()
 
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.join(TEST_TIMEOUT)
-
     def result(self) -> str | None:
         """Return the id of its transfer; None if it was killed."""
         found: str | Exception | None = None

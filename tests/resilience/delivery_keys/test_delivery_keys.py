@@ -1,10 +1,9 @@
-"""One send for a key, always: several processes at once, and owners that are killed at every step."""
+"""One send for a key, always: several processes at once, and owners that are killed at each transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -13,17 +12,10 @@ from resilience.delivery_keys.processes import DatabaseKill, DeliveringProcess
 from support.connections import connection_json
 from support.deliveries import billed
 from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
-from support.timeouts import eventually
 
 pytestmark = pytest.mark.slow
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
-
-REQUESTS: dict[str, dict[str, Any]] = {
-    "create": {"method": "POST", "path": "/v1/transfers"},
-    "attach": {"method": "POST", "path": "*/files"},
-    "send": {"method": "POST", "path": "*/send"},
-}
 
 #: More than any delivery here has.
 MAX_TRANSACTIONS = 60
@@ -43,12 +35,11 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def service(sandbox: Sandbox, keys: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+def service(sandbox: Sandbox, keys: str, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     """A service whose rate limit many processes do not reach."""
     sandbox.patch_account(requests_per_window=100_000)
     monkeypatch.setenv(CONNECTION, connection_json(sandbox, calls_per_minute=100_000))
-    yield sandbox
-    sandbox.clear_faults()
+    return sandbox
 
 
 @pytest.fixture
@@ -74,33 +65,6 @@ def test_processes_at_once_send_once(service: Sandbox, arguments: dict[str, Any]
     check_sent_once(service, results)
     if not takeovers:
         assert [(call["method"], call["path"]) for call in service.requests()].count(("POST", "/v1/transfers")) == 1
-
-
-@pytest.mark.parametrize("keys", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("request_fate", ["never", "at once", "last"])
-@pytest.mark.parametrize("effect", ["before", "after"])
-@pytest.mark.parametrize("request_name", REQUESTS)
-def test_an_owner_is_killed_during_a_request(
-    service: Sandbox,
-    arguments: dict[str, Any],
-    request_name: str,
-    effect: Literal["before", "after"],
-    request_fate: Literal["never", "at once", "last"],
-) -> None:
-    then = "reset" if request_fate == "never" else "proceed"
-    service.plan_faults({"kind": "hold", "effect": effect, "then": then, **REQUESTS[request_name]})
-    owner = DeliveringProcess("one", arguments)
-    eventually(lambda: service.faults()[0]["state"] == "held")
-    owner.kill()
-    assert owner.result() is None
-    if request_fate != "last":
-        service.release_held_calls()
-    results = [DeliveringProcess("two", arguments).result()]
-    service.release_held_calls()
-    eventually(lambda: service.faults()[0]["state"] != "held")
-
-    results.append(DeliveringProcess("three", arguments).result())
-    check_sent_once(service, results)
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""Runs random schedules of a DAG run's tasks: ``python -m resilience.stateful [--keys] [--examples N]``.
+"""Runs random schedules of a DAG run's tasks: ``python -m resilience.stateful [--examples N]``.
 
 Prints how many schedules there were and what happened in them. Exits with 1 where one broke a promise, after Hypothesis
 has printed the shortest schedule that does.
@@ -7,7 +7,6 @@ has printed the shortest schedule that does.
 from __future__ import annotations
 
 import argparse
-import functools
 import multiprocessing
 import os
 import sys
@@ -15,11 +14,9 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 from resilience.fault_matrix.matrix import Harness
-from resilience.stateful.key_machine import key_schedules
 from resilience.stateful.state_machine import schedules
 from support.quiet import be_quiet
 
@@ -33,8 +30,7 @@ def main() -> int:
     shards = range(arguments.seed, arguments.seed + -(-arguments.examples // SHARD))
     counts, done, broken = Counter[str](), 0, 0
     with multiprocessing.get_context("fork").Pool(arguments.workers, be_quiet) as pool:
-        run = functools.partial(_shard, key_schedules if arguments.keys else schedules)
-        for counted, failure in pool.imap_unordered(run, shards):
+        for counted, failure in pool.imap_unordered(_shard, shards):
             counts, done, broken = counts + counted, done + SHARD, broken + bool(failure)
             print(failure or f"  {done:,} schedules done", flush=True)
     print("\n".join(f"{what:20}{count:>10,}" for what, count in sorted(counts.items())))
@@ -46,16 +42,15 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=2000, metavar="N", help=f"rounded up to a multiple of {SHARD}")
-    parser.add_argument("--keys", action="store_true", help="of tasks that share delivery keys")
     parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
 
 
-def _shard(run: Callable[[Harness, int, int], Counter[str]], seed: int) -> tuple[Counter[str], str]:
+def _shard(seed: int) -> tuple[Counter[str], str]:
     with tempfile.TemporaryDirectory() as folder, Harness(Path(folder)) as harness:
         try:
-            return run(harness, SHARD, seed), ""
+            return schedules(harness, SHARD, seed), ""
         except Exception as error:
             return Counter(), f"BROKEN with seed {seed}\n{''.join(traceback.format_exception(error))}"
 
