@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from benchmarks.bench_upload import new_draft, peak_mib, start_sandbox
+from benchmarks.bench_upload import new_draft, peak_mib, uploading_sandbox
+from outbound_transfer_sandbox.testing import Sandbox
 
 MB = 1_000_000
 FILES = 20
@@ -59,34 +60,33 @@ def compare(folder: Path, size_mb: int) -> None:
     for number in range(FILES):
         with (folder / "files" / f"{number:02}.bin").open("wb") as file:
             file.truncate(size_mb * MB)
-    server, service = start_sandbox(folder)
-    line = subprocess.Popen([sys.executable, __file__, "--line", service["base_url"], str(folder / "line")])
-    try:
-        while not (folder / "line").exists():
-            time.sleep(0.05)
-        shaped = (folder / "line").read_text()
-        report(f"line of {LINE // MB} MB/s", size_mb, [measure(folder, service, shaped, PARALLEL)])
-        rounds = [measure(folder, service, service["base_url"], PARALLEL[:2]) for _ in range(ROUNDS)]
-        report(f"loopback, best of {ROUNDS}", size_mb, rounds)
-    finally:
-        for process in (line, server):
-            process.terminate()
-            process.wait()
+    with uploading_sandbox() as sandbox:
+        line = subprocess.Popen([sys.executable, __file__, "--line", sandbox.base_url, str(folder / "line")])
+        try:
+            while not (folder / "line").exists():
+                time.sleep(0.05)
+            shaped = (folder / "line").read_text()
+            report(f"line of {LINE // MB} MB/s", size_mb, [measure(folder, sandbox, shaped, PARALLEL)])
+            rounds = [measure(folder, sandbox, sandbox.base_url, PARALLEL[:2]) for _ in range(ROUNDS)]
+            report(f"loopback, best of {ROUNDS}", size_mb, rounds)
+        finally:
+            line.terminate()
+            line.wait()
 
 
-def measure(folder: Path, service: dict[str, str], url: str, numbers: tuple[int, ...]) -> dict[int, dict[str, float]]:
+def measure(folder: Path, sandbox: Sandbox, url: str, numbers: tuple[int, ...]) -> dict[int, dict[str, float]]:
     """Return seconds and MiB for each number of uploads at once, in the same round."""
-    return {number: run(folder, service, url, number) for number in numbers}
+    return {number: run(folder, sandbox, url, number) for number in numbers}
 
 
-def run(folder: Path, service: dict[str, str], url: str, number: int) -> dict[str, float]:
-    transfer_id = new_draft(service)
-    connection = {"conn_type": "outbound_transfer", "host": url, "password": service["transfer_api_key"]}
+def run(folder: Path, sandbox: Sandbox, url: str, number: int) -> dict[str, float]:
+    transfer_id = new_draft(sandbox)
+    connection = {"conn_type": "outbound_transfer", "host": url, "password": sandbox.transfer_api_key}
     command = [sys.executable, __file__, "--attach", json.dumps(connection), transfer_id, str(folder), str(number)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    headers = {"Authorization": f"Bearer {service['transfer_api_key']}"}
-    httpx.delete(f"{service['base_url']}/v1/transfers/{transfer_id}", headers=headers).raise_for_status()
+    headers = {"Authorization": f"Bearer {sandbox.transfer_api_key}"}
+    httpx.delete(f"{sandbox.base_url}/v1/transfers/{transfer_id}", headers=headers).raise_for_status()
     return result
 
 
