@@ -104,5 +104,10 @@ def test_every_variable_is_documented() -> None:
     assert first_cells("Variables") == used == project["vars"]["outbound_transfer"].keys() | of_the_target
 
 
+def test_the_types_of_marts_are_enforced() -> None:
+    project = yaml.safe_load((views.PACKAGE / "dbt_project.yml").read_text())
+    assert project["models"]["outbound_transfer"]["marts"]["+contract"] == {"enforced": True}
+
+
 def test_every_model_is_documented() -> None:
     assert first_cells("Models") == {file.stem for file in views.PACKAGE.glob("models/**/*.sql")}

@@ -60,18 +60,5 @@ def test_nothing_edits_the_import_path() -> None:
     assert broken == set()
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "sys.path.insert(0, 'tests')",
-        "sys.path[:0] = ['tests']",
-        "sys.path += ['tests']",
-        "monkeypatch.syspath_prepend('scripts')",
-    ],
-)
-def test_an_edit_of_the_import_path_is_found(code: str) -> None:
-    assert list(path_edits(ast.parse(code))) == [1]
-
-
 def test_no_module_of_packaging_is_imported_by_name_of_its_folder() -> None:
     assert not (TESTS / "packaging" / "__init__.py").exists(), "it would hide the library"

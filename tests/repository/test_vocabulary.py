@@ -1,8 +1,4 @@
-"""Names use the words of docs/glossary.md: no retired word in an identifier, no class name twice in one package.
-
-Names that still break a rule are listed in ``vocabulary_pending.txt``. The list can only shrink: a new name that breaks
-a rule fails, and so does an entry that is no longer needed. To remove such entries, run this file as a script.
-"""
+"""Names use the words of docs/glossary.md: no retired word in an identifier, no class name twice in one package."""
 
 from __future__ import annotations
 
@@ -10,14 +6,10 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 REPOSITORY: Final = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
-PENDING_FILE: Final = Path(__file__).with_name("vocabulary_pending.txt")
 
 #: Folder by package. Of the tests, only modules and classes are checked: a test's name is a sentence.
 PACKAGES: Final = {
@@ -123,56 +115,17 @@ def found_in(package: str) -> Iterator[tuple[str, bool]]:
             yield "".join(name), False
 
 
-@cache
-def violations() -> dict[str, str]:
-    """Return each entry of the pending list that today's tree would need, with what is wrong."""
-    found = {}
+def violations() -> Iterator[str]:
+    """Yield what is wrong with each name that breaks a rule."""
     for package in PACKAGES:
         for name, is_class in found_in(package):
             if use := replacement(name, is_class=is_class):
-                found[f"{package}: {name}"] = f"use {use} (docs/glossary.md)"
+                yield f"{package}: {name}: use {use} (docs/glossary.md)"
     for package in ("outbound_transfer", "outbound_transfer_sandbox"):
         for name, count in Counter(name for name, is_class in found_in(package) if is_class).items():
             if count > 1:
-                found[f"{package}: class {name} twice"] = "one name, several classes"
-    return found
+                yield f"{package}: {count} classes have the name {name}"
 
 
-def pending() -> set[str]:
-    return set(PENDING_FILE.read_text().splitlines())
-
-
-def test_no_new_name_breaks_the_vocabulary() -> None:
-    assert {name: why for name, why in violations().items() if name not in pending()} == {}
-
-
-def test_the_pending_list_only_shrinks() -> None:
-    assert pending() - violations().keys() == set(), f"no longer needed; remove them with: python {__file__}"
-
-
-@pytest.mark.parametrize(
-    ("name", "is_class", "is_retired"),
-    [
-        ("LongWait", True, True),
-        ("DeferrableWaitMixin", True, False),
-        ("on_wait", False, True),
-        ("wait_until", False, False),
-        ("was_in_doubt", False, False),
-        ("doubt_of_send", False, True),
-        ("security_answer", False, False),
-        ("MAX_ANSWER", False, True),
-        ("landed_at", False, True),
-        ("ENDED", False, True),
-        ("pending", False, False),
-        ("MAX_TRIES", False, False),
-        ("TaskTry", True, False),
-        ("begin_attempt", False, True),
-        ("max_attempts", False, False),
-    ],
-)
-def test_a_retired_word_is_recognized(name: str, is_class: bool, is_retired: bool) -> None:
-    assert (replacement(name, is_class=is_class) is not None) == is_retired
-
-
-if __name__ == "__main__":
-    PENDING_FILE.write_text("".join(f"{entry}\n" for entry in sorted(pending() & violations().keys())))
+def test_names_use_the_vocabulary() -> None:
+    assert sorted(set(violations())) == []

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,13 +36,11 @@ class Project:
 
     :ivar target: the database, as in ``profiles.yml``.
     :ivar variables: for the package.
-    :ivar package: the package's folder.
     """
 
     folder: Path
     target: dict[str, Any]
     variables: dict[str, Any] = field(default_factory=dict)
-    package: Path = PACKAGE
 
     def run(self, *commands: str) -> list[Outcome]:
         """Run commands one after the other, each a line of words."""
@@ -64,12 +61,6 @@ class Project:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def with_package(self, folder: Path) -> Project:
-        """Return the same project in another folder, with a copy of the package that can be changed."""
-        package = folder / "package"
-        shutil.copytree(self.package, package)
-        return replace(self, folder=folder, package=package)
-
     def compiled(self) -> dict[str, str]:
         """Return the SQL of each model that was compiled."""
         folder = self.folder / "target/compiled/outbound_transfer/models"
@@ -87,7 +78,7 @@ class Project:
                 "profile": "warehouse",
                 "vars": {"outbound_transfer": self.variables},
             },
-            "packages.yml": {"packages": [{"local": str(self.package)}]},
+            "packages.yml": {"packages": [{"local": str(PACKAGE)}]},
             "profiles.yml": {"warehouse": {"target": "it", "outputs": {"it": {"threads": 1, **self.target}}}},
         }
         for name, content in files.items():
