@@ -103,16 +103,16 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.
 test-model: setup ## All schedules of the model of a delivery, and its table with each rule changed (about 40 minutes)
 	$(RUN) -m model $(ARGS)
 
-test-faults: setup ## A delivery under every fault, every pair, troubles of its state store, failing and bent listings (about 40 minutes)
+test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, troubles of its state store (about 40 minutes)
 	$(RUN) -m resilience.fault_matrix $(ARGS)
 
 test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 30 minutes)
 	$(RUN) -m resilience.stateful $(SEEDED) $(ARGS)
 
-test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6, ARGS=--queries)
+test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6, ARGS=--sql-state)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
-test-crash-ingest: setup .mariadb ## Kill the ingest at every step, on each warehouse, Iceberg table and folder of objects (about 25 minutes)
+test-crash-ingest: setup .mariadb ## Kill an ingest and an erasure at every step, on each warehouse, Iceberg table and folder of objects (about 25 minutes)
 	$(RUN) -m resilience.crash_ingest $(ARGS)
 
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
@@ -144,7 +144,7 @@ lint: setup ## Check style, types and imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench-upload: setup ## Upload 1 GiB: speed beside curl's and with a digest, and memory
+bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
 	$(RUN) -m benchmarks.bench_upload
 
 bench-uploads: setup ## 20 files of 50 MB one and several at once, over a simulated line and loopback (about 2 minutes)
@@ -156,7 +156,7 @@ bench-repeats: setup ## Files that are uploaded again after a crash, and after a
 bench-ledger: setup ## What the ledger adds to a delivery of three small files
 	$(RUN) -m benchmarks.bench_ledger $(ARGS)
 
-bench-ingest: setup .mariadb ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 15 minutes)
+bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 15 minutes)
 	$(RUN) -m benchmarks.bench_ingest $(ARGS)
 
 bench-query: setup ## Ten million rows of a query into each format, beside pandas: speed, memory (about an hour; ARGS=--rows=1000000)
