@@ -482,6 +482,25 @@ def fail_trigger(store: InMemoryStateStore, **context: Any) -> None:
         sensor().resume_execution("__fail__", {"error": "Trigger failure"}, context_of(store, **context))
 
 
+def test_a_wait_of_weeks_outlives_any_number_of_failures_that_are_far_apart(monkeypatch) -> None:
+    store, now = InMemoryStateStore(), timezone.utcnow()
+    trigger_of(sensor(timeout=100 * 86_400.0), context_of(store))
+    for day in range(30):
+        monkeypatch.setattr(timezone, "utcnow", lambda day=day: now + timedelta(days=day))
+        for _ in range(waiting.MAX_TRIGGER_FAILURES - 1):
+            fail_trigger(store)
+
+
+def test_a_trigger_that_always_fails_ends_the_wait_after_the_deadline(monkeypatch) -> None:
+    store, now = InMemoryStateStore(), timezone.utcnow()
+    trigger_of(sensor(timeout=3_600.0), context_of(store))
+    for day in range(1, 1 + waiting.MAX_TRIGGER_FAILURES):
+        monkeypatch.setattr(timezone, "utcnow", lambda day=day: now + timedelta(days=day))
+        fail_trigger(store)
+    with pytest.raises(TaskDeferralError):
+        sensor().resume_execution("__fail__", {"error": "Trigger failure"}, context_of(store))
+
+
 def test_a_clear_forgets_the_failures_of_the_trigger() -> None:
     store = InMemoryStateStore()
     trigger_of(sensor(), context_of(store))

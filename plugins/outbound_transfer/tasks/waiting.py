@@ -57,8 +57,10 @@ DEADLINE_STATE_KEY: Final = "outbound_transfer_deadline"
 TRIGGER_FAILURES_STATE_KEY: Final = "outbound_transfer_trigger_failures"
 
 #: Failures of the task's trigger, which are Airflow's and not the service's, that start a new trigger: with one more,
-#: the task fails.
+#: each within :data:`TRIGGER_FAILURE_WINDOW` of the one before, the task fails.
 MAX_TRIGGER_FAILURES: Final = 3
+
+TRIGGER_FAILURE_WINDOW: Final = timedelta(hours=1)
 
 
 def to_seconds(duration: float | str | timedelta, argument: str = "a duration") -> float:
@@ -364,10 +366,18 @@ def timed_out(transfer: Transfer | None) -> AirflowSensorTimeout:
 
 
 def _has_failed_too_often(context: Context) -> bool:
-    """Count a failure of the task's trigger since its last clear, and return whether a new one would fail too."""
-    store = state_store(context)
-    count = stored_since_clear(store, TRIGGER_FAILURES_STATE_KEY, context).get("count", 0)
-    store_until_clear(store, TRIGGER_FAILURES_STATE_KEY, context, count=count + 1)
+    """Count a failure of the task's trigger, and return whether a new trigger would fail too.
+
+    A wait may take weeks, in which triggerers come and go: a failure long after another counts as a first one. After
+    the deadline each failure counts, however late.
+    """
+    store, now, count = state_store(context), timezone.utcnow(), 0
+    if before := stored_since_clear(store, TRIGGER_FAILURES_STATE_KEY, context):
+        waiting = stored_since_clear(store, DEADLINE_STATE_KEY, context)
+        is_late = bool(waiting) and now >= datetime.fromisoformat(waiting["deadline"])
+        if is_late or now - datetime.fromisoformat(before["at"]) < TRIGGER_FAILURE_WINDOW:
+            count = before["count"]
+    store_until_clear(store, TRIGGER_FAILURES_STATE_KEY, context, count=count + 1, at=now.isoformat())
     return bool(count >= MAX_TRIGGER_FAILURES)
 
 
