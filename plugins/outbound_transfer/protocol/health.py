@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
@@ -129,23 +129,6 @@ def judge_clock(difference: float | None) -> Finding:
     if abs(difference) < CLOCK_MARGIN:
         return Finding("clock", Health.DEGRADED, found, "Set it by a time server: deadlines go by it.")
     return Finding("clock", Health.BROKEN, found, "Set it by a time server: an earlier send may be overlooked.")
-
-
-def judge_versions(check: str, target: str, versions: Mapping[str, int | None]) -> Finding:
-    """Judge a database whose tables can be read, none of them newer than this package.
-
-    :param versions: by group of tables; None for one that does not exist yet.
-    """
-    shown = ", ".join(f"{name} {version or 'not made yet'}" for name, version in versions.items())
-    return Finding(check, Health.OK, f"{target} responds. Versions of tables: {shown}.")
-
-
-def judge_in_doubt(count: int) -> Finding:
-    """Judge the number of deliveries that stay in doubt."""
-    if not count:
-        return Finding("in_doubt", Health.OK, "No delivery of 30 days is in doubt.")
-    to_do = "Clear their tasks: the page Outbound transfers lists them. A clear does not send again what was sent."
-    return Finding("in_doubt", Health.DEGRADED, f"Deliveries in doubt: {count}.", to_do)
 
 
 def is_behind(lag: float | None, *, has_more: bool) -> bool:

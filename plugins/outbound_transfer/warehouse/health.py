@@ -6,13 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from outbound_transfer.airflow_compat.names import redact
-from outbound_transfer.protocol.health import (
-    Finding,
-    Health,
-    judge_feed,
-    judge_in_doubt,
-    judge_versions,
-)
+from outbound_transfer.protocol.health import Finding, Health, judge_feed
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables
 from outbound_transfer.warehouse.destination import FeedMaintenance
@@ -29,13 +23,19 @@ def check_tables(check: str, target: str, warehouse: Warehouse, groups: Iterable
     """
     if not warehouse.begin_inspection():
         return Finding(check, Health.OK, f"{target} is not there yet: the first task that needs it makes it.")
-    return judge_versions(check, target, read_versions(warehouse, groups))
+    versions = read_versions(warehouse, groups).items()
+    shown = ", ".join(f"{name} {version or 'not made yet'}" for name, version in versions)
+    return Finding(check, Health.OK, f"{target} responds. Versions of tables: {shown}.")
 
 
 def check_in_doubt(warehouse: Warehouse, conn_id: str) -> Finding:
     """Return how many deliveries of a connection stay in doubt."""
     is_there = warehouse.begin_inspection()
-    return judge_in_doubt(DeliveryTables(warehouse).count_in_doubt(conn_id) if is_there else 0)
+    count = DeliveryTables(warehouse).count_in_doubt(conn_id) if is_there else 0
+    if not count:
+        return Finding("in_doubt", Health.OK, "No delivery of 30 days is in doubt.")
+    to_do = "Clear their tasks: the page Outbound transfers lists them. A clear does not send again what was sent."
+    return Finding("in_doubt", Health.DEGRADED, f"Deliveries in doubt: {count}.", to_do)
 
 
 def check_feed(feed: FeedMaintenance, now: datetime) -> Finding:

@@ -96,9 +96,3 @@ def test_an_old_page_says_little_where_polls_without_events_leave_no_trace(
     status: int | None, logs_polls: bool, lag: float, expected: Health
 ) -> None:
     assert health.judge_feed(7, lag, status, has_more=False, logs_polls=logs_polls).status is expected
-
-
-def test_what_is_not_ok_says_what_to_do() -> None:
-    for finding in (health.judge_in_doubt(1), health.judge_clock(99.0)):
-        assert finding.to_do
-    assert health.judge_in_doubt(0).status is OK
