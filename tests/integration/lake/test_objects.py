@@ -28,7 +28,6 @@ from outbound_transfer.warehouse.errors import (
     CursorMoved,
     InvalidCursor,
     InvalidName,
-    OtherAccount,
     SchemaTooNew,
     UnknownFeed,
     UnsupportedWarehouse,
@@ -140,17 +139,6 @@ def test_events_of_one_id_and_other_content_are_all_there(folder: ObjectStore) -
     feed.load_page(page(4, event(2), event(3)))
     assert [row["type"] for row in stored_rows(folder) if row["event_id"] == "e1"] == ["transfer_sent", "other"]
     assert stored_ids(folder) == ["e1", "e1", "e2", "e2", "e3"]
-
-
-def test_the_account_of_a_folder_is_one_site_address_until_that_is_deleted(folder: ObjectStore) -> None:
-    feed = destination(folder)
-    feed.bind_account("acme.example.com")
-    feed.bind_account("acme.example.com")
-    with pytest.raises(OtherAccount, match="delete .*/_feed/account=acme/address:"):
-        feed.bind_account("other.example.com")
-    folder.delete("_feed/account=acme/address")
-    feed.bind_account("other.example.com")
-    assert maintenance(folder).read_address() == "other.example.com"
 
 
 def test_the_bytes_of_a_rejected_line_come_back(folder: ObjectStore) -> None:

@@ -162,14 +162,6 @@ def test_a_server_whose_default_has_no_transactions_is_probed(engine: str, hook_
     assert hook.fetch("SHOW TABLES") == []
 
 
-def test_the_tables_have_transactions_whatever_the_default_is(hook_of: Callable[[str], Hook]) -> None:
-    hook = hook_of("mysqlclient")
-    hook.run("SET default_storage_engine = MyISAM")
-    tables(hook).get_or_create_cursor()
-    engines = hook.fetch("SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = database()")
-    assert engines == [("InnoDB",)]
-
-
 def test_a_database_behind_mysqls_protocol_is_probed(hook_of: Callable[[str], Hook]) -> None:
     hook = hook_of("mysqlclient")
 
