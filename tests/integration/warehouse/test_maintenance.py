@@ -96,7 +96,7 @@ def test_tables_of_an_older_version_are_upgraded_once_and_nothing_is_lost(hook: 
 
     def fill_column(warehouse: Warehouse, cursor: Any) -> None:
         ran.append(3)
-        warehouse.run(cursor, "UPDATE {events} SET [invented] = [event_id] WHERE [type] = ?", ("t",))
+        warehouse.run(cursor, "UPDATE {events} SET [invented] = [event_id] WHERE [type] = ?", ("transfer_sent",))
 
     newer = replace(FEED, version=4, migrations={2: add_column, 3: fill_column})  # version 4 needs no step
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_an_upgrade_that_fails_leaves_the_tables_as_they_were(hook: Hook) -> Non
     feed = landed(hook)
 
     def fail(warehouse: Warehouse, cursor: Any) -> None:
-        warehouse.run(cursor, "DELETE FROM {events} WHERE [type] = ?", ("t",))
+        warehouse.run(cursor, "DELETE FROM {events} WHERE [type] = ?", ("transfer_sent",))
         raise LookupError
 
     with pytest.raises(LookupError):
