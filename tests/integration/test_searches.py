@@ -52,9 +52,8 @@ def slow_pages(time: SimulatedClock, seconds: float, at_page: int, change: Any) 
         yield pages
 
 
-@pytest.mark.parametrize("others", [20, 70])
 def test_a_retried_index_of_many_with_the_same_people_is_delivered(
-    connection: str, sandbox: Any, tmp_path: Path, others: int
+    connection: str, sandbox: Any, tmp_path: Path
 ) -> None:
     """``DeliverFilesOperator.partial(subject="Report", recipients=…, retries=3).expand(files=list_of_files)``.
 
@@ -62,7 +61,7 @@ def test_a_retried_index_of_many_with_the_same_people_is_delivered(
     upload. Its retry has to look at each of the others, one call each, and waits for the rate among them; what it has
     seen, it does not look at again.
     """
-    time = SimulatedClock(sandbox)
+    time, others = SimulatedClock(sandbox), 70
 
     def index(number: int) -> FakeTaskInstance:
         path = tmp_path / f"{number}.csv"
