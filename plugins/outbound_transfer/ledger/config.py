@@ -25,14 +25,6 @@ DB_TIMEOUT: Final = 10.0
 log = logging.getLogger(__name__)
 
 
-#: What a delivery's log says where it is not recorded.
-NOT_RECORDED: Final = (
-    "The page 'Outbound transfers' cannot show this delivery: ledger_conn_id is not set in the section "
-    "[outbound_transfer] of Airflow's configuration. Set it to a SQL connection for workers, triggerer and API server; "
-    "or set default_ledger to False, and this is not logged any more"
-)
-
-
 @dataclass(frozen=True)
 class LedgerConfig:
     """The ledger's connection, and the prefix and schema of its tables.

@@ -14,9 +14,7 @@ from outbound_transfer.airflow_compat.names import (
 )
 from outbound_transfer.ledger.background_writer import BackgroundWriter
 from outbound_transfer.ledger.config import (
-    NOT_RECORDED,
     find_ledger_connection,
-    is_ledger_missing,
     load_config,
     open_tables,
 )
@@ -64,12 +62,6 @@ def record_task(
             operator.log.warning(
                 "The delivery ledger did not respond within %.0f s; pending entries are dropped", FLUSH_TIMEOUT
             )
-
-
-def log_missing_ledger(operator: Any) -> None:
-    """Log what to set where the page cannot show what a task delivers."""
-    if hasattr(operator, "subject") and is_ledger_missing():
-        operator.log.info(NOT_RECORDED)
 
 
 def _open(

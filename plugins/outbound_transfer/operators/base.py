@@ -97,9 +97,6 @@ class OutboundTransferOperator(BaseOperator):
         return RetryPolicy()
 
     def execute(self, context: Context) -> Any:
-        from outbound_transfer.ledger.worker import log_missing_ledger
-
-        log_missing_ledger(self)  # once in a try, however often it defers
         return self._run(context, waited={})
 
     def resume(  # Airflow passes the event
