@@ -162,7 +162,7 @@ MISTAKES: dict[str, tuple[Callable[[Newcomer], object], str]] = {
     "two files of one name": (
         deliver_two_files_of_one_name,
         "two files have one name, and the service would keep only the first: report.csv: …; report.csv: …. Set "
-        '"name" on one of them.',
+        '"name" on one of them; …',
     ),
     "a file over the account's limit": (
         lambda newcomer: newcomer.account(per_file_limit_mb=1).deliver(
