@@ -32,9 +32,6 @@ DELIVERY_PART: Final = 3
 #: Maximum number of seconds for which calls are reserved ahead. A later time comes from a clock that was wrong.
 MAX_AHEAD: Final = 86_400.0
 
-#: Minimum number of calls in a window, however many are refused.
-MIN_CALLS: Final = 6
-
 
 class CallSchedule(msgspec.Struct):
     """The calls of one key, made and to be made. All times are seconds since the epoch by one clock.
@@ -47,8 +44,6 @@ class CallSchedule(msgspec.Struct):
     :ivar polled_at: when a poll last reserved a call.
     :ivar refused_at: when the service last refused a call.
     :ivar not_before: the service accepts no call before.
-    :ivar used_by_others: calls in a window that programs outside this schedule make with the key.
-    :ivar others_seen_at: when that number was last changed.
     :ivar changed_at: when a call was last reserved or refused.
     """
 
@@ -57,8 +52,6 @@ class CallSchedule(msgspec.Struct):
     polled_at: float = 0.0
     refused_at: float = 0.0
     not_before: float = 0.0
-    used_by_others: int = 0
-    others_seen_at: float = 0.0
     changed_at: float = 0.0
 
     @property
@@ -73,13 +66,12 @@ class CallSchedule(msgspec.Struct):
         :param is_poll: whether the call is one of a poll, for which a delivery does not wait.
         :return: when the call is to be made.
         """
-        self._forget(now, allowance)
-        limit = self._limit(allowance)
-        set_aside = min(MAX_POLL_CALLS, max(limit // 8, 1)) if is_poll or now < self.polled_at + POLL_TIMEOUT else 0
-        calls, limit_of_calls = self.calls, max(limit - set_aside, 1)
+        self._forget(now)
+        set_aside = min(MAX_POLL_CALLS, max(allowance // 8, 1)) if is_poll or now < self.polled_at + POLL_TIMEOUT else 0
+        calls, limit_of_calls = self.calls, max(allowance - set_aside, 1)
         if is_poll:
             self.polled_at = now
-            if len(self.calls) + min(len(self.poll_calls), set_aside) >= limit - limit // DELIVERY_PART:
+            if len(self.calls) + min(len(self.poll_calls), set_aside) >= allowance - allowance // DELIVERY_PART:
                 calls, limit_of_calls = self.poll_calls, set_aside
         at = max(now, self.not_before, *calls[-1:])
         if len(calls) >= limit_of_calls:
@@ -89,44 +81,22 @@ class CallSchedule(msgspec.Struct):
         insort(calls, floor(at * 1_000) / 1_000)
         return at
 
-    def record_refusal(self, now: float, retry_after: float, allowance: int) -> None:
-        """Record that the service has refused a call because of the rate limit.
-
-        If the calls of this schedule do not account for it, the rest was used by others, and is left to them for a
-        while.
+    def record_refusal(self, now: float, retry_after: float) -> None:
+        """Record that the service has refused a call because of the rate limit: another program uses the key, too.
 
         :param retry_after: seconds for which the service accepts no call; not believed beyond one window.
         """
-        self._forget(now, allowance)
-        is_first, self.refused_at = now >= self.refused_at + WINDOW, now
+        self._forget(now)
+        self.refused_at = now
         self.not_before = max(self.not_before, now + min(retry_after, WINDOW))
-        made = sum(_count(calls, now) - _count(calls, now - WINDOW) for calls in (self.calls, self.poll_calls))
-        limit = self._limit(allowance)
-        if is_first and made < limit - MAX_POLL_CALLS:  # calls that are refused together say it once
-            self.used_by_others = allowance - max(made, limit // 2, min(MIN_CALLS, allowance))
-            self.others_seen_at = now
 
-    def _limit(self, allowance: int) -> int:
-        return max(allowance - min(self.used_by_others, allowance), 1)
-
-    def _forget(self, now: float, allowance: int) -> None:
-        """Drop the calls of earlier windows, and, minute by minute, what others used.
-
-        All is forgotten if the clock was set back: nobody waits for what it showed before.
-        """
-        latest = max(self.reserved_until, self.not_before, self.others_seen_at, self.polled_at)
+    def _forget(self, now: float) -> None:
+        """Drop the calls of earlier windows; all if the clock was set back: nobody waits for what it showed before."""
+        latest = max(self.reserved_until, self.not_before, self.polled_at)
         if now < self.changed_at - WINDOW or latest > now + MAX_AHEAD:
             self.calls, self.poll_calls = [], []
-            self.polled_at = self.refused_at = self.not_before = self.others_seen_at = 0.0
-            self.used_by_others = 0
+            self.polled_at = self.refused_at = self.not_before = 0.0
         self.changed_at = now
-        self.calls = self.calls[_count(self.calls, now - WINDOW - MARGIN) :]
-        self.poll_calls = self.poll_calls[_count(self.poll_calls, now - WINDOW - MARGIN) :]
-        if (windows := int((now - self.others_seen_at) // WINDOW)) > 0 and self.used_by_others:
-            self.used_by_others = max(self.used_by_others - windows * max(allowance // 10, 1), 0)
-            self.others_seen_at += windows * WINDOW
-
-
-def _count(calls: list[float], time: float) -> int:
-    """Return the number of calls up to a time."""
-    return bisect_right(calls, time)
+        start = now - WINDOW - MARGIN
+        self.calls = self.calls[bisect_right(self.calls, start) :]
+        self.poll_calls = self.poll_calls[bisect_right(self.poll_calls, start) :]

@@ -82,7 +82,7 @@ def record_refusal(warehouse: Warehouse, key: Key, retry_after: float) -> None:
     """Record that the service has refused a call, and accepts no other for ``retry_after`` seconds."""
 
     def record(_: Any, schedule: CallSchedule, now: float) -> None:
-        schedule.record_refusal(now, retry_after, key.calls_per_minute)
+        schedule.record_refusal(now, retry_after)
 
     _change(warehouse, key, record)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.call_schedule import MARGIN, MAX_POLL_CALLS, MIN_CALLS, WINDOW, CallSchedule
+from outbound_transfer.protocol.call_schedule import MARGIN, MAX_POLL_CALLS, WINDOW, CallSchedule
 
 NOW = 1_790_000_000.0
 
@@ -92,38 +92,12 @@ def test_a_poll_waits_no_longer_than_a_window() -> None:
     assert CallSchedule(poll_calls=[later] * 100).reserve(later, 60, is_poll=True) == later
 
 
-def test_calls_that_are_refused_together_say_once_that_others_use_the_key() -> None:
-    schedule = CallSchedule()
-    for number in range(4):
-        schedule.record_refusal(NOW + number, 10, 60)
-    assert schedule.used_by_others == 30
-
-
-def test_what_others_use_of_the_key_is_left_to_them_for_a_while() -> None:
-    schedule = CallSchedule()
-    for number in range(40):
-        schedule.reserve(NOW + number, 60, is_poll=False)
-    schedule.record_refusal(NOW + 40, 20, 60)
-    assert schedule.used_by_others == 20
-    assert schedule.reserve(NOW + 40, 60, is_poll=False) >= NOW + 60
-    later = NOW + 40 + 4 * WINDOW
-    assert [schedule.reserve(later, 60, is_poll=False) for _ in range(60)].count(later) == 60
-
-
-def test_a_call_that_is_a_little_late_leaves_nothing_to_others() -> None:
-    schedule = CallSchedule()
-    for _ in range(60):
-        schedule.reserve(NOW, 60, is_poll=False)
-    schedule.record_refusal(NOW + 59, 1, 60)
-    assert schedule.used_by_others == 0
-
-
 @pytest.mark.parametrize("ahead", [61.0, 3_600.0, 365 * 86_400.0])
 def test_nobody_waits_for_a_time_that_a_wrong_clock_has_shown(ahead: float) -> None:
     schedule = CallSchedule()
     for _ in range(100):
         schedule.reserve(NOW + ahead, 60, is_poll=False)
-    schedule.record_refusal(NOW + ahead, 60, 60)
+    schedule.record_refusal(NOW + ahead, 60)
     assert schedule.reserve(NOW, 60, is_poll=False) == NOW
 
 
@@ -133,11 +107,9 @@ def test_a_damaged_schedule_is_not_waited_for() -> None:
         assert schedule.reserve(NOW, 60, is_poll=True) == NOW
 
 
-def test_some_calls_are_left_however_many_are_refused() -> None:
+def test_a_refusal_holds_up_every_call_for_a_window_at_most() -> None:
     schedule = CallSchedule()
-    for number in range(20):
-        schedule.record_refusal(NOW + WINDOW * number, 10_000, 60)
-    assert 60 - schedule.used_by_others >= MIN_CALLS
-    later = NOW + WINDOW * 20
-    assert schedule.reserve(later, 60, is_poll=False) <= later + WINDOW
-    assert CallSchedule(used_by_others=10**15).reserve(NOW, 60, is_poll=False) == NOW
+    schedule.record_refusal(NOW, 20)
+    assert schedule.reserve(NOW + 1, 60, is_poll=False) == NOW + 20
+    schedule.record_refusal(NOW + 21, 10_000)
+    assert schedule.reserve(NOW + 22, 60, is_poll=False) == NOW + 21 + WINDOW
