@@ -279,6 +279,23 @@ def test_full_polls_become_rare_while_events_name_what_is_picked_up(sandbox: San
     play(sandbox, sqlite, story)
 
 
+def test_the_last_read_before_a_timeout_is_no_page_of_before(sandbox: Sandbox, sqlite: Hook) -> None:
+    sent = send(sandbox, 4)
+
+    async def story(cluster: Cluster) -> None:
+        first, other = cluster.start(2)
+        first.wait_for(*sent[:2])
+        await cluster.pass_time(100)
+        polled_at = (cluster.time.now // 60 + 2) * 60  # all poll at the full minute
+        waiters = other.wait_for(*sent[2:], deadline=polled_at + 8)
+        await cluster.pass_time(polled_at + 3 - cluster.time.now)
+        cluster.pick_up(*sent[2:])
+        await cluster.finish(waiters)
+        assert outcomes(waiters) == {("finished", "complete")}
+
+    play(sandbox, sqlite, story)
+
+
 @pytest.mark.nightly
 def test_what_only_a_read_of_its_own_concludes(sandbox: Sandbox, sqlite: Hook) -> None:
     """A deadline, an expiry and an id that the key does not see, beside a process that has read the page."""

@@ -254,7 +254,7 @@ class SharedPoller:
             waited_for[waiter.transfer_id] = waiter.sent_at or waited_for.get(waiter.transfer_id, 0.0)
         self._read_backoff.retain(waited_for)
         self._missing_backoff.retain(waited_for)
-        watched, urgent = set[str](), self._expired(watchers, poll_start)
+        watched, urgent = set[str](), set[str]()
         for watcher in watchers:
             readable = self._readable(watcher.outstanding, poll_start)
             watched |= readable - watcher.missing.keys()
@@ -299,12 +299,6 @@ class SharedPoller:
         return self._registry.is_polled(transfer_id) and not any(
             one.is_backed_off(transfer_id, now.monotonic) for one in backoffs
         )
-
-    def _expired(self, scanned: Iterable[CompletionWatcher], poll_start: Now) -> set[str]:
-        """Return expired transfers of the other watchers: full polls, which find them otherwise, may be rare."""
-        due = [watcher for watcher in self._registry.watchers if watcher.due_at(self._times) <= poll_start.monotonic]
-        expired = {one for watcher in due if watcher not in scanned for one in watcher.take_expired(poll_start.wall)}
-        return self._readable(expired, poll_start)
 
     def _readable(self, transfer_ids: Iterable[str], poll_start: Now) -> set[str]:
         return {one for one in transfer_ids if not self._read_backoff.is_backed_off(one, poll_start.monotonic)}

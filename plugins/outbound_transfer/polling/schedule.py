@@ -12,9 +12,6 @@ MIN_INTERVAL: Final = 1.0
 #: Seconds between two polls if the stored interval is invalid.
 DEFAULT_INTERVAL: Final = 60.0
 
-#: Seconds since the epoch that never come; JSON has no infinity.
-NEVER: Final = 1e12
-
 
 class Now(NamedTuple):
     """The current time by two clocks, in seconds.

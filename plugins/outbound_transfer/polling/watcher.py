@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from outbound_transfer.polling.schedule import NEVER, PollTimes, interval_or_default
+from outbound_transfer.polling.schedule import PollTimes, interval_or_default
 from outbound_transfer.protocol.listings import Row
-from outbound_transfer.protocol.models import Transfer, to_epoch
+from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.protocol.outcomes import TERMINAL_STATUSES
 
 log = logging.getLogger(__name__)
@@ -23,9 +23,6 @@ LISTING_OVERLAP: Final = 120.0
 #: Number of newest transfers that are remembered (two pages): a transfer above one of them in the listing is new.
 MAX_RECENT: Final = 200
 
-#: Maximum number of transfers that one poll reads because they have expired.
-MAX_EXPIRED: Final = 20
-
 #: Seconds for which a transfer stays missing until it is regarded as deleted.
 MAX_MISSING: Final = 7 * 86_400.0
 
@@ -35,7 +32,6 @@ class _State(msgspec.Struct):
     outstanding: dict[str, float]
     recent: dict[str, float]
     missing: dict[str, float] = {}
-    expires: dict[str, float] = {}
 
 
 class CompletionWatcher:
@@ -48,7 +44,6 @@ class CompletionWatcher:
     hold the key of another user for a while, so it stays outstanding until it was missing for :data:`MAX_MISSING`.
 
     :ivar outstanding: transfers that have not finished, each with its send time in epoch seconds; 0 if unknown.
-    :ivar expires: when those of them expire that were read, in epoch seconds.
     :ivar missing: those of them that the key did not see at their last read, each with the time of the first such read.
     :ivar interval: seconds between two polls.
     :ivar polled_at: when the last poll for new transfers started, in monotonic seconds.
@@ -62,7 +57,6 @@ class CompletionWatcher:
         self.interval, self.polled_at, self.scanned_at = interval_or_default(interval), polled_at, polled_at
         known = _parse_state(state)
         self.outstanding: dict[str, float] = known.outstanding if known else {}
-        self.expires: dict[str, float] = known.expires if known else {}
         self.missing: dict[str, float] = known.missing if known else {}
         self._recent: dict[str, float] = known.recent if known else {}
         self._since: float | None = known.since if known else None
@@ -102,26 +96,13 @@ class CompletionWatcher:
         """Return from when on a poll of the watcher also polls its outstanding transfers, in monotonic seconds."""
         return times.next_after(self.scanned_at, self.interval, has_hints=True)
 
-    def take_expired(self, now: float) -> list[str]:
-        """Return a few outstanding transfers whose expiry has passed, each once: the time may be wrong.
-
-        :param now: seconds since the epoch.
-        """
-        expired = list(islice((one for one, at in self.expires.items() if at <= now), MAX_EXPIRED))
-        self.expires |= dict.fromkeys(expired, NEVER)
-        return expired
-
     def update(self, transfer: Transfer) -> None:
         """Apply a transfer as a poll has read it."""
         if self.missing.pop(transfer.id, None) is not None:
             self._is_changed = True
-        if transfer.id not in self.outstanding:
-            return
-        if transfer.status in TERMINAL_STATUSES:
-            self._forget(transfer.id)
+        if transfer.id in self.outstanding and transfer.status in TERMINAL_STATUSES:
+            del self.outstanding[transfer.id]
             self._record_finished(transfer)
-        else:
-            self._note_expiry(transfer)
 
     def record_missing(self, transfer_ids: Collection[str], now: float) -> None:
         """Record that the key does not see these transfers. Remove those that were missing for long.
@@ -141,8 +122,7 @@ class CompletionWatcher:
             )
         for gone in missing:
             if now - self.missing[gone] >= MAX_MISSING:
-                self._forget(gone)
-                del self.missing[gone]
+                del self.outstanding[gone], self.missing[gone]
                 self._is_changed = True
 
     def initialize(self, newest: Sequence[Row], outstanding: Iterable[Row], now: float) -> None:
@@ -154,9 +134,8 @@ class CompletionWatcher:
         """
         for row in newest:
             if row.transfer and row.transfer.status not in TERMINAL_STATUSES:
-                self._add_outstanding(row)
-        for row in outstanding:
-            self._add_outstanding(row)
+                self.outstanding[row.id] = row.sent_at or 0.0
+        self.outstanding |= {row.id: row.sent_at or 0.0 for row in outstanding}
         self._remember(newest, now)
         self._is_changed = True
 
@@ -186,20 +165,7 @@ class CompletionWatcher:
         if row.transfer and row.transfer.status in TERMINAL_STATUSES:
             self._record_finished(row.transfer)
         else:  # a row that cannot be read in the listing may be readable alone
-            self._add_outstanding(row)
-
-    def _add_outstanding(self, row: Row) -> None:
-        self.outstanding[row.id] = row.sent_at or 0.0
-        if row.transfer:
-            self._note_expiry(row.transfer)
-
-    def _note_expiry(self, transfer: Transfer) -> None:
-        if expires_at := to_epoch(transfer.expires_at):
-            self.expires.setdefault(transfer.id, expires_at)
-
-    def _forget(self, transfer_id: str) -> None:
-        del self.outstanding[transfer_id]
-        self.expires.pop(transfer_id, None)
+            self.outstanding[row.id] = row.sent_at or 0.0
 
     def _remember(self, newest: Sequence[Row], now: float) -> None:
         before = self._since, self._recent
@@ -222,7 +188,6 @@ class CompletionWatcher:
             "outstanding": dict(self.outstanding),
             "recent": dict(self._recent),
             "missing": dict(self.missing),
-            "expires": dict(self.expires),
         }
         has_updates, self._is_changed = self.has_updates, False
         return finished, state if has_updates else None

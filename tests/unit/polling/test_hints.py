@@ -17,9 +17,7 @@ from outbound_transfer.polling.hints import (
     Hints,
 )
 from outbound_transfer.polling.schedule import PollTimes
-from outbound_transfer.polling.watcher import MAX_EXPIRED, CompletionWatcher
-from outbound_transfer.protocol.listings import Row
-from outbound_transfer.protocol.models import Transfer
+from outbound_transfer.polling.watcher import CompletionWatcher
 
 
 def everything(_: str) -> bool:
@@ -154,16 +152,3 @@ def test_a_watcher_asks_for_new_transfers_as_often_as_before() -> None:
     watcher.polled_at = watcher.scanned_at = 2.0
     assert watcher.due_at(times) == 62.0
     assert watcher.scan_due_at(times) == 902.0
-
-
-def test_a_watcher_reads_each_expired_transfer_once() -> None:
-    expiring = [Transfer(f"t{n}", "pending", "S", expires_at=f"2026-03-01T00:{n:02}:00Z") for n in range(30)]
-    watcher = CompletionWatcher(60.0, 0.0)
-    watcher.initialize([], [Row(one.id, one) for one in expiring], 0.0)
-    assert watcher.take_expired(0.0) == []
-    first = watcher.take_expired(2e9)
-    assert len(first) == MAX_EXPIRED
-    for one in expiring:
-        watcher.update(one)  # the time was wrong
-    assert len(watcher.take_expired(2e9)) == len(expiring) - MAX_EXPIRED
-    assert watcher.take_expired(2e9) == []

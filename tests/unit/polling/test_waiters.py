@@ -160,6 +160,25 @@ def test_waiter_times_out_only_after_a_final_poll_failed() -> None:
         assert waiter.result["status"] == "timeout"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "arguments", "is_needed"),
+    [
+        (50.0, {}, False),
+        (90.0, {}, True),  # it has expired
+        (50.0, {"deadline": 40.0}, True),
+        (50.0, {"notify_after": (-45.0,)}, True),
+        (40.0, {"notify_after": (-45.0,)}, False),
+    ],
+)
+def test_what_follows_from_the_time_of_a_read_needs_a_new_one(
+    seconds: float, arguments: dict[str, Any], is_needed: bool
+) -> None:
+    waiter = make_waiter(**arguments)
+    waiter.update(transfer(expires="1970-01-01T00:01:30Z"), at(7.0))
+    waiter.check_deadline(at(seconds))
+    assert waiter.needs_new_read(at(seconds)) is is_needed
+
+
 def test_expiry_that_moves_with_each_poll_causes_no_extra_polls() -> None:
     waiter = make_waiter(interval=600.0)
     for polled_at in range(7, 30):
