@@ -135,14 +135,12 @@ class Paging(NamedTuple):
     :ivar is_whole: whether it was read to its end, or until nothing was missing.
     :ivar cursor: of the next page, if there is one and it may be read.
     :ivar unreadable: ids of rows that are not valid transfers.
-    :ivar older: cursor of the pages that were not read because their rows are older; None if there are none.
     """
 
     requests: int
     is_whole: bool = False
     cursor: str | None = None
     unreadable: frozenset[str] = frozenset()
-    older: str | None = None
 
 
 def page_through(
@@ -185,7 +183,7 @@ def page_through(
         is_before = _is_mostly_before(_rows(page), oldest)
         is_whole = page.next_cursor is None or (is_before and (min_hits_before is None or len(shown) < min_hits_before))
         if is_whole or len(shown) < min_hits or page.next_cursor == cursor:
-            return Paging(requests, is_whole, None, frozenset(unreadable), page.next_cursor if is_whole else None)
+            return Paging(requests, is_whole, None, frozenset(unreadable))
         cursor = page.next_cursor
     return Paging(requests, not missing, cursor if missing else None, frozenset(unreadable))
 

@@ -147,14 +147,12 @@ class ScanProgress:
     :ivar finished: the cost of listing those finished ones that were sent since the oldest wanted transfer.
     :ivar picked_up: the cost of listing what events name.
     :ivar slow: the listing that is read in parts.
-    :ivar older: by terminal status, the cursor of the next page of older transfers to read.
     """
 
     outstanding: ListingCost = ListingCost()
     finished: ListingCost = ListingCost()
     picked_up: ListingCost = ListingCost()
     slow: SlowListing = field(default_factory=SlowListing)
-    older: dict[str, str] = field(default_factory=dict)
 
 
 def scan_statuses(
@@ -285,27 +283,11 @@ def _list_finished(
         if not paging.is_whole:
             progress.finished = ListingCost(slow.length)
             return missing, False
-        if paging.older and missing & wanted.unread:
-            requests += yield from _list_older(status, paging.older, missing, progress, found)
     progress.finished = ListingCost(max(requests, 1))
     presumed = (known & missing) - unreadable
     found.presumed |= presumed
     missing -= presumed
     return missing - (yield from _fetch_some(missing & unreadable, found, failures)), True
-
-
-def _list_older(
-    status: str, oldest_page: str, missing: set[str], progress: ScanProgress, found: ScanResult
-) -> Generator[Call[Any], Any, int]:
-    """Read one page of finished transfers that are older than the known ones, each time the next; return the requests.
-
-    A transfer that was never read may be among them.
-    """
-    cursor = progress.older.pop(status, oldest_page)
-    paging = yield from page_through(status, missing, found, -inf, max_requests=1, cursor=cursor)
-    if paging.cursor:
-        progress.older[status] = paging.cursor
-    return paging.requests
 
 
 def _continue_slow_listing(

@@ -144,13 +144,6 @@ def test_the_listing_is_left_behind_the_oldest_that_is_wanted() -> None:
     assert listing.pages == 1
 
 
-def test_one_finished_transfer_costs_one_read() -> None:
-    some = account(pending=300, complete=1)
-    found, _ = some.scan_statuses(wanting(some.statuses))
-    assert Counter(operation for operation, _ in some.asked) == {Operation.LIST: 4, Operation.GET: 1}
-    assert found.transfers["complete-0"].status == "complete"
-
-
 @pytest.mark.parametrize("end", ["complete", "expired", "canceled"])
 def test_many_ends_are_found_by_the_page(end: str) -> None:
     many = account(pending=200, **{end: 500})
@@ -178,15 +171,6 @@ def test_what_the_key_does_not_see_is_gone_and_nothing_else_suffers() -> None:
     found, _ = some.scan_statuses(wanting(["pending-0", "unknown-0", "none", "..", "\ud800"]), ListingCost(pages=50))
     assert set(found.missing) == {"none", "..", "\ud800"}
     assert set(found.transfers) == {"pending-0", "unknown-0"}
-
-
-def test_one_that_cannot_be_read_keeps_nobody_else_waiting() -> None:
-    some = account(unknown=20)
-    some.unreadable = {"unknown-0", "unknown-5"}
-    found, _ = some.scan_statuses(wanting(some.statuses), ListingCost(pages=50))
-    assert len(found.transfers) == 18
-    assert set(found.failed) == some.unreadable
-    assert not found.missing
 
 
 @given(st.sets(st.integers(0, 29)), st.integers(0, 3))
@@ -419,25 +403,6 @@ def test_few_finished_among_many_outstanding_cost_the_pages_of_the_finished() ->
     for _ in range(3):
         polls.again()
         assert len(crowd.asked) == 3
-
-
-def test_one_that_ends_before_it_is_first_read_is_found_among_older_ones() -> None:
-    old, between, new = (
-        [f"{status}-{age}{number}" for number in range(count)]
-        for status, age, count in (("pending", "old", 1_000), ("complete", "", 450), ("pending", "new", 4_000))
-    )
-    crowd = Account({one: one.partition("-")[0] for one in [*old, *between, *new]})
-    polls = Polls(crowd, [*old, *new])
-    for _ in range(10):
-        polls.again()
-    ended = {old[7], old[500]}
-    assert not ended & polls.seen.keys()
-    crowd.statuses |= dict.fromkeys(ended, "complete")
-    for _ in range(6):
-        polls.again()
-        assert len(crowd.asked) <= 6
-    assert ended <= polls.seen.keys()
-    assert polls.progress.slow.statuses, "the listing of outstanding ones is not read to its end yet"
 
 
 def test_many_finished_cost_no_more_than_what_is_outstanding() -> None:
