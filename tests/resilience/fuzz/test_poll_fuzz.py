@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from outbound_transfer.polling import waiters
-from outbound_transfer.warehouse import key_allowance
 from resilience.fuzz.poll_fuzz import fuzz_poll, play
 from resilience.fuzz.poll_fuzz_cluster import ClusterScenario
 
@@ -34,9 +33,3 @@ def test_no_promise_is_broken_in_a_cluster(seed: int) -> None:
 def test_an_id_that_is_none_is_found_where_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiters, "resolve_transfer_id", lambda given: given)
     assert play(3).broken
-
-
-def test_old_pages_are_found_where_a_deadline_is_concluded_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiters.Waiter, "needs_new_read", lambda *_: False)
-    monkeypatch.setattr(key_allowance, "PAGE_SECONDS", 1e9)
-    assert play(3, ClusterScenario).broken
