@@ -26,7 +26,7 @@ WRITES = tuple(REQUESTS)[:5]
 RequestFate: TypeAlias = Literal["never", "at once", "last", "together"]
 Victim: TypeAlias = Literal["task", "supervisor", "both"]
 VICTIMS: tuple[Victim, ...] = ("both", "supervisor", "task")
-Dag: TypeAlias = Literal["plain", "parallel", "poking", "deferring", "mapped", "mapped_deferring", "mutant"]
+Dag: TypeAlias = Literal["plain", "parallel", "poking", "deferring", "mapped", "mapped_deferring"]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.client import client
+from outbound_transfer.delivery.decision import Action, Step
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -34,7 +35,15 @@ from resilience.fault_matrix.matrix import (
     Schedule,
     following_schedules,
 )
-from resilience.fault_matrix.mutants import never_asking
+from resilience.fault_matrix.mutants import instead, never_asking
+from resilience.fault_matrix.stores import (
+    StoreSchedule,
+    Trouble,
+    attach_schedules,
+    run_store_schedule,
+    store_schedules,
+)
+from resilience.fault_matrix.uploads import UploadSchedule, run_upload_schedule, upload_schedules
 from support.tasks import FakeTaskInstance, InMemoryStateStore, SimulatedClock
 
 pytestmark = pytest.mark.slow
@@ -284,7 +293,41 @@ def test_a_shared_draft_whose_id_is_anothers_now_is_left_alone(
     service.check()
 
 
+# Faults of uploads that run at once, and of the task state store.
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("schedule", random.Random(7).sample(upload_schedules(), 40), ids=str)
+def test_no_fault_of_an_upload_breaks_a_promise(harness: Harness, schedule: UploadSchedule) -> None:
+    assert run_upload_schedule(harness, schedule).violations == ()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "schedule",
+    [*random.Random(13).sample(store_schedules(), 40), *random.Random(13).sample(attach_schedules(), 20)],
+    ids=str,
+)
+def test_no_trouble_of_the_store_breaks_a_promise(harness: Harness, schedule: StoreSchedule) -> None:
+    assert run_store_schedule(harness, schedule).violations == ()
+
+
 # The matrix can fail.
+
+
+@pytest.mark.nightly
+def test_the_matrix_finds_a_draft_with_two_writers(harness: Harness, monkeypatch: Any) -> None:
+    instead(monkeypatch, Action.RESUME, Action.DISCARD)
+    deaths = (each for each in upload_schedules() if each.fault is None and each.held == "before")
+    assert any(run_upload_schedule(harness, each).violations for each in deaths)
+
+
+@pytest.mark.nightly
+def test_the_matrix_finds_absence_taken_for_a_first_try(harness: Harness, monkeypatch: Any) -> None:
+    instead(monkeypatch, Action.CREATE, Action.SEARCH)
+    instead(monkeypatch, Action.SEND, Action.SEARCH, step=Step.SEND)
+    emptied = (each for each in store_schedules() if (each.trouble, each.fault) == (Trouble.EMPTIES, "no fault"))
+    assert any("billed 2 times" in str(run_store_schedule(harness, each).violations) for each in emptied)
 
 
 def test_the_matrix_finds_a_forgotten_draft(harness: Harness, monkeypatch: Any) -> None:

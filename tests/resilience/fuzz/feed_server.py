@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from support import threads
 
 #: What must become of a line: a row of the events, a rejected line, or either of the two, but one of them.
 EVENT, JUNK, EITHER = "event", "junk", "either"
@@ -238,11 +239,6 @@ def serving(feed: Feed) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with threads.serving(server):
+        yield f"http://127.0.0.1:{server.server_port}"

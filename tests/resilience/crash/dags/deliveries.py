@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from typing import Any
-from unittest import mock
 
 from airflow.sdk import dag, task
 
-from outbound_transfer.delivery.memory import Memory
-from outbound_transfer.delivery.memory_store import TaskMemoryStore
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 
 ARGUMENTS: dict[str, Any] = {
@@ -26,23 +23,6 @@ ARGUMENTS: dict[str, Any] = {
 }
 DAG = {"schedule": None, "catchup": False, "params": {"connections": ["outbound_transfer_default"]}}
 FIRST = "{{ params.connections[0] }}"
-
-
-class StoringAfterTheSend(DeliverFilesOperator):
-    """A mutant: the draft's id is stored, but only after the send."""
-
-    def run_task(self, hook: Any, context: Any) -> dict[str, Any]:
-        saved: list[tuple[TaskMemoryStore, Memory]] = []
-        save = TaskMemoryStore.save
-
-        def keep(store: TaskMemoryStore, memory: Memory) -> None:
-            save(store, memory) if not memory.draft_id else saved.append((store, memory))
-
-        with mock.patch.object(TaskMemoryStore, "save", keep):
-            result = super().run_task(hook, context)
-        for store, memory in saved[-1:]:
-            save(store, memory)
-        return result
 
 
 @dag(**DAG)
@@ -81,9 +61,4 @@ def mapped_deferring() -> None:
     deliveries.expand(outbound_transfer_conn_id=connections())
 
 
-@dag(**DAG)
-def mutant() -> None:
-    StoringAfterTheSend(**ARGUMENTS, outbound_transfer_conn_id=FIRST)
-
-
-plain(), parallel(), poking(), deferring(), mapped(), mapped_deferring(), mutant()
+plain(), parallel(), poking(), deferring(), mapped(), mapped_deferring()
