@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 import shutil
 import subprocess
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from outbound_transfer_sandbox.__main__ import _parser
 from support.repository import REPOSITORY
 
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yaml").read_text())
@@ -69,17 +67,6 @@ def test_the_example_names_every_required_variable_and_gives_none_a_value() -> N
     example = re.findall(r"^([A-Z_]+)=(.*)$", (REPOSITORY / ".env.example").read_text(), re.MULTILINE)
     assert {name for name, _ in example} == {name for name, how in variables().items() if ":?" in how}
     assert {value for _, value in example} == {""}
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_what_a_service_depends_on_can_come_about(name: str) -> None:
-    for other, needed in SERVICES[name].get("depends_on", {}).items():
-        service = SERVICES[other]
-        assert not service.get("profiles")
-        if needed["condition"] == "service_healthy":
-            assert service["healthcheck"]["test"]
-        else:
-            assert (needed["condition"], service["restart"]) == ("service_completed_successfully", "no")
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -171,43 +158,6 @@ def test_airflow_knows_every_option_that_is_set() -> None:
         if match := re.fullmatch(r"AIRFLOW__([A-Z_]+?)__([A-Z_]+)", name):
             section, option = match[1].lower(), match[2].lower()
             assert option in known[section]["options"], name
-
-
-def test_commands_are_airflows() -> None:
-    from airflow.cli.cli_parser import airflow_commands
-
-    known = {command.name for command in airflow_commands} | {"celery"}  # its provider's, in the image
-    services = ("api-server", "scheduler", "dag-processor", "triggerer", "worker")
-    assert {SERVICES[name]["command"].split()[0] for name in services} <= known
-
-
-def test_the_init_service_is_a_script_that_bash_and_python_can_read() -> None:
-    script = filled_in(SERVICES["init"]["command"][2])
-    subprocess.run(["bash", "-n", "-c", script], check=True)
-    (python,) = re.findall(r"python -c '(.+)'", script, re.DOTALL)
-    compile(python, "init", "exec")
-
-
-def test_the_connections_are_the_ones_that_the_dags_use() -> None:
-    environment = SERVICES["worker"]["environment"]
-    service = json.loads(filled_in(environment["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"]))
-    assert service == {
-        "conn_type": "outbound_transfer",
-        "host": "value-of-OUTBOUND_TRANSFER_URL",
-        "password": "value-of-OUTBOUND_TRANSFER_API_KEY",
-        "extra": {
-            "event_api_key": "value-of-OUTBOUND_TRANSFER_EVENT_API_KEY",
-            "calls_per_minute": "value-of-OUTBOUND_TRANSFER_CALLS_PER_MINUTE",
-        },
-    }
-    warehouse = json.loads(filled_in(environment["AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE"]))
-    assert (warehouse["conn_type"], warehouse["host"]) == ("postgres", "warehouse")
-    assert warehouse["schema"] == warehouse["login"] == SERVICES["warehouse"]["environment"]["POSTGRES_USER"]
-
-
-def test_the_sandbox_takes_its_command_line() -> None:
-    options = _parser().parse_args([filled_in(argument) for argument in SERVICES["sandbox"]["command"]])
-    assert (options.host, options.port) == ("0.0.0.0", 8085)
 
 
 def test_the_image_is_built_from_what_is_here() -> None:

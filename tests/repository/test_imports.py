@@ -123,6 +123,27 @@ def test_the_plugin_is_registered_once_where_the_folder_is_scanned_too(tmp_path:
     assert last_line(run(code, tmp_path)) == [1, {}]
 
 
+SCAN = """
+import collections, json, sys
+from airflow import plugins_manager
+plugins_manager.ensure_plugins_loaded()
+import outbound_transfer.operators.transfer, outbound_transfer.sensors.transfer
+names = collections.defaultdict(list)
+for name, module in list(sys.modules.items()):
+    if str(getattr(module, "__file__", None) or "").startswith(sys.argv[1]):
+        names[module.__file__].append(name.partition(".")[0])
+print(json.dumps([len(names), sorted(set(map(tuple, names.values())))]))
+"""
+
+
+def test_a_scan_of_the_plugins_folder_imports_no_module_a_second_time(tmp_path: Path) -> None:
+    folder = str(REPOSITORY / "plugins")
+    code = f"import os; os.environ['AIRFLOW__CORE__PLUGINS_FOLDER'] = {folder!r}\n{SCAN}"
+    count, names = last_line(run(code, tmp_path, folder))
+    assert count > 3
+    assert names == [["outbound_transfer"]]
+
+
 def test_parsing_a_dag_asks_nothing_of_anybody(tmp_path: Path) -> None:
     files = sorted((REPOSITORY / "dags").glob("*.py"))
     found = last_line(run(PARSE, tmp_path, *map(str, files)))

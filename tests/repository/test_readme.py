@@ -16,16 +16,6 @@ def test_the_dag_to_copy_is_the_one_that_ships() -> None:
     assert EXAMPLES[0] == code
 
 
-def test_the_dag_to_copy_delivers(run_dag, connection, sandbox) -> None:
-    sandbox.patch_account(auto_pickup_seconds=0)
-    run = run_dag(EXAMPLES[0].replace("poke_interval=10", "poke_interval=1"))
-
-    tasks = ["export", "deliver", "wait_for_pickup"]
-    assert run.states() == dict.fromkeys(tasks, "success")
-    assert all(recipient["picked_up_at"] for recipient in run.xcom("wait_for_pickup")["recipients"])
-    assert len(sandbox.sent()) == 1
-
-
 def test_the_dag_that_runs_when_transfers_end_is_one(tmp_path, airflow_database) -> None:
     from airflow.dag_processing.dagbag import DagBag
 

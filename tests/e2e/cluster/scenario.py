@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -242,33 +241,12 @@ class ClusterScenario:
 
     def figures(self) -> Iterator[tuple[str, object]]:
         """A table's lines."""
-        calls = self.sandbox.requests()
-        yield "deliveries sent / asked for", f"{len(self.sandbox.sent())} / {len(self.deliveries)}"
-        yield "events in the feed / in the warehouse", f"{self.last_event} / {len(self.landed())}"
-        unknown = sum(file["sha256"] is None for row in self.rows() for file in row["files"])
-        yield "deliveries in the ledger", f"{len(self.rows())}, {unknown} of their files without a digest"
+        yield "deliveries sent", len(self.sandbox.sent())
+        yield "events in the warehouse", len(self.landed())
         yield "tasks lost with the worker", ", ".join(map(_told, self.losses.tasks))
         yield "sends on their way at that moment", self.losses.sends
         yield "waits lost with the triggerer", f"{self.losses.waits}, taken over after {self.losses.taken_over:.0f} s"
-        yield from self._tries()
-        yield "requests", f"{len(calls)}, at most {self.rate} a minute are allowed"
-        for (operation, status), count in sorted(Counter(map(_operation, calls)).items()):
-            yield f"  {operation}", f"{count} x {status}"
-        yield "drafts leaked", self._leaked(calls)
-
-    def _tries(self) -> Iterator[tuple[str, object]]:
-        query = f"SELECT {KEY}, try_number, hostname FROM task_instance"
-        rows = {_key(row): row for row in self.cluster.metadata.execute(query)}
-        retried = {key: row for key, row in rows.items() if row["try_number"] > 1}
-        lost = [key for key in retried if key in self.losses.tasks]
-        yield "task instances / tries", f"{len(rows)} / {sum(row['try_number'] for row in rows.values())}"
-        yield "retried because of the loss", f"{len(lost)}, on {sorted({rows[key]['hostname'] for key in lost})}"
-        yield "retried for another reason", ", ".join(_told(key) for key in retried if key not in lost) or 0
-
-    def _leaked(self, calls: list[dict[str, Any]]) -> int:
-        done = Counter(map(_operation, calls))
-        made, discarded = done["POST /v1/transfers", 201], done["DELETE /v1/transfers/ID", 204]
-        return made - discarded - len(self.sandbox.sent())
+        yield "requests", f"{len(self.sandbox.requests())}, at most {self.rate} a minute are allowed"
 
 
 def write_deliveries(outbox: Path, count: int) -> list[Delivery]:
@@ -295,8 +273,3 @@ def _key(row: dict[str, Any]) -> Key:
 def _told(key: Key) -> str:
     _dag_id, run_id, task_id, map_index = key
     return f"{task_id}[{map_index}] of …{run_id[-12:-6]}"  # which runs differ in
-
-
-def _operation(call: dict[str, Any]) -> tuple[str, int]:
-    path = re.sub(r"(?<=/)(transfers|files)/[^/]+", r"\1/ID", call["path"])
-    return f"{call['method']} {path}", call["status"]

@@ -1,10 +1,9 @@
-"""What `make demo` leaves behind: nothing of what it started, and a readable log; and what Airflow imports."""
+"""What `make demo` leaves behind: nothing of what it started."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,8 +15,6 @@ import psutil
 import pytest
 
 from support.airflow_stack import processes
-from support.airflow_stack.console import tail
-from support.repository import REPOSITORY
 
 #: Starts a child in a process group of its own that takes no SIGTERM, says its id, and sleeps.
 PARENT = """
@@ -59,40 +56,3 @@ def test_another_process_with_a_recorded_id_is_left_alone() -> None:
             assert processes.members([processes.Leader("old", other.pid, time.time() - 3600)]) == []
         finally:
             other.send_signal(signal.SIGKILL)
-
-
-def test_the_end_of_a_tasks_log_is_plain_text(tmp_path: Path) -> None:
-    error = {"exc_type": "SourceUnreadable", "exc_value": "it is missing"}
-    record = {"timestamp": "2026-01-31T12:00:00Z", "level": "error", "event": "Failed", "error_detail": [error]}
-    log = tmp_path / "attempt=1.log"
-    log.write_text(f"not JSON\n{json.dumps(record)}\n")
-    lines = ["not JSON", "2026-01-31T12:00:00Z  error  Failed  SourceUnreadable: it is missing"]
-    assert tail(tmp_path) == (log, lines)
-
-
-SCAN = """
-import collections, pathlib, sys
-from airflow import plugins_manager
-plugins_manager.ensure_plugins_loaded()
-import outbound_transfer.operators.transfer, outbound_transfer.sensors.transfer
-folder = sys.argv[1]
-files = collections.defaultdict(list)
-for name, module in list(sys.modules.items()):
-    if str(getattr(module, "__file__", None) or "").startswith(folder):
-        files[module.__file__].append(name)
-assert len(files) > 3, files
-packages = {file: [name.partition(".")[0] for name in names] for file, names in files.items()}
-wrong = {file: names for file, names in files.items() if packages[file] != ["outbound_transfer"]}
-errors = plugins_manager.get_import_errors()
-assert not wrong and not errors, (wrong, errors)
-"""
-
-
-@pytest.mark.slow
-def test_airflows_scan_of_the_plugins_folder_imports_no_module_of_the_package() -> None:
-    folder = REPOSITORY / "plugins"
-    env = os.environ | {"AIRFLOW__CORE__PLUGINS_FOLDER": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", SCAN, str(folder)], env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
