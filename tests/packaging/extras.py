@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support import azurite, mariadb, object_storage, postgres, sftp_server
 from support.mail_server import MailServer
+from support.threads import serving
 
 #: What is no user's.
 _OWN = {"dev", "docs"}
@@ -117,12 +117,6 @@ def _webhook() -> Iterator[str]:
         def log_message(self, *_: Any) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving(server):
         yield f"http://127.0.0.1:{server.server_port}/services/T/B/token"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
     assert len(calls) == 1, calls

@@ -5,10 +5,10 @@ from __future__ import annotations
 import email
 import email.policy
 import socketserver
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from email.message import EmailMessage
+
+from support.threads import serving
 
 
 class MailServer:
@@ -45,13 +45,5 @@ class MailServer:
             found.append(part)
         return found
 
-    @contextmanager
-    def served(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._server.serve_forever)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join()
+    def served(self) -> AbstractContextManager[None]:
+        return serving(self._server)

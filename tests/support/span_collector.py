@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from support.threads import serving
 
 
 class SpanCollector:
@@ -42,13 +42,5 @@ class SpanCollector:
             "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
         }
 
-    @contextmanager
-    def served(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._server.serve_forever)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join()
+    def served(self) -> AbstractContextManager[None]:
+        return serving(self._server)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
-import subprocess
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,7 +18,7 @@ import yaml
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
-from support.airflow_stack.stack import free_ports
+from support.threads import serving
 
 
 def stats_environment(port: int) -> dict[str, str]:
@@ -81,14 +78,10 @@ class StatsdExporter:
 
 @contextmanager
 def running_exporter(mapping: Path) -> Iterator[tuple[int, int]]:
-    """Run statsd-exporter if it is in the PATH (Debian 12 has no package of it), otherwise :class:`StatsdExporter`.
+    """Run :class:`StatsdExporter`: Debian 12 has no package of Prometheus' own.
 
     :return: the port for StatsD and the port to scrape.
     """
-    if binary := shutil.which("statsd_exporter"):
-        with real_exporter(binary, mapping) as ports:
-            yield ports
-        return
     exporter = StatsdExporter(mapping.read_text())
 
     class Handler(BaseHTTPRequestHandler):
@@ -104,26 +97,8 @@ def running_exporter(mapping: Path) -> Iterator[tuple[int, int]]:
 
         def log_message(self, *_: object) -> None: ...
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as statsd, HTTPServer(("127.0.0.1", 0), Handler) as web:
+    web = HTTPServer(("127.0.0.1", 0), Handler)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as statsd, serving(web):
         statsd.bind(("127.0.0.1", 0))
         statsd.setblocking(False)
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        try:
-            yield statsd.getsockname()[1], web.server_port
-        finally:
-            web.shutdown()
-            thread.join()
-
-
-@contextmanager
-def real_exporter(binary: str, mapping: Path) -> Iterator[tuple[int, int]]:
-    udp, http = free_ports(2)
-    addresses = (f"--statsd.listen-udp=127.0.0.1:{udp}", f"--web.listen-address=127.0.0.1:{http}")
-    command = [binary, f"--statsd.mapping-config={mapping}", *addresses, "--statsd.listen-tcp="]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        yield udp, http  # Prometheus waits until it can scrape
-    finally:
-        process.kill()
-        process.wait()
+        yield statsd.getsockname()[1], web.server_port
