@@ -112,7 +112,7 @@ test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clea
 test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6, ARGS=--sql-state)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
-test-crash-ingest: setup .mariadb ## Kill an ingest and an erasure at every step, on each warehouse, Iceberg table and folder of objects (about 25 minutes)
+test-crash-ingest: setup .mariadb ## Kill an ingest and an erasure at every step, on each warehouse, Iceberg table and folder of objects (about 45 minutes)
 	$(RUN) -m resilience.crash_ingest $(ARGS)
 
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
