@@ -151,12 +151,11 @@ def _with_export(query: str, how: str) -> tuple[int, int]:
     import logging
 
     from outbound_transfer.queries.export import QueryExport
-    from outbound_transfer.queries.file_formats import FORMATS as FILE_FORMATS
     from outbound_transfer.queries.spec import QuerySpec
 
     export: Any = QueryExport("orders", logging.getLogger(__name__))  # type: ignore[arg-type]
     with tempfile.TemporaryFile() as file:
-        rows = export.write(QuerySpec(query, f"orders.{how}", FILE_FORMATS[how]), file)
+        rows = export.write(QuerySpec(query, f"orders.{how}", how), file)
         return rows, file.seek(0, 2)
 
 

@@ -27,9 +27,8 @@ from openpyxl.utils.escape import unescape
 
 from outbound_transfer.queries.errors import ResultNotWritable
 from outbound_transfer.queries.file_formats import FORMATS, write_result
-from outbound_transfer.queries.formats import xlsx
 from outbound_transfer.queries.formats.csv import escape_formula
-from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH
+from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write
 from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import normalize, normalize_column, to_text
 
@@ -61,8 +60,8 @@ def json_rows(content: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
 
-def sheet_rows(content: bytes) -> list[tuple[Any, ...]]:
-    return list(openpyxl.load_workbook(io.BytesIO(content)).active.iter_rows(values_only=True))
+def sheet_rows(content: bytes, sheet: int = 0) -> list[tuple[Any, ...]]:
+    return list(openpyxl.load_workbook(io.BytesIO(content)).worksheets[sheet].iter_rows(values_only=True))
 
 
 TEXT = st.text(st.characters(codec="utf-8"))
@@ -323,11 +322,11 @@ def test_a_text_that_a_cell_would_cut_is_refused(character: str) -> None:
         written("xlsx", ["a"], [(fits + character,)])
 
 
-def test_too_many_rows_for_a_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xlsx, "MAX_SHEET_ROWS", 4)
-    assert len(sheet_rows(written("xlsx", ["a"], [(1,)] * 3))) == 4
-    with pytest.raises(ResultNotWritable, match="at most 4 rows"):
-        written("xlsx", ["a"], [(1,)] * 4)
+def test_rows_that_do_not_fit_into_a_sheet_go_on_in_the_next() -> None:
+    file = io.BytesIO()
+    write(Result(["a"], iter([[list(range(5))], [list(range(5, 8))]])), file, max_sheet_rows=4)
+    sheets = [[row[0] for row in sheet_rows(file.getvalue(), number)] for number in range(3)]
+    assert sheets == [["a", 0, 1, 2], ["a", 3, 4, 5], ["a", 6, 7]]
 
 
 def test_too_many_columns_for_a_sheet() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from tempfile import TemporaryDirectory
@@ -58,14 +58,15 @@ _CHANGED: Final = re.compile("<r>.*</r>|.*_x[0-9a-fA-F]{4}_x[0-9a-fA-F]{4}_.*", 
 _WIDTH: Final = 24
 
 
-def write(result: Result, file: BinaryIO) -> None:
-    """Write a result as a workbook of one sheet.
+def write(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEET_ROWS) -> None:
+    """Write a result as a workbook; what does not fit into a sheet goes on in the next, under the same header.
 
     Texts are texts, never formulas or links. A cell has no zone, so a timestamp shows the time of its zone. Dates and
     times keep milliseconds. An integer or decimal of more than 15 digits is written as text, as a spreadsheet would
     round it, and so is what is beyond a workbook's numbers and days.
 
-    :raises ResultNotWritable: a text does not fit into a cell as it is, or there are too many rows or columns.
+    :param max_sheet_rows: of a sheet, its header included.
+    :raises ResultNotWritable: a text does not fit into a cell as it is, or there are too many columns.
     """
     from xlsxwriter.workbook import Workbook
 
@@ -80,7 +81,7 @@ def write(result: Result, file: BinaryIO) -> None:
             for has_fraction in (False, True)
         }
         try:
-            _write_sheet(workbook, result, styles)
+            _write_sheets(workbook, result, styles, max_sheet_rows)
         except BaseException:
             for sheet in workbook.worksheets():
                 sheet.row_data_fh.close()  # without packing millions of rows for nothing
@@ -88,21 +89,26 @@ def write(result: Result, file: BinaryIO) -> None:
         workbook.close()
 
 
-def _write_sheet(workbook: Workbook, result: Result, styles: _Styles) -> None:
-    sheet = workbook.add_worksheet()
-    sheet.freeze_panes(1, 0)
-    sheet.set_column(0, len(result.columns) - 1, _WIDTH)
-    header, row = workbook.add_format({"bold": True}), 0
-    for number, name in enumerate(result.columns):
-        sheet.write_string(0, number, _checked(name, name), header)
+def _write_sheets(workbook: Workbook, result: Result, styles: _Styles, max_sheet_rows: int) -> None:
+    header = workbook.add_format({"bold": True})
+    sheet, row = _new_sheet(workbook, result.columns, header), 1
     for batch in result.batches:
         for values in zip(*batch, strict=True):
-            row += 1
-            if row == MAX_SHEET_ROWS:
-                raise ResultNotWritable(f"a sheet has at most {MAX_SHEET_ROWS:,} rows: deliver another format")
+            if row == max_sheet_rows:
+                sheet, row = _new_sheet(workbook, result.columns, header), 1
             for column, value in enumerate(values):
                 if value is not None:
                     _write_cell(sheet, row, column, value, styles, result.columns[column])
+            row += 1
+
+
+def _new_sheet(workbook: Workbook, columns: Sequence[str], header: Format) -> Worksheet:
+    sheet = workbook.add_worksheet()
+    sheet.freeze_panes(1, 0)
+    sheet.set_column(0, len(columns) - 1, _WIDTH)
+    for number, name in enumerate(columns):
+        sheet.write_string(0, number, _checked(name, name), header)
+    return sheet
 
 
 def _write_cell(sheet: Worksheet, row: int, column: int, value: Any, styles: _Styles, name: str) -> None:
