@@ -98,8 +98,7 @@ class Target(ABC):
     def found(self, search: AddressSearch) -> dict[str, Any]:
         """Return what is there, what ``feed verify`` says of it, and how many rows have a person's address."""
         try:
-            said = self.maintenance().find_problems()
-            problems = [each for each in said if "the feed repeated them on other pages" not in each]
+            problems = list(self.maintenance().find_problems())
             cursor, ids, rejected = self.read()
         except UnknownFeed:
             problems, cursor, ids, rejected = [], 0, [], 0
