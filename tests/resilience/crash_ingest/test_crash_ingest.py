@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
         *[(name, "ingest", "after", 17) for name in ("duckdb", "iceberg", "psycopg", "portable", "mysqlclient")],
         *[(name, "erase", "after", 17) for name in ("sqlite", "duckdb", "psycopg", "mysqlclient")],
         *[("iceberg", "erase", "before", 13), ("objects", "erase", "before", 3), ("objects-s3", "erase", "after", 4)],
-        *[("iceberg", "reset", "after", 3), ("objects", "reset", "before", 4), ("objects-s3", "reset", "after", 2)],
+        *[("iceberg", "reset", "after", 7), ("objects", "reset", "before", 4), ("objects-s3", "reset", "after", 2)],
     ],
 )
 def test_a_kill_leaves_whole_pages_and_the_next_runs_do_the_rest(
@@ -31,4 +31,4 @@ def test_a_kill_leaves_whole_pages_and_the_next_runs_do_the_rest(
         account = kill_everywhere(target_of(name, memory, database_of), moment, every, WORKS[work])
     assert account.wrong == []
     assert account.kills > 2
-    assert work == "erase" or len(account.left) > 1, "every kill came before the first page was loaded"
+    assert work != "ingest" or len(account.left) > 1, "every kill came before the first page was loaded"
