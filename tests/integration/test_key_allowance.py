@@ -14,7 +14,7 @@ from outbound_transfer.protocol.models import Recipient, Transfer, TransferPage
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.key_allowance import (
     CLAIM_SECONDS,
-    PAGE_SECONDS,
+    KEEP_SECONDS,
     Key,
     PageClaim,
     claim_page,
@@ -29,6 +29,7 @@ from support.warehouses import Hook
 
 KEY = Key("account.example.com", "digest", "outbound_transfer_default", 60)
 NOW = 1_790_000_000.0
+PAGE_SECONDS = 20.0
 TRANSFER = Transfer("t1", "pending", "Repört \0", recipients=(Recipient("ann@example.com"),))
 PAGE = TransferPage((TRANSFER,), next_cursor="next")
 
@@ -79,14 +80,14 @@ def test_a_row_that_appears_between_two_statements_is_locked(hook_of: Callable[[
 
     def read_clock_while_another_claims(tx: Any) -> float:
         if not others:
-            others.append(pool.submit(claim_page, second, KEY, "a"))
+            others.append(pool.submit(claim_page, second, KEY, "a", PAGE_SECONDS))
             wait(others, timeout=0.5)  # which it spends at the lock
         return clock(tx)
 
     with ThreadPoolExecutor(1) as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(first, "run", run_and_let_the_row_appear)
         patch.setattr(first, "epoch_time", read_clock_while_another_claims)
-        claims = [claim_page(first, KEY, "a"), others[0].result()]
+        claims = [claim_page(first, KEY, "a", PAGE_SECONDS), others[0].result()]
     assert [claim.number is not None for claim in claims] == [True, False]
 
 
@@ -132,12 +133,12 @@ def test_a_schedule_that_cannot_be_read_is_begun_anew(warehouse: Warehouse, ware
 def claim(warehouse: Warehouse, listing: str = "a", key: Key = KEY, later: float = 0.0) -> PageClaim:
     """The claim of another process, so many seconds later."""
     warehouse.epoch_time = lambda tx: NOW + later  # type: ignore[method-assign]
-    return claim_page(warehouse, key, listing)
+    return claim_page(warehouse, key, listing, PAGE_SECONDS)
 
 
 def test_of_those_that_want_a_page_one_reads_it(warehouse: Warehouse) -> None:
     with ThreadPoolExecutor(4) as pool:
-        claims = list(pool.map(lambda _: claim_page(warehouse, KEY, "a"), range(8)))
+        claims = list(pool.map(lambda _: claim_page(warehouse, KEY, "a", PAGE_SECONDS), range(8)))
     assert sum(one.number is not None for one in claims) == 1
     assert all(one.page is None for one in claims)
 
@@ -181,7 +182,7 @@ def test_pages_are_those_of_one_key_and_listing(warehouse: Warehouse) -> None:
 def test_old_pages_are_removed(warehouse: Warehouse, warehouse_hook: Hook) -> None:
     claim(warehouse, "b")
     claim(warehouse, "c", later=7_200)  # by a clock that was set back since
-    claim(warehouse, "a", later=CLAIM_SECONDS + 1)
+    claim(warehouse, "a", later=KEEP_SECONDS + 1)
     assert warehouse_hook.fetch("SELECT listing FROM outbound_transfer_poll_pages") == [("a",)]
 
 

@@ -20,7 +20,7 @@ def test_calls_and_pages_are_shared(tmp_path: Path) -> None:
     assert reserve_call(warehouse, KEY, is_poll=False) == 0.0
     record_refusal(warehouse, KEY, 30.0)
     assert reserve_call(warehouse, KEY, is_poll=False) > 0.0
-    number = claim_page(warehouse, KEY, "a").number
+    number = claim_page(warehouse, KEY, "a", 20.0).number
     assert number
     store_page(warehouse, KEY, "a", number, TransferPage(()))
-    assert claim_page(warehouse, KEY, "a").page == TransferPage(())
+    assert claim_page(warehouse, KEY, "a", 20.0).page == TransferPage(())

@@ -37,15 +37,17 @@ class SharedPages:
         call: Call[TransferPage],
         perform: Callable[[Call[TransferPage]], Awaitable[TransferPage]],
         sleep: Callable[[float], Awaitable[None]],
+        max_age: Callable[[], float],
     ) -> TransferPage:
-        """Return a page that another process has read a moment ago, or read it for all.
+        """Return a page that another process has read lately, or read it for all.
 
         :param perform: reads it; what it raises is raised.
         :param sleep: waits while another process is about to read it.
+        :param max_age: returns the seconds since a page was read for which it is of use.
         """
         parameters = f"{call.params['status']} {call.params.get('cursor', '')}"
         listing = hashlib.sha256(parameters.encode()).hexdigest()[:32]
-        while (claim := await self._claim(listing)).page is None and claim.number is None:
+        while (claim := await self._claim(listing, max_age())).page is None and claim.number is None:
             await sleep(PAGE_INTERVAL)
         if claim.page is not None:
             return claim.page
@@ -68,9 +70,9 @@ class SharedPages:
         """Remove the pages, which nobody may need any more; does not wait."""
         self._database.submit(lambda warehouse: forget_pages(warehouse, self._key))
 
-    async def _claim(self, listing: str) -> PageClaim:
+    async def _claim(self, listing: str, max_age: float) -> PageClaim:
         def claim(warehouse: Warehouse) -> PageClaim:
-            return claim_page(warehouse, self._key, listing)
+            return claim_page(warehouse, self._key, listing, max_age)
 
         try:
             return await asyncio.to_thread(self._database.run, claim)

@@ -62,7 +62,7 @@ MAX_MISSING_READS: Final = 20
 HINT_INTERVAL: Final = 5.0
 
 #: Seconds by which a page that another process has read may be older than the poll that uses it.
-MAX_PAGE_AGE: Final = 60.0
+MAX_PAGE_AGE: Final = 20.0
 
 #: Errors that waiting does not resolve: the key or the connection is invalid.
 PERMANENT_ERRORS: Final = (InvalidApiKey, Forbidden, InvalidSettings)
@@ -383,7 +383,7 @@ class SharedPoller:
         for transfer in transfers:
             if transfer.status == COMPLETE and self._registry.was_outstanding(transfer.id):
                 self._hints.record_pickup(transfer.id, self._monotonic(), is_hinted=self._is_hinted)
-        read_since = poll_start.monotonic - (0 if self._is_hinted else MAX_PAGE_AGE)
+        read_since = poll_start.monotonic - (0 if self._is_hinted else 3 * MAX_PAGE_AGE)  # a response takes a while
         self._hints.forget((transfer.id for transfer in transfers), read_since)
 
     def _update_watchers(self) -> None:
@@ -412,7 +412,10 @@ class SharedPoller:
     async def _perform_shared(self, call: Call[Any]) -> Any:
         if self._shared is None or call.operation is not Operation.LIST:
             return await self._perform(call)
-        return await self._shared.read(call, self._perform, self._wait_for_others)
+        return await self._shared.read(call, self._perform, self._wait_for_others, self._max_page_age)
+
+    def _max_page_age(self) -> float:
+        return MAX_PAGE_AGE + self._monotonic() - self._poll_started
 
     async def _wait_for_others(self, seconds: float) -> None:
         self._extend_silence_deadline(seconds)

@@ -19,11 +19,11 @@ from outbound_transfer.warehouse.timestamps import format_epoch
 
 T = TypeVar("T")
 
-#: Seconds for which a page that was read is of use to others: they poll at the same time, by their clocks.
-PAGE_SECONDS: Final = 20.0
+#: Seconds for which a page that a process is about to read is not read by others. It may wait a minute for its call.
+CLAIM_SECONDS: Final = 90.0
 
-#: Seconds for which a page that a process is about to read is not read by others. It may wait for its call.
-CLAIM_SECONDS: Final = 60.0
+#: Seconds after which a page is removed.
+KEEP_SECONDS: Final = 600.0
 
 _WHERE: Final = "WHERE [account] = ? AND [key_digest] = ?"
 _LOCK: Final = f"UPDATE {{key_allowance}} SET [updated_at] = [updated_at] {_WHERE}"  # noqa: S608
@@ -54,7 +54,7 @@ class Key(NamedTuple):
 class PageClaim(NamedTuple):
     """What is to be done about a page.
 
-    :ivar page: the page, if it was read a moment ago.
+    :ivar page: the page, if it was read lately.
     :ivar number: of the claim, if this process is to read it; None if another one is about to.
     """
 
@@ -87,19 +87,20 @@ def record_refusal(warehouse: Warehouse, key: Key, retry_after: float) -> None:
     _change(warehouse, key, record)
 
 
-def claim_page(warehouse: Warehouse, key: Key, listing: str) -> PageClaim:
-    """Return a page that was read a moment ago, or claim it: of the processes that want it, one reads it.
+def claim_page(warehouse: Warehouse, key: Key, listing: str, max_age: float) -> PageClaim:
+    """Return a page that was read lately, or claim it: of the processes that want it, one reads it.
 
     :param listing: what identifies the page, of 32 characters.
+    :param max_age: seconds since it was read.
     """
 
     def claim(tx: Any, _: CallSchedule, now: float) -> PageClaim:
         for read_ms, stored in fetch_all(warehouse.run(tx, _SELECT_PAGE, (*key[:2], listing))):
             age = now - read_ms / 1_000
-            if 0 <= age < (CLAIM_SECONDS if stored is None else PAGE_SECONDS) and (found := _decode(stored)):
+            if 0 <= age < (CLAIM_SECONDS if stored is None else max_age) and (found := _decode(stored)):
                 return found
         number = int(now * 1_000)
-        oldest = number - int(CLAIM_SECONDS * 1_000)
+        oldest = number - int(KEEP_SECONDS * 1_000)
         warehouse.run(tx, _DELETE_OLD_PAGES, (*key[:2], listing, oldest, number))
         warehouse.insert(tx, POLL_PAGES, [(*key[:2], listing, number, None)])
         return PageClaim(number=number)
