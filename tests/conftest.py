@@ -35,6 +35,16 @@ NIGHTLY_PATHS = tuple(
     )
 )
 
+#: Files that take a while: replays of the model, processes that race, lakes and stores with their servers.
+SLOW_PATHS = tuple(
+    f"tests/{path}"
+    for path in (
+        *("model/replay/", "integration/lake/", "integration/stores/", "e2e/cluster/"),
+        *(f"integration/test_{subject}.py" for subject in ("privacy", "searches")),
+        *(f"integration/warehouse/test_{subject}.py" for subject in ("first_runs", "concurrent_ingest", "maintenance")),
+    )
+)
+
 #: DAG runs of a change: of the DAGs that are shipped, and of each version of Airflow. Others run by night.
 DAG_RUNS = ("tests/integration/test_dags.py", "tests/versions/")
 
@@ -67,6 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.nightly)
         if item.get_closest_marker("any_dialect") and not OTHER_DATABASES.isdisjoint(map(str, parameters.values())):
             item.add_marker(pytest.mark.nightly)
+        if item.nodeid.startswith(SLOW_PATHS):
+            item.add_marker(pytest.mark.slow)
         if item.nodeid.startswith(NIGHTLY_PATHS):
             item.add_marker(pytest.mark.nightly)
         if "run_dag" in getattr(item, "fixturenames", ()):

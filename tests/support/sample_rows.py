@@ -175,5 +175,7 @@ def _feed(warehouse: Warehouse, now: datetime) -> None:
     ]  # fmt: skip
     insert(warehouse, FEED_POLLS, polls)
     insert(
-        warehouse, REJECTED_LINES, [(ACCOUNT, 40_000, 3, b"{", "no JSON", format_timestamp(now - timedelta(days=1)))]
+        warehouse,
+        REJECTED_LINES,
+        [(ACCOUNT, "0" * 64, 40_000, 3, b"{", "no JSON", format_timestamp(now - timedelta(days=1)))],
     )
