@@ -47,7 +47,7 @@ dashboard: setup ## The metrics in a browser, from the demo's warehouse (WAREHOU
 		--server.address 127.0.0.1 --server.port $(or $(PORT),8501) --server.headless true --server.fileWatcherType none \
 		--browser.gatherUsageStats false --client.toolbarMode viewer
 
-test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 6 minutes on two cores)
+test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 3 minutes on two cores)
 	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(ARGS)
 
 test-e2e: setup .chromium .mariadb ## Run shipped DAGs, the page in a browser, the search for secrets, single faults
@@ -100,13 +100,13 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
 			--build-constraint constraints.txt --editable '.[dev,mysql]'; }
 
-test-model: setup ## All schedules of the model of a delivery, and its table with each rule changed (about 40 minutes)
+test-model: setup ## All schedules of the model of a delivery, and its table with each rule changed (about 15 minutes)
 	$(RUN) -m model $(ARGS)
 
 test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, troubles of its state store (about 40 minutes)
 	$(RUN) -m resilience.fault_matrix $(ARGS)
 
-test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 30 minutes)
+test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 10 minutes)
 	$(RUN) -m resilience.stateful $(SEEDED) $(ARGS)
 
 test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6, ARGS=--sql-state)

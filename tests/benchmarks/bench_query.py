@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,15 +163,18 @@ def _with_pandas(query: str, how: str) -> tuple[int, int]:
     import pandas as pd
     from airflow.sdk.bases.hook import BaseHook
 
-    engine = BaseHook.get_hook("orders").get_sqlalchemy_engine()
-    rows = 0
-    with tempfile.TemporaryFile() as file, engine.connect().execution_options(stream_results=True) as connection:
+    hook, rows = BaseHook.get_hook("orders"), 0
+    with tempfile.TemporaryFile() as file, ExitStack() as stack:
+        if hook.conn_type == "duckdb":  # SQLAlchemy has no dialect of it
+            connection = stack.enter_context(closing(hook.get_conn()))
+        else:
+            engine = hook.get_sqlalchemy_engine()
+            stack.callback(engine.dispose)
+            connection = stack.enter_context(engine.connect().execution_options(stream_results=True))
         for chunk in pd.read_sql(query, connection, chunksize=CHUNK_ROWS):
             chunk.to_csv(file, index=False, header=not rows)
             rows += len(chunk)
-        size = file.tell()
-    engine.dispose()
-    return rows, size
+        return rows, file.tell()
 
 
 def _peak() -> float:
