@@ -146,7 +146,8 @@ def old(backup: Container) -> Path:
 
 
 def test_the_newest_are_kept_and_nobody_else_may_read_them(backup: Container, postgres: Database, old: Path) -> None:
-    make_backup(backup, postgres)
+    with running(backup, postgres):  # it is healthy before it removes old ones
+        eventually(lambda: all(len(list(old.glob(f"{database}-*"))) == 2 for database in DATABASES), interval=0.1)
     for database in DATABASES:
         oldest, newest = sorted(old.glob(f"{database}-*"))
         assert oldest.name == f"{database}-2026-01-04.dump"

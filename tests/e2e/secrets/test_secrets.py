@@ -118,7 +118,7 @@ def assert_searched(stack: SecretsStack, waiting: list[Haystack], places: list[H
         "postgres public.rendered_task_instance_fields",
     ):
         assert content[name], f"{name} is empty"
-    for name in ("events", "transfers", "recipients", "deliveries", "calls"):
+    for name in ("events", "transfers", "recipients", "deliveries"):
         assert content[f"warehouse public.outbound_transfer_{name}"], f"{name} is empty"
     assert any(name.startswith("GET /outbound-transfer/task") for name in content)
     assert transfer_id.encode() in content["postgres public.xcom"]
