@@ -179,7 +179,7 @@ class ObjectEventDestination(EventDestination):
         while pages := [cursor for cursor in self.list_pages()[0] if cursor >= start]:
             for cursor in reversed(pages):
                 self.store.delete(self.page_name(cursor))
-        if not self.list_pages()[0]:
+        if not any(cursor < start for cursor in self.list_pages()[0]):  # a reader may put one, and take it back
             self.store.delete(f"{self._notes}/{_LOADED}")
 
     def _moved(self) -> CursorMoved:
