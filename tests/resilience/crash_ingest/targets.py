@@ -83,17 +83,8 @@ class Target(ABC):
         """Return the cursor, the ids of events, and the number of rejected lines."""
 
     def erase(self, search: AddressSearch, killer: Killer | None = None) -> None:
-        """Erase a person, as a user does: what an erasure that was killed has left is deleted as the error says."""
-        try:
-            self.personal_data(killer).erase(search)
-        except WarehouseBusy as busy:
-            (left,) = re.findall(r"if it was killed, delete (\S+)$", str(busy))
-            self.delete(left)
-            self.erase(search)
-
-    def delete(self, path: str) -> None:
-        """Delete a file of it."""
-        raise NotImplementedError
+        """Erase a person, as a user does."""
+        self.personal_data(killer).erase(search)
 
     def found(self, search: AddressSearch) -> dict[str, Any]:
         """Return what is there, what ``feed verify`` says of it, and how many rows have a person's address."""
@@ -229,8 +220,14 @@ class ObjectTarget(Target):
     def personal_data(self, killer: Killer | None = None) -> ObjectPersonalData:
         return ObjectPersonalData(self._store(killer))
 
-    def delete(self, path: str) -> None:
-        self._store(None).fs.rm_file(path)
+    def erase(self, search: AddressSearch, killer: Killer | None = None) -> None:
+        """Erase a person; what an erasure that was killed has left is deleted as the error says."""
+        try:
+            super().erase(search, killer)
+        except WarehouseBusy as busy:
+            (left,) = re.findall(r"if it was killed, delete (\S+)$", str(busy))
+            self._store(None).fs.rm_file(left)
+            self.erase(search)
 
     def read(self) -> tuple[int, list[str], int]:
         rows = stored_rows(self._open_store())
