@@ -27,8 +27,8 @@ NIGHTLY_PATHS = tuple(
     f"tests/{path}"
     for path in (
         *("resilience/crash/", "resilience/crash_ingest/", "resilience/fuzz/", "resilience/stateful/"),
-        *("resilience/delivery_keys/", "resilience/fault_matrix/test_failing_database.py"),
-        *(f"resilience/fault_matrix/test_{subject}.py" for subject in ("listings",)),
+        "resilience/delivery_keys/",
+        *(f"resilience/fault_matrix/test_{subject}.py" for subject in ("failing_database", "listings")),
         *(f"sandbox/contract/test_{subject}.py" for subject in ("fuzz", "space", "state_machine")),
         *("benchmarks/", "e2e/airflow/", "e2e/dbt/", "e2e/readme/", "e2e/warehouses/"),
         *("e2e/browser/test_dashboard.py", "e2e/browser/test_sandbox_ui.py", "e2e/demo/test_quickstart.py"),

@@ -196,7 +196,7 @@ class ObjectEventDestination(EventDestination):
         return header, pq.read_table(pa.BufferReader(content)).to_pylist()
 
     def erase(self, cursor: int, search: AddressSearch) -> int:
-        """Erase an address from a page, under :meth:`lock`; return the number of rows that had it.
+        """Erase an address from a page, under :meth:`erasing`; return the number of rows that had it.
 
         Before the page is replaced, a note says which lines are erased, so that they are not stored again.
         """

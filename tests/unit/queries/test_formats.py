@@ -32,8 +32,6 @@ from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write
 from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import normalize, normalize_column, to_text
 
-UTC = UTC
-
 
 def written(
     format_name: str,
