@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.silent_proxy import silent_proxy
 
 WAREHOUSES = ("sqlite", "duckdb", "postgresql", "iceberg")
 
@@ -123,10 +124,47 @@ def theirs(target: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(target: dict[str, Any]) -> dict[str, Any]:
-    """Seconds that each of more pages of 1,000 takes to commit, a connection of its own included."""
+    """What each of more pages of 1,000 costs, a connection of its own included, and what an Iceberg table's files have
+    come to.
+    """
     destination = _destination(target)
-    took = _load_pages(destination, destination.get_or_create_cursor(), target["pages"])
-    return {"median": statistics.median(took), "longest": max(took)}
+    cursor = destination.get_or_create_cursor()
+    statements = _count_statements(destination.warehouse) if target["warehouse"] != "iceberg" else []
+    cpu = sum(os.times()[:2])
+    took = _load_pages(destination, cursor, target["pages"])
+    costs = {
+        "median": statistics.median(took),
+        "longest": max(took),
+        "cpu": (sum(os.times()[:2]) - cpu) / target["pages"],
+        "statements": len(statements) / target["pages"],
+    }
+    for kind in ("data", "metadata"):
+        sizes = [path.stat().st_size for path in Path(target["file"], "lake").rglob(f"{kind}/**/*") if path.is_file()]
+        costs |= {f"{kind} files": len(sizes), f"{kind} bytes": sum(sizes)}
+    return costs
+
+
+def _count_statements(warehouse: Any) -> list[str]:
+    """Return a list that grows by each statement that the warehouse executes from now on."""
+    statements: list[str] = []
+
+    class Counted:
+        def __init__(self, counted: Any) -> None:
+            self._counted = counted
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._counted, name)
+
+        def cursor(self) -> Counted:
+            return Counted(self._counted.cursor())
+
+        def execute(self, statement: str, *parameters: Any) -> Any:
+            statements.append(statement)
+            return self._counted.execute(statement, *parameters)
+
+    connect = warehouse.connect
+    warehouse.connect = lambda: Counted(connect())
+    return statements
 
 
 def _load_pages(destination: Any, cursor: int, count: int) -> list[float]:
@@ -187,6 +225,21 @@ def _report(who: str, warehouse: str, result: dict[str, Any]) -> dict[str, float
         flush=True,
     )
     return {"rate": rate, "cpu": cpu}
+
+
+def _report_page(costs: dict[str, Any]) -> None:
+    statements = f", {costs['statements']:.0f} statements" if costs["statements"] else ""
+    print(
+        f"            a page of 1,000 more commits in {costs['median'] * 1000:.0f} ms at the median,"
+        f" {costs['longest'] * 1000:.0f} ms at most: {costs['cpu'] * 1000:.0f} ms of CPU{statements}",
+        flush=True,
+    )
+    if costs["data files"]:
+        files = " and ".join(
+            f"{costs[f'{kind} files']:,} files of {kind} ({costs[f'{kind} bytes'] / 1e6:,.1f} MB)"
+            for kind in ("data", "metadata")
+        )
+        print(f"            the table has {files} now", flush=True)
 
 
 def _bench_objects(folder: Path) -> None:
@@ -264,12 +317,12 @@ def _bench(stack: ExitStack, warehouse: str, options: argparse.Namespace, folder
         }
         scores[who] = _report(who, warehouse, _child("ours" if who == "ours" else "theirs", target, environment))
         if who == "ours":
-            took = _child("page", target, environment)
-            print(
-                f"            a page of 1,000 more commits in {took['median'] * 1000:.0f} ms at the median,"
-                f" {took['longest'] * 1000:.0f} ms at most",
-                flush=True,
-            )
+            _report_page(_child("page", target, environment))
+            if database:
+                with silent_proxy(f"{database.host}/.s.PGSQL.5432") as proxy:
+                    through = environment | {"AIRFLOW_CONN_WAREHOUSE": database.connection_by_port(proxy.port)}
+                    _child("page", target, through)
+                    print(f"            {proxy.round_trips / options.pages:.0f} round trips for a page", flush=True)
         else:
             print(
                 f"            ours: {scores['ours']['rate'] / scores[who]['rate']:.1f} times its events/s,"

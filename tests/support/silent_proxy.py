@@ -14,6 +14,7 @@ class SilentProxy:
     """Forwards connections, until it goes silent at a text that a client sends.
 
     :ivar is_silent: set once it has gone silent.
+    :ivar round_trips: number of times that a client has sent something and waited for the server, on all connections.
     """
 
     def __init__(self, target: str | tuple[str, int]) -> None:
@@ -24,6 +25,7 @@ class SilentProxy:
         self._text, self._is_delivered = b"", False
         self._is_open = True
         self.is_silent = threading.Event()
+        self.round_trips = 0
         self._start(self._accept)
 
     @property
@@ -71,15 +73,19 @@ class SilentProxy:
             except OSError:
                 client.close()
                 continue
-            silent = threading.Event()
-            self._start(self._forward_requests, client, server, silent)
-            self._start(self._forward_responses, server, client, silent)
+            silent, waits = threading.Event(), threading.Event()
+            self._start(self._forward_requests, client, server, silent, waits)
+            self._start(self._forward_responses, server, client, silent, waits)
 
-    def _forward_requests(self, client: socket.socket, server: socket.socket, silent: threading.Event) -> None:
+    def _forward_requests(
+        self, client: socket.socket, server: socket.socket, silent: threading.Event, waits: threading.Event
+    ) -> None:
         with suppress(OSError):
             while data := client.recv(65_536):
                 if silent.is_set():
                     continue
+                self.round_trips += not waits.is_set()
+                waits.set()
                 if self._text and self._text in data:
                     if self._is_delivered:
                         server.sendall(data)
@@ -90,9 +96,12 @@ class SilentProxy:
             if not silent.is_set():
                 server.shutdown(socket.SHUT_WR)
 
-    def _forward_responses(self, server: socket.socket, client: socket.socket, silent: threading.Event) -> None:
+    def _forward_responses(
+        self, server: socket.socket, client: socket.socket, silent: threading.Event, waits: threading.Event
+    ) -> None:
         with suppress(OSError):
             while (data := server.recv(65_536)) and not silent.is_set():
+                waits.clear()
                 client.sendall(data)
             if not silent.is_set():
                 client.shutdown(socket.SHUT_WR)
