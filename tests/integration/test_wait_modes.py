@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +32,7 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.delivery.memory import digest
 from outbound_transfer.exceptions import outcome_of
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.polling import poller, schedule, watcher_state
+from outbound_transfer.polling import poller, schedule
 from outbound_transfer.protocol.errors import RateLimited
 from outbound_transfer.protocol.models import build_new_transfer, to_builtins
 from outbound_transfer.protocol.outcomes import TransferOutcome
@@ -42,8 +40,6 @@ from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.tasks import waiting
 from outbound_transfer.triggers import transfer as triggers
 from outbound_transfer.triggers.transfer import TransferOutcomeTrigger, TransferTrigger
-from outbound_transfer.warehouse.errors import NoMemoryTable
-from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
 from support.tasks import InMemoryStateStore, ProcessCrashed
 from support.timeouts import TEST_TIMEOUT, eventually
@@ -839,78 +835,12 @@ def two_sent(report) -> list[str]:
     return [send(report, InMemoryStateStore())["id"] for _ in range(2)]
 
 
-@pytest.fixture
-def before_3_3(tmp_path, monkeypatch) -> Path:
-    """Airflow without state stores, and a table of states that is written soon."""
-    monkeypatch.setattr(triggers, "HAS_STATE_STORES", False)
-    monkeypatch.setattr(watcher_state, "SAVE_DELAY_SECONDS", 0.2)
-    monkeypatch.setattr(watcher_state, "RETRY_SECONDS", 0.1)
-    file = tmp_path / "states.db"
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": str(file)}))
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "states")
-    return file
+def has_begun(sandbox: Sandbox) -> bool:
+    """Whether a watcher has read the newest, those that are pending or partial, and the newest once more."""
+    return sum((call["method"], call["path"]) == ("GET", "/v1/transfers") for call in sandbox.requests()) >= 4
 
 
-def stored_watchers(file: Path) -> list[dict[str, Any]]:
-    with closing(sqlite3.connect(file)) as connection, suppress(sqlite3.OperationalError):
-        rows = connection.execute("SELECT memory FROM outbound_transfer_memory").fetchall()
-        return [json.loads(state)["outbound_transfer_watcher"] for (state,) in rows if state != "{}"]
-    return []
-
-
-def test_a_watcher_before_airflow_3_3_goes_on_where_the_table_says(two_sent, before_3_3, sandbox) -> None:
-    first, second = two_sent
-
-    async def scene(ended: str, *, is_known: bool) -> list[str]:
-        """What one triggerer reports; it stops once the table says that the transfer is no longer outstanding."""
-        reported: list[str] = []
-
-        async def report() -> None:
-            async for event in TransferOutcomeTrigger(poke_interval=1).run():
-                reported.extend(f"{one['id']} {one['status']}" for one in event.payload["transfers"])
-
-        telling = asyncio.ensure_future(report())
-        if not is_known:
-            await until(lambda: bool(stored_watchers(before_3_3)))
-            sandbox.cancel(ended)
-        await until(
-            lambda: bool(reported) and any(ended not in each["outstanding"] for each in stored_watchers(before_3_3))
-        )
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
-        return reported
-
-    assert asyncio.run(asyncio.wait_for(scene(first, is_known=False), TEST_TIMEOUT)) == [f"{first} canceled"]
-    sandbox.cancel(second)  # while nobody watches
-    assert asyncio.run(asyncio.wait_for(scene(second, is_known=True), TEST_TIMEOUT)) == [f"{second} canceled"]
-    assert len(stored_watchers(before_3_3)) == 1
-
-
-def test_a_watcher_before_airflow_3_3_stores_at_once_what_precedes_its_event_only(
-    two_sent, before_3_3, sandbox, monkeypatch
-) -> None:
-    monkeypatch.setattr(watcher_state, "SAVE_DELAY_SECONDS", 1_000.0)
-    first, second = two_sent
-
-    async def scene(ended: str) -> list[str]:
-        """What one triggerer reports; it is killed after its first report."""
-        events = TransferOutcomeTrigger(poke_interval=1).run()
-        reporting = asyncio.ensure_future(anext(events))
-        await until(lambda: bool(stored_watchers(before_3_3)))
-        sandbox.cancel(ended)
-        event = await asyncio.wait_for(reporting, TEST_TIMEOUT)
-        await events.aclose()
-        return [one["id"] for one in event.payload["transfers"]]
-
-    assert asyncio.run(scene(first)) == [first]
-    outstanding = [each["outstanding"].keys() for each in stored_watchers(before_3_3)]
-    assert outstanding == [{first, second}], "Airflow may not have stored the event yet"
-    assert set(asyncio.run(scene(second))) >= {first}
-
-
-def test_a_watcher_reports_what_finishes_soon_after_an_event_in_one_event(
-    two_sent, sent, before_3_3, sandbox, monkeypatch
-) -> None:
+def test_a_watcher_reports_what_finishes_soon_after_an_event_in_one_event(two_sent, sent, sandbox, monkeypatch) -> None:
     first, second = two_sent
     monkeypatch.setattr(triggers, "MIN_EVENT_INTERVAL", 1_000.0)
     sleep, sleeping, over = asyncio.sleep, asyncio.Event(), asyncio.Event()
@@ -927,7 +857,7 @@ def test_a_watcher_reports_what_finishes_soon_after_an_event_in_one_event(
     async def scene() -> list[set[str]]:
         events = TransferOutcomeTrigger(poke_interval=1).run()
         reporting = asyncio.ensure_future(anext(events))
-        await until(lambda: bool(stored_watchers(before_3_3)))
+        await until(lambda: has_begun(sandbox))
         sandbox.cancel(first)
         reported = [await reporting]
         sandbox.cancel(second)
@@ -944,36 +874,10 @@ def test_a_watcher_reports_what_finishes_soon_after_an_event_in_one_event(
     assert asyncio.run(asyncio.wait_for(scene(), TEST_TIMEOUT)) == [{first}, {second, sent}]
 
 
-def test_a_watcher_waits_for_the_database_of_its_state(before_3_3, monkeypatch, caplog) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": "/nowhere/states.db"}))
-
-    async def scene() -> Any:
-        loading = asyncio.ensure_future(TransferOutcomeTrigger()._load_state())
-        await until(lambda: "Could not read a watcher's state from connection 'states'" in caplog.text)
-        monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": str(before_3_3)}))
-        return (await asyncio.wait_for(loading, TEST_TIMEOUT))[1]
-
-    assert asyncio.run(scene()) is None
-
-
-def test_a_watcher_before_airflow_3_3_without_a_table_is_refused(before_3_3, several_machines, monkeypatch) -> None:
-    monkeypatch.delenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID")
-    with pytest.raises(NoMemoryTable, match=r"a TransferOutcomeTrigger needs a table .* set state_conn_id"):
+def test_a_watcher_before_airflow_3_3_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(triggers, "HAS_STATE_STORES", False)
+    with pytest.raises(ValueError, match=r"needs Airflow 3\.3"):
         TransferOutcomeTrigger()
-
-
-def test_on_one_machine_a_watcher_before_airflow_3_3_needs_no_setting(
-    two_sent, before_3_3, single_machine, monkeypatch
-) -> None:
-    monkeypatch.delenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID")
-
-    async def scene() -> None:
-        watching = asyncio.ensure_future(anext(TransferOutcomeTrigger(poke_interval=1).run()))
-        await until(lambda: bool(stored_watchers(single_machine / LOCAL_FILE)))
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-
-    asyncio.run(asyncio.wait_for(scene(), TEST_TIMEOUT))
 
 
 def test_a_watcher_of_several_assets_watches_all_the_same(sandbox, sent) -> None:
@@ -981,9 +885,7 @@ def test_a_watcher_of_several_assets_watches_all_the_same(sandbox, sent) -> None
 
     async def scene() -> list[str]:
         telling = asyncio.ensure_future(ends_told(store, 1))
-        # The newest, those that are pending or partial, and the newest once more: from then on, its end is an event.
-        listing = ("GET", "/v1/transfers")
-        await until(lambda: sum((call["method"], call["path"]) == listing for call in sandbox.requests()) >= 4)
+        await until(lambda: has_begun(sandbox))
         sandbox.cancel(sent)
         return await asyncio.wait_for(telling, TEST_TIMEOUT)
 

@@ -28,7 +28,6 @@ from outbound_transfer.observability import metrics
 from outbound_transfer.polling import schedule
 from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import CompletionWatcher
-from outbound_transfer.polling.watcher_state import AssetState, TableState, WatcherState
 from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import Transfer, to_builtins, to_summary_dict
@@ -48,12 +47,14 @@ if TYPE_CHECKING:
     from outbound_transfer.client import Settings
     from outbound_transfer.cluster.poll import SharedPages
     from outbound_transfer.polling.poller import PollUpdate, SharedPoller
-    from outbound_transfer.warehouse.config import MemoryPlace
 
 log = logging.getLogger(__name__)
 
 #: Minimum seconds between two events of a watcher. Airflow may start no run for an event that follows another at once.
 MIN_EVENT_INTERVAL: Final = 10.0
+
+#: Key of a watcher's state in the state store of its asset.
+_WATCHER_STATE_KEY: Final = "outbound_transfer_watcher"
 
 #: Waiters and watchers in this process by connection. Never removed: a poll that is stopping may get a new subscriber.
 _registries: Final[dict[str, WaiterRegistry]] = {}
@@ -259,17 +260,13 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
     asset's state store after the event is stored, so a killed triggerer loses no transfer. If it is killed in the
     second or two between the two, the next one reports the same transfers again; ``id`` and ``status`` identify them.
 
-    Before Airflow 3.3, the state is stored in the table of ``[outbound_transfer] state_conn_id`` or ``ledger_conn_id``,
-    or in the local file where Airflow runs on one machine: at once or 15 seconds after an event that precedes it. A
-    triggerer that is killed after it has been stuck for longer than that loses the event.
-
     Transfers that finished before the first poll are not reported. Give each asset a trigger with arguments of its
     own: the state cannot be stored for several assets.
 
     :param outcomes: statuses to report: ``complete``, ``expired``, ``canceled``.
     :param outbound_transfer_conn_id: the connection.
     :param poke_interval: seconds between two polls.
-    :raises NoMemoryTable: Airflow is older than 3.3, and no database for the state is configured.
+    :raises ValueError: an outcome is not one of these; or Airflow is older than 3.3, and cannot store the state.
     """
 
     def __init__(
@@ -283,7 +280,7 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
             raise ValueError(f"outcomes must be some of {', '.join(TERMINAL_STATUSES)}, not {outcomes!r}")
         self.outcomes = list(outcomes)
         if not HAS_STATE_STORES:
-            _require_memory_place()
+            raise ValueError("TransferOutcomeTrigger needs Airflow 3.3 or newer, which stores what it has reported")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return _serialize(self, "outcomes", "outbound_transfer_conn_id", "poke_interval")
@@ -291,55 +288,32 @@ class TransferOutcomeTrigger(_SharedPollTrigger):
     async def _events(
         self, registry: WaiterRegistry, updates: AsyncIterator[PollUpdate]
     ) -> AsyncIterator[TriggerEvent]:
-        store, state = await self._load_state()
+        store, state = self.asset_state_store, None
         try:
-            with registry.register_watcher(
-                CompletionWatcher(self.poke_interval, schedule.now().monotonic, state)
-            ) as watcher:
-                next_event_at = -inf
-                async for update in updates:
-                    if update.warning:
-                        self.log.warning("%s", update.warning)
-                    if watcher.has_finished:
-                        await sleep(next_event_at - schedule.now().monotonic)
-                    finished, state = watcher.drain()
-                    if transfers := [
-                        to_summary_dict(transfer) for transfer in finished if transfer.status in self.outcomes
-                    ]:
-                        yield TriggerEvent({"transfers": transfers})
-                        next_event_at = schedule.now().monotonic + MIN_EVENT_INTERVAL
-                    if store and state:
-                        store.save(update, state, has_event=bool(transfers))
-        finally:
-            if store:
-                store.close()
-
-    async def _load_state(self) -> tuple[WatcherState | None, Any]:
-        """Return what keeps the state, and the state; (None, None) if there is no store for one asset."""
-        store = self._state_store()
-        try:
-            return store, await store.load() if store else None
+            state = await call_airflow(partial(store.get, _WATCHER_STATE_KEY)) if store else None
         except ValueError:  # Airflow runs one trigger for all assets whose watchers have equal arguments
             self.log.warning(
                 "Several assets share this trigger, so its state cannot be stored: transfers that finish while no "
                 "triggerer runs are not reported. Give each asset a trigger with arguments of its own."
             )
-            return None, None
-
-    def _state_store(self) -> WatcherState | None:
-        if not HAS_STATE_STORES:
-            return TableState(_require_memory_place(), self.serialize()[1])
-        return AssetState(self.asset_state_store) if self.asset_state_store else None
-
-
-def _require_memory_place() -> MemoryPlace:
-    """Return where the table of memory is.
-
-    :raises NoMemoryTable: no database is configured.
-    """
-    from outbound_transfer.warehouse.config import require_memory_place
-
-    return require_memory_place("Before Airflow 3.3, a TransferOutcomeTrigger")
+            store = None
+        with registry.register_watcher(
+            CompletionWatcher(self.poke_interval, schedule.now().monotonic, state)
+        ) as watcher:
+            next_event_at = -inf
+            async for update in updates:
+                if update.warning:
+                    self.log.warning("%s", update.warning)
+                if watcher.has_finished:
+                    await sleep(next_event_at - schedule.now().monotonic)
+                finished, state = watcher.drain()
+                if transfers := [
+                    to_summary_dict(transfer) for transfer in finished if transfer.status in self.outcomes
+                ]:
+                    yield TriggerEvent({"transfers": transfers})
+                    next_event_at = schedule.now().monotonic + MIN_EVENT_INTERVAL
+                if store and state:
+                    update.on_stored.append(partial(call_airflow, partial(store.set, _WATCHER_STATE_KEY, state)))
 
 
 class _Producer(SharedStreamProducer):
