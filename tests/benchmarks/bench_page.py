@@ -18,7 +18,6 @@ from typing import Any
 
 import httpx
 
-from outbound_transfer.ui.app import CACHE_SECONDS
 from outbound_transfer.warehouse.database import Warehouse
 from support import sample_rows as ledger
 from support.airflow_stack.ui import running_ui
@@ -27,9 +26,6 @@ from support.warehouses import Hook, duckdb_hook, sqlite_hook
 
 #: Of so many DAGs, one is of nobody's who asks: Airflow does not know it.
 DAGS = ("deliver_files", "deliver_files", "deliver_files", "forgotten")
-
-#: Rounds in which nothing is kept.
-COLD = 3
 
 
 def main() -> int:
@@ -76,18 +72,9 @@ def measure(name: str, folder: Path, hook: Hook, connection: str, deliveries: in
             base_url=stack.servers[""].url, headers={"Authorization": f"Bearer {token}"}, trust_env=False, timeout=60
         ) as http:
             print(f"{'':34} p50 ms   p95 ms   max ms   of {rounds}")
-            print(f"  {f'the page, counted anew ({COLD} times)':30} {cold(http)}", flush=True)
+            milliseconds(http)  # the very first one loads modules
             took = [milliseconds(http) for _ in range(rounds)]
             print(f"  {'the page':30} {shown(took)}", flush=True)
-
-
-def cold(http: httpx.Client) -> str:
-    """With counts that are not kept any more; the very first one loads modules."""
-    took = [milliseconds(http)]
-    for _ in range(COLD):
-        time.sleep(CACHE_SECONDS + 0.5)
-        took.append(milliseconds(http))
-    return shown(took[1:])
 
 
 def milliseconds(http: httpx.Client) -> float:

@@ -28,7 +28,7 @@ from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.health import check_in_doubt, check_tables
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
-from outbound_transfer.warehouse.schema import CLUSTER, LEDGER, LEDGER_RECIPIENTS, MEMORY_GROUP, ensure_schema
+from outbound_transfer.warehouse.schema import CLUSTER, LEDGER, MEMORY_GROUP, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERIES
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 from outbound_transfer_sandbox.testing import Sandbox
@@ -113,7 +113,7 @@ def set_up(
     made.folder.mkdir()
     for conn_id in ("states", "ledger", "warehouse"):
         made.connect(conn_id, conn_type="sqlite", host=str(made.folder / f"{conn_id}.db"))
-    for conn_id, groups in {"states": (MEMORY_GROUP, CLUSTER), "ledger": (LEDGER, LEDGER_RECIPIENTS)}.items():
+    for conn_id, groups in {"states": (MEMORY_GROUP, CLUSTER), "ledger": (LEDGER,)}.items():
         for group in groups:
             ensure_schema(made.open(conn_id), group, utc_now())
     sandbox.add_events(3)

@@ -15,12 +15,11 @@ from starlette.testclient import TestClient
 
 from outbound_transfer.ledger.config import load_config, open_tables
 from outbound_transfer.ui import app as ui
-from outbound_transfer.ui.queries import create_cache
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryFailure, DeliveryTables, TaskRef
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
-from outbound_transfer.warehouse.schema import LEDGER_RECIPIENTS, ensure_schema
+from outbound_transfer.warehouse.schema import LEDGER, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS, RECIPIENTS
 from support import airflow_home
 from support import sample_rows as ledger
@@ -79,7 +78,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """An application of its own for this test, less patient than a person."""
 
     def make(max_threads: int = 4, seconds: float = 30) -> None:
-        application = ui.create_application(BoundedThreadRunner(max_threads, seconds), create_cache(0))
+        application = ui.create_application(BoundedThreadRunner(max_threads, seconds))
         monkeypatch.setattr(ui, "application", lambda: application)
 
     make()
@@ -194,7 +193,7 @@ WRONG = ("<script>alert", "javascript:", "\u202e", "\x07")
 
 def record_recipients(warehouse: Warehouse, transfer_id: str, people: list[dict[str, Any]]) -> None:
     now = datetime.now(UTC)
-    ensure_schema(warehouse, LEDGER_RECIPIENTS, now)
+    ensure_schema(warehouse, LEDGER, now)
     row = (ledger.ACCOUNT, transfer_id, json.dumps(people), ledger.format_timestamp(now))
     ledger.insert(warehouse, DELIVERY_RECIPIENTS, [row])
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,7 @@ import pytest
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.schema import GROUPS, TableGroup, ensure_schema
-from outbound_transfer.warehouse.tables import SCHEMA_VERSION
-from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
+from outbound_transfer.warehouse.timestamps import utc_now
 from support import mariadb, postgres
 from support.feed_pages import PAGES
 from support.timeouts import TEST_TIMEOUT
@@ -130,27 +127,3 @@ def load_feed(number: int, place: RunLocation, prefix: str) -> None:
     feed = EventStore(place.warehouse(prefix), f"account {number}")
     assert feed.get_or_create_cursor() == 0
     assert feed.load_page(PAGES[0]) == 3
-
-
-def upgrade(number: int, place: RunLocation, prefix: str, version: int) -> None:
-    """Upgrade all groups, each process in another order: one invented step changes a table, the next counts itself."""
-    for group in _in_own_order(number):
-        steps = {2: partial(_change_table, group), 3: partial(_count, group)}
-        ensure_schema(place.warehouse(prefix), replace(group, version=version, migrations=steps), utc_now())
-
-
-def _change_table(group: TableGroup, warehouse: Warehouse, tx: Any) -> None:
-    table = warehouse.name(group.tables[0])
-    tx.execute(f"SELECT * FROM {table} WHERE 1 = 0", ())
-    names = [column[0].lower() for column in tx.description]
-    tx.fetchall()
-    time.sleep(0.05)  # longer than processes are apart
-    if "invented" not in names:
-        tx.execute(f"ALTER TABLE {table} ADD COLUMN invented text", ())
-    warehouse.insert(tx, SCHEMA_VERSION, [(f"steps of {group.name}", 0, format_timestamp(utc_now()))])
-
-
-def _count(group: TableGroup, warehouse: Warehouse, tx: Any) -> None:
-    time.sleep(0.05)
-    counted = (f"steps of {group.name}",)
-    warehouse.run(tx, "UPDATE {schema_version} SET [version] = [version] + 1 WHERE [component] = ?", counted)

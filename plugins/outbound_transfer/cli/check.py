@@ -32,7 +32,6 @@ from outbound_transfer.warehouse.schema import (
     CLUSTER,
     FEED,
     LEDGER,
-    LEDGER_RECIPIENTS,
     LISTING,
     MEMORY_GROUP,
 )
@@ -113,7 +112,7 @@ def _check_state() -> Iterator[Finding]:
 def _check_ledger(conn_id: str) -> Iterator[Finding]:
     if config := read_config():
         name, warehouse = str(MemoryPlace(config.conn_id, config.file)), open_ledger(config, TIMEOUT)
-        yield _run(name, lambda: check_tables("ledger", name, warehouse, (LEDGER, LEDGER_RECIPIENTS)))
+        yield _run(name, lambda: check_tables("ledger", name, warehouse, (LEDGER,)))
         yield _run(name, lambda: check_in_doubt(warehouse, conn_id))
         return
     to_do = "Set ledger_conn_id; or default_ledger to False, if none is wanted." if is_ledger_missing() else ""

@@ -21,7 +21,7 @@ class EventFeedToSqlOperator(EventFeedOperator):
 
     Each page is one transaction: its events, its rejected lines, a row of the log of polls, and the cursor. The cursor
     is stored in the warehouse and nowhere else. Tables (:mod:`outbound_transfer.warehouse.tables`) are created at first
-    use, and those of an older version are upgraded. To read the feed again from its beginning:
+    use. To read the feed again from its beginning:
     ``outbound-transfer feed reset --to 0``.
 
     A run that loaded events emits an asset event for the ``events`` table

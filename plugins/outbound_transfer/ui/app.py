@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from outbound_transfer.ui import rendering
 from outbound_transfer.ui.filters import parse_filter
 from outbound_transfer.ui.permissions import CAN_SEE_PAGE, CAN_SEE_TASK, READABLE_DAGS
-from outbound_transfer.ui.queries import Cache, TaskKey, create_cache
+from outbound_transfer.ui.queries import TaskKey
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from outbound_transfer.ui.views import NotConfigured, deliveries_page, task_page
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
@@ -27,23 +27,19 @@ log = logging.getLogger(__name__)
 QUERY_TIMEOUT: Final = 3.0
 MAX_THREADS: Final = 4
 
-#: Seconds for which the counts are cached, for all users who see the same DAGs.
-CACHE_SECONDS: Final = 20.0
-
 _UNMAPPED: Final = -1
 
 
 @cache
 def application() -> FastAPI:
     """Return the application of this process."""
-    return create_application(BoundedThreadRunner(MAX_THREADS, QUERY_TIMEOUT), create_cache(CACHE_SECONDS))
+    return create_application(BoundedThreadRunner(MAX_THREADS, QUERY_TIMEOUT))
 
 
-def create_application(runner: BoundedThreadRunner, cache: Cache) -> FastAPI:
+def create_application(runner: BoundedThreadRunner) -> FastAPI:
     """Create an application.
 
     :param runner: runs what reads the warehouse.
-    :param cache: keeps the counts of deliveries.
     """
     app = FastAPI(title="Outbound transfers", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", StaticFiles(directory=rendering.STATIC), name="static")
@@ -57,7 +53,7 @@ def create_application(runner: BoundedThreadRunner, cache: Cache) -> FastAPI:
     @app.get("/deliveries", dependencies=[CAN_SEE_PAGE])
     async def deliveries(request: Request, readable: set[str] = READABLE_DAGS) -> Response:
         wanted, now = parse_filter(request.query_params), datetime.now(UTC)
-        return await _respond(runner, lambda: deliveries_page(wanted, readable, now, cache))
+        return await _respond(runner, lambda: deliveries_page(wanted, readable, now))
 
     @app.get("/task", dependencies=[CAN_SEE_TASK])
     async def task(dag_id: str, run_id: str, task_id: str, map_index: str = "") -> Response:

@@ -7,11 +7,9 @@ decoded. :mod:`.view_models` reads them.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from threading import Lock
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sqlalchemy import Table
@@ -74,9 +72,6 @@ _MORE_PICKUPS: Final = (
 #: A row by its columns' names.
 Row: TypeAlias = dict[str, Any]
 
-#: Returns what is kept for a key, or computes it.
-Cache: TypeAlias = Callable[[Hashable, Callable[[], Any]], Any]
-
 
 class TaskKey(NamedTuple):
     """A task instance. ``map_index`` is -1 if the task is not mapped."""
@@ -131,44 +126,17 @@ class TaskDeliveries:
     recipients: Recipients = field(default_factory=Recipients)
 
 
-def create_cache(seconds: float, max_entries: int = 64, clock: Callable[[], float] = time.monotonic) -> Cache:
-    """Return a function that keeps what it computes for a fixed time; several threads may call it.
-
-    It computes outside the lock, so a slow query blocks no other key. An error is not kept.
-
-    :param max_entries: maximum number of kept results. The oldest is dropped first.
-    """
-    kept: dict[Hashable, tuple[float, Any]] = {}
-    lock = Lock()
-
-    def get_or_compute(key: Hashable, compute: Callable[[], Any]) -> Any:
-        expires, result = kept.get(key, (0.0, None))
-        if clock() < expires:
-            return result
-        result = compute()
-        with lock:
-            kept.pop(key, None)  # the order is that of age
-            kept[key] = clock() + seconds, result
-            if len(kept) > max_entries:
-                del kept[next(iter(kept))]
-        return result
-
-    return get_or_compute
-
-
 def overview(
     warehouse: Warehouse,
     wanted: Filter,
     readable: Collection[str],
     now: datetime,
-    cache: Cache,
     *,
     shows_recipients: bool = True,
 ) -> Overview:
     """Read everything that the page shows, over one connection.
 
     :param readable: ids of the DAGs whose deliveries the user may see.
-    :param cache: keeps the counts, which are expensive and change slowly.
     """
     with warehouse.read() as tx:
         reader = _Reader(warehouse, tx)
@@ -179,13 +147,10 @@ def overview(
             return shared
         window = _Conditions(f"d.[created_at] >= ? AND d.[dag_id] IN ({_marks(dags)})", (start, *dags))
         rows, has_older = reader.page(wanted, window)
-        outcomes = cache(
-            (reader.tables, warehouse.qualified(DELIVERIES), start, *dags), lambda: reader.outcomes(window)
-        )
         unfinished = [row for row in rows if row["status"] != COMPLETE]
         return replace(
             shared,
-            outcomes=outcomes,
+            outcomes=reader.outcomes(window),
             deliveries=rows,
             recipients=reader.recipients(unfinished) if shows_recipients else Recipients(),
             has_older=has_older,

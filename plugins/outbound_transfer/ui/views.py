@@ -13,7 +13,7 @@ from outbound_transfer.links.transfer import find_web_url
 from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui import queries, view_models
 from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH_SECONDS, WINDOWS, Filter
-from outbound_transfer.ui.queries import Cache, Row, TaskKey, row_position
+from outbound_transfer.ui.queries import Row, TaskKey, row_position
 from outbound_transfer.ui.rendering import render_page
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer.warehouse.tables import DELIVERIES
@@ -26,14 +26,14 @@ class NotConfigured(Exception):
     """No ledger is configured. The message says how to configure one."""
 
 
-def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime, cache: Cache) -> Response:
+def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime) -> Response:
     """Render the page of all deliveries: see :func:`.queries.overview`.
 
     :raises NotConfigured: no ledger is configured.
     """
     config = _load_config()
     warehouse = open_ledger(config, _LOCK_TIMEOUT)
-    found = queries.overview(warehouse, wanted, readable, now, cache, shows_recipients=not config.recipients.is_none)
+    found = queries.overview(warehouse, wanted, readable, now, shows_recipients=not config.recipients.is_none)
     web_urls = _web_urls(found.deliveries)
     place = f"the database of connection '{clean(config.conn_id)}'"
     return render_page(

@@ -20,7 +20,7 @@ from outbound_transfer.protocol.personal_data import ERASED
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.errors import DuplicateRow
 from outbound_transfer.warehouse.rows import storable_text
-from outbound_transfer.warehouse.schema import LEDGER, LEDGER_RECIPIENTS, LISTING, TableGroup, ensure_schema, is_current
+from outbound_transfer.warehouse.schema import LEDGER, LISTING, ensure_schema, is_current
 from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp, utc_now
 
@@ -228,7 +228,7 @@ class DeliveryTables:
 
     def __init__(self, warehouse: Warehouse, *, clock: Callable[[], datetime] = utc_now) -> None:
         self._warehouse, self._now = warehouse, clock
-        self._ready: set[str] = set()
+        self._is_ready = False
 
     def save(self, update: DeliveryUpdate | DeliveryFailure) -> None:
         """Create or update the row of a delivery."""
@@ -261,15 +261,13 @@ class DeliveryTables:
             query = "SELECT count(*) FROM {transfers} WHERE [account] = ? AND [transfer_id] = ?"
             return bool(scalar(tx, self._warehouse.render(query), key))
 
-    def _ensure_schema(self, group: TableGroup = LEDGER) -> None:
-        if group.name not in self._ready:
-            ensure_schema(self._warehouse, group, self._now())
-            self._ready.add(group.name)
+    def _ensure_schema(self) -> None:
+        if not self._is_ready:
+            ensure_schema(self._warehouse, LEDGER, self._now())
+            self._is_ready = True
 
     def _save(self, update: DeliveryUpdate) -> None:
         self._ensure_schema()
-        if update.recipients:
-            self._ensure_schema(LEDGER_RECIPIENTS)
         key = (update.account, update.transfer_id)
         with self._warehouse.transaction() as tx:
             # Locks the row, so that no other session changes it between the read and the write.

@@ -1,11 +1,11 @@
-"""The version of each group of tables, and the migrations from older versions."""
+"""The version of each group of tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from sqlalchemy import Table
 
@@ -30,38 +30,28 @@ from outbound_transfer.warehouse.tables import (
 )
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
-#: Changes the tables of one version to those of the next, in a transaction. Does nothing if that was done already: by
-#: the statements that create them, or by a session that stopped between two statements of which each is a transaction.
-Migration: TypeAlias = Callable[[Warehouse, Any], None]
-
 
 @dataclass(frozen=True)
 class TableGroup:
-    """Tables that are created and upgraded together.
-
-    :ivar migrations: by version, the migration from the version before; one that only adds tables needs none.
-    """
+    """Tables that are created together."""
 
     name: str
     version: int
     tables: tuple[Table, ...]
-    migrations: Mapping[int, Migration] = field(default_factory=dict)
 
 
 ACCOUNTS_GROUP: Final = TableGroup("accounts", 1, (ACCOUNTS,))
 FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS))
 LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
-LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES,))
-#: A group of its own, which tables of the ledger that exist get without an upgrade.
-LEDGER_RECIPIENTS: Final = TableGroup("recipients", 1, (DELIVERY_RECIPIENTS,))
+LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, DELIVERY_RECIPIENTS))
 MEMORY_GROUP: Final = TableGroup("memory", 1, (MEMORY,))
 CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_PAGES))
 
-GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, LEDGER_RECIPIENTS, MEMORY_GROUP, CLUSTER)
+GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, MEMORY_GROUP, CLUSTER)
 
 
 def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
-    """Create the tables of ``group``, or upgrade them. Several sessions may do so at the same time.
+    """Create the tables of ``group``. Several sessions may do so at the same time.
 
     :raises SchemaTooNew: they were created by a newer version of this package.
     :raises UnsupportedWarehouse: the database cannot keep what the tables are for.
@@ -70,7 +60,7 @@ def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> Non
         found = checked_version(warehouse, tx, group)
     if found != group.version:
         # Where there is no lock, sessions that create the tables at the same time get an error.
-        warehouse.retry_on_conflict(lambda: _upgrade(warehouse, group, now))
+        warehouse.retry_on_conflict(lambda: _create(warehouse, group, now))
 
 
 def is_current(warehouse: Warehouse, tx: Any, group: TableGroup) -> bool:
@@ -112,30 +102,10 @@ def _version(warehouse: Warehouse, tx: Any, group: TableGroup) -> int | None:
     return None if found is None else int(found)
 
 
-def _upgrade(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
+def _create(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:
     if warehouse.dialect.needs_probe:
         probe(warehouse)
     warehouse.create_tables((SCHEMA_VERSION, *group.tables))
     with warehouse.transaction() as tx:
         warehouse.lock(tx)
-        warehouse.insert(tx, SCHEMA_VERSION, [(group.name, 1, format_timestamp(now))])
-    for version in range(2, group.version + 1):
-        _migrate(warehouse, group, version, now)
-
-
-def _migrate(warehouse: Warehouse, group: TableGroup, version: int, now: datetime) -> None:
-    with warehouse.transaction() as tx:
-        warehouse.lock(tx)
-        # Locks the row, which was committed before: sessions that upgrade at the same time take turns.
-        warehouse.run(
-            tx, "UPDATE {schema_version} SET [updated_at] = [updated_at] WHERE [component] = ?", (group.name,)
-        )
-        if (_version(warehouse, tx, group) or 0) >= version:
-            return
-        if version in group.migrations:
-            group.migrations[version](warehouse, tx)
-        warehouse.run(
-            tx,
-            "UPDATE {schema_version} SET [version] = ?, [updated_at] = ? WHERE [component] = ?",
-            (version, format_timestamp(now), group.name),
-        )
+        warehouse.insert(tx, SCHEMA_VERSION, [(group.name, group.version, format_timestamp(now))])

@@ -26,7 +26,6 @@ from support.first_runs import (
     crowd,
     increment,
     load_feed,
-    upgrade,
     use_all_tables,
     use_tables,
 )
@@ -81,18 +80,6 @@ def test_different_tables_are_created_at_once(processes: Crowd, place: RunLocati
         prefix = f"mixed_{number}_"
         assert processes.do(use_all_tables, place, prefix) == []
         assert versions(place, prefix) == {group.name: 1 for group in GROUPS}
-
-
-def test_steps_of_an_upgrade_run_once(processes: Crowd, place: RunLocation, times: int) -> None:
-    for number in range(times):
-        prefix = f"upgraded_{number}_"
-        assert processes.do(load_feed, place, prefix) == []
-        assert processes.do(use_all_tables, place, prefix) == []
-        for version in (2, 4):
-            assert processes.do(upgrade, place, prefix, version) == []
-        names = [group.name for group in GROUPS]
-        assert versions(place, prefix) == dict.fromkeys(names, 4) | {f"steps of {name}": 1 for name in names}
-        assert place.hook().fetch(f"SELECT invented FROM {prefix}events") == [(None,)] * (3 * PROCESSES)
 
 
 @pytest.mark.parametrize("driver", ["sqlite", "duckdb"])

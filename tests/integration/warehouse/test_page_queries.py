@@ -11,11 +11,11 @@ import pytest
 
 from outbound_transfer.ui import queries
 from outbound_transfer.ui.filters import Filter
-from outbound_transfer.ui.queries import PAGE_SIZE, Overview, TaskKey, create_cache, row_position
+from outbound_transfer.ui.queries import PAGE_SIZE, Overview, TaskKey, row_position
 from outbound_transfer.ui.view_models import show_feed, show_recipients
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.errors import WarehouseBusy
-from outbound_transfer.warehouse.schema import FEED, LEDGER, LEDGER_RECIPIENTS, ensure_schema
+from outbound_transfer.warehouse.schema import FEED, LEDGER, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS, FEED_POLLS, RECIPIENTS, TRANSFERS
 from outbound_transfer.warehouse.timestamps import parse_timestamp
 from support import sample_rows as ledger
@@ -39,7 +39,7 @@ def warehouse(a_hook: Hook) -> Warehouse:
 
 
 def read(warehouse: Warehouse, wanted: Filter = Filter(), readable: Iterable[str] = DAG) -> Overview:  # noqa: B008
-    return queries.overview(warehouse, wanted, set(readable), NOW, create_cache(0))
+    return queries.overview(warehouse, wanted, set(readable), NOW)
 
 
 def ids(found: Overview) -> list[str]:
@@ -135,14 +135,6 @@ def test_only_readable_dags_are_seen_and_counted(warehouse: Warehouse) -> None:
         assert sum(row["delivery_count"] for row in found.outcomes) == seen
 
 
-def test_cached_counts_are_not_shown_to_users_who_may_not_read_them(warehouse: Warehouse) -> None:
-    ledger.insert(warehouse, DELIVERIES, [ledger.delivery(each, NOW, dag_id=each) for each in "ab"])
-    cache = create_cache(60)
-    for readable, seen in (("ab", 2), ("a", 1), ("", 0), ("ab", 2)):
-        found = queries.overview(warehouse, Filter(), set(readable), NOW, cache)
-        assert sum(row["delivery_count"] for row in found.outcomes) == seen
-
-
 NEEDLES = ("100%", "a_b", "!", "[c]", "{x}", "?", "%s", "t'1", "Deliver_F")
 
 
@@ -202,7 +194,6 @@ def test_a_task_instance_has_its_own(warehouse: Warehouse) -> None:
 
 
 def test_recipients_are_those_of_the_ledger_with_the_pickups_of_the_listing(warehouse: Warehouse) -> None:
-    ensure_schema(warehouse, LEDGER_RECIPIENTS, NOW)
     now, count = ledger.format_timestamp(NOW), 27
     people = json.dumps([{"email": f"{each}@example.com", "name": "N", "picked_up_at": None} for each in "ab"])
     rows = [ledger.delivery(f"t{number:03}", NOW, run_id="r") for number in range(count)]

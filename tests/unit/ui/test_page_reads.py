@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 
-from outbound_transfer.ui.queries import create_cache
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from support.timeouts import TEST_TIMEOUT
 
@@ -90,31 +89,3 @@ def test_a_read_may_outlive_its_loop() -> None:
     end.set()
     thread.join(TEST_TIMEOUT)
     assert not thread.is_alive()
-
-
-def test_results_are_cached_for_their_time() -> None:
-    now, made = [0.0], []
-    cache = create_cache(20, max_entries=2, clock=lambda: now[0])
-
-    def make() -> int:
-        made.append(now[0])
-        return len(made)
-
-    assert [cache("a", make), cache("a", make), cache("b", make)] == [
-        1,
-        1,
-        2,
-    ]
-    now[0] = 19.9
-    assert cache("a", make) == 1
-    now[0] = 20.0
-    assert cache("a", make) == 3
-    cache("c", make)  # "b" was the oldest
-    assert (cache("a", make), cache("b", make)) == (3, 5)
-
-
-def test_error_is_not_cached() -> None:
-    cache = create_cache(20)
-    with pytest.raises(ZeroDivisionError):
-        cache("a", lambda: 1 // 0)
-    assert cache("a", lambda: 1) == 1
