@@ -33,9 +33,7 @@ def erase(arguments: Namespace) -> None:
     if arguments.dry_run:
         counts = [{table: len(rows) for table, rows in each.find(search).items()} for each in locations]
     else:
-        confirm(
-            arguments, f"Erase {arguments.email} in {_names(locations)}? It cannot be undone, and locks the tables."
-        )
+        confirm(arguments, f"Erase {arguments.email} in {_names(locations)}? It cannot be undone.")
         counts = [each.erase(search) for each in locations]
     _print_counts(arguments, locations, counts, "erased")
 
