@@ -190,13 +190,15 @@ def test_the_commands_inspect_and_repair_the_table(command, lake, capsys) -> Non
     assert "was 3 and is 0" in out
     assert "The page that has 1 starts at 0: its rows are deleted, and read again." in out
     assert lake.ids() == []
+    command("rebuild-cursor", "--yes")
+    assert "was 0 and is 0" in capsys.readouterr().out
 
 
 def test_a_cursor_that_is_none_is_repaired_by_command(command, lake, capsys) -> None:
     lake.set_property("outbound-transfer.cursor.acme", "many")
-    with pytest.raises(SystemExit, match="feed reset --to"):
+    with pytest.raises(SystemExit, match="feed rebuild-cursor"):
         command("status")
-    command("reset", "--to", "0", "--yes")
+    command("rebuild-cursor", "--yes")
     assert "The cursor was not valid and is 0." in capsys.readouterr().out
 
 

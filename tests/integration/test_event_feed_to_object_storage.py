@@ -151,6 +151,8 @@ def test_the_commands(task, sandbox, folder, command, capsys, time) -> None:
     assert task().run()["events"] == 500
     time.sleep(61)
     assert task().run()["events"] == 0
+    command("rebuild-cursor", "--yes")
+    assert "was 1500 and is 1500" in capsys.readouterr().out
     first, last = page_names(folder)
     folder.delete(f"account=acme/{first}")
     with pytest.raises(SystemExit, match="the pages from the cursor 0 to 1000 are gone"):

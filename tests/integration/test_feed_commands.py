@@ -59,7 +59,7 @@ def test_airflow_knows_the_commands() -> None:
     check, feed, views, state, privacy, retention = group.subcommands
     names = {each.name: [command.name for command in each.subcommands] for each in (feed, state, privacy)}
     assert names == {
-        "feed": ["status", "verify", "reset"],
+        "feed": ["status", "verify", "rebuild-cursor", "reset"],
         "state": ["clean"],
         "privacy": ["export", "erase"],
     }
@@ -165,6 +165,7 @@ def test_every_command_prints_json(landed, command, warehouse, capsys, monkeypat
         command("verify", "--output", "json")
     assert exited.value.code == 0
     assert json.loads(capsys.readouterr().out) == []
+    assert printed("rebuild-cursor", "--yes") == [{"before": "1", "after": "0"}]
     (row,) = printed("views", "--dialect", "sqlite")
     assert "CREATE VIEW" in row["sql"]
     assert {"view": "outbound_transfer_feed_lag"} in printed("views", "--sql-conn-id", "warehouse", "--apply")
@@ -193,8 +194,9 @@ def test_a_reset_asks_first_and_is_logged(landed, command, warehouse, monkeypatc
         command("reset", "--to", "1")
     command("reset", "--to", "1", "--yes")
     assert "was 3 and is 1" in capsys.readouterr().out
+    command("rebuild-cursor", "--yes")
     actions = warehouse("SELECT action FROM outbound_transfer_feed_polls ORDER BY polled_at")
-    assert actions == [("poll",), ("reset",)]
+    assert actions == [("poll",), ("reset",), ("rebuild",)]
 
 
 def test_warehouse_without_a_feed_is_reported(connection, warehouse, command) -> None:
@@ -202,7 +204,7 @@ def test_warehouse_without_a_feed_is_reported(connection, warehouse, command) ->
         command("status")
 
 
-@pytest.mark.parametrize("words", [["status"], ["verify"], ["reset", "--to", "0", "-y"]])
+@pytest.mark.parametrize("words", [["status"], ["verify"], ["reset", "--to", "0", "-y"], ["rebuild-cursor", "-y"]])
 def test_a_feed_that_was_never_read_is_an_error_and_not_a_new_feed(
     landed, command, warehouse, sandbox, words: list[str]
 ) -> None:

@@ -7,8 +7,10 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 from unittest.mock import Mock
 
@@ -56,7 +58,7 @@ LINES = (
     b"(erased) junk: quasimodo+tag@example.com",
     event(7, data={"file": {"name": "Quasi M."}, "to": ["bob@example.com"]}),
 )
-#: With a page after it, so that a retention has something to delete, and a reset something to read again.
+#: With a page after it, so that a retention has something to delete, and a rebuild something to read again.
 PAGES = (
     page(0, *LINES, has_more=True),
     page(8, event(8, data={"others": OTHERS}), has_more=True),
@@ -66,12 +68,12 @@ CHANGED = {"events": 7, "rejected_lines": 1}
 
 
 class Destination(NamedTuple):
-    """A destination that is opened anew each time, and all content of its rows or files, unpacked if it is packed."""
+    """A destination that is opened anew each time, and all content of its files, unpacked where it is packed."""
 
     feed: Callable[[], EventDestination]
     maintenance: Callable[[], FeedMaintenance]
     personal: PersonalData
-    read_all: Callable[[], bytes]
+    read_files: Callable[[], bytes]
 
     def load(self, *pages: Page) -> None:
         for each in pages:
@@ -85,10 +87,11 @@ class Destination(NamedTuple):
     def read_again(self, *pages: Page) -> None:
         cursor = self.maintenance().read_cursor()
         self.load(*(each for each in pages if each.cursor >= cursor))
+        assert self.personal.erase(SEARCH) == {}, "a database rolls rows back, which leaves them in its files"
         self.check_gone()
 
     def check_gone(self) -> None:
-        assert TRACE.findall(self.read_all()) == []
+        assert TRACE.findall(self.read_files()) == []
         assert self.personal.find(SEARCH) == {}
         assert list(self.maintenance().find_problems()) == []
 
@@ -107,23 +110,30 @@ def _unpacked(content: bytes) -> bytes:
     )
 
 
-def _sql_destination(hook: Any, kind: str) -> Destination:
+def _sql_destination(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Destination:
+    hook = request.getfixturevalue("hook_of")(kind)
     warehouse = Warehouse(hook)
+
+    def read_files() -> bytes:
+        if kind in ("sqlite", "duckdb"):
+            return _content(tmp_path if kind == "sqlite" else request.getfixturevalue("memory"))
+        with closing(hook.get_conn()) as connection, closing(connection.cursor()) as tx:
+            if kind == "mysqlclient":  # the pages of its tables that are not in their files yet
+                tx.execute("FLUSH TABLES outbound_transfer_events, outbound_transfer_rejected_lines FOR EXPORT")
+                tx.execute("SELECT @@datadir, database()")
+                return _content(Path(*tx.fetchone()))
+            connection.autocommit = True
+            tx.execute("CHECKPOINT")
+            tx.execute(
+                "SELECT current_setting('data_directory'), oid FROM pg_database WHERE datname = current_database()"
+            )
+            folder, number = tx.fetchone()
+            return _content(Path(folder, "base", str(number)))
 
     def feed() -> EventStore:
         return EventStore(warehouse, "acme")
 
-    def read_rows() -> bytes:
-        """Of the tables: the files of a database keep more, until it writes them anew."""
-        tables = ("events", "rejected_lines", "feed_polls")
-        rows = [row for name in tables for row in hook.fetch(f"SELECT * FROM outbound_transfer_{name}")]
-        return b"\n".join(
-            bytes(value) if isinstance(value, (bytes, memoryview)) else str(value).encode(errors="replace")
-            for row in rows
-            for value in row
-        )
-
-    return Destination(feed, lambda: SqlFeedMaintenance(feed()), SqlPersonalData(warehouse, kind), read_rows)
+    return Destination(feed, lambda: SqlFeedMaintenance(feed()), SqlPersonalData(warehouse, kind), read_files)
 
 
 @pytest.fixture(scope="module")
@@ -152,14 +162,14 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Destina
         if bucket:
             bucket.close()
     else:
-        yield _sql_destination(request.getfixturevalue("hook_of")(kind), kind)
+        yield _sql_destination(request, kind, tmp_path)
 
 
 def test_who_is_erased_is_found_nowhere_and_what_is_read_again_is_known(location: Destination) -> None:
     location.load(*PAGES)
     before, rows = location.maintenance().status(), location.personal.find(SEARCH)
     assert {table: len(found) for table, found in rows.items()} in (CHANGED, {"events": sum(CHANGED.values())})
-    assert TRACE.search(location.read_all())
+    assert TRACE.search(location.read_files())
 
     assert location.personal.erase(SEARCH) == {table: len(found) for table, found in rows.items()}
 
@@ -170,7 +180,7 @@ def test_who_is_erased_is_found_nowhere_and_what_is_read_again_is_known(location
     assert "Quasi M." in str(location.personal.find(AddressSearch("bob@example.com"))), "of a file, not of the person"
     assert location.maintenance().status() == before, "nor did the cursor move"
     # The service still has the person: pages come again, also cut otherwise.
-    location.maintenance().reset(9)
+    location.maintenance().rebuild_cursor()
     location.read_again(*PAGES)
     for pages in (PAGES, (page(0, *LINES[:4], has_more=True), page(4, *LINES[4:], has_more=True), *PAGES[1:])):
         location.maintenance().reset(0)
@@ -195,17 +205,9 @@ def test_another_event_of_an_erased_id_is_another(location: Destination) -> None
 
 def test_an_interrupted_erasure_is_finished_by_the_next(location: Destination, monkeypatch: pytest.MonkeyPatch) -> None:
     location.load(*PAGES)
-    erase, erased = SqlPersonalData._erase, []
-
-    def once(*arguments: Any) -> bool:
-        if erased:
-            raise InterruptedError
-        erased.append(arguments)
-        return erase(*arguments)
-
     with monkeypatch.context() as broken:
-        broken.setattr(SqlPersonalData, "_erase", once)
         for name in (
+            "warehouse.database.Warehouse.compact",
             "lake.iceberg_personal_data.IcebergPersonalData._purge",
             "lake.object_store.ObjectStore.replace",
             "lake.object_store.LocalStore.replace",
@@ -235,6 +237,45 @@ def test_what_an_erasure_overtakes_is_repeated(tmp_path: Path, monkeypatch: pyte
     assert erasures == [{"events": 1}]
 
 
+def test_a_file_of_duckdb_is_not_written_anew_while_another_thread_uses_it(
+    hook_of: Any, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other commits would be in the old file."""
+    warehouse, feed = Warehouse(hook_of("duckdb")), EventStore(Warehouse(hook_of("duckdb")), "acme")
+    feed.get_or_create_cursor()
+    feed.load_page(page(0, event(0, data={"to": ADDRESS})))
+    personal = SqlPersonalData(warehouse, "duckdb")
+    with closing(warehouse.connect()), pytest.raises(WarehouseBusy, match="another thread"):
+        personal.erase(SEARCH)
+    waiting = Thread(target=lambda: feed.load_page(page(1, event(1))))
+
+    def overtaken(*_: Any) -> None:
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+
+    monkeypatch.setattr("shutil.copymode", overtaken)
+    assert personal.erase(SEARCH) == {}
+    waiting.join()
+    assert feed.read_cursor() == 2
+    assert not TRACE.search(_content(memory))
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "mysqlclient", "sqlite"])
+def test_an_erasure_that_a_reader_holds_up_says_so(hook_of: Any, kind: str) -> None:
+    warehouse = Warehouse(hook_of(kind), timeout=1)
+    feed, personal = EventStore(warehouse, "acme"), SqlPersonalData(warehouse, kind)
+    feed.get_or_create_cursor()
+    feed.load_page(page(0, event(0, data={"to": ADDRESS})))
+    with closing(hook_of(kind).get_conn()) as reader, closing(reader.cursor()) as tx:
+        tx.execute("BEGIN")
+        tx.execute("SELECT count(*) FROM outbound_transfer_events")
+        tx.fetchall()
+        with pytest.raises(Exception, match="lock|old rows"):
+            personal.erase(SEARCH)
+    assert personal.erase(SEARCH) == {}
+
+
 def test_pages_of_objects_are_changed_by_one_command_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An erasure would put a page back that a reset has deleted, or that another erasure has replaced."""
     store, refused = local_store(tmp_path / "lake"), []
@@ -257,8 +298,7 @@ def test_pages_of_objects_are_changed_by_one_command_at_a_time(tmp_path: Path, m
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb", "psycopg", "mysqlclient"])
 def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: str) -> None:
-    hook, now = hook_of(kind), datetime.now(UTC)
-    warehouse = Warehouse(hook)
+    warehouse, now = Warehouse(hook_of(kind)), datetime.now(UTC)
     store, personal = EventStore(warehouse, "acme"), SqlPersonalData(warehouse, kind)
     other = EventStore(warehouse, "other")
     for feed, pages in ((store, PAGES), (other, (page(0, event(0)),))):
@@ -294,8 +334,8 @@ def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: s
     for feed in (store, other):
         maintenance = SqlFeedMaintenance(feed)
         assert list(maintenance.find_problems()) == []
-        count = "SELECT max(cursor_from) FROM outbound_transfer_events WHERE account = "
-        assert hook.fetch(f"{count}'{feed.account}'") == [(maintenance.read_cursor() - 1,)], "the newest page is there"
+        cursor = maintenance.read_cursor()
+        assert maintenance.rebuild_cursor() == (cursor, cursor - 1), "the newest page is there"
     assert {row["transfer_id"] for row in personal.find(SEARCH)["delivery_recipients"]} == {
         "pending-True",
         "complete-False",
@@ -380,6 +420,7 @@ def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
     main(["privacy", "erase", "--email", ADDRESS, "--yes", "--output", "json", "--sql-conn-id", "warehouse"])
     assert json.loads(capsys.readouterr().out) == counted
     assert _found_in(file, trace) == set()
+    assert not trace.search(_content(tmp_path)), "nor in the file, its log, or what is beside it"
 
     main(["feed", "reset", "--to", "0", "--yes", "--sql-conn-id", "warehouse"])
     day.sync()  # the service still has the transfer and its events
@@ -414,8 +455,9 @@ def test_recipients_are_stored_as_the_configuration_says(
     rows = SqlPersonalData(Warehouse(sqlite_hook(tmp_path / "w.db")), "warehouse")
     hook = sqlite_hook(tmp_path / "w.db")
     assert {email for (email,) in hook.fetch("SELECT email FROM outbound_transfer_recipients")} == (expected or {""})
-    recorded = hook.fetch("SELECT recipients FROM outbound_transfer_delivery_recipients")
-    assert bool(recorded) == bool(expected)
+    tables = {table for (table,) in hook.fetch("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    recorded = hook.fetch("SELECT recipients FROM outbound_transfer_delivery_recipients") if expected else []
+    assert ("outbound_transfer_delivery_recipients" in tables) == bool(expected)
     assert {each["email"] for (row,) in recorded for each in json.loads(row)} == (expected or set())
     search = AddressSearch(ADDRESS, RecipientNaming("pseudonyms", "secret").pseudonym(ADDRESS))
     assert ("recipients" in rows.find(search)) == bool(expected), "a pseudonym is found by whoever has the key"

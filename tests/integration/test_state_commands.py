@@ -125,4 +125,4 @@ def test_the_script_has_the_commands_of_the_feed(capsys) -> None:
     with pytest.raises(SystemExit):
         console.main(["feed", "--help"])
     out = capsys.readouterr().out
-    assert all(name in out for name in ("status", "verify", "reset"))
+    assert all(name in out for name in ("status", "verify", "rebuild-cursor", "reset"))

@@ -40,7 +40,7 @@ COMMANDS = {
     ("providers", "list"): DISTRIBUTION,
     ("providers", "get", DISTRIBUTION): DISTRIBUTION,
     ("providers", "hooks"): "outbound_transfer",
-    ("outbound-transfer", "feed", "--help"): "verify",
+    ("outbound-transfer", "feed", "--help"): "rebuild-cursor",
 }
 
 

@@ -102,6 +102,15 @@ def verify(arguments: Namespace) -> None:
 
 
 @with_connections
+def rebuild_cursor(arguments: Namespace) -> None:
+    """Set the cursor to the page of the newest rows."""
+    feed = open_feed(arguments)
+    confirm(arguments, f"Set the cursor of {_account_text(feed)} by the rows? It is {_cursor_text(_cursor_of(feed))}.")
+    before, after = feed.rebuild_cursor()
+    print_rows(arguments, _moved(before, after), {"before": before, "after": after})
+
+
+@with_connections
 def reset(arguments: Namespace) -> None:
     """Set the cursor."""
     feed = open_feed(arguments)

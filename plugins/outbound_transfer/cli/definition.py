@@ -66,6 +66,9 @@ def get_commands() -> list[GroupCommand]:
                 "verify", "Check order, duplicates, and the cursor against the rows and the log of polls", _OUTPUT
             ),
             _feed_command(
+                "rebuild-cursor", "Set the cursor to the newest page, which is then read once more", ARG_YES, _OUTPUT
+            ),
+            _feed_command(
                 "reset", "Set the cursor", Arg(("--to",), help="New cursor", type=int, required=True), ARG_YES, _OUTPUT
             ),
         ),

@@ -33,7 +33,9 @@ def erase(arguments: Namespace) -> None:
     if arguments.dry_run:
         counts = [{table: len(rows) for table, rows in each.find(search).items()} for each in locations]
     else:
-        confirm(arguments, f"Erase {arguments.email} in {_names(locations)}? It cannot be undone.")
+        confirm(
+            arguments, f"Erase {arguments.email} in {_names(locations)}? It cannot be undone, and locks the tables."
+        )
         counts = [each.erase(search) for each in locations]
     _print_counts(arguments, locations, counts, "erased")
 

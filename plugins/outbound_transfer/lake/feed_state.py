@@ -22,9 +22,6 @@ ADDRESS: Final = f"{_PREFIX}address."
 #: The property with the lines whose content was erased, and is not stored again.
 ERASED: Final = f"{_PREFIX}erased"
 
-#: What to do about a cursor that is not valid.
-TO_DO: Final = "Run `feed reset --to` the greatest cursor_from of the rows, whose page is read again; or to 0"
-
 #: The name in a snapshot's summary of what identifies the commit.
 COMMIT: Final = f"{_PREFIX}commit"
 
@@ -69,17 +66,19 @@ def read_state(metadata: TableMetadata, account: str) -> FeedState | None:
         state = msgspec.json.decode(feed or "", type=FeedState)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidCursor(
-            f"the table's property '{_FEED}{account}' is not as this package writes it ({error}): {TO_DO}"
+            f"the table's property '{_FEED}{account}' is not as this package writes it ({error}): "
+            "`feed rebuild-cursor` sets the cursor by the rows"
         ) from error
     if cursor != str(state.cursor):
         raise InvalidCursor(
             f"the table's property '{_CURSOR}{account}' is {cursor or 'missing':.100}, and the last commit set it "
-            f"to {state.cursor}: somebody changed it. {TO_DO}"
+            f"to {state.cursor}: somebody changed it. `feed rebuild-cursor` sets the cursor by the rows, "
+            "`feed reset --to` to where you say"
         )
     if _is_rolled_back(metadata, state.commit):
         raise InvalidCursor(
             f"the table was rolled back or replaced: its properties have the cursor {cursor} of the feed {account}, "
-            f"and its rows are those of another time. {TO_DO}"
+            "and its rows are those of another time. `feed rebuild-cursor` sets the cursor by the rows"
         )
     return state
 

@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from outbound_transfer.lake.feed_state import ADDRESS, ERASED, TO_DO, FeedState, read_state
+from outbound_transfer.lake.feed_state import ADDRESS, ERASED, FeedState, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.rows import SCHEMA, decode_erased, page_table
 from outbound_transfer.protocol.events import Page
@@ -66,7 +66,7 @@ class IcebergEventDestination(EventDestination):
         if state is None and table.scan(self.rows_where(), limit=1).to_arrow().num_rows:
             raise InvalidCursor(
                 f"the table {self.table.name} has events of {self.account} but no cursor: it was replaced, or its "
-                f"properties were removed. {TO_DO}"
+                "properties were removed. `feed rebuild-cursor` sets the cursor by the rows"
             )
         return self.change(state or FeedState(), commit_id)
 

@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from outbound_transfer.lake.feed_state import ADDRESS, TO_DO, FeedState, list_accounts, read_state
+from outbound_transfer.lake.feed_state import ADDRESS, FeedState, list_accounts, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.warehouse.destination import (
@@ -59,7 +59,10 @@ class IcebergFeedMaintenance(FeedMaintenance):
     def _state_of(self, table: Table) -> FeedState:
         state = read_state(table.metadata, self.account)
         if state is None:
-            raise InvalidCursor(f"the table {self._table.name} has events of {self.account} but no cursor. {TO_DO}")
+            raise InvalidCursor(
+                f"the table {self._table.name} has events of {self.account} but no cursor: "
+                "`feed rebuild-cursor` sets it by the rows"
+            )
         return state
 
     def _read(self, table: Table, *columns: str, where: tuple[BooleanExpression, ...] = ()) -> pa.Table:
@@ -111,6 +114,10 @@ class IcebergFeedMaintenance(FeedMaintenance):
             return max((page for page in pages if page <= to), default=to)
 
         return self._move(find_start, expected)
+
+    def rebuild_cursor(self) -> tuple[int | None, int]:
+        """Set the cursor to the start of the newest page, whose rows are deleted: its end may not be known."""
+        return self._move(lambda pages, _: max(pages, default=0))
 
     def _move(
         self, find_start: Callable[[list[int], int | None], int], expected: int | None = None

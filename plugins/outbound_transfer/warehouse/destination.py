@@ -108,7 +108,7 @@ class EventDestination(ABC):
 
     @abstractmethod
     def get_or_create_cursor(self) -> int:
-        """Return the cursor; create what is needed first. A new feed starts at 0.
+        """Return the cursor; create or upgrade what is needed first. A new feed starts at 0.
 
         :raises InvalidCursor: the stored value is not a cursor.
         :raises SchemaTooNew: it was created by a newer version of this package.
@@ -225,6 +225,14 @@ class FeedMaintenance(ABC):
         :raises UnknownFeed: the feed has never been read.
         :raises CursorMoved: the cursor is not ``expected``, or a reader loaded a page at the same time.
         """
+
+    def rebuild_cursor(self) -> tuple[int | None, int]:
+        """Set the cursor by the events that are stored; return the cursor before (None if invalid) and after.
+
+        What is read again is not loaded twice. Does nothing where the rows are the cursor.
+        """
+        cursor = self.read_cursor()
+        return cursor, cursor
 
     def _unknown_feed(self, where: str, known: Sequence[str]) -> UnknownFeed:
         hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"

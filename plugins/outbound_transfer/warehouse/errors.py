@@ -85,8 +85,8 @@ class InvalidCursor(WarehouseError):
     """The stored cursor, or the one to set, is not a valid cursor; or objects that are the cursor are damaged or gone.
     Nothing was loaded.
 
-    What to do: the cursor was changed from outside, so run ``outbound-transfer feed reset --to`` the greatest
-    ``cursor_from`` of the rows. Restore objects, or run the command that the message names. Not retried.
+    What to do: run ``outbound-transfer feed rebuild-cursor``, or ``reset --to``: the cursor was changed from outside.
+    Restore objects, or run the command that the message names. Not retried.
     """
 
 

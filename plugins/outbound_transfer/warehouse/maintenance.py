@@ -50,6 +50,11 @@ _MOVES: Final = (
     " ORDER BY [polled_at]"
 )
 
+_NEWEST: Final = (
+    "SELECT [loaded_at], min([cursor_from]) FROM {table} WHERE [account] = ?"
+    " AND [loaded_at] = (SELECT max([loaded_at]) FROM {table} WHERE [account] = ?) GROUP BY [loaded_at]"
+)
+
 
 class SqlFeedMaintenance(FeedMaintenance):
     """Inspection and repair of the tables of an :class:`.EventStore`."""
@@ -118,8 +123,8 @@ class SqlFeedMaintenance(FeedMaintenance):
                 if beyond_cursor := count(beyond, position):
                     yield (
                         f"{pluralize(beyond_cursor, 'row')} of {table} came with pages from cursor {position} on: it "
-                        "was set back or lost. The next run loads no event twice; `feed reset --to` the greatest "
-                        "cursor_from of them makes it skip these pages"
+                        "was set back or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip "
+                        "these pages"
                     )
             if conflicts := count(_CONFLICTS, OTHER_CONTENT):
                 yield (
@@ -133,14 +138,31 @@ class SqlFeedMaintenance(FeedMaintenance):
 
     def reset(self, to: int, *, expected: int | None = None) -> tuple[int, int]:
         check_cursor(to)
+        return self._set(to, "reset", "set by command", expected)
+
+    def rebuild_cursor(self) -> tuple[int, int]:
+        self._require_known()
+        self._store.get_or_create_cursor()
+        with self._warehouse.read() as tx:
+            newest = [
+                row
+                for name in ("events", "rejected_lines")
+                for row in _rows(
+                    self._warehouse,
+                    tx,
+                    _NEWEST.format(table=f"{{{name}}}"),
+                    (self.account, self.account),
+                )
+            ]
+        return self._set(int(max(newest)[1]) if newest else 0, "rebuild", "from the rows")
+
+    def _set(self, to: int, action: str, note: str, expected: int | None = None) -> tuple[int, int]:
         self._require_known()
         position = self._store.get_or_create_cursor()
         check_expected(self.account, position, expected)
         with self._warehouse.transaction() as tx:
             self._store.compare_and_set_cursor(tx, position, to)
-            self._store.append_poll(
-                tx, PollRecord(action="reset", cursor_from=position, cursor_to=to, note="set by command")
-            )
+            self._store.append_poll(tx, PollRecord(action=action, cursor_from=position, cursor_to=to, note=note))
         return position, to
 
 

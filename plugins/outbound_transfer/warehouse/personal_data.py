@@ -85,7 +85,7 @@ class PersonalData(ABC):
 
     @abstractmethod
     def erase(self, search: AddressSearch) -> dict[str, int]:
-        """Erase an address from these rows; return their number by table.
+        """Erase an address from these rows, and what was deleted from the files; return their number by table.
 
         Ids, cursors, times and digests stay, so what is read again is known, and stored as it is.
         """
@@ -105,13 +105,14 @@ class SqlPersonalData(PersonalData):
         return found
 
     def find(self, search: AddressSearch) -> dict[str, list[dict[str, Any]]]:
-        found = {table.name: self._find_in(table, search) for table in self._existing(_PERSONAL)}
-        return {name: rows for name, rows in found.items() if rows}
-
-    def _find_in(self, table: Table, search: AddressSearch) -> list[dict[str, Any]]:
-        condition, parameters = _candidates(table, search)
-        with self._warehouse.read() as tx:
-            return [row for row in self._select(tx, table, condition, parameters) if _erased(table, row, search)]
+        found = {}
+        for table in self._existing(_PERSONAL):
+            condition, parameters = _candidates(table, search)
+            with self._warehouse.read() as tx:
+                rows = self._select(tx, table, condition, parameters)
+                if matching := [row for row in rows if _erased(table, row, search)]:
+                    found[table.name] = matching
+        return found
 
     def _select(self, tx: Any, table: Table, condition: str, parameters: Sequence[Any]) -> Iterator[dict[str, Any]]:
         columns = ", ".join(
@@ -124,11 +125,13 @@ class SqlPersonalData(PersonalData):
 
     def erase(self, search: AddressSearch) -> dict[str, int]:
         counts: Counter[str] = Counter()
-        for table in self._existing(_PERSONAL):
-            for row in self._find_in(table, search):
+        found, tables = self.find(search), self._existing(_PERSONAL)
+        for table in tables:
+            for row in found.get(table.name, ()):
                 key = {column.name: row[column.name] for column in table.primary_key}
                 change = partial(self._erase, table, key, search)
                 counts[table.name] += self._warehouse.retry_on_conflict(change)
+        self._warehouse.compact(tables)
         return {name: count for name, count in counts.items() if count}
 
     def _erase(self, table: Table, key: Mapping[str, Any], search: AddressSearch) -> bool:

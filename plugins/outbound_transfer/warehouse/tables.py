@@ -153,7 +153,7 @@ FEED_POLLS: Final = Table(
     _column(
         "action",
         TEXT,
-        "`poll`; or `reset`: a command changed the cursor",
+        "`poll`; or `reset`, `rebuild`: a command changed the cursor",
     ),
     _column("status", INTEGER, "HTTP status; NULL without a response and for commands", null=True),
     _column("events", INTEGER, "events in the page; 0 if nothing was loaded"),
@@ -328,7 +328,7 @@ SCHEMA_VERSION: Final = Table(
     _column(
         "component",
         _key_text(32),
-        "`accounts`, `feed`, `transfers`, `deliveries`, `memory` or `cluster`",
+        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients`, `memory` or `cluster`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),

@@ -376,7 +376,7 @@ def test_a_reset_that_was_decided_at_another_cursor_changes_nothing(three_pages)
 
 
 @pytest.mark.parametrize("feed", ["{", '{"cursor": "x"}', "null", '{"x":' + "[" * 50_000, None])
-def test_a_state_that_is_none_is_refused_until_a_reset(three_pages, feed: str | None) -> None:
+def test_a_state_that_is_none_is_refused_and_rebuilt_by_the_rows(three_pages, feed: str | None) -> None:
     """The newest page's end is not known then, so the page is deleted and read again."""
     if feed is None:
         for name in (CURSOR, FEED):
@@ -384,9 +384,9 @@ def test_a_state_that_is_none_is_refused_until_a_reset(three_pages, feed: str | 
     else:
         three_pages.set_property(FEED, feed)
     for refused in (three_pages.destination().get_or_create_cursor, three_pages.maintenance().status):
-        with pytest.raises(InvalidCursor, match="feed reset --to"):
+        with pytest.raises(InvalidCursor, match="feed rebuild-cursor"):
             refused()
-    assert three_pages.maintenance().reset(8) == (None, 8)
+    assert three_pages.maintenance().rebuild_cursor() == (None, 8)
     assert (len(three_pages.ids()), problems(three_pages)) == (7, [])
 
 
@@ -401,6 +401,7 @@ def test_a_feed_that_was_never_read_is_an_error_and_makes_no_table(lake) -> None
         maintenance.read_cursor,
         maintenance.status,
         lambda: maintenance.reset(0),
+        maintenance.rebuild_cursor,
     ):
         with pytest.raises(UnknownFeed, match="no feed has been read here yet"):
             command()
@@ -431,18 +432,18 @@ def assert_refused(lake: Lake, text: str) -> None:
         lambda: lake.destination().load_page(page(20, event(20))),
         lambda: problems(lake),
     ):
-        with pytest.raises(InvalidCursor, match=f"{text}.*feed reset --to"):
+        with pytest.raises(InvalidCursor, match=f"{text}.*feed rebuild-cursor"):
             load()
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_table_that_was_rolled_back_is_not_loaded_before_its_cursor_is_reset(three_pages, others: int) -> None:
+def test_a_table_that_was_rolled_back_is_not_loaded_before_its_cursor_is_rebuilt(three_pages, others: int) -> None:
     roll_back(three_pages)
     other = three_pages.destination("other")
     for number in range(others):
         other.load_page(page(other.get_or_create_cursor(), event(number)))
     assert_refused(three_pages, "was rolled back")
-    assert three_pages.maintenance().reset(4) == (None, 4)
+    assert three_pages.maintenance().rebuild_cursor() == (None, 4)
     assert three_pages.destination().get_or_create_cursor() == 4
 
 

@@ -612,6 +612,14 @@ def test_maintenance_of_a_feed_that_was_never_read(folder: ObjectStore) -> None:
     assert (status.cursor, status.caught_up, status.status) == (0, None, None)
 
 
+def test_pages_are_not_rewritten_and_are_the_cursor(folder: ObjectStore) -> None:
+    feed = destination(folder)
+    feed.get_or_create_cursor()
+    feed.load_page(page(0, event(0), b"junk"))
+    assert maintenance(folder).rebuild_cursor() == (2, 2)
+    assert len(page_names(folder)) == 1
+
+
 # ----------------------------------------------------------------------------------------------------- foreign objects
 
 

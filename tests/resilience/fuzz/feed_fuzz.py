@@ -1,7 +1,7 @@
 """The real ingestion against a hostile feed: ``python -m resilience.fuzz.feed_fuzz [--seconds N] [--seed S]``.
 
 The operator reads, through the real client and a real socket, a feed whose events are poisoned and whose answers lie,
-are cut or refused; between its statements it dies, and between its runs the cursor is reset. What must hold,
+are cut or refused; between its statements it dies, and between its runs the cursor is reset or rebuilt. What must hold,
 in each warehouse: no line that was passed is missing, none stands twice, no error comes of what a line holds, and once
 the faults stop the feed is read to its end.
 """
@@ -36,7 +36,7 @@ from support.tasks import FakeTaskInstance, SimulatedClock
 from support.warehouses import ObservedConnection, refuse_rows
 
 #: What one feed's scenario has in it.
-ACTIONS = ("run", "run", "run", "die", "die", "reset", "skip_back")
+ACTIONS = ("run", "run", "run", "die", "die", "reset", "rebuild")
 
 #: Runs without a fault in which the end must be reached.
 LAST_RUNS = 3
@@ -122,9 +122,8 @@ class FeedScenario:
     def reset(self) -> None:
         SqlFeedMaintenance(self._tables()).reset(0)
 
-    def skip_back(self) -> None:
-        feed = self._tables()
-        SqlFeedMaintenance(feed).reset(self.rng.randint(0, feed.get_or_create_cursor()))
+    def rebuild(self) -> None:
+        SqlFeedMaintenance(self._tables()).rebuild_cursor()
 
     def finish(self, feed: list[Line]) -> None:
         """Without faults the end is reached, whatever was before."""
