@@ -444,11 +444,18 @@ def test_nothing_is_not_sent_as_a_word_but_the_word_itself_may_be() -> None:
 @pytest.mark.parametrize("wrong", [None, "", "None", ".", 7, {"subject": "Report"}])
 def test_a_send_of_no_id_is_refused_and_forgotten(task, sandbox, files, wrong) -> None:
     draft = make_draft(task, files)
-    send = task(SendTransferOperator, transfer_id=wrong)
+    send = task(SendTransferOperator, transfer_id=wrong, _airflow_from_mapped=True)
     with pytest.raises(AirflowFailException, match=r"must be the id of a transfer|not an id of the service"):
         send.run()
 
     assert again(send, transfer_id=draft)["id"] == draft
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": "soon"}, {"poke_interval": -1}, {"on_expired": "{{ 1 }}"}], ids=str)
+def test_a_wait_that_cannot_be_is_refused_before_the_send(deliver, sandbox, wrong) -> None:
+    with pytest.raises((AirflowFailException, ValueError)):
+        deliver(wait=True, **wrong).run()
+    assert sandbox.requests() == []
 
 
 # What was sent is named, whatever fails.

@@ -108,8 +108,9 @@ def test_the_next_run_goes_on_and_an_empty_one_loads_nothing(task, sandbox, fold
     [({"path": "s3://bucket/../x"}, "path"), ({"account": "🎉" * 40}, "name")],
 )
 def test_invalid_arguments_fail_before_the_feed_is_read(task, sandbox, arguments, message) -> None:
+    """Those of a mapped task, which are not checked when the DAG is parsed."""
     with pytest.raises(AirflowFailException, match=message):
-        task(**arguments).run()
+        task(_airflow_from_mapped=True, **arguments).run()
     assert sandbox.feed_calls() == []
 
 

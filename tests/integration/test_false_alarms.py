@@ -55,6 +55,7 @@ class Dag:
         return task
 
     def task(self, operator: type, **arguments: Any) -> FakeTaskInstance:
+        arguments["_airflow_from_mapped"] = True  # input is checked when it runs
         return FakeTaskInstance(lambda: operator(task_id="task", **arguments), self._time)
 
     def billed(self) -> int:

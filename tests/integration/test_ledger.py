@@ -315,7 +315,7 @@ def test_a_failure_before_a_draft_is_in_the_ledger_until_a_try_succeeds(
     }.items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(right | values))
     arguments, said = FAILURES[fault]
-    failing = task(**arguments)
+    failing = task(**arguments, _airflow_from_mapped=True)  # checked when it runs
     with pytest.raises(Exception, match=r"\w"):  # each is of its own kind
         failing.run()
 

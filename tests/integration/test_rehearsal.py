@@ -141,7 +141,7 @@ def test_a_rehearsal_runs_the_checks(make, sandbox, rehearse, files) -> None:
     with pytest.raises(Exception, match=r"a\.csv"):
         make("files").run()
     with pytest.raises(AirflowFailException, match="recipient"):
-        make("files", recipients=["nobody"]).run()
+        make("files", recipients=["nobody"], _airflow_from_mapped=True).run()
 
 
 def test_a_rehearsal_of_three_tasks(time, sandbox, rehearse, files) -> None:

@@ -298,6 +298,15 @@ def test_passing_failures_are_waited_out(wait, sandbox) -> None:
 
 
 MODES = [{"deferrable": True}, {"deferrable": False}, {"deferrable": False, "mode": "reschedule"}]
+NO_TRANSFER = [None, "None", ["t"], {"id": None}]  # the rest: test_waiters.py
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["deferred", "poke", "reschedule"])
+@pytest.mark.parametrize("given", NO_TRANSFER, ids=repr)
+def test_an_invalid_transfer_id_is_rejected_before_the_wait(sandbox, given, mode) -> None:
+    with pytest.raises(AirflowFailException, match="must be the id of a transfer"):
+        sensor(transfer_id=given, **mode).execute(context_of(InMemoryStateStore()))
+    assert sandbox.requests() == []
 
 
 @pytest.mark.parametrize("mode", MODES, ids=["deferred", "poke", "reschedule"])
@@ -352,6 +361,15 @@ def test_an_invalid_stored_trigger_fails_alone(wrong, sandbox, sent) -> None:
     with pytest.raises(AirflowFailException, match="Invalid arguments of the stored trigger"):
         sensor().resolve_event(nonsense)
     assert (neighbour["status"], neighbour["transfer"]["status"]) == ("finished", "complete")
+
+
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), -1, "{{ params.every }}", ""])
+@pytest.mark.parametrize("argument", ["poke_interval", "timeout"])
+def test_an_invalid_duration_is_rejected_before_the_task_defers(report, argument, given) -> None:
+    store = InMemoryStateStore()
+    send(report, store)
+    with pytest.raises(AirflowFailException, match=f"^{argument} must be"):
+        send(report, store, wait=True, deferrable=True, **{argument: given})
 
 
 def test_a_timeout_beyond_the_calendar_is_refused(report) -> None:

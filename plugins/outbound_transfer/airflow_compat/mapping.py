@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
 
+def is_unmapped(task: BaseOperator) -> bool:
+    """Return whether Airflow makes the task of a mapped one as it runs, from what other tasks have returned."""
+    return bool(getattr(task, "_BaseOperator__from_mapped", False))
+
+
 def fields_of_the_dag_file(task: BaseOperator, template_fields: Iterable[str], context: Context) -> list[str]:
     """Return the template fields but those whose values another task returned for ``expand_kwargs()``.
 

@@ -48,6 +48,8 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
 
     custom_operator_name = "@task.deliver_files"
     overwrite_rtif_after_execution = True  # shows what the function returned
+    needs_files = False
+    found_later = _REQUEST_FIELDS - {"security"}
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DeliverFilesOperator.template_fields)
     template_fields_renderers: ClassVar[dict[str, str]] = {

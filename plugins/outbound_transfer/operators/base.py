@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 
-from outbound_transfer.airflow_compat.mapping import fields_of_the_dag_file
+from outbound_transfer.airflow_compat.mapping import fields_of_the_dag_file, is_unmapped
 from outbound_transfer.airflow_compat.names import conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
+from outbound_transfer.tasks.arguments import is_fixed
 from outbound_transfer.tasks.errors import fail_without_retry
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class OutboundTransferOperator(BaseOperator):
         if parent is self:  # what a task returned is no template
             template_fields = fields_of_the_dag_file(self, template_fields, context)
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+
+    def is_known(self, *arguments: str) -> bool:
+        """Return whether these arguments can be checked when the DAG is parsed, as they will be when the task runs."""
+        return not is_unmapped(self) and all(is_fixed(getattr(self, name)) for name in arguments)
 
     @abstractmethod
     def run_task(self, hook: OutboundTransferHook, context: Context) -> Any:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.files.content import wrap_contents
 from outbound_transfer.files.progress import log_archive, log_sources
 from outbound_transfer.operators.new_transfer import replace_none_texts
 from outbound_transfer.operators.transfer_task import TransferTaskOperator
 from outbound_transfer.protocol.content_disposition import check_name
-from outbound_transfer.protocol.errors import NothingMatches
-from outbound_transfer.tasks.arguments import require_choice, to_repeatable
+from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches
+from outbound_transfer.tasks.arguments import is_fixed, require_choice, to_repeatable, to_whole_number
 
 if TYPE_CHECKING:
     from outbound_transfer.files.content import Spool
@@ -32,6 +33,8 @@ NOTHING_MATCHES: Final = "No pattern in files matches a file"
 class FilesOperator(TransferTaskOperator):
     """An operator with the arguments that say which files to attach."""
 
+    #: Whether there is nothing to attach without the argument ``files``.
+    needs_files = True
     #: What ``on_empty`` may be.
     on_empty_choices: tuple[str, ...] = ("fail", "skip")
 
@@ -46,12 +49,36 @@ class FilesOperator(TransferTaskOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.files = wrap_contents(to_repeatable(files), rendered=False)
+        self.files = wrap_contents(given := to_repeatable(files), rendered=False)
         self._given_files = id(files)
         self.archive = archive
         self.checksums = checksums
         self.on_empty = on_empty
         self.max_parallel_uploads = max_parallel_uploads
+        self._check_known_files(given)
+        if self.is_known("on_empty"):
+            require_choice("on_empty", on_empty, self.on_empty_choices)
+        if self.is_known("max_parallel_uploads"):
+            to_whole_number(max_parallel_uploads, "max_parallel_uploads")
+
+    def _check_known_files(self, given: Any) -> None:
+        """:raises InvalidDelivery, NameRefused: there is no file, or something that cannot be one."""
+        listed = given if isinstance(given, list | tuple) else [given]
+        known = [] if is_unmapped(self) else [each for each in listed if isinstance(each, Mapping) and is_fixed(each)]
+        if known:
+            from outbound_transfer.files.sources import parse_files
+
+            parse_files(known)
+        if self.needs_files and self.is_known("files") and not self.files:
+            from outbound_transfer.files.sources import NO_FILES
+
+            raise InvalidDelivery(NO_FILES)
+        if self.archive and self.is_known("archive"):
+            from outbound_transfer.files.archive import check_archive_name
+
+            check_archive_name(self.archive)
+        if self.checksums and self.is_known("checksums"):
+            check_name(self.checksums)
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Any, context: Any, jinja_env: Any, seen_oids: set[int]

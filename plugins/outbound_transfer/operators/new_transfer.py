@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from outbound_transfer.operators.transfer_task import TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.protocol.wording import pluralize
-from outbound_transfer.tasks.arguments import to_repeatable
+from outbound_transfer.tasks.arguments import to_repeatable, to_resend
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class NewTransferOperator(TransferTaskOperator):
 
     template_fields: Sequence[str] = (*TransferTaskOperator.template_fields, *_FIELDS, "resend")
 
+    #: Arguments that may be left out, or are replaced, when the task runs.
+    found_later: AbstractSet[str] = frozenset()
+
     def __init__(
         self,
         *,
@@ -90,6 +94,23 @@ class NewTransferOperator(TransferTaskOperator):
         self.security_question = security_question
         self.security_answer = security_answer
         self.resend = to_repeatable(resend)
+        self._check_known_transfer()
+        if self.is_known("resend"):
+            to_resend(resend)
+
+    def _check_known_transfer(self) -> None:
+        """Validate what is known when the DAG is parsed, as the task will; the rest is taken to be right.
+
+        :raises InvalidDelivery: listing every mistake.
+        """
+        given = {name: getattr(self, name) for name in _FIELDS if name not in self.found_later and self.is_known(name)}
+        security = given.get("security")
+        if "security" not in given:
+            given = {name: value for name, value in given.items() if not name.startswith("security")}
+        secret = "later" if security == "question" else None
+        phone = "0" if security == "sms" else None
+        right = {"subject": "later", "recipients": {"email": "later@example.com", "phone": phone}}
+        build_new_transfer(**{**right, "security_question": secret, "security_answer": secret, **given})
 
     def _do_render_template_fields(self, parent: Any, template_fields: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(parent, RecipientsFromSql):

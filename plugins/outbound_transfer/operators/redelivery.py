@@ -67,6 +67,9 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     template_fields: Sequence[str] = (*DeliverFilesOperator.template_fields, "transfer_id")
 
+    found_later = frozenset({"subject", "recipients"})
+    needs_transfer_id = True
+
     _first: Transfer | None = None
 
     #: Normalized addresses: to whom this try delivers, and who it has seen to have picked up.
@@ -86,6 +89,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     ) -> None:
         super().__init__(subject=subject, message=message, recipients=recipients, security=security, **kwargs)
         self.transfer_id = transfer_id
+        if self.needs_transfer_id:
+            self.check_known_transfer_id()
 
     def begin(self, client: Client, context: Context) -> Delivery:
         self.transfer_id = resolve_transfer_id(self.transfer_id)
@@ -201,6 +206,7 @@ class _Reminder(RedeliverFilesOperator):
     """Delivers again what a task of its run has delivered; see :func:`remind_recipients`."""
 
     custom_operator_name = "remind_recipients"
+    needs_transfer_id = False
 
     #: The task that has delivered.
     delivering_task_id: str

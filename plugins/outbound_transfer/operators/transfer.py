@@ -24,7 +24,7 @@ from outbound_transfer.operators.transfer_task import RehearsalFinished, Transfe
 from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.ids import resolve_transfer_id
+from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.tasks.approval import secrets_code
@@ -120,6 +120,7 @@ class AttachFilesOperator(FilesOperator):
     def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
+        self.check_known_transfer_id()
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> list[dict[str, Any]]:
         from outbound_transfer.delivery.attach import FilesTask
@@ -159,6 +160,7 @@ class SendTransferOperator(ApprovedSendOperator):
     def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
+        self.check_known_transfer_id()
 
     def possibly_sent_id(self, context: Context) -> str:  # noqa: ARG002  # the draft of another task is not remembered
         return self._sends if self._draft and self._draft.may_be_sent else ""
@@ -272,6 +274,18 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         self.wait = wait
         self.poke_interval = poke_interval
         self.timeout = timeout
+        self._check_known_arguments()
+
+    def _check_known_arguments(self) -> None:
+        """Let the DAG fail to parse if the task could only fail, or ignore what is asked for.
+
+        :raises AirflowFailException, InvalidDelivery: naming the argument.
+        """
+        for name in ("poke_interval", "timeout"):
+            if self.is_known(name) and getattr(self, name) is not None:
+                to_seconds(getattr(self, name), name)
+        if self.delivery_key is not None and self.is_known("delivery_key"):
+            check_delivery_key(self.delivery_key)
         for name, default in _OF_THE_WAIT.items():
             if not self.wait and getattr(self, name) != default:
                 raise InvalidDelivery(f"{name} needs wait=True: without it, the task ends with the send")

@@ -18,6 +18,7 @@ from outbound_transfer.airflow_compat.task_try import is_test_run
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.protocol.errors import Rehearsed
+from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import to_result
 from outbound_transfer.protocol.outcomes import REHEARSED, TransferOutcome
 from outbound_transfer.protocol.wording import pluralize
@@ -45,6 +46,9 @@ class TransferTaskOperator(OutboundTransferOperator):
 
     operator_extra_links = (TransferLink(),)
 
+    #: Of the operators that have this argument.
+    transfer_id: Any
+
     _delivery: Delivery | None = None
 
     def facts(self, context: Context) -> TaskFacts:
@@ -52,6 +56,11 @@ class TransferTaskOperator(OutboundTransferOperator):
         from outbound_transfer.delivery.task_facts import TaskFacts
 
         return TaskFacts(context, is_resumed=self._was_deferred)
+
+    def check_known_transfer_id(self) -> None:
+        """:raises InvalidDelivery: ``transfer_id`` is known when the DAG is parsed, and cannot be an id."""
+        if self.is_known("transfer_id"):
+            resolve_transfer_id(self.transfer_id)
 
     def shared_draft(self, client: Client, context: Context, transfer_id: str) -> SharedDraft:
         """Return a draft that another task made.
@@ -86,14 +95,16 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
     def __init__(self, *, slot_timeout: float | timedelta = timedelta(hours=1), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.slot_timeout = slot_timeout
+        if self.is_known("slot_timeout"):
+            to_seconds(slot_timeout, "slot_timeout")
 
     def call_retry_policy(self) -> RetryPolicy:
         from outbound_transfer.client.retry import RetryPolicy
 
-        return RetryPolicy(slot_timeout=to_seconds(self.slot_timeout, "slot_timeout"))
+        return RetryPolicy(slot_timeout=to_seconds(self.slot_timeout))
 
     def execute(self, context: Context) -> Any:
-        self.check_receipt_argument()
+        self.check_rendered_receipt()
         with self._naming_transfer(context):
             return super().execute(context)
 

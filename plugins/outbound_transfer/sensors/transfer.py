@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
+from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink, push_awaited_transfer
 from outbound_transfer.protocol.outcomes import TransferOutcome
+from outbound_transfer.tasks.arguments import is_fixed
 from outbound_transfer.tasks.outcome_report import report_outcome
 from outbound_transfer.tasks.receipt import ReceiptMixin
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, checked_transfer_id, default_sensor_timeout, timed_out
@@ -74,11 +76,13 @@ class TransferSensor(ReceiptMixin, DeferrableWaitMixin, BaseSensorOperator):
         self.transfer_id = transfer_id
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.deferrable = deferrable
+        if is_fixed(transfer_id) and not is_unmapped(self):
+            checked_transfer_id(transfer_id)
 
     def execute(self, context: Context) -> Any:
         self.transfer_id = checked_transfer_id(self.transfer_id)
-        self.check_receipt_argument()
-        self.validate_wait()
+        self.check_rendered_receipt()
+        self.late_notifications()
         push_awaited_transfer(context, self.outbound_transfer_conn_id, self.transfer_id)
         with report_outcome(context, self._find_outcome), self.receipt_of_wait(context):
             if self.deferrable:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.recipients import is_structured_text, parse_text
+
+
+def is_fixed(value: Any) -> bool:
+    """Return whether an argument has its value when the DAG is parsed: it is no template, and no task's result."""
+    if isinstance(value, str):
+        return "{" not in value
+    if isinstance(value, Mapping):
+        return all(map(is_fixed, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_fixed, value))
+    return isinstance(value, int | float | timedelta | None)
 
 
 def to_repeatable(value: Any) -> Any:

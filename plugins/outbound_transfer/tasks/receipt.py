@@ -16,6 +16,7 @@ import msgspec
 from airflow.sdk import BaseOperator
 
 from outbound_transfer import __version__
+from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.airflow_compat.names import AirflowRescheduleException, timezone
 from outbound_transfer.airflow_compat.object_storage import write_whole
 from outbound_transfer.airflow_compat.run_state import iter_mappings
@@ -45,6 +46,8 @@ APPROVAL_KEY: Final = "approval"
 
 #: The ``security`` of a transfer for which none was given.
 ACCOUNT_DEFAULT: Final = "account_default"
+
+_JINJA: Final = re.compile(r"\{[{%#]")
 
 #: An absolute path or a URI. The placeholder is behind what names the store; Airflow's paths end at "?" and "#".
 _RECEIPT: Final = re.compile(
@@ -160,9 +163,11 @@ class ReceiptMixin(BaseOperator):
     def __init__(self, *, receipt: str | os.PathLike[str] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.receipt = str(receipt) if isinstance(receipt, os.PathLike) else receipt
+        if isinstance(self.receipt, str) and not _JINJA.search(self.receipt) and not is_unmapped(self):
+            check_receipt(self.receipt)
 
-    def check_receipt_argument(self) -> None:
-        """:raises AirflowFailException: it is not where a receipt may be written."""
+    def check_rendered_receipt(self) -> None:
+        """:raises AirflowFailException: what a template has made of it is not where a receipt may be written."""
         if self.receipt is not None:
             with fail_without_retry():
                 check_receipt(self.receipt)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 from airflow.sdk import BaseOperator
 
+from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.airflow_compat.names import (
     NEVER_EXPIRE,
     AirflowFailException,
@@ -30,7 +31,6 @@ from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import Transfer, to_summary_dict
 from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules, describe, skip_reason, status_hint, wait_outcome
-from outbound_transfer.tasks.arguments import require_choice
 from outbound_transfer.tasks.errors import fail_without_retry
 from outbound_transfer.tasks.late_notifications import LateNotifications
 
@@ -155,21 +155,32 @@ class DeferrableWaitMixin(BaseOperator):
         self.finish_in_triggerer = finish_in_triggerer
         self.notify_after = notify_after
         self.notifiers = notifiers
+        self._check_outcomes()
+        if not is_unmapped(self):
+            self.late_notifications()
+
+    def _check_outcomes(self) -> None:
+        """Validate the outcome arguments, except templates.
+
+        :raises ValueError: naming the argument and its choices.
+        """
+        for argument in ("on_expired", "on_canceled"):
+            outcome = getattr(self, argument)
+            if outcome not in OUTCOMES and "{{" not in str(outcome):
+                raise ValueError(f"{argument} must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
 
     def outcome_rules(self) -> OutcomeRules:
         """Return what each terminal status means for the task.
 
-        :raises AirflowFailException: an argument is not an outcome.
+        :raises ValueError: an argument, which may have been a template, is not an outcome.
         """
-        with fail_without_retry():
-            for argument in ("on_expired", "on_canceled"):
-                require_choice(argument, getattr(self, argument), OUTCOMES)
+        self._check_outcomes()
         return OutcomeRules.from_arguments(self.on_expired, self.on_canceled, accept_partial=self.accept_partial)
 
     def validate_wait(self) -> None:
         """Validate the arguments of the wait, before anything is sent.
 
-        :raises AirflowFailException: naming the argument.
+        :raises AirflowFailException, ValueError: naming the argument.
         """
         self.outcome_rules()
         self.late_notifications()

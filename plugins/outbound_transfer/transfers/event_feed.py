@@ -15,6 +15,7 @@ from outbound_transfer.protocol.models import to_epoch
 from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.transfers.progress import IngestProgress, progress_from_event
+from outbound_transfer.warehouse.destination import check_account
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -60,6 +61,12 @@ class EventFeedOperator(OutboundTransferOperator):
         self.account = account
         self.max_pages = max_pages
         self.max_rejected = max_rejected
+        if account and self.is_known("account"):
+            check_account(account)
+        if self.is_known("max_pages"):
+            _limit("max_pages", max_pages, 1)
+        if self.is_known("max_rejected"):
+            _limit("max_rejected", max_rejected, 0)
 
     @abstractmethod
     def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.assets.outbound_transfer import iceberg_asset
 from outbound_transfer.transfers.event_feed import EventFeedOperator
+from outbound_transfer.warehouse.naming import check_table
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -62,6 +63,8 @@ class EventFeedToIcebergOperator(EventFeedOperator):
         self.iceberg_conn_id = iceberg_conn_id
         self.table = table
         self.keep_snapshots_for = keep_snapshots_for
+        if self.is_known("table"):
+            check_table(table)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.assets.outbound_transfer import folder_asset
 from outbound_transfer.transfers.event_feed import EventFeedOperator
+from outbound_transfer.warehouse.naming import check_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -55,6 +56,8 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
     ) -> None:
         super().__init__(account=account, max_pages=max_pages, max_rejected=max_rejected, **kwargs)
         self.path = path
+        if self.is_known("path"):
+            check_path(path)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""

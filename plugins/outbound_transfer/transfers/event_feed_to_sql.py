@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.assets.outbound_transfer import table_asset
 from outbound_transfer.transfers.event_feed import EventFeedOperator
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -68,6 +68,10 @@ class EventFeedToSqlOperator(EventFeedOperator):
         self.sql_conn_id = sql_conn_id
         self.table_prefix = table_prefix
         self.schema = schema
+        if self.is_known("table_prefix"):
+            check_prefix(table_prefix)
+        if self.is_known("schema"):
+            check_schema(schema)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""

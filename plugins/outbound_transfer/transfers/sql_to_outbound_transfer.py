@@ -10,7 +10,7 @@ from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.queries.errors import ResultEmpty
-from outbound_transfer.tasks.arguments import require_choice, to_whole_number
+from outbound_transfer.tasks.arguments import is_fixed, require_choice, to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         "csv_formulas",
     )
     template_ext: Sequence[str] = (".sql",)
+    needs_files = False
     on_empty_choices = (*DeliverFilesOperator.on_empty_choices, "send")
     _row_counts: dict[str, int]
 
@@ -96,6 +97,24 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         self.max_rows = max_rows
         self.timezone = timezone
         self.csv_formulas = csv_formulas
+        self._check_known_queries()
+
+    def _check_known_queries(self) -> None:
+        """:raises InvalidDelivery: the task could only fail."""
+        from outbound_transfer.queries.spec import parse_queries, parse_zone
+
+        if self.is_known("csv_formulas"):
+            require_choice("csv_formulas", self.csv_formulas, _FORMULAS)
+        if self.is_known("timezone"):
+            parse_zone(self.timezone)
+        if self.max_rows is not None and self.is_known("max_rows"):
+            to_whole_number(self.max_rows, "max_rows")
+        queries = self._listed_queries() if self.is_known() else ()
+        for query in queries if isinstance(queries, list | tuple) else ():
+            if isinstance(query, Mapping) and is_fixed(
+                [query.get("file_name"), query.get("file_format"), self.file_format]
+            ):
+                parse_queries([{**query, "parameters": None}], self.file_format)
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         with fail_without_retry_on_warehouse_errors():

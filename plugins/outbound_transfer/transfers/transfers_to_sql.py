@@ -15,7 +15,7 @@ from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.warehouse.destination import check_account
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,6 +72,12 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         self.table_prefix = table_prefix
         self.schema = schema
         self.account = account
+        if self.is_known("table_prefix"):
+            check_prefix(table_prefix)
+        if self.is_known("schema"):
+            check_schema(schema)
+        if account and self.is_known("account"):
+            check_account(account)
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.warehouse.accounts import bind_account
@@ -82,7 +88,6 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         with fail_without_retry_on_warehouse_errors():
             warehouse = open_warehouse(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
             account = self.account or hook.get_account()
-            check_account(account)
             bind_account(warehouse, account, hook.get_account())
             tables = TransferTables(warehouse, account, self.outbound_transfer_conn_id, naming=recipient_naming())
             result = self._sync(hook, tables, tables.sync_state())

@@ -1,4 +1,4 @@
-"""Names of tables and folders, apart from what stores them."""
+"""Names of tables and folders, apart from what stores them: operators check them without importing SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from outbound_transfer.warehouse.errors import InvalidName
 #: Start of the tables' names.
 DEFAULT_PREFIX: Final = "outbound_transfer_"
 
+#: Bytes of a name in the database that takes the longest ones.
+MAX_NAME_LENGTH: Final = 1_000
+
 #: Bytes that a prefix leaves for the name of a table.
 MAX_TABLE_LENGTH: Final = len("delivery_recipients")
 
 
-def check_prefix(prefix: Any, max_length: int) -> None:
+def check_prefix(prefix: Any, max_length: int = MAX_NAME_LENGTH) -> None:
     """Check the prefix of tables' names.
 
     :param max_length: bytes of a table's name.
@@ -23,7 +26,7 @@ def check_prefix(prefix: Any, max_length: int) -> None:
     _check_name("table_prefix", prefix, max_length - MAX_TABLE_LENGTH)
 
 
-def check_schema(schema: Any, max_length: int) -> None:
+def check_schema(schema: Any, max_length: int = MAX_NAME_LENGTH) -> None:
     """Check the name of a schema; None and no text are the connection's own.
 
     :param max_length: bytes of its name.

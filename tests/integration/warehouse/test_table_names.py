@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.warehouse.dialects import DIALECTS
 from outbound_transfer.warehouse.errors import InvalidName
-from outbound_transfer.warehouse.naming import MAX_TABLE_LENGTH
+from outbound_transfer.warehouse.naming import MAX_NAME_LENGTH, MAX_TABLE_LENGTH
 from outbound_transfer.warehouse.tables import TABLES
 from support.feed_pages import PAGES, TABLE_NAMES, tables
 from support.warehouses import Hook, sqlite_hook
@@ -74,7 +75,8 @@ def test_the_longest_prefix_leaves_every_table_its_name(hook_of: Callable[[str],
     assert names == {"x" * 44 + table.name for table in TABLES}
 
 
-def test_a_prefix_leaves_room_for_the_longest_name() -> None:
+def test_what_is_checked_without_a_database_is_what_some_database_takes() -> None:
+    assert max(dialect.max_identifier_length for dialect in DIALECTS.values()) == MAX_NAME_LENGTH
     assert max(len(table.name) for table in TABLES) == MAX_TABLE_LENGTH
 
 

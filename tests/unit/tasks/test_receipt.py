@@ -191,11 +191,14 @@ MAKERS = [
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_it_is_checked_before_the_task_does_anything(make) -> None:
+def test_it_is_checked_as_soon_as_it_is_known(make) -> None:
+    with pytest.raises(InvalidDelivery):
+        make(receipt="/data/receipt.json")
     assert make(receipt=Path("/data/{transfer_id}.json")).receipt == "/data/{transfer_id}.json"
     assert make().receipt is None
 
-    operator = make(receipt="None/{transfer_id}.json")
+    operator = make(receipt="{{ var.value.receipts }}/{transfer_id}.json")
+    operator.receipt = "None/{transfer_id}.json"
     with pytest.raises(AirflowFailException, match="receipt must be"):
         operator.execute({})
     assert "receipt" in operator.template_fields

@@ -1,0 +1,181 @@
+"""Arguments that can only be wrong fail when the DAG is parsed; what is rendered or mapped waits for the task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
+from outbound_transfer.notifications.slack import TransferSlackNotifier
+from outbound_transfer.operators.recipients import RecipientsFromSql
+from outbound_transfer.operators.redelivery import RedeliverFilesOperator
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    SendTransferOperator,
+)
+from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.sensors.transfer import TransferSensor
+from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
+from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from outbound_transfer.warehouse.errors import InvalidName
+
+NEW = {"subject": "S", "recipients": "a@example.com"}
+GIVEN: dict[type, dict[str, Any]] = {
+    CreateTransferOperator: NEW,
+    AttachFilesOperator: {"transfer_id": "t", "files": "f"},
+    SendTransferOperator: {"transfer_id": "t"},
+    DeliverFilesOperator: {**NEW, "files": "f"},
+    RedeliverFilesOperator: {"transfer_id": "t", "files": "f", "security": None},
+    SqlToOutboundTransferOperator: {**NEW, "sql_conn_id": "c", "sql": "SELECT 1", "file_name": "a.csv"},
+    _DeliverFilesDecoratedOperator: {**NEW, "python_callable": list},
+    TransferSensor: {"transfer_id": "t"},
+    EventFeedToSqlOperator: {"sql_conn_id": "c"},
+    EventFeedToIcebergOperator: {"iceberg_conn_id": "c", "table": "lake.events"},
+    EventFeedToObjectStorageOperator: {"path": "/data/events"},
+    TransfersToSqlOperator: {"sql_conn_id": "c"},
+}
+ERRORS = (AirflowFailException, InvalidDelivery, InvalidName)
+
+NOTIFIER, DAY = TransferSlackNotifier(), timedelta(days=1)
+WAITING: list[tuple[type, dict[str, Any]]] = [(DeliverFilesOperator, {"wait": True}), (TransferSensor, {})]
+WRONG_LATE: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({"notify_after": wrong, "notifiers": NOTIFIER}, "notify_after must be one timedelta or several, of which none")
+        for wrong in (None, (), timedelta(0), 86_400, "1d", "{{ params.after }}", [DAY, timedelta(0)], [DAY, 5])
+    ),
+    ({"notify_after": DAY}, "notifiers must be one BaseNotifier or several, with notify_after, not NoneType"),
+    ({"notify_after": DAY, "notifiers": []}, "notifiers must be .* not none"),
+    ({"notify_after": DAY, "notifiers": [NOTIFIER, "https://hooks.example/T"]}, "not TransferSlackNotifier, str$"),
+    ({"notify_after": DAY, "notifiers": TransferSlackNotifier}, "notifiers must be"),
+]
+
+WRONG = [
+    (DeliverFilesOperator, {"on_expired": "succeed"}, "on_expired needs wait=True"),
+    (DeliverFilesOperator, {"wait": True, "poke_interval": "5m"}, "poke_interval must be a timedelta or a number"),
+    (DeliverFilesOperator, {"wait": True, "timeout": -1}, "timeout must be a timedelta or a number"),
+    (DeliverFilesOperator, {"notifiers": [NOTIFIER], "notify_after": DAY}, "notify_after needs wait=True"),
+    *((kind, {**wait, **wrong}, text) for kind, wait in WAITING for wrong, text in WRONG_LATE),
+    (DeliverFilesOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
+    (SendTransferOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
+    (DeliverFilesOperator, {"security": "e-mail"}, "security must be one of none, email, .* not 'e-mail'"),
+    (RedeliverFilesOperator, {"security": "e-mail"}, "security must be one of none"),
+    (DeliverFilesOperator, {"resend": True}, "resend must be the id of the transfer to send once more"),
+    (CreateTransferOperator, {"resend": "true"}, "resend must be the id of the transfer .* not 'true'"),
+    (DeliverFilesOperator, {"delivery_key": ""}, "delivery_key must be a text of printable characters"),
+    (AttachFilesOperator, {"transfer_id": ""}, "transfer_id must be the id of a transfer"),
+    (SendTransferOperator, {"transfer_id": None}, "transfer_id must be the id of a transfer"),
+    (DeliverFilesOperator, {"files": []}, "files is empty"),
+    (AttachFilesOperator, {"files": ()}, "files is empty"),
+    (AttachFilesOperator, {"max_parallel_uploads": 0}, "max_parallel_uploads must be a whole number from 1 on"),
+    (SqlToOutboundTransferOperator, {"file_name": "a.xls"}, "the suffix of 'a.xls' names no format"),
+    (SqlToOutboundTransferOperator, {"file_format": "xls"}, "file_format is one of csv, jsonl"),
+    (SqlToOutboundTransferOperator, {"sql": None}, "give either sql and file_name, or queries"),
+    (
+        SqlToOutboundTransferOperator,
+        {"sql": None, "queries": [{"sql": "{{ x }}", "file_name": "a.xls"}]},
+        "the suffix of 'a.xls'",
+    ),
+    (SqlToOutboundTransferOperator, {"on_empty": "ignore"}, "on_empty is one of fail, skip, send"),
+    (SqlToOutboundTransferOperator, {"csv_formulas": "drop"}, "csv_formulas is one of escape, keep"),
+    (SqlToOutboundTransferOperator, {"timezone": "Mars"}, "timezone 'Mars' is not a time zone"),
+    (SqlToOutboundTransferOperator, {"max_rows": 0}, "max_rows must be a whole number from 1 on"),
+    (CreateTransferOperator, {"subject": ""}, "subject must not be empty"),
+    (CreateTransferOperator, {"recipients": [{"mail": "a@example.com"}]}, "has the field 'mail'"),
+    (DeliverFilesOperator, {"message": "x" * 2_001}, "message has 2,001 characters"),
+    (DeliverFilesOperator, {"security": "question"}, "needs security_question\n- security 'question' needs security_a"),
+    (DeliverFilesOperator, {"security": "question", "security_answer": "{{ a }}"}, "needs security_question$"),
+    (DeliverFilesOperator, {"security": "sms"}, "security 'sms' needs the phone of a@example.com"),
+    (AttachFilesOperator, {"archive": "a.tar"}, "archive is the name of a ZIP file"),
+    (DeliverFilesOperator, {"files": ["{{ f }}", {"path": "a", "nam": "b"}]}, "needs \"path\".*; not 'nam'"),
+    (RedeliverFilesOperator, {"transfer_id": ""}, "transfer_id must be the id of a transfer"),
+    (TransferSensor, {"transfer_id": None}, "transfer_id must be the id of a transfer"),
+    (EventFeedToSqlOperator, {"max_pages": 0}, "max_pages must be a whole number from 1 on, or None"),
+    (EventFeedToSqlOperator, {"max_rejected": -1}, "max_rejected must be a whole number from 0 on, or None"),
+    (EventFeedToSqlOperator, {"account": "x" * 251}, "an account's name has 1 to 250 characters, not 251"),
+    (EventFeedToSqlOperator, {"table_prefix": "a\0"}, "contains a NUL character"),
+    (EventFeedToSqlOperator, {"table_prefix": "x" * 1_000}, "is too long: at most 981 bytes"),
+    (EventFeedToSqlOperator, {"table_prefix": None}, "table_prefix must be text, not None"),
+    (EventFeedToSqlOperator, {"schema": "x" * 1_001}, "is too long: at most 1000 bytes"),
+    (EventFeedToSqlOperator, {"schema": "\ud800"}, "cannot be encoded in UTF-8"),
+    (TransfersToSqlOperator, {"account": "x" * 251}, "an account's name has 1 to 250 characters, not 251"),
+    (TransfersToSqlOperator, {"table_prefix": 7}, "table_prefix must be text, not 7"),
+    (TransfersToSqlOperator, {"schema": "a\0"}, "contains a NUL character"),
+    (EventFeedToIcebergOperator, {"table": "events"}, "'events' is not the name of an Iceberg table: write namespace"),
+    (EventFeedToObjectStorageOperator, {"path": "data/events"}, "the path must be absolute, or begin with a scheme"),
+    (EventFeedToObjectStorageOperator, {"path": "s3://bucket/a/../b"}, "the path must name a folder"),
+    (EventFeedToObjectStorageOperator, {"path": "s3://bucket/a*"}, "the path has a character that loaders take for"),
+]
+
+
+@pytest.mark.parametrize(("operator", "wrong", "message"), WRONG)
+def test_what_can_only_be_wrong_fails_at_parsing(operator, wrong, message) -> None:
+    with pytest.raises(ERRORS, match=message):
+        operator(task_id="task", **{**GIVEN[operator], **wrong})
+
+
+@pytest.mark.parametrize(("operator", "wrong"), [(kind, wrong) for kind, wrong, text in WRONG if "wait=" not in text])
+def test_a_mapped_task_is_checked_when_it_runs(operator, wrong) -> None:
+    """There, an error is the task's, with the number of its tries and its callbacks."""
+    operator(task_id="task", _airflow_from_mapped=True, **{**GIVEN[operator], **wrong})
+
+
+RIGHT = [
+    *((kind, {**wait, "notify_after": DAY, "notifiers": NOTIFIER}) for kind, wait in WAITING),
+    *((kind, {**wait, "notify_after": (DAY, -DAY, DAY), "notifiers": [NOTIFIER] * 2}) for kind, wait in WAITING),
+    *((kind, {**wait, "notify_after": None, "notifiers": None}) for kind, wait in WAITING),
+    (DeliverFilesOperator, {"wait": True, "on_expired": "succeed", "poke_interval": timedelta(minutes=5)}),
+    (DeliverFilesOperator, {"poke_interval": 30, "timeout": 60}),  # the defaults of a DAG's sensors
+    (DeliverFilesOperator, {"wait": True, "poke_interval": "{{ params.seconds }}", "timeout": "300"}),
+    (DeliverFilesOperator, {"security": "{{ params.security }}"}),
+    (DeliverFilesOperator, {"resend": "{{ params.resend }}", "delivery_key": "k"}),
+    (DeliverFilesOperator, {"resend": "tr_1", "delivery_key": "k"}),
+    (RedeliverFilesOperator, {"resend": None}),
+    (DeliverFilesOperator, {"files": lambda context, jinja_env: []}),  # Airflow renders such
+    (DeliverFilesOperator, {"files": ["{{ params.file }}"]}),
+    (SqlToOutboundTransferOperator, {"file_name": "{{ params.name }}"}),
+    (SqlToOutboundTransferOperator, {"file_name": "a.txt", "file_format": "csv"}),
+    (SqlToOutboundTransferOperator, {"sql": None, "file_name": None, "queries": "{{ params.queries }}"}),
+    (SqlToOutboundTransferOperator, {"files": []}),
+    (_DeliverFilesDecoratedOperator, {"files": None}),
+    (_DeliverFilesDecoratedOperator, {"subject": None, "recipients": None, "security": "question"}),
+    (RedeliverFilesOperator, {"subject": None, "recipients": None, "security": "sms"}),
+    (DeliverFilesOperator, {"subject": "{{ s }}", "recipients": ["a@example.com", "{{ b }}"]}),
+    (DeliverFilesOperator, {"recipients": "{{ people }}", "security": "sms"}),
+    (DeliverFilesOperator, {"recipients": RecipientsFromSql(sql="SELECT 1", conn_id="c"), "security": "sms"}),
+    (DeliverFilesOperator, {"security": "question", "security_question": "{{ q }}", "security_answer": "{{ a }}"}),
+    (DeliverFilesOperator, {"security": "email", "security_answer": "{{ a }}"}),  # which may render to None
+    (DeliverFilesOperator, {"security": "{{ s }}", "security_answer": "a"}),
+    (DeliverFilesOperator, {"archive": "{{ a }}"}),
+    (DeliverFilesOperator, {"files": {"path": "a", "name": "{{ n }}"}}),
+    (DeliverFilesOperator, {"files": {"name": "a", "content": b""}}),
+    (TransferSensor, {"transfer_id": "{{ id }}"}),
+    (TransferSensor, {"transfer_id": {"id": "t"}}),
+    (EventFeedToSqlOperator, {"max_pages": "{{ n }}", "max_rejected": None}),
+    (EventFeedToSqlOperator, {"table_prefix": "", "schema": "", "account": ""}),
+    (EventFeedToSqlOperator, {"table_prefix": "{{ p }}" + "x" * 1_000, "schema": "{{ s }}\0"}),
+    (TransfersToSqlOperator, {"table_prefix": "{{ p }}\0", "schema": "{{ s }}\0", "account": "{{ a }}" + "x" * 250}),
+    (EventFeedToIcebergOperator, {"table": "{{ t }}", "account": "{{ a }}" + "x" * 250}),
+    (EventFeedToObjectStorageOperator, {"path": "{{ p }}"}),
+]
+
+
+@pytest.mark.parametrize(("operator", "right"), RIGHT)
+def test_what_may_be_right_is_left_to_the_task(operator, right) -> None:
+    operator(task_id="task", **{**GIVEN[operator], **right})
+
+
+def test_the_result_of_a_task_is_left_to_the_task() -> None:
+    with DAG("dag", schedule=None):
+        create = CreateTransferOperator(task_id="create", **NEW)
+        DeliverFilesOperator(
+            task_id="deliver", files=create.output, security=create.output, subject="S", recipients=create.output
+        )
