@@ -12,21 +12,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 import httpx
-from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random
+from tenacity import AsyncRetrying, Retrying
 
 from outbound_transfer.client.allowance import Allowance, ReservationDetails, ReservationHook, log_reservation
 from outbound_transfer.client.checks import Checks
 from outbound_transfer.client.deferral import CallProgress
 from outbound_transfer.client.drivers import drive, drive_async
 from outbound_transfer.client.observer import Observer, notify, observe_attempt
-from outbound_transfer.client.retry import (
-    RETRY_AFTER_JITTER,
-    CallRetries,
-    RetryDetails,
-    RetryHook,
-    RetryPolicy,
-    log_retry,
-)
+from outbound_transfer.client.retry import CallRetries, RetryDetails, RetryHook, RetryPolicy, log_retry
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import client_options, send, send_async
 from outbound_transfer.protocol.deferral import CallsStopped, DeferRequested
@@ -89,10 +82,6 @@ class _BaseClient:
         self._progress = CallProgress(waited or {}, clock)
         self._allowance, self._on_reservation = allowance, on_reservation
         self._reserved_times = deque(sorted(clock() + delay for delay in reserved_delays))
-        self._lock = threading.Lock()
-        #: The newest refusal because of the key's rate, and when its Retry-After is over.
-        self._refusal: RateLimited | None = None
-        self._refused_until = 0.0
         self._was_reached = any((waited or {}).values())  # it was, in an earlier process
         self._observer = observer or Observer()
         self._secrets = tuple(secrets)
@@ -124,18 +113,11 @@ class _BaseClient:
         notify(self._observer.on_retry, retry)  # first, because the hook may raise
         self._was_reached |= not isinstance(retry.caused_by, NotConnected)
         allowance = self._allowance if retry.call.api is Api.TRANSFER else None
-        if isinstance(retry.caused_by, RateLimited) and retry.call.api is Api.TRANSFER:
-            self._record_refusal(retry.caused_by)
+        if allowance and isinstance(retry.caused_by, RateLimited):
+            allowance.record_refusal(retry.caused_by.retry_after or 0.0)
         self._on_retry(replace(retry, repeats=self._progress.repeats))
         if allowance:
             allowance.record_repeat()
-
-    def _record_refusal(self, error: RateLimited) -> None:
-        retry_after = error.retry_after or 0.0
-        with self._lock:
-            self._refusal, self._refused_until = error, max(self._refused_until, self._clock() + retry_after)
-        if self._allowance:
-            self._allowance.record_refusal(retry_after)
 
     def _reserve(self, call: Call[Any]) -> float:
         """Reserve the first attempt of a call; return the seconds until then."""
@@ -207,7 +189,7 @@ class Client(_BaseClient):
         try:
             if delay := self._reserve(call):
                 self._wait(delay)
-            retrying = Retrying(before=partial(self._wait_for_key, retries), sleep=self._wait, **retries.options)
+            retrying = Retrying(sleep=self._wait, **retries.options)
             result: T = retrying(lambda: drive(safe_call(before_request), send))
         except DeferRequested as request:
             self._progress.add_waited(request, call, retries.began)
@@ -220,16 +202,6 @@ class Client(_BaseClient):
         self._record_success(call)
         self._checks.record_response()
         return result
-
-    def _wait_for_key(self, retries: CallRetries, state: RetryCallState) -> None:
-        """Wait until each Retry-After of the key is over, whichever call it was the response to."""
-        passed = 0.0
-        while retries.call.api is Api.TRANSFER and (timestamp := self._refused_until) > max(self._clock(), passed):
-            assert self._refusal is not None
-            delay = timestamp - self._clock() + wait_random(0.0, RETRY_AFTER_JITTER)(state)
-            self._on_retry(RetryDetails(retries.call, self._refusal, delay, self._progress.repeats))
-            self._wait(delay)
-            passed = timestamp
 
     def _before_request(self, call: Call[Any], before_attempt: Callable[[], object] | None) -> None:
         if before_attempt:
