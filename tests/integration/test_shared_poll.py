@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.client import Client, Settings
+from outbound_transfer.client import AsyncClient, Client, Settings
 from outbound_transfer.polling import poller
 from outbound_transfer.polling import watcher as watcher_module
-from outbound_transfer.polling.poller import COALESCE_SECONDS, MAX_RETRY_AFTER, MAX_SILENCE, PollUpdate, SharedPoller
+from outbound_transfer.polling.poller import COALESCE_SECONDS, MAX_RETRY_AFTER, PollUpdate, SharedPoller
 from outbound_transfer.polling.schedule import Now
 from outbound_transfer.polling.waiters import FINAL_POLL_GRACE, Waiter, WaiterRegistry
 from outbound_transfer.polling.watcher import CompletionWatcher
@@ -570,19 +570,23 @@ def test_running_final_poll_is_not_canceled(scene: Scene, monkeypatch: pytest.Mo
     assert scene.now > waiter.deadline + 3 * FINAL_POLL_GRACE
 
 
-def test_poll_without_a_response_is_canceled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("silent", ["Airflow", "service"])
+def test_poll_without_a_response_is_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
     (sent,) = scene.send()
     monkeypatch.setattr(poller, "COALESCE_SECONDS", 0.02)
+    give_up_after = poller._giving_up_after
+    monkeypatch.setattr(poller, "_giving_up_after", lambda seconds: give_up_after(seconds / 1_000))
     scene.sandbox.pickup(sent, ANN)
-    answered = scene.settings
+    settings, perform = scene.settings, AsyncClient.perform
 
-    async def silent() -> Settings:
-        scene.settings = answered  # type: ignore[method-assign]
-        while True:
-            scene.now += 10.0
-            await asyncio.sleep(0.01)
+    async def never(*_: object) -> Any:
+        scene.settings = settings  # type: ignore[method-assign]
+        monkeypatch.setattr(AsyncClient, "perform", perform)
+        await asyncio.Event().wait()
 
-    scene.settings = silent  # type: ignore[method-assign]
+    if silent == "Airflow":
+        scene.settings = never  # type: ignore[method-assign]
+    else:
+        monkeypatch.setattr(AsyncClient, "perform", never)
     scene.until(lambda: waiter.result is not None, waiter := scene.waiter(sent))
     assert outcome(waiter) == ("finished", "complete")
-    assert scene.now - scene.began >= MAX_SILENCE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -49,7 +50,8 @@ MAX_BACKOFF: Final = 120.0
 #: Maximum seconds for which one Retry-After header may stop all polls. The service may then send another one.
 MAX_RETRY_AFTER: Final = 300.0
 
-#: Seconds without a response, in addition to the connection's timeout, after which a poll is canceled.
+#: Seconds for which Airflow may look for the connection, and a call may go on without a response, its retries and the
+#: connection's timeout aside. Longer, and the poll is given up.
 MAX_SILENCE: Final = 300.0
 
 #: Maximum number of unreadable rows that one poller logs.
@@ -78,6 +80,16 @@ class PollUpdate:
 
     warning: str = ""
     on_stored: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def _giving_up_after(seconds: float) -> AsyncIterator[None]:
+    """:raises TimedOut: the block takes longer, in real time."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise TimedOut(f"there was no response for {seconds:.0f} seconds") from None
 
 
 class SharedPoller:
@@ -126,7 +138,6 @@ class SharedPoller:
         # Monotonic seconds.
         self._schedule_origin = self._monotonic() + COALESCE_SECONDS
         self._not_before = self._retry_after_until = self._poll_started = self._schedule_origin
-        self._silence_deadline = 0.0
         self._failures = 0
 
     async def updates(self) -> AsyncGenerator[PollUpdate, None]:
@@ -161,15 +172,12 @@ class SharedPoller:
         poll_start = self._clock()
         self._registry.check_deadlines(poll_start)
         self._poll_started, self._not_before = poll_start.monotonic, poll_start.monotonic + MIN_INTERVAL
-        self._extend_silence_deadline()
         fetching = asyncio.ensure_future(self._fetch(poll_start))
         try:
             while not fetching.done():
                 await asyncio.wait({fetching}, timeout=COALESCE_SECONDS)
                 if self._has_updates(poll_start):
                     yield PollUpdate()
-                if self._monotonic() >= self._silence_deadline:
-                    break
             warning = await self._handle_result(fetching, poll_start)
             self._update_watchers()
             if self._shared:  # from now on, all processes poll at the same times
@@ -337,8 +345,6 @@ class SharedPoller:
         :return: a warning for all subscribers. Empty if the poll succeeded, or failed like the one before.
         """
         try:
-            if not fetching.done():
-                raise TimedOut("the service did not respond for minutes")
             await fetching
         except PERMANENT_ERRORS as error:
             if not await self._is_outdated():
@@ -412,40 +418,23 @@ class SharedPoller:
     async def _perform_shared(self, call: Call[Any]) -> Any:
         if self._shared is None or call.operation is not Operation.LIST:
             return await self._perform(call)
-        return await self._shared.read(call, self._perform, self._wait_for_others, self._max_page_age)
+        return await self._shared.read(call, self._perform, self._sleep, self._max_page_age)
 
     def _max_page_age(self) -> float:
         return MAX_PAGE_AGE + self._monotonic() - self._poll_started
 
-    async def _wait_for_others(self, seconds: float) -> None:
-        self._extend_silence_deadline(seconds)
-        await self._sleep(seconds)
-
     async def _perform(self, call: Call[T]) -> T:
         if delay := self._rate_limiter.reserve(self._monotonic()):
-            self._extend_silence_deadline(delay)
             await self._sleep(delay)
         assert self._client is not None
-        self._extend_silence_deadline()
-        try:
+        async with _giving_up_after(self._client.settings.timeout + POLL_RETRY_POLICY.timeout + MAX_SILENCE):
             return await self._client.perform(call)
-        finally:
-            self._extend_silence_deadline()
 
     def _on_retry(self, retry: RetryDetails) -> None:
         log.info("Retrying a request of the poll in %.0f s: %s", retry.wait_for, retry.caused_by)
         if isinstance(retry.caused_by, RateLimited):
             self._rate_limiter.record_refusal(self._monotonic())
         self._rate_limiter.reserve(self._monotonic())  # a retry is a request too
-        self._extend_silence_deadline(retry.wait_for)
-
-    def _extend_silence_deadline(self, seconds: float = 0.0) -> None:
-        """Extend the deadline for a response.
-
-        :param seconds: a delay before the next request.
-        """
-        timeout = self._client.settings.timeout if self._client else 0.0
-        self._silence_deadline = self._monotonic() + seconds + timeout + MAX_SILENCE
 
     @property
     def _times(self) -> PollTimes:
@@ -455,7 +444,8 @@ class SharedPoller:
         return self._clock().monotonic
 
     async def _connect(self) -> None:
-        settings = await self._settings()
+        async with _giving_up_after(MAX_SILENCE):
+            settings = await self._settings()
         if self._client is None or self._client.settings != settings:
             await self._disconnect()
             self._missing_backoff = ReadBackoff(MAX_MISSING_BACKOFF)  # a new key may see these transfers
