@@ -25,9 +25,10 @@ def test_no_asker_leaves_a_secret(tmp_path: Path, asker: str) -> None:
     assert counts["quoted"]
 
 
+@pytest.mark.parametrize("asker", ["client", "async client"])
 @pytest.mark.parametrize("place", PLACES | FEED_PLACES)
-def test_no_place_of_an_answer_brings_a_key_out(tmp_path: Path, place: str) -> None:
-    Fuzz(tmp_path).check(Case(7, "event key", "as it is", place, "events" if place in FEED_PLACES else "client"))
+def test_no_place_of_an_answer_brings_a_key_out(tmp_path: Path, place: str, asker: str) -> None:
+    Fuzz(tmp_path).check(Case(7, "event key", "as it is", place, asker))
 
 
 @pytest.mark.parametrize("recipients", RECIPIENTS)

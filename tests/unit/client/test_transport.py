@@ -7,8 +7,6 @@ import logging
 import socket
 import ssl
 import threading
-import traceback
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -207,48 +205,6 @@ def test_every_error_of_the_library_has_its_class(
     with pytest.raises(becomes) as error:
         ask(kind, "http://127.0.0.1:9/")
     assert type(error.value) is becomes or becomes is ValueError
-
-
-KEY = "otk_5f1c09d2e7ab4c"
-MIRRORED = f"Authorization: Bearer {KEY}"
-MIRRORS = {
-    "no HTTP": f"{MIRRORED}\r\n\r\n".encode(),
-    "no HTTP, in an encoding": b"%6ftk%5f5f1c09d2e7ab4c\r\n\r\n",
-    "the reason": answer(b"{}", f"200 {MIRRORED}"),
-    "the reason of an error": answer(b"{}", f"401 {MIRRORED}"),
-    "a header's line": f"HTTP/1.1 200 OK\r\n{MIRRORED[:5]} {MIRRORED}\r\n\r\n".encode(),
-    "a header's value": answer(b"{}", "200 OK", f"X-Echo: {MIRRORED}", f"Set-Cookie: key={MIRRORED}"),
-    "the length": f"HTTP/1.1 200 OK\r\nContent-Length: {MIRRORED}\r\n\r\n".encode(),
-    "the coding": f"HTTP/1.1 200 OK\r\nTransfer-Encoding: {MIRRORED}\r\n\r\n".encode(),
-    "a chunk": f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{MIRRORED}\r\n\r\n".encode(),
-    "a redirect": answer(b"", "302 Found", f"Location: http://{MIRRORED}/"),
-    "the compression": answer(b"{}", "200 OK", f"Content-Encoding: {MIRRORED}"),
-    "an error's fields": answer(f'{{"error": "{MIRRORED}", "message": "{MIRRORED}"}}'.encode(), "400 Bad Request"),
-    "a field that is no text": answer(f'{{"id": ["{MIRRORED}"]}}'.encode()),
-    "no JSON": answer(MIRRORED.encode()),
-    "no UTF-8": answer(f'{{"id": "{MIRRORED}'.encode() + b"\xff"),
-}
-
-
-@both
-@pytest.mark.parametrize("mirror", MIRRORS)
-def test_a_peer_that_mirrors_the_key_is_quoted_nowhere(
-    kind: type, mirror: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    with serving(saying(MIRRORS[mirror])) as server, pytest.raises(errors.CallError) as failed:
-        ask(kind, server.url(), transfer_api_key=KEY)
-    for text in (caplog.text, *texts_of(failed.value)):
-        assert KEY.removeprefix("otk_") not in text
-    assert "receive_response_headers" in caplog.text, "the library has said what it says at DEBUG"
-
-
-def texts_of(error: BaseException | None) -> Iterator[str]:
-    """All that a log or a debugger may show of an error, and of those behind it."""
-    if error is not None:
-        yield from ("".join(traceback.format_exception(error)), repr(error), repr(error.args), repr(vars(error)))
-        yield from texts_of(error.__cause__)
-        yield from texts_of(error.__context__)
 
 
 def test_what_others_ask_over_the_same_library_is_logged_as_ever(caplog: pytest.LogCaptureFixture) -> None:
