@@ -45,10 +45,10 @@ from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.protocol.outcomes import OutcomeRules
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.triggers.transfer import TransferTrigger
-from resilience.fuzz.secret_forms import FENCE, FORMS, PHONE_FORMS, Secret, secrets, told_by
 from resilience.fuzz.secret_places import FEED_PLACES, PLACES, Peer
 from resilience.fuzz.secret_tasks import RECIPIENTS, SecretTask, rendered_fields
 from support.raw_server import serving
+from support.secret_forms import FENCE, FORMS, PHONE_FORMS, Secret, secrets, told_by
 
 ONCE: Final = RetryPolicy(max_attempts=1, timeout=0, slot_timeout=0)
 

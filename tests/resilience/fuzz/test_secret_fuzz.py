@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from outbound_transfer.protocol import messages
-from resilience.fuzz.secret_forms import FENCE, FORMS, PHONE_FORMS, Secret, secrets, told_by
 from resilience.fuzz.secret_fuzz import ASKERS, Case, Fuzz, search
 from resilience.fuzz.secret_places import FEED_PLACES, PLACES
 from resilience.fuzz.secret_tasks import RECIPIENTS
+from support.secret_forms import FENCE, FORMS, PHONE_FORMS, Secret, secrets, told_by
 
 pytestmark = pytest.mark.slow
 

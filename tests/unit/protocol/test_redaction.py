@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.protocol.redaction import MAX_LENGTH, WITHHELD, redact
-from resilience.fuzz.secret_forms import FORMS, PHONE_FORMS, secrets, told_by
+from support.secret_forms import FORMS, PHONE_FORMS, secrets, told_by
 
 PHONE, ANSWER, KEY = "+1 (555) 867-5309", "Čapek's 7 swallows", "otk_5f1c09d2e7ab4c"
 SECRETS = (PHONE, ANSWER, KEY)
