@@ -20,10 +20,6 @@ from uuid import UUID
 _FOLDER = Path(__file__).with_name("contexts")
 
 
-class CallFailed(Exception):
-    """A call that raised an error when it was recorded; in front of its text is the name of that error."""
-
-
 def file_of(version: str) -> Path:
     """Return the file of a version of Airflow."""
     return _FOLDER / f"{version}.json"
@@ -60,21 +56,6 @@ class RecordedContext:
         """The operator's method that ran, or the state of the task instance that its process had waited for."""
         return str(self.known["step"])
 
-    @property
-    def iteration(self) -> int | None:
-        """The iteration of the loop; None outside a loop."""
-        return self.known["loop"] and int(self.known["loop"]["index"])
-
-    @property
-    def stored(self) -> Any:
-        """What the task state store returned: the tries, in the order in which they had written; None before 3.3."""
-        return self.known["state_store"]["get"]["returned"] if "state_store" in self.known else None
-
-    @property
-    def can_store(self) -> bool:
-        """Whether the task state store took what the try wrote."""
-        return self.known["state_store"]["set"] == {"returned": None}
-
     def context(self, **changes: Any) -> dict[str, Any]:
         """Return a context like Airflow's.
 
@@ -106,32 +87,14 @@ class RecordedContext:
             wanted = _comparable(given)
             for recorded, outcome in outcomes:
                 if _comparable(recorded) == wanted:
-                    return _result(method, outcome)
+                    return outcome["returned"]
             raise AssertionError(f"{method}({given}) was not recorded, only {[recorded for recorded, _ in outcomes]}")
 
-        return self._find_previous if method == "get_previous_ti" else replay
-
-    def _find_previous(self, *, logical_date: datetime, map_index: int) -> Any:
-        """Return the newest of the recorded task instances whose run is due before a time."""
-        found = [outcome for name, given, outcome in self.known["calls"] if name == "get_previous_ti"]
-        assert found, "the other runs were not asked for"
-        older = [outcome for outcome in found if outcome.get("returned") and _date_of(outcome) < logical_date]
-        return _result("get_previous_ti", max(older, key=_date_of)) if older else None
+        return replay
 
 
 def _comparable(given: dict[str, Any]) -> dict[str, Any]:
     return {name: sorted(value) if isinstance(value, list) else value for name, value in given.items() if value}
-
-
-def _date_of(outcome: dict[str, Any]) -> datetime:
-    return datetime.fromisoformat(outcome["returned"]["logical_date"])
-
-
-def _result(method: str, outcome: dict[str, Any]) -> Any:
-    if "raised" in outcome:
-        raise CallFailed(f"{outcome['raised']}: {outcome['text']}")
-    returned = outcome["returned"]
-    return _with_times(returned) if method == "get_previous_ti" else returned
 
 
 def _with_times(fields: dict[str, Any]) -> SimpleNamespace:

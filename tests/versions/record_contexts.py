@@ -84,13 +84,18 @@ class Recorder:
             if is_true():
                 return
 
-    def run(self, run_id: str, dag_id: str = "probe", logical_date: str | None = None, **conf: Any) -> None:
-        body = {"dag_run_id": run_id, "logical_date": logical_date, "conf": conf}
+    def run(self, run_id: str, dag_id: str = "probe", **conf: Any) -> None:
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
         self.airflow.call("POST", f"dags/{dag_id}/dagRuns", body)
 
     def finish(self, run_id: str, dag_id: str = "probe") -> None:
         path = f"dags/{dag_id}/dagRuns/{run_id}"
         self.wait(f"the end of {run_id}", lambda: self.airflow.call("GET", path)["state"] in FINISHED)
+
+    def run_and_take(self, run_id: str, case: str, dag_id: str, *task_ids: str, **conf: Any) -> None:
+        self.run(run_id, dag_id, **conf)
+        self.finish(run_id, dag_id)
+        self.take(case, *task_ids)
 
     def wait_for_state(self, run_id: str, task_id: str, state: str) -> None:
         path = f"dags/probe/dagRuns/{run_id}/taskInstances/{task_id}"
@@ -104,16 +109,12 @@ class Recorder:
 
         self.wait(f"what {task_id} knows in {step!r}", is_written)
 
-    def clear(self, run_id: str, *tasks: Any, dag_id: str = "probe", **options: Any) -> None:
-        selected = {"task_ids": tasks} if tasks else {}
-        body = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, **selected, **options}
-        self.airflow.call("POST", f"dags/{dag_id}/clearTaskInstances", body)
+    def clear(self, run_id: str, task: Any, **options: Any) -> None:
+        body = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "task_ids": [task], **options}
+        self.airflow.call("POST", "dags/probe/clearTaskInstances", body)
 
     def queue(self, run_id: str) -> None:
         self.airflow.call("PATCH", f"dags/probe/dagRuns/{run_id}", {"state": "queued"})
-
-    def delete_task(self, run_id: str, task_id: str) -> None:
-        self.airflow.call("DELETE", f"dags/probe/dagRuns/{run_id}/taskInstances/{task_id}")
 
     def change_dag(self, *, with_extra: bool) -> None:
         """Add a task to the DAG, or remove it: only then does a run get task instances that it lacks."""
@@ -128,27 +129,16 @@ class Recorder:
         )
 
     def record(self) -> None:
-        self.record_first_tries()
-        self.record_retries()
+        self.run_and_take("first", "first try", "probe", "plain", "mapped", "deferring")
+        fails = {"plain.execute": 1, "mapped.execute": 1, "deferring.resume": 1}
+        self.run_and_take("retried", "automatic retry", "probe", "plain", "mapped", "deferring", fails=fails)
         self.record_clears()
         self.record_given_up()
         self.record_deletions()
         if self.airflow.has_dag("looping"):
-            self.record_loops()
-
-    def record_first_tries(self) -> None:
-        for run_id, date, case in (
-            ("first", "2026-01-01", "first try"),
-            ("second", "2026-01-02", "first try, later run"),
-        ):
-            self.run(run_id, logical_date=f"{date}T00:00:00Z", asks_other_runs=True)
-            self.finish(run_id)
-            self.take(case, "plain", "mapped", "deferring")
-
-    def record_retries(self) -> None:
-        self.run("retried", fails={"plain.execute": 1, "mapped.execute": 1, "deferring.resume": 1})
-        self.finish("retried")
-        self.take("automatic retry", "plain", "mapped", "deferring")
+            self.run_and_take("first", "loop", "looping", "body.member", "body.mapped", "outside")
+            fails = {"body.member@1.execute": 1}
+            self.run_and_take("retried", "loop, automatic retry", "looping", "body.member", fails=fails)
 
     def record_clears(self) -> None:
         self.clear("first", "plain")
@@ -157,10 +147,6 @@ class Recorder:
         self.clear("first", ["mapped", 1])
         self.finish("first")
         self.take("one index cleared", "mapped")
-        self.clear("first", "deferring")
-        self.finish("first")
-        self.take("deferring task cleared", "deferring")
-
         self.run("retrying", fails={"plain.execute": 1})
         self.wait_for_state("retrying", "plain", "up_for_retry")
         self.clear("retrying", "other")
@@ -205,8 +191,6 @@ class Recorder:
         self.finish("deleted")
         self.take("the run that is changed", "plain")
         self.change_dag(with_extra=False)
-        if not IS_3_0:
-            self.record_deleted_task()
         latest = {} if IS_3_0 else {"run_on_latest_version": True}
         self.clear("deleted", "plain", **latest)
         self.finish("deleted")
@@ -215,55 +199,6 @@ class Recorder:
         self.run("deleted")
         self.finish("deleted")
         self.take("run deleted and made again", "plain")
-
-    def record_deleted_task(self) -> None:
-        """The REST API of Airflow 3.0 deletes no task instance."""
-        self.delete_task("deleted", "plain")
-        self.queue("deleted")
-        self.finish("deleted")
-        self.take("task deleted and run queued again", "plain")
-        self.change_dag(with_extra=True)
-        self.delete_task("deleted", "plain")
-        self.clear("deleted", "other")
-        self.finish("deleted")
-        self.take("task deleted and run cleared", "plain")
-        self.change_dag(with_extra=False)
-
-    def record_loops(self) -> None:
-        self.clear("second", "plain", keep_task_state=True)
-        self.finish("second")
-        self.take("this task cleared, its state kept", "plain")
-        for run_id, date, case in (("first", "2026-01-01", "loop"), ("second", "2026-01-02", "loop, later run")):
-            self.run(run_id, "looping", logical_date=f"{date}T00:00:00Z", asks_other_runs=True)
-            self.finish(run_id, "looping")
-            self.take(case, "body.member", "body.mapped", "outside")
-        self.run("retried", "looping", fails={"body.member@1.execute": 1})
-        self.finish("retried", "looping")
-        self.take("loop, automatic retry", "body.member")
-        self.clear("first", dag_id="looping", task_instance_ids=[self.member_of("first", iteration=1)])
-        self.finish("first", "looping")
-        self.take("loop, one iteration cleared", "body.member")
-        members = [self.member_of("first", iteration=0)]
-        self.clear("first", dag_id="looping", task_instance_ids=members, include_downstream=True)
-        self.finish("first", "looping")
-        self.take("loop, cleared with later iterations", "body.member", "outside")
-        self.run("overtaken", "looping", holds={"body.member@0": ["other", "finished"]})
-        self.wait_for_context("body.member", "other")
-        (held,) = [one["ti"] for one in self.read_lines() if one["step"] == "other"]
-        region = {name: held[name] for name in ("region_id", "region_index")}
-        member = "dags/looping/dagRuns/overtaken/taskInstances/body.member"
-        self.airflow.call("PATCH", member, {"new_state": "failed", **region})
-        self.finish("overtaken", "looping")
-        self.take("loop, marked failed while the next iteration exists", "body.member")
-
-    def member_of(self, run_id: str, iteration: int) -> str:
-        """Return the id of the task instance of an iteration."""
-        (found,) = [
-            task["id"]
-            for task in self.airflow.tasks("looping", run_id)
-            if task["task_id"] == "body.member" and task["loop_iteration"]["iteration"] == iteration
-        ]
-        return str(found)
 
 
 def in_lines(cases: dict[str, list[Any]]) -> str:

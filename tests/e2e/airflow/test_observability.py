@@ -226,7 +226,7 @@ def test_the_link_is_there_while_the_task_runs_waits_and_when_it_has_ended(stack
     assert {index: stack.links("linked", run_id, "deliver", index) for index in range(3)} == wanted
 
     (failed,) = until(lambda: stack.lineage("linked", "deliver", "FAIL"))
-    assert [(each["namespace"], each["name"]) for each in failed["inputs"]] == [
+    assert sorted((each["namespace"], each["name"]) for each in failed["inputs"]) == [
         ("file", str(stack.folder / "outbox" / name)) for name in sorted(FILES)
     ]
 
@@ -288,7 +288,7 @@ def test_a_delivery_tells_openlineage_its_files_and_its_account(stack: ViewStack
 
     event = stack.one_event("deliver_files", "delivery.deliver", "COMPLETE")
     account = stack.sandbox.base_url.removeprefix("http://")
-    assert [(each["namespace"], each["name"]) for each in event["inputs"]] == [
+    assert sorted((each["namespace"], each["name"]) for each in event["inputs"]) == [
         ("file", str(stack.folder / "outbox" / name)) for name in sorted(FILES)
     ]
     assert [(each["namespace"], each["name"]) for each in event["outputs"]] == [

@@ -6,23 +6,19 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import DAG, BaseOperator, task_group
 
-#: The XCom that each try pushes.
-KEY: Final = "made"
-
 #: What is read of each object, where this version of Airflow has it.
 TI_FIELDS: Final = ("dag_id", "run_id", "task_id", "map_index", "try_number", "max_tries", "region_id", "region_index")
-LOOP_FIELDS: Final = ("node_id", "index", "max_iterations", "terminal_task_id", "terminal_is_mapped")
+LOOP_FIELDS: Final = ("node_id", "index", "max_iterations")
 RUN_FIELDS: Final = ("run_id", "clear_number", "run_after", "start_date", "logical_date", "run_type", "state")
-METHODS: Final = ("get_previous_ti", "get_task_breadcrumbs", "get_task_states", "get_ti_count", "xcom_pull")
-PREVIOUS_FIELDS: Final = ("run_id", "logical_date", "map_index", "try_number", "state")
+METHODS: Final = ("get_task_states", "get_ti_count")
 
 OPTIONS: Final[dict[str, Any]] = {
     "schedule": None,
@@ -47,41 +43,19 @@ def fields_of(thing: Any, names: tuple[str, ...]) -> dict[str, Any] | None:
     return None if thing is None else {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
-def outcome_of(call: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return {"returned": call(**arguments)}
-    except Exception as error:
-        return {"raised": type(error).__name__, "text": str(error)[:300]}
-
-
 def make_calls(context: Any) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yield calls of the task SDK: method, arguments, and what it returned or raised."""
+    """Yield calls of the task SDK: method, arguments, and what it returned."""
     ti, run = context["ti"], {"dag_id": context["ti"].dag_id, "run_ids": [context["ti"].run_id]}
     index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
     task_ids = sorted(context["dag"].task_ids)
 
     def make_call(method: str, **arguments: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        return method, arguments, outcome_of(getattr(ti, method), arguments)
+        return method, arguments, {"returned": getattr(ti, method)(**arguments)}
 
     yield make_call("get_task_states", **run, task_ids=[ti.task_id], map_index=index)
     yield make_call("get_ti_count", **run)
     yield make_call("get_ti_count", **run, task_ids=[ti.task_id])
     yield make_call("get_ti_count", **run, task_ids=task_ids)
-    yield make_call("xcom_pull", task_ids=ti.task_id, key=KEY)
-    yield make_call("xcom_pull", task_ids=[name for name in task_ids if name != ti.task_id], key=KEY)
-    if read_loop(ti):
-        yield make_call("get_task_breadcrumbs", dag_id=ti.dag_id, run_id=ti.run_id)
-    # Before Airflow 3.2, a task does not learn of other runs.
-    has_previous = context["dag_run"].conf.get("asks_other_runs") and hasattr(ti, "get_previous_ti")
-    before: Any = datetime.now(UTC) + timedelta(days=3_650) if has_previous else None
-    while before is not None:
-        of_index = -1 if index is None else 0
-        method, arguments, outcome = make_call("get_previous_ti", logical_date=before, map_index=of_index)
-        found = outcome.get("returned")
-        before = found and found.logical_date
-        yield method, arguments, outcome | ({"returned": fields_of(found, PREVIOUS_FIELDS)} if found else {})
-        if before is not None:
-            yield make_call("xcom_pull", task_ids=ti.task_id, run_id=found.run_id, key=KEY)
 
 
 def write_down(context: Any, step: str) -> None:
@@ -89,7 +63,7 @@ def write_down(context: Any, step: str) -> None:
 
     :param step: the method that runs, or the state of the task instance that its process has waited for.
     """
-    ti, store, server = context["ti"], context.get("task_state_store"), context["ti"]._ti_context_from_server
+    ti, server = context["ti"], context["ti"]._ti_context_from_server
     known = {
         "step": step,
         "ti": fields_of(ti, TI_FIELDS),
@@ -102,22 +76,15 @@ def write_down(context: Any, step: str) -> None:
         "task_ids": sorted(context["dag"].task_ids),
         "calls": list(make_calls(context)),
     }
-    if store is not None:
-        read = outcome_of(store.get, {"key": "tries", "default": []})
-        tries = [*read.get("returned", []), ti.try_number]
-        known["state_store"] = {"get": read, "set": outcome_of(store.set, {"key": "tries", "value": tries})}
     with Path(os.environ["PROBE_FILE"]).open("a") as file:
-        file.write(
-            json.dumps(known, default=lambda value: list(value) if "Lazy" in repr(type(value)) else str(value)) + "\n"
-        )
+        file.write(json.dumps(known, default=str) + "\n")
 
 
 class Probe(BaseOperator):
     """Write down what a try knows.
 
-    In the run's ``conf``, ``fails`` says up to which try a task fails, ``holds`` for which states of its instance its
-    first try waits ("other" is any but running, "finished" any terminal one of this iteration), and
-    ``asks_other_runs`` whether it asks what it made there.
+    In the run's ``conf``, ``fails`` says up to which try a task fails, and ``holds`` for which states of its instance
+    its first try waits ("other" is any but running).
     """
 
     def __init__(self, *, defers: bool = False, item: Any = None, **options: Any) -> None:
@@ -138,7 +105,6 @@ class Probe(BaseOperator):
         loop = read_loop(ti)
         name = ti.task_id if loop is None else f"{ti.task_id}@{loop.index}"
         write_down(context, step)
-        ti.xcom_push(key=KEY, value=f"{name}[{ti.map_index}], try {ti.try_number} of {ti.run_id}")
         for state in conf.get("holds", {}).get(name, []) if ti.try_number == 1 else []:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which Airflow sends first to a try that it has given up
             deadline = time.monotonic() + 60
@@ -150,9 +116,6 @@ class Probe(BaseOperator):
 
     @staticmethod
     def has_state(ti: Any, state: str) -> bool:
-        if state == "finished":
-            finished = ti.get_task_breadcrumbs(dag_id=ti.dag_id, run_id=ti.run_id)
-            return any((one["task_id"], one["region_index"]) == (ti.task_id, ti.region_index) for one in finished)
         states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[ti.task_id])
         return (states.get(ti.run_id, {}).get(ti.task_id) == "running") == (state == "running")
 
