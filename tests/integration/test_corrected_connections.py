@@ -22,7 +22,6 @@ from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
 from support.tasks import FakeTaskInstance, SimulatedClock
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
-FAILURES = (AirflowFailException, CallError, SourceMissing, InvalidSettings)
 
 #: What may be wrong with a connection.
 MISTAKES = {
@@ -31,117 +30,99 @@ MISTAKES = {
     "no service": {"host": "https://127.0.0.1:1", "port": None},
 }
 
+#: What a user gives at first, and what is corrected with the connection.
+INPUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a phone": ({"recipients": [{"email": "ann@example.com", "phone": "+15550100100"}]}, {}),
+    "another subject": ({}, {"subject": "Corrected report"}),
+    "another file": ({"files": ["missing.csv"]}, {"files": [{"name": "a.csv", "content": "a"}]}),
+    "a delivery key": ({"delivery_key": "k"}, {"subject": "Other"}),
+}
 
-class Delivery:
-    """A task, whose arguments a user changes between its tries."""
+GIVEN = {"subject": "Report", "recipients": ["ann@example.com"], "files": [{"name": "a.csv", "content": "a"}]}
 
-    def __init__(self, sandbox: Sandbox, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sandbox, self._monkeypatch = sandbox, monkeypatch
-        self.arguments: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"], "files": [str(file)]}
-        self.ti = FakeTaskInstance(self._make, SimulatedClock(sandbox))
-
-    def _make(self) -> DeliverFilesOperator:
-        return DeliverFilesOperator(task_id="task", **self.arguments)
-
-    def connect(self, **mistake: Any) -> None:
-        """Let the connection lead to the service, with a mistake."""
-        connection = json.loads(connection_json(self.sandbox)) | mistake
-        self._monkeypatch.setenv(CONNECTION, json.dumps(connection))
-
-    def fail(self, **mistake: Any) -> None:
-        self.connect(**mistake)
-        with pytest.raises(FAILURES):
-            self.ti.run()
-
-    def clear(self, **changes: Any) -> Any:
-        """Correct the connection, change the arguments, clear the task, and run it."""
-        self.connect()
-        self.arguments |= changes
-        self.ti.clear()
-        return self.ti.run()
+Use = Callable[..., None]
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "report.csv"
-    path.write_bytes(b"content")
-    return path
+def connect(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Use:
+    """Let the connection lead to the service, with a mistake."""
+    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
+
+    def connect(**mistake: Any) -> None:
+        monkeypatch.setenv(CONNECTION, json.dumps(json.loads(connection_json(sandbox)) | mistake))
+
+    return connect
 
 
 @pytest.fixture
-def delivery(connection: str, sandbox: Sandbox, file: Path, monkeypatch: pytest.MonkeyPatch) -> Delivery:
-    return Delivery(sandbox, file, monkeypatch)
+def fail(connect: Use) -> Use:
+    def fail(ti: FakeTaskInstance, mistake: str) -> None:
+        connect(**MISTAKES[mistake])
+        with pytest.raises((AirflowFailException, CallError, SourceMissing, InvalidSettings)):
+            ti.run()
+
+    return fail
 
 
-def with_a_phone(delivery: Delivery) -> dict[str, Any]:
-    delivery.arguments["recipients"] = [{"email": "ann@example.com", "phone": "+15550100100"}]
-    return {}
+def task_of(sandbox: Sandbox, arguments: dict[str, Any], operator: type = DeliverFilesOperator) -> FakeTaskInstance:
+    """Return a task, whose arguments may change between its tries."""
+    return FakeTaskInstance(lambda: operator(task_id="task", **arguments), SimulatedClock(sandbox))
 
 
-def with_another_subject(delivery: Delivery) -> dict[str, Any]:
-    return {"subject": "Corrected report"}
-
-
-def with_another_file(delivery: Delivery) -> dict[str, Any]:
-    files = delivery.arguments["files"]
-    delivery.arguments["files"] = ["missing.csv"]
-    return {"files": files}
-
-
-INPUTS = pytest.mark.parametrize("change", [with_a_phone, with_another_subject, with_another_file])
-
-
-@INPUTS
+@pytest.mark.parametrize("given", INPUTS)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_task_whose_connection_is_corrected_delivers(
-    delivery: Delivery, mistake: str, change: Callable[[Delivery], dict[str, Any]]
+    connect: Use, fail: Use, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, mistake: str, given: str
 ) -> None:
-    changes = change(delivery)
+    first, corrected = INPUTS[given]
+    if given == "a delivery key":
+        monkeypatch.setenv(STATE_CONN_ID, "states")
+    ti = task_of(sandbox, arguments := {**GIVEN, **first})
     for _ in range(2):
-        delivery.fail(**MISTAKES[mistake])
-        delivery.ti.clear()
+        fail(ti, mistake)
+        ti.clear()
+    connect()
+    arguments |= corrected
 
-    assert [delivery.clear(**changes)["id"]] == list(billed(delivery.sandbox))
-
-
-@INPUTS
-def test_so_does_an_automatic_retry_and_the_only_index_of_a_mapped_task(delivery: Delivery, change: Any) -> None:
-    changes = change(delivery)
-    delivery.ti.map_index, delivery.ti.other_indexes = 0, 0
-    delivery.fail(**MISTAKES["no key"])
-    delivery.ti.max_tries += 1
-    delivery.connect()
-    delivery.arguments |= changes
-    assert [delivery.ti.run()["id"]] == list(billed(delivery.sandbox))
+    assert [ti.run()["id"]] == list(billed(sandbox))
 
 
-def test_a_delivery_key_is_not_lost_to_a_wrong_connection(
-    delivery: Delivery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("given", [each for each in INPUTS if each != "a delivery key"])
+def test_so_does_an_automatic_retry_and_the_only_index_of_a_mapped_task(
+    connect: Use, fail: Use, sandbox: Sandbox, given: str
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
-    monkeypatch.setenv(STATE_CONN_ID, "states")
-    delivery.arguments["delivery_key"] = "k"
-    for mistake in MISTAKES.values():
-        delivery.fail(**mistake)
-        delivery.ti.clear()
-    assert [delivery.clear(subject="Other")["id"]] == list(billed(delivery.sandbox))
+    first, corrected = INPUTS[given]
+    ti = task_of(sandbox, arguments := {**GIVEN, **first})
+    ti.map_index, ti.other_indexes = 0, 0
+    fail(ti, "no key")
+    ti.max_tries += 1
+    connect()
+    arguments |= corrected
+
+    assert [ti.run()["id"]] == list(billed(sandbox))
 
 
-def test_a_draft_that_is_made_by_a_task_of_its_own_is_created(connection, sandbox, monkeypatch) -> None:
-    delivery = Delivery(sandbox, Path("unused"), monkeypatch)
-    del delivery.arguments["files"]
-    monkeypatch.setattr(delivery.ti, "make", lambda: CreateTransferOperator(task_id="task", **delivery.arguments))
-    delivery.fail(**MISTAKES["unknown key"])
-    assert delivery.clear(subject="Other").startswith("tr_")
+def test_a_draft_that_is_made_by_a_task_of_its_own_is_created(connect: Use, fail: Use, sandbox: Sandbox) -> None:
+    arguments = {name: value for name, value in GIVEN.items() if name != "files"}
+    ti = task_of(sandbox, arguments, CreateTransferOperator)
+    fail(ti, "unknown key")
+    connect()
+    arguments["subject"] = "Other"
+    ti.clear()
+    assert ti.run().startswith("tr_")
 
 
 @pytest.mark.parametrize("others", [{"map_index": 0, "other_indexes": 1}, {"other_tasks": 1}])
 def test_what_another_index_or_an_old_name_of_the_task_may_have_sent_is_not_assumed_unsent(
-    delivery: Delivery, others: dict[str, int]
+    connect: Use, fail: Use, sandbox: Sandbox, others: dict[str, int]
 ) -> None:
+    ti = task_of(sandbox, arguments := {**GIVEN})
     for name, value in others.items():
-        setattr(delivery.ti, name, value)
-    delivery.fail(**MISTAKES["no key"])
+        setattr(ti, name, value)
+    fail(ti, "no key")
+    connect()
+    arguments["subject"] = "Other"
+    ti.clear()
     with pytest.raises(AirflowFailException, match="cannot be listed now"):
-        delivery.clear(subject="Other")
-    assert not billed(delivery.sandbox)
+        ti.run()
+    assert not billed(sandbox)

@@ -19,7 +19,6 @@ from outbound_transfer.notifications.notice import (
     deadline_reason,
     unread,
 )
-from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome, outcome_of
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ class TransferNotifier(BaseNotifier):
     """Notifies of a transfer: its subject, who has not picked it up, the reason, the task and a link.
 
     In ``on_failure_callback`` of an operator or sensor of this provider, the task's error says all that, and in its
-    ``notifiers`` the wait. Elsewhere,
-    such as in a ``DeadlineAlert``, the transfer that ``task_id`` has made in the run is read from the service. What
-    cannot be found out is left out: the notification goes out in any case.
+    ``notifiers`` the wait. Elsewhere, such as in a ``DeadlineAlert``, the transfer that ``task_id`` has made in the run
+    is read from the service. What cannot be found out is left out: the notification goes out in any case.
 
     :param title: begins the title; by default how many recipients are outstanding. The subject follows it.
     :param task_id: the task of the run that delivers, if it is not the one that fails; not a mapped one.
@@ -73,20 +71,8 @@ class TransferNotifier(BaseNotifier):
         self.build_sender(self._notice(context, location, outcome, self._url(hook, outcome))).notify(context)
 
     async def async_notify(self, context: Context) -> None:
-        """Send the notification from the triggerer."""
-        location, hook = self._location(context), self._hook(context)
-        outcome = _known_outcome(context)
-        if outcome is None and (transfer_id := await call_airflow(partial(self._find_transfer_id, location))):
-            try:
-                client = await hook.get_async_conn()
-                try:
-                    outcome = _to_outcome(await client.perform(endpoints.get_transfer(transfer_id)))
-                finally:
-                    await client.close()
-            except Exception as error:
-                outcome = unread(transfer_id, error)
-        url = await call_airflow(partial(self._url, hook, outcome))
-        await self.build_sender(self._notice(context, location, outcome, url)).async_notify(context)
+        """Send the notification from the triggerer, in a thread."""
+        await call_airflow(partial(self.notify, context))
 
     def _location(self, context: Context) -> TaskLocation:
         return TaskLocation.from_context(_as_mapping(context), self.task_id)
