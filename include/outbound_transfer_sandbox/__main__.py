@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from . import explain_missing_packages
 from .domain import defaults
-from .domain.sizes import MEGABYTE
 from .service.sandbox import SandboxService
 from .store.database import DataInUse
 
@@ -80,12 +79,6 @@ def _parser() -> argparse.ArgumentParser:
         help="host name under which browsers may open the web application, besides localhost and IP addresses",
     )
     parser.add_argument(
-        "--quota-mb",
-        type=_positive,
-        metavar="N",
-        help="limit of the disk space for files, records and logs, in MB (default: unlimited)",
-    )
-    parser.add_argument(
         "--ready-file",
         type=Path,
         metavar="F",
@@ -104,12 +97,6 @@ def _password(text: str) -> str:
     if not 1 <= len(text) <= 1000:
         raise argparse.ArgumentTypeError("a password must have 1 to 1000 characters")
     return text
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text[:12]) > 0):
-        raise argparse.ArgumentTypeError("must be a positive integer")
-    return int(text[:12])
 
 
 def _run(options: argparse.Namespace, data: Path) -> None:
@@ -139,7 +126,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _open_sandbox(options: argparse.Namespace, data: Path) -> SandboxService:
-    return SandboxService(data, options.quota_mb and options.quota_mb * MEGABYTE, durable=not _is_throwaway(options))
+    return SandboxService(data, durable=not _is_throwaway(options))
 
 
 def _print_welcome(ready: dict[str, str], password: str | None, options: argparse.Namespace, data: Path) -> None:

@@ -224,15 +224,14 @@ def running_sandbox(
     port: int = 0,
     transfer_key: str | None = None,
     event_key: str | None = None,
-    quota: int | None = None,
 ) -> Iterator[Sandbox]:
     """Run a sandbox on loopback in a thread of this process, with real sockets.
 
-    Its state is in `data_dir`, or in a temporary directory that is removed with it. `quota` bounds its bytes.
+    Its state is in `data_dir`, or in a temporary directory that is removed with it.
     """
     with (
         TemporaryDirectory(prefix="outbound-transfer-sandbox-") as temporary,
-        closing(SandboxService(data_dir or Path(temporary), quota, durable=False)) as service,
+        closing(SandboxService(data_dir or Path(temporary), durable=False)) as service,
         _serving(service, port) as url,
         closing(Sandbox(url, *service.ensure_keys(transfer_key, event_key))) as sandbox,
     ):

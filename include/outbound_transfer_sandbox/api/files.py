@@ -29,7 +29,7 @@ class FileCollection(HTTPEndpoint):
         accepted = sandbox.files.accept(caller, transfer_id, length, disposition)
         if accepted.existing:
             return json_response(serializers.file(accepted.existing))
-        upload = sandbox.context.blobs.start_upload(accepted.size)
+        upload = sandbox.context.blobs.start_upload()
         try:
             await _receive(request.receive, upload.write, accepted.size)
             file, attached = sandbox.files.attach(caller, transfer_id, accepted, upload)

@@ -67,7 +67,6 @@ class ApiKeyService:
             raise invalid_api_key("The event key is missing or invalid.")
 
     def new_transfer_key(self, user: str, label: str = "") -> str:
-        self._context.space.check_records(2)
         key = self._derive_key(defaults.TRANSFER_KEY_PREFIX, self._accounts.transfer_key_count() + 1)
         self.register_transfer_key(key, user)
         if label:
@@ -107,7 +106,6 @@ class ApiKeyService:
         return self._accounts.revoke_transfer_key(_digest(key), self._context.clock.now())
 
     def new_event_key(self) -> str:
-        self._context.space.check_records(1)
         key = self._derive_key(defaults.EVENT_KEY_PREFIX, self._accounts.event_key_count() + 1)
         self.register_event_key(key)
         return key

@@ -18,24 +18,21 @@ from outbound_transfer_sandbox.store.mailbox import MailStore
 from outbound_transfer_sandbox.store.transfers import TransferStore
 from outbound_transfer_sandbox.store.users import UserStore
 
-from .space import Space
-
 DATABASE = "sandbox.sqlite"
 
 
 class Context:
     """The state under `data_dir`. Raises DataInUse if another process has it open."""
 
-    def __init__(self, data_dir: Path, quota: int | None = None, *, durable: bool = True) -> None:
+    def __init__(self, data_dir: Path, *, durable: bool = True) -> None:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.db = Database(data_dir / DATABASE, durable=durable, quota=quota)
+        self.db = Database(data_dir / DATABASE, durable=durable)
         self.accounts = AccountStore(self.db)
-        self.users = UserStore(self.db, _share(quota, 4096, defaults.MAX_THROTTLED_SUBJECTS))
+        self.users = UserStore(self.db, defaults.MAX_THROTTLED_SUBJECTS)
         self.transfers = TransferStore(self.db)
         self.mail = MailStore(self.db)
-        self.activity = ActivityLog(self.db, _share(quota, 16, defaults.MAX_LOG_BYTES))
+        self.activity = ActivityLog(self.db, defaults.MAX_LOG_BYTES)
         self.blobs = BlobStore(data_dir)
-        self.space = Space(self.db, self.blobs, quota)
         self.clock = Clock(self.accounts.clock_offset())
         self._seed = _seed(data_dir / "seed")
         self._account = self.accounts.settings()
@@ -51,11 +48,6 @@ class Context:
     def derive_secret(self, purpose: str) -> str:
         """Return 64 hexadecimal digits that cannot be guessed and are the same after a restart."""
         return hmac.new(self._seed, purpose.encode(), hashlib.sha256).hexdigest()
-
-
-def _share(quota: int | None, part: int, maximum: int) -> int:
-    """Return a log's bound: a small part of the quota, so that all logs fit into the reserve of `Space`."""
-    return maximum if quota is None else min(maximum, quota // part)
 
 
 def _seed(path: Path) -> bytes:

@@ -36,17 +36,14 @@ class FileService:
     def accept(self, caller: Caller, transfer_id: str, length: str | None, disposition: str | None) -> AcceptedUpload:
         """Accept or refuse an upload by its headers, before its body is read.
 
-        Raises 404, 409 invalid_state, 411 length_required, 400 invalid_request, 413 file_too_large, 503
-        service_unavailable if the quota is used up, in this order.
+        Raises 404, 409 invalid_state, 411 length_required, 400 invalid_request, 413 file_too_large, in
+        this order.
         """
         transfer = self._transfers.require_draft(caller, transfer_id, with_files=False)
         size = content_length(length)
         name = filename(disposition)
         self._check_size(size)
-        existing = self._store.file_named(transfer.pk, name)
-        if existing is None:
-            self._context.space.check_file(size, name)
-        return AcceptedUpload(name, size, existing)
+        return AcceptedUpload(name, size, self._store.file_named(transfer.pk, name))
 
     def _check_size(self, size: int) -> None:
         rounded, limit = megabytes(size), self._context.account.per_file_limit_mb

@@ -31,14 +31,13 @@ class TransferLifecycle:
     def record_pickup(self, transfer: Transfer, recipient: Recipient, files: list[File]) -> None:
         """Record that a recipient downloaded `files`: update recipient and status, and add the feed's events."""
         now = self._context.clock.now()
-        self._context.space.check_records(1 + len(files), sum(len(file.name.encode()) for file in files))
         with self._context.db.transaction():
             if recipient.picked_up_at is None:
                 self._mark_picked_up(transfer, recipient, now)
             self._record_downloads(transfer, recipient, files, now)
 
     def pick_up_due(self) -> None:
-        """Let everybody pick up what was sent `auto_pickup_seconds` ago. Without disk space, they do so later."""
+        """Let everybody pick up what was sent `auto_pickup_seconds` ago."""
         seconds = self._context.account.auto_pickup_seconds
         if seconds is None:
             return

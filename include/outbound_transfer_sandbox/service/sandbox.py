@@ -26,19 +26,18 @@ from .users import UserService
 class SandboxService:
     """The service with its state under `data_dir`. Raises DataInUse if another process has it open.
 
-    `quota` bounds its bytes on disk. Without `durable` it starts faster; its state survives the end of the process, but
-    perhaps not a failure of the machine.
+    Without `durable` it starts faster; its state survives the end of the process, but perhaps not a failure of the
+    machine.
     """
 
-    def __init__(self, data_dir: Path, quota: int | None = None, *, durable: bool = True) -> None:
+    def __init__(self, data_dir: Path, *, durable: bool = True) -> None:
         self._data_dir = data_dir
-        self._quota = quota
         self._durable = durable
         self._password: str | None = None
         self._start()
 
     def _start(self) -> None:
-        self.context = Context(self._data_dir, self._quota, durable=self._durable)
+        self.context = Context(self._data_dir, durable=self._durable)
         self.api_keys = ApiKeyService(self.context)
         self.mailbox = MailboxService(self.context)
         self.transfers = TransferService(self.context, self.mailbox)

@@ -18,12 +18,8 @@ class SessionService:
         self._context = context
 
     def start(self, subject: str) -> str:
-        """Return a new token for `subject`, a user or a recipient. A token that a browser sent never becomes valid.
-
-        Raises 503 service_unavailable if the disk space is used up.
-        """
+        """Return a new token for `subject`, a user or a recipient. A token that a browser sent never becomes valid."""
         token, now = secrets.token_urlsafe(32), self._context.clock.real()
-        self._context.space.check_records(1)
         expires_at = now + defaults.SESSION_LIFETIME_SECONDS * SECOND
         self._context.users.start_session(_digest(token), subject, now, expires_at, defaults.MAX_SESSIONS_PER_SUBJECT)
         return token

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-
-# File systems allocate space in blocks: a million files of one byte take a million blocks.
-_BLOCK = 4096
-
-
-def on_disk(size: int) -> int:
-    """Return the disk space of a file of `size` bytes. An empty file counts as a block, for its name and record."""
-    return max(1, -(-size // _BLOCK)) * _BLOCK
 
 
 class Upload:
     """A file that is being received. `commit` stores it; `discard` removes it."""
 
-    def __init__(self, path: Path, release: Callable[[], None]) -> None:
-        """`release` is called once if the upload is discarded."""
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._release = release
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def write(self, chunks: Iterable[bytes]) -> None:
@@ -40,7 +30,6 @@ class Upload:
         if self._fd >= 0:
             self._close()
             self._path.unlink()
-            self._release()
 
     def _close(self) -> None:
         if self._fd >= 0:
@@ -49,10 +38,9 @@ class Upload:
 
 
 class BlobStore:
-    """Stores files. `used` is the disk space of all files and of all open uploads by their declared size."""
+    """Stores files."""
 
     def __init__(self, directory: Path) -> None:
-        self.used = 0
         self._files = directory / "files"
         self._partial = directory / "partial"
         for path in (self._files, self._partial):
@@ -65,17 +53,9 @@ class BlobStore:
         for path in self._files.iterdir():
             if path.name not in known:
                 path.unlink()
-            else:
-                self.used += on_disk(path.stat().st_size)
 
-    def start_upload(self, size: int) -> Upload:
-        """Start an upload of `size` bytes."""
-        upload = Upload(self._partial / secrets.token_hex(16), lambda: self._free(size))
-        self.used += on_disk(size)
-        return upload
-
-    def _free(self, size: int) -> None:
-        self.used -= on_disk(size)
+    def start_upload(self) -> Upload:
+        return Upload(self._partial / secrets.token_hex(16))
 
     def commit(self, upload: Upload, file_id: str) -> None:
         upload.commit(self.path(file_id))
@@ -85,5 +65,4 @@ class BlobStore:
 
     def remove(self, file_ids: Iterable[str]) -> None:
         for path in map(self.path, file_ids):
-            self._free(path.stat().st_size)
             path.unlink()

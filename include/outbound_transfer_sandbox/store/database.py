@@ -63,6 +63,10 @@ CREATE INDEX IF NOT EXISTS mail_to ON mail (address, pk);
 """
 
 
+#: Of the write-ahead log between two transactions.
+_MAX_LOG_BYTES = 4_096_000
+
+
 class DataInUse(Exception):
     """Another process has the data directory open."""
 
@@ -73,15 +77,12 @@ class Database:
     A committed transaction survives any end of the process and, with `durable`, a failure of the machine.
     """
 
-    def __init__(self, path: Path, *, durable: bool = True, quota: int | None = None) -> None:
-        """`quota` bounds the file in bytes, and the write-ahead log beside it in proportion."""
-        self._wal = path.with_name(f"{path.name}-wal")
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
         # The thread that creates it may not be the event loop's, but only one thread uses it at a time.
         self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
         try:
             self._prepare("NORMAL" if durable else "OFF")
-            self._apply_quota(quota)
         except sqlite3.OperationalError as error:
             self._connection.close()
             if "locked" in str(error):
@@ -94,27 +95,7 @@ class Database:
         for pragma in pragmas:
             self.run(f"PRAGMA {pragma}")
         self._connection.executescript(f"BEGIN EXCLUSIVE; {_SCHEMA} COMMIT;")
-
-    def _apply_quota(self, quota: int | None) -> None:
-        page: int = self.fetch_value("PRAGMA page_size")
-        # SQLite copies the log into the database when it reaches this many pages. Its own default is 1,000.
-        pages = 1000 if quota is None else max(8, min(1000, quota // 32 // page))
-        self.run(f"PRAGMA wal_autocheckpoint={pages}")
-        self.run(f"PRAGMA journal_size_limit={pages * page}")  # truncate the log after a large transaction
-        if quota is not None:
-            self.run(f"PRAGMA max_page_count={max(1, quota // page)}")
-        self._page, self._log_reserve = page, pages * page
-
-    def size(self) -> int:
-        """Return the bytes of the database on disk, including the space that its write-ahead log may take."""
-        log = self._wal.stat().st_size if self._wal.exists() else 0
-        size: int = self.fetch_value("PRAGMA page_count") * self._page
-        return size + max(log, self._log_reserve)
-
-    def free(self) -> int:
-        """Return how many bytes of `size` are free for the next records."""
-        size: int = self.fetch_value("PRAGMA freelist_count") * self._page
-        return size
+        self.run(f"PRAGMA journal_size_limit={_MAX_LOG_BYTES}")  # truncate the log after a large transaction
 
     def close(self) -> None:
         self._connection.close()

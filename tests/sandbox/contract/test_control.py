@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from outbound_transfer_sandbox.control import routes as control_api
+from outbound_transfer_sandbox.domain import defaults
+from outbound_transfer_sandbox.testing import running_sandbox
 
 REPOSITORY = next(parent for parent in Path(__file__).resolve().parents if (parent / "pyproject.toml").exists())
 
@@ -170,3 +172,13 @@ def test_our_own_page_is_served(service: Any) -> None:
     assert httpx.post(f"{service.base_url}/_sandbox/faults/release", headers=headers).status_code == 200
     typed = {"Sec-Fetch-Site": "none"}
     assert httpx.get(f"{service.base_url}/_sandbox/state", headers=typed).status_code == 200
+
+
+def test_the_log_of_requests_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "MAX_LOG_BYTES", 20_000)
+    with running_sandbox(tmp_path / "data") as sandbox, httpx.Client(base_url=sandbox.base_url) as http:
+        for number in range(100):
+            http.get(f"/v1/{'x' * 900}{number}")
+        rows = sandbox.requests()
+    assert 10 < len(rows) < 20
+    assert [row["path"][-2:] for row in rows[-2:]] == ["98", "99"]
