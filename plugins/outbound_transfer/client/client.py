@@ -255,7 +255,7 @@ class Client(_BaseClient):
 
 
 class AsyncClient(_BaseClient):
-    """Asynchronous client, for the triggerer; the counterpart of :class:`Client`."""
+    """Asynchronous client, for the triggerer; the counterpart of :class:`Client`, but that it uploads nothing."""
 
     def __init__(
         self, settings: Settings, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, **options: Any

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
@@ -25,7 +24,7 @@ from outbound_transfer.protocol.errors import (
     NotConnected,
     TimedOut,
 )
-from outbound_transfer.protocol.messages import Call, Response, Upload
+from outbound_transfer.protocol.messages import Call, Response
 from outbound_transfer.protocol.redaction import redact
 
 _HEADERS: Final = {
@@ -97,12 +96,12 @@ def send(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Ite
 async def send_async(
     client: httpx.AsyncClient, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()
 ) -> Response:
-    """Make one attempt of a call, like :func:`send`, without blocking the event loop."""
-    content = _read_chunks_in_thread(call.upload) if call.upload else call.body
+    """Make one attempt of a call that uploads nothing, like :func:`send`, without blocking the event loop."""
+    assert call.upload is None, "its source would block the event loop"
     secrets_of_call = _secrets_of(settings, call, secrets)
     try:
         with redact_http_logs(secrets_of_call):
-            async with client.stream(content=content, **_request(settings, call)) as http_response:
+            async with client.stream(content=call.body, **_request(settings, call)) as http_response:
                 _check_encoding(http_response)
                 body = bytearray()
                 async for chunk in http_response.aiter_raw():
@@ -128,12 +127,6 @@ def _request(settings: Settings, call: Call[Any]) -> dict[str, Any]:
         headers["Content-Type"] = "application/json"
     # A relative path keeps the path of the base URL.
     return {"method": call.method, "url": call.path.lstrip("/"), "params": dict(call.params), "headers": headers}
-
-
-async def _read_chunks_in_thread(upload: Upload) -> AsyncIterator[bytes]:
-    chunks = upload.body()
-    while chunk := await asyncio.to_thread(next, chunks, b""):
-        yield chunk
 
 
 def _translate_error(
