@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
@@ -12,69 +10,30 @@ from unittest import mock
 from outbound_transfer.client import Client, Settings, client
 from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.deferral import CallsStopped, DeferRequested, combine_requests
-from outbound_transfer.protocol.messages import Call, Response, Upload
+from outbound_transfer.protocol.messages import Response
 from support.timeouts import TEST_TIMEOUT
 
 SETTINGS = Settings("http://127.0.0.1:9/", "key")
 LIMITED = Response(429, {"retry-after": "3000"}, b'{"error": "rate_limited", "message": "m"}')
 
 
-def outcome_of(
-    call: Call[Any], send: Callable[[Call[Any]], Response], reached: threading.Event
-) -> BaseException | None:
-    """What a call in a thread raises that is stopped when it has come to a point."""
-    with (
-        Client(SETTINGS, on_retry=lambda retry: reached.set()) as stopped,
-        mock.patch.object(client, "send", lambda _http, _settings, call, _secrets: send(call)),
-        ThreadPoolExecutor(1) as thread,
-    ):
-        future = thread.submit(stopped.perform, call)
-        assert reached.wait(TEST_TIMEOUT)
-        stopped.stop()
-        return future.exception(TEST_TIMEOUT)
-
-
 def test_a_retry_delay_ends_without_another_attempt() -> None:
-    attempts = []
+    attempts, reached = [], threading.Event()
 
-    def refuse(call: Call[Any]) -> Response:
-        attempts.append(call)
+    def refuse(*request: Any) -> Response:
+        attempts.append(request)
         return LIMITED
 
-    assert isinstance(outcome_of(endpoints.get_transfer("t"), refuse, threading.Event()), CallsStopped)
+    with (
+        Client(SETTINGS, on_retry=lambda retry: reached.set()) as stopped,
+        mock.patch.object(client, "send", refuse),
+        ThreadPoolExecutor(1) as thread,
+    ):
+        future = thread.submit(stopped.perform, endpoints.get_transfer("t"))
+        assert reached.wait(TEST_TIMEOUT)
+        stopped.stop()
+        assert isinstance(future.exception(TEST_TIMEOUT), CallsStopped)
     assert len(attempts) == 1
-
-
-def test_an_upload_breaks_off_at_its_next_chunk() -> None:
-    reached, sent = threading.Event(), list[bytes]()
-
-    def endless() -> Iterator[bytes]:
-        while True:
-            yield b"u"
-
-    def read(call: Call[Any]) -> Response:
-        assert call.upload
-        for chunk in call.upload.body():
-            sent.append(chunk)
-            reached.set()
-        raise AssertionError
-
-    upload = endpoints.attach_file("t", Upload("endless", 10**12, endless))
-
-    assert isinstance(outcome_of(upload, read, reached), CallsStopped)
-
-
-def test_a_request_that_is_sent_is_not_broken_off() -> None:
-    reached, go = threading.Event(), threading.Event()
-
-    def respond(call: Call[Any]) -> Response:
-        assert call.upload
-        size = len(b"".join(call.upload.body()))
-        reached.set()
-        go.wait(0.1)
-        return Response(201, {}, json.dumps({"id": "f", "name": "n", "size": size}).encode())
-
-    assert outcome_of(endpoints.attach_file("t", Upload("n", 1, lambda: iter([b"u"]))), respond, reached) is None
 
 
 def test_deferrals_of_several_calls_wait_for_the_last_and_count_the_time_of_each() -> None:

@@ -49,6 +49,21 @@ def search(
     return drive(find_sent(WANTED, **{"names": ("a.csv",), "since": NOON, **options}), perform)
 
 
+@pytest.mark.parametrize("status", ["pending", "partial", "complete", "canceled", "expired", "frozen"])
+def test_it_is_found_on_any_page_whatever_became_of_it_and_however_it_is_written(status: str) -> None:
+    row = {**ROW, "status": status, "subject": " REPORT", "recipients": [{"email": "Ann@Example.com"}]}
+    found = search([OTHER, {**OTHER, "recipients": [{"email": "bob@example.com"}]}], [row], read=row)
+    assert found is not None
+    assert found.id == "sent"
+
+
+@pytest.mark.parametrize(
+    ("names", "is_found"), [(("a.csv",), True), (("a.csv", "b.csv"), True), (None, True), (("b.csv", "c.csv"), False)]
+)
+def test_a_file_in_common_is_enough(names: Any, is_found: bool) -> None:
+    assert (search([ROW], names=names) is not None) is is_found
+
+
 @pytest.mark.parametrize("row", [None, 7, {}, {**ROW, "id": None}, {**ROW, "id": 7}, {**ROW, "id": "\ud800"}], ids=repr)
 def test_an_unreadable_row_that_may_be_the_one_fails_the_search(row: Any) -> None:
     with pytest.raises(errors.MalformedResponse, match="may be this very delivery"):

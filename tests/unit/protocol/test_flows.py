@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,12 +15,10 @@ from outbound_transfer.protocol.flows import (
     attach,
     create_draft,
     discard_draft,
-    find_sent,
     find_transfer,
 )
-from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.messages import Call, Operation, Upload
-from outbound_transfer.protocol.models import File, Recipient, Transfer, TransferPage, build_new_transfer
+from outbound_transfer.protocol.models import File, Recipient, Transfer, build_new_transfer
 
 UPLOAD = Upload("a.txt", 3, lambda: iter([b"abc"]))
 
@@ -181,57 +178,3 @@ def test_finding_a_transfer() -> None:
     assert drive(find_transfer("t"), scripted(errors.NotFound(404))) is None
     with pytest.raises(errors.InvalidApiKey):
         drive(find_transfer("t"), scripted(errors.InvalidApiKey(401)))
-
-
-# ------------------------------------------------------------------------------------------------------- what was sent
-
-SENT = structs.replace(CREATED, id="sent", status="complete", sent_at="2026-01-31T12:00:00Z")
-NOON = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
-
-
-def found_among(
-    *pages: list[Transfer], since: float = NOON, names: tuple[str, ...] | None = ("a.csv",)
-) -> Transfer | None:
-    """What is found in a listing whose transfers hold ``a.csv`` of 3 bytes."""
-    by_id = {
-        transfer.id: structs.replace(transfer, files=(File("f", "a.csv", 3),)) for page in pages for transfer in page
-    }
-
-    def perform(call: Call[Any]) -> Any:
-        if call.operation is Operation.GET:
-            return by_id[call.path.rpartition("/")[2]]
-        at = int(call.params.get("cursor", 0))
-        return TransferPage(tuple(pages[at]), str(at + 1) if at + 1 < len(pages) else None)
-
-    return drive(find_sent(identity_of(NEW), names, since), perform)
-
-
-OTHERS = [
-    structs.replace(SENT, id="other", subject="Other"),
-    structs.replace(SENT, id="others", recipients=(Recipient("bob@example.com"),)),
-]
-
-
-def test_what_was_sent_is_found_on_any_page_and_whatever_became_of_it() -> None:
-    for status in ("pending", "partial", "complete", "canceled", "expired", "frozen"):
-        found = found_among(OTHERS, [structs.replace(SENT, status=status)])
-        assert found is not None
-        assert found.id == "sent"
-
-
-def test_case_and_spaces_tell_no_transfers_apart() -> None:
-    assert found_among([structs.replace(SENT, subject=" REPORT", recipients=(Recipient("Ann@Example.com"),))])
-
-
-def test_files_of_other_names_are_another_delivery() -> None:
-    assert found_among([SENT], names=("b.csv", "c.csv")) is None
-
-
-@pytest.mark.parametrize("names", [("a.csv",), ("a.csv", "b.csv"), None], ids=str)
-def test_a_file_in_common_or_files_that_cannot_be_found_are_the_same_delivery(names: tuple[str, ...] | None) -> None:
-    assert found_among([SENT], names=names) is not None
-
-
-def test_what_was_sent_before_is_another_runs() -> None:
-    assert found_among([SENT], since=NOON + 1) is None
-    assert found_among([structs.replace(SENT, sent_at=None)], since=NOON + 1) is not None, "nobody knows when"
