@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from outbound_transfer.warehouse.dialects import duckdb as dialect
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, SchemaTooNew, WarehouseBusy
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
-from outbound_transfer.warehouse.schema import FEED, ensure_schema
-from outbound_transfer.warehouse.tables import EVENTS
 from support.feed_pages import event, page, tables
 from support.warehouses import Hook, duckdb_hook, held_by_another_process
 
@@ -85,41 +82,6 @@ def test_a_reset_and_a_rebuild_are_in_the_log(hook: Hook) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- other versions
-
-
-def test_tables_of_an_older_version_are_upgraded_once_and_nothing_is_lost(hook: Hook) -> None:
-    feed, ran = landed(hook), []
-
-    def add_column(warehouse: Warehouse, cursor: Any) -> None:
-        ran.append(2)
-        cursor.execute(f"ALTER TABLE {warehouse.name(EVENTS)} ADD COLUMN invented text", ())
-
-    def fill_column(warehouse: Warehouse, cursor: Any) -> None:
-        ran.append(3)
-        warehouse.run(cursor, "UPDATE {events} SET [invented] = [event_id] WHERE [type] = ?", ("transfer_sent",))
-
-    newer = replace(FEED, version=4, migrations={2: add_column, 3: fill_column})  # version 4 needs no step
-    for _ in range(2):
-        ensure_schema(feed.warehouse, newer, NOW)
-    assert ran == [2, 3]
-    rows = hook.fetch("SELECT event_id, invented FROM outbound_transfer_events ORDER BY event_id")
-    assert rows == [("e1", "e1"), ("e2", "e2"), ("e3", "e3")]
-    assert hook.fetch("SELECT version FROM outbound_transfer_schema_version") == [(4,)]
-    assert hook.fetch('SELECT "cursor" FROM outbound_transfer_feed_cursor') == [(4,)]
-
-
-def test_an_upgrade_that_fails_leaves_the_tables_as_they_were(hook: Hook) -> None:
-    feed = landed(hook)
-
-    def fail(warehouse: Warehouse, cursor: Any) -> None:
-        warehouse.run(cursor, "DELETE FROM {events} WHERE [type] = ?", ("transfer_sent",))
-        raise LookupError
-
-    with pytest.raises(LookupError):
-        ensure_schema(feed.warehouse, replace(FEED, version=2, migrations={2: fail}), NOW)
-    assert hook.fetch("SELECT version FROM outbound_transfer_schema_version") == [(1,)]
-    assert hook.fetch("SELECT count(*) FROM outbound_transfer_events") == [(3,)]
-    assert feed.get_or_create_cursor() == 4
 
 
 def test_tables_of_a_later_version_are_left_alone(hook: Hook) -> None:
