@@ -18,6 +18,7 @@ from outbound_transfer.observability import metrics
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.warehouse import deliveries
+from outbound_transfer.warehouse.connection import open_warehouse
 from support.keyed_tasks import sqlite_connection
 from support.repository import REPOSITORY
 from support.statsd import stats_to
@@ -118,6 +119,14 @@ def test_every_metric_is_emitted_by_tasks_with_the_tags_that_the_table_names(
     waiters = [value for name, _, value, _ in packets if name == metrics.DEFERRED_WAITERS.full_name]
     assert (waiters[0], waiters[-1], set(waiters)) == (1, 0, {0, 1})
     assert len(waiters) > 2, "it is not renewed with each poll"
+
+
+def test_a_database_that_cannot_be_reached_is_counted(statsd, monkeypatch) -> None:
+    server = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "schema": "none"}
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(server))
+    with pytest.raises(Exception, match="refused"), open_warehouse("warehouse", prefix="", schema=None).read():
+        pass
+    assert received(statsd) == [(metrics.DATABASE_FAILURES.full_name, {"sql_conn_id": "warehouse"}, 1, "c")]
 
 
 def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection, tmp_path) -> None:
