@@ -103,7 +103,7 @@ def test_the_feed(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
 
 async def test_the_async_client_does_the_same(connection: str, hook: OutboundTransferHook) -> None:
     transfer = sent(hook)
-    async with await hook.get_async_conn() as client:
+    async with hook.new_async_client(await hook.get_async_settings()) as client:
         assert await client.perform(endpoints.get_transfer(transfer.id)) == hook.get_transfer(transfer.id)
 
 

@@ -158,7 +158,9 @@ def test_three_tasks_and_a_sensor_write_one_receipt(three_tasks, time, files, fo
     arguments = {"task_id": "wait", "transfer_id": transfer_id, "receipt": into}
     wait = FakeTaskInstance(lambda: with_hook(TransferSensor(**arguments)), time)
     wait.task_id, wait.upstream = "wait", {**send.upstream, "send": send}
+    calls = len(sandbox.requests())
     wait.run()
+    assert len(sandbox.requests()) == calls + 1, "the poke has read its files"
 
     last = read(folder, transfer_id)
     assert (last["files"], last["transfer"]["security"]) == (first["files"], "email")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import threading
 from collections.abc import Callable
@@ -29,7 +28,6 @@ from outbound_transfer.airflow_compat.names import (
     mask_secret,
     timezone,
 )
-from outbound_transfer.delivery.memory import digest
 from outbound_transfer.exceptions import outcome_of
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.polling import poller, schedule
@@ -201,25 +199,6 @@ def test_the_receipt_is_written_when_the_wait_is_over(wait, sandbox, end, tmp_pa
     assert picked_up == {ANN: end == "complete", BOB: True}
     (file,) = receipt["files"]
     assert (file["name"], file["size"]) == ("report.csv", 4)
-
-
-def test_a_sensor_takes_the_digests_from_the_task_that_sends(report, sandbox, tmp_path) -> None:
-    store, receipt = InMemoryStateStore(), str(tmp_path / "{transfer_id}.json")
-    sent = send(report, store, receipt=receipt, security="email")["id"]
-    (path,) = tmp_path.glob("tr_*.json")
-    first = json.loads(path.read_text())
-    for recipient in (ANN, BOB):
-        sandbox.pickup(sent, recipient)
-    read = sum(call["method"] == "GET" for call in sandbox.requests())
-
-    to_the_end(lambda: TransferSensor(task_id="wait", transfer_id=sent, receipt=receipt), store)
-
-    last = json.loads(path.read_text())
-    assert last["files"] == first["files"]
-    assert first["files"][0]["sha256"] == hashlib.sha256(b"a,b\n").hexdigest()
-    assert (first["transfer"]["security"], last["transfer"]["security"]) == ("email", "email")
-    assert (first["transfer"]["status"], last["transfer"]["status"]) == ("pending", "complete")
-    assert sum(call["method"] == "GET" for call in sandbox.requests()) == read + 1, "the poke has read its files"
 
 
 @pytest.mark.parametrize(
@@ -426,21 +405,16 @@ def test_deferring_makes_no_call(sandbox) -> None:
     assert sandbox.requests() == []
 
 
-def test_the_deadline_survives_a_retry_and_begins_anew_with_a_clear() -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((2, None), (3, None)), ((3, 0), (3, 1))],
+    ids=["", "with fewer retries than before: the tries that it may have are the same"],
+)
+def test_the_deadline_survives_a_retry_and_begins_anew_with_a_clear(before, after) -> None:
     store = InMemoryStateStore()
-    first = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=2))
-    retried = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=2))
-    cleared = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3))
-    assert first.deadline == retried.deadline < cleared.deadline
-
-
-def test_a_clear_with_fewer_retries_than_before_begins_anew_too() -> None:
-    """Cleared after its first try, with its retries lowered from 3 to 2: the tries that it may have are the same."""
-    store = InMemoryStateStore()
-    first = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3, clear_number=0))
-    cleared = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3, clear_number=1))
-    retried = trigger_of(sensor(timeout=100.0), context_of(store, max_tries=3, clear_number=1))
-    assert first.deadline < cleared.deadline == retried.deadline
+    tries = (before, before, after, after)
+    first, retried, cleared, again = (trigger_of(sensor(timeout=100.0), context_of(store, *each)) for each in tries)
+    assert first.deadline == retried.deadline < cleared.deadline == again.deadline
 
 
 def test_poking_counts_from_the_first_try_too(sent) -> None:
@@ -569,15 +543,6 @@ def test_a_notifier_that_fails_ends_no_wait_and_silences_no_other(wait, sandbox,
     assert "ValueError: refused: ***" in warning
 
 
-def test_nobody_is_notified_of_a_transfer_that_all_have_picked_up(wait, sandbox, clock) -> None:
-    clock.ahead = 2 * DAYS
-    for recipient in (ANN, BOB):
-        sandbox.pickup(wait.sent, recipient)
-    notifier = LateNotifier()
-    assert wait(notify_after=DAYS, notifiers=notifier, timeout=None)["status"] == "complete"
-    assert notifier.texts == []
-
-
 def resume(operator: Any, context: Any, event: Any) -> TransferTrigger:
     """The trigger with which the task defers again after an event."""
     with pytest.raises(TaskDeferred) as deferred:
@@ -661,16 +626,6 @@ def test_a_late_transfer_costs_one_read_and_each_trigger_begins_with_one(sandbox
     assert len(notifier.texts) == 1
     assert fire_after_pickup(sandbox, sent, again).payload["status"] == "finished"
     assert len(sandbox.requests()) == before + 3
-
-
-def test_another_transfer_under_the_id_is_announced_to_nobody(sandbox, report, clock) -> None:
-    store, notifier, clock.ahead = InMemoryStateStore(), LateNotifier(), 2 * DAYS
-    arguments = {"wait": True, "deferrable": True, "notify_after": 3 * DAYS, "notifiers": notifier, "poke_interval": 1}
-    with pytest.raises(TaskDeferred) as deferred:
-        send(report, store, **arguments)
-    clock.ahead, trigger = 4 * DAYS, deferred.value.trigger
-    trigger.identity = digest(["Other", []])
-    assert fire(trigger).payload["status"] == "error"
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,6 @@ class OutboundTransferHook(BaseHook):
         """Return the account's name, in the triggerer."""
         return (await self.get_async_settings()).account
 
-    async def get_async_conn(self) -> AsyncClient:
-        """Create a client for the triggerer; the caller closes it."""
-        return self.new_async_client(await self.get_async_settings())
-
     def new_async_client(self, settings: Settings, **client_options: Any) -> AsyncClient:
         """Create a client with these settings, whose calls count for this connection; the caller closes it."""
         from outbound_transfer.client import AsyncClient
