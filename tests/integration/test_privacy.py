@@ -22,7 +22,7 @@ from outbound_transfer.lake.iceberg_personal_data import IcebergPersonalData
 from outbound_transfer.lake.object_personal_data import ObjectPersonalData
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.events import Page
-from outbound_transfer.protocol.models import Recipient, Transfer
+from outbound_transfer.protocol.models import Recipient, Transfer, TransferPage
 from outbound_transfer.protocol.personal_data import AddressSearch, RecipientNaming
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
@@ -31,10 +31,12 @@ from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdat
 from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
 from outbound_transfer.warehouse.errors import RowsRefused, WarehouseBusy
 from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.warehouse.key_allowance import Key, claim_page, store_page
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
+from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
 from outbound_transfer.warehouse.tables import PERSONAL_DATA, TABLES
-from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 from outbound_transfer.warehouse.transfers import TransferTables
 from support.feed_pages import event, page
 from support.iceberg import TABLE, open_lake
@@ -391,6 +393,15 @@ MARKED = {
 }
 
 
+def _store_poll_page(file: Path) -> None:
+    warehouse, key = Warehouse(sqlite_hook(file)), Key("account.example.com", "digest", "outbound_transfer_default", 60)
+    ensure_schema(warehouse, CLUSTER, utc_now())
+    number = claim_page(warehouse, key, "a", 20.0).number
+    assert number
+    listed = Transfer("t1", "pending", "Report", recipients=(Recipient(ADDRESS),))
+    store_page(warehouse, key, "a", number, TransferPage((listed,)))
+
+
 def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
     day: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,6 +428,7 @@ def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
     monkeypatch.setattr("builtins.input", lambda _: "n")
     with pytest.raises(SystemExit, match="Nothing was changed"):
         main(["privacy", "erase", "--email", ADDRESS, "--sql-conn-id", "warehouse"])
+    _store_poll_page(file)  # by a triggerer that was killed since
     main(["privacy", "erase", "--email", ADDRESS, "--yes", "--output", "json", "--sql-conn-id", "warehouse"])
     assert json.loads(capsys.readouterr().out) == counted
     assert _found_in(file, trace) == set()

@@ -34,7 +34,7 @@ from outbound_transfer.warehouse.tables import (
 from outbound_transfer.warehouse.timestamps import format_timestamp
 from outbound_transfer.warehouse.transfers import DELETED
 
-#: Columns with personal data by table. What triggerers share is gone with the next poll, and a wait concludes from it.
+#: Columns with personal data by table. What triggerers share is no row of a person: an erasure removes all of it.
 _PERSONAL: Final = {
     table: names
     for table in TABLES
@@ -131,8 +131,14 @@ class SqlPersonalData(PersonalData):
                 key = {column.name: row[column.name] for column in table.primary_key}
                 change = partial(self._erase, table, key, search)
                 counts[table.name] += self._warehouse.retry_on_conflict(change)
-        self._warehouse.compact(tables)
+        if pages := self._existing([POLL_PAGES]):
+            self._warehouse.retry_on_conflict(self._delete_pages)
+        self._warehouse.compact([*tables, *pages])
         return {name: count for name, count in counts.items() if count}
+
+    def _delete_pages(self) -> None:
+        with self._warehouse.transaction() as tx:
+            self._warehouse.run(tx, "DELETE FROM {poll_pages}")
 
     def _erase(self, table: Table, key: Mapping[str, Any], search: AddressSearch) -> bool:
         """Erase an address from a row as it is now: a task may have written to it since it was found."""
