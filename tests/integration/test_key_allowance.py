@@ -15,6 +15,7 @@ from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.key_allowance import (
     CLAIM_SECONDS,
     KEEP_SECONDS,
+    READ_SECONDS,
     Key,
     PageClaim,
     claim_page,
@@ -146,12 +147,10 @@ def test_of_those_that_want_a_page_one_reads_it(warehouse: Warehouse) -> None:
 def test_a_page_is_of_use_for_a_moment(warehouse: Warehouse) -> None:
     number = claim(warehouse).number
     assert number
-    assert claim(warehouse, later=CLAIM_SECONDS - 1) == PageClaim()
+    assert claim(warehouse, later=PAGE_SECONDS - 1) == PageClaim()
     store_page(warehouse, KEY, "a", number, PAGE)
-    read_at = CLAIM_SECONDS - 1
-    for later in (0.0, PAGE_SECONDS - 1):
-        assert claim(warehouse, later=read_at + later) == PageClaim(PAGE)
-    assert claim(warehouse, later=read_at + PAGE_SECONDS).number, "too old"
+    assert claim(warehouse, later=PAGE_SECONDS - 1) == PageClaim(PAGE)
+    assert claim(warehouse, later=PAGE_SECONDS).number, "too old, as it may be as old as its claim"
 
 
 @pytest.mark.parametrize("page", [None, TransferPage((Transfer("t1", "complete", "half \ud800"),))])
@@ -165,9 +164,44 @@ def test_a_page_that_is_not_stored_is_read_by_the_next_one(warehouse: Warehouse,
 def test_who_died_is_not_waited_for_and_stores_nothing_later(warehouse: Warehouse) -> None:
     number = claim(warehouse).number
     assert number
-    assert claim(warehouse, later=CLAIM_SECONDS).number
+    assert claim(warehouse, later=READ_SECONDS).number
     store_page(warehouse, KEY, "a", number, PAGE)
-    assert claim(warehouse, later=CLAIM_SECONDS) == PageClaim()
+    assert claim(warehouse, later=READ_SECONDS) == PageClaim()
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_call_that_waits_for_its_turn_is_waited_for(warehouse: Warehouse, is_refused: bool) -> None:
+    assert claim(warehouse).number
+    if is_refused:
+        record_refusal(warehouse, KEY, 50)
+    else:
+        calls = [reserve_call(warehouse, KEY, is_poll=is_poll) for is_poll in [False] * 60 + [True] * 5]
+        assert calls[-1] == WINDOW + MARGIN
+    turn = 50.0 if is_refused else WINDOW + MARGIN
+    assert claim(warehouse, later=turn + READ_SECONDS - 1) == PageClaim()
+    assert claim(warehouse, later=turn + READ_SECONDS).number
+
+
+def test_who_waits_for_turn_after_turn_is_not_waited_for(warehouse: Warehouse) -> None:
+    assert claim(warehouse).number
+    warehouse.epoch_time = lambda tx: NOW + CLAIM_SECONDS - 1  # type: ignore[method-assign]
+    record_refusal(warehouse, KEY, 50)
+    assert claim(warehouse, later=CLAIM_SECONDS - 1) == PageClaim()
+    assert claim(warehouse, later=CLAIM_SECONDS).number
+
+
+@pytest.mark.parametrize("text", ["Łódź €", "😀", "\0"])
+def test_a_page_needs_no_character_that_a_database_does_not_have(
+    warehouse: Warehouse, warehouse_hook: Hook, text: str
+) -> None:
+    number = claim(warehouse).number
+    assert number
+    page = TransferPage((Transfer("t1", "pending", text),))
+    store_page(warehouse, KEY, "a", number, page)
+    ((stored,),) = warehouse_hook.fetch("SELECT page FROM outbound_transfer_poll_pages")
+    assert stored.isascii()
+    assert stored.isprintable()
+    assert claim(warehouse, later=1) == PageClaim(page)
 
 
 def test_pages_are_those_of_one_key_and_listing(warehouse: Warehouse) -> None:
@@ -181,6 +215,7 @@ def test_pages_are_those_of_one_key_and_listing(warehouse: Warehouse) -> None:
 
 def test_old_pages_are_removed(warehouse: Warehouse, warehouse_hook: Hook) -> None:
     claim(warehouse, "b")
+    claim(warehouse, "b", KEY._replace(account="other", digest="of a key of before"))
     claim(warehouse, "c", later=7_200)  # by a clock that was set back since
     claim(warehouse, "a", later=KEEP_SECONDS + 1)
     assert warehouse_hook.fetch("SELECT listing FROM outbound_transfer_poll_pages") == [("a",)]

@@ -15,7 +15,7 @@ from outbound_transfer.cluster import database
 from outbound_transfer.polling import poller
 from outbound_transfer.polling.hints import HINT_INTERVAL, LAST_RARE_INTERVAL
 from outbound_transfer.polling.waiters import Waiter
-from outbound_transfer.warehouse.key_allowance import CLAIM_SECONDS
+from outbound_transfer.warehouse.key_allowance import READ_SECONDS
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.waiters import RECIPIENT, send
 from support.feed_pages import event, page, tables
@@ -158,7 +158,7 @@ def test_the_others_go_on(sandbox: Sandbox, shared_hook: Hook, fault: str) -> No
         cluster.pick_up(*sent)
         left = [waiter for process in others for waiter in waiters[process]]
         await cluster.finish(left)
-        assert cluster.time.now - began <= CLAIM_SECONDS + 60 + 15
+        assert cluster.time.now - began <= READ_SECONDS + 60 + 15
         assert outcomes(left) == {("finished", "complete")}
         if fault == "freeze":
             await cluster.finish(waiters[first])
@@ -211,6 +211,57 @@ def test_a_slow_database_is_not_waited_for(sandbox: Sandbox, sqlite: Hook, monke
         cluster.time.after(30, lambda: cluster.pick_up(*sent))
         await cluster.finish(waiters)
         assert outcomes(waiters) == {("finished", "complete")}
+
+    play(sandbox, sqlite, story)
+
+
+@pytest.mark.parametrize("interval", [5.0, 10.0])
+def test_a_short_interval_is_kept(sandbox: Sandbox, sqlite: Hook, interval: float) -> None:
+    sent = send(sandbox, 60)
+
+    async def story(cluster: Cluster) -> None:
+        processes = cluster.start(2)
+        waiters = [
+            one for n, process in enumerate(processes) for one in process.wait_for(*sent[n::2], interval=interval)
+        ]
+        await cluster.pass_time(100)
+        for waiter in waiters[:5]:
+            await cluster.pass_time(31.7)
+            began = cluster.time.now
+            cluster.pick_up(waiter.transfer_id)
+            await cluster.finish([waiter])
+            assert cluster.time.now - began <= interval + 1, "no page that the poll before has used"
+        cluster.calls()
+        await cluster.pass_time(20 * interval)
+        assert cluster.calls() <= 20 + 5, "one page a poll"
+
+    play(sandbox, sqlite, story)
+
+
+def test_a_slow_process_does_not_hold_up_the_others_page_after_page(
+    sandbox: Sandbox, sqlite: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.patch_account(requests_per_window=1_000_000, outstanding_transfer_limit=1_000)
+    sent = send(sandbox, 500)
+
+    async def story(cluster: Cluster) -> None:
+        slow, *others = cluster.start(3)
+        perform = slow.poller._perform
+
+        async def perform_slowly(call: Any) -> Any:
+            await slow.sleep(80)
+            return await perform(call)
+
+        monkeypatch.setattr(slow.poller, "_perform", perform_slowly)
+        waiters = [one for n, process in enumerate([slow, *others]) for one in process.wait_for(*sent[n::3])]
+        await cluster.pass_time(400)
+        left = [waiter for waiter in waiters if waiter.transfer_id in sent[1::3]][:40:10]
+        for waiter in left:
+            began = cluster.time.now
+            cluster.pick_up(waiter.transfer_id)
+            await cluster.finish([waiter])
+            assert cluster.time.now - began <= 60 + READ_SECONDS + 15
+            await cluster.pass_time(37)
 
     play(sandbox, sqlite, story)
 

@@ -63,7 +63,7 @@ MAX_MISSING_READS: Final = 20
 #: Seconds between two looks for new events.
 HINT_INTERVAL: Final = 5.0
 
-#: Seconds by which a page that another process has read may be older than the poll that uses it.
+#: Maximum seconds by which a page that another process has read may be older than the poll that uses it.
 MAX_PAGE_AGE: Final = 20.0
 
 #: Errors that waiting does not resolve: the key or the connection is invalid.
@@ -138,6 +138,7 @@ class SharedPoller:
         # Monotonic seconds.
         self._schedule_origin = self._monotonic() + COALESCE_SECONDS
         self._not_before = self._retry_after_until = self._poll_started = self._schedule_origin
+        self._page_age = MAX_PAGE_AGE
         self._failures = 0
 
     async def updates(self) -> AsyncGenerator[PollUpdate, None]:
@@ -171,6 +172,8 @@ class SharedPoller:
     async def _poll_once(self) -> AsyncIterator[PollUpdate]:
         poll_start = self._clock()
         self._registry.check_deadlines(poll_start)
+        if self._shared:  # a page that the poll before has used shows nothing new
+            self._page_age = min((poll_start.monotonic - self._poll_started) / 2, MAX_PAGE_AGE)
         self._poll_started, self._not_before = poll_start.monotonic, poll_start.monotonic + MIN_INTERVAL
         fetching = asyncio.ensure_future(self._fetch(poll_start))
         try:
@@ -389,7 +392,7 @@ class SharedPoller:
         for transfer in transfers:
             if transfer.status == COMPLETE and self._registry.was_outstanding(transfer.id):
                 self._hints.record_pickup(transfer.id, self._monotonic(), is_hinted=self._is_hinted)
-        read_since = poll_start.monotonic - (0 if self._is_hinted else 3 * MAX_PAGE_AGE)  # a response takes a while
+        read_since = poll_start.monotonic - (0 if self._is_hinted else 3 * MAX_PAGE_AGE)  # a page may be older
         self._hints.forget((transfer.id for transfer in transfers), read_since)
 
     def _update_watchers(self) -> None:
@@ -421,7 +424,7 @@ class SharedPoller:
         return await self._shared.read(call, self._perform, self._sleep, self._max_page_age)
 
     def _max_page_age(self) -> float:
-        return MAX_PAGE_AGE + self._monotonic() - self._poll_started
+        return self._page_age + self._monotonic() - self._poll_started
 
     async def _perform(self, call: Call[T]) -> T:
         if delay := self._rate_limiter.reserve(self._monotonic()):

@@ -6,20 +6,24 @@ by the database's clock.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from outbound_transfer.protocol.call_schedule import CallSchedule
-from outbound_transfer.protocol.models import TransferPage, is_valid_unicode
+from outbound_transfer.protocol.models import TransferPage
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.tables import KEY_ALLOWANCE, POLL_PAGES
 from outbound_transfer.warehouse.timestamps import format_epoch
 
 T = TypeVar("T")
 
-#: Seconds for which a page that a process is about to read is not read by others. It may wait a minute for its call.
+#: Seconds for which a page that a process is about to read is not read by others, once its call has had its turn.
+READ_SECONDS: Final = 20.0
+
+#: The maximum with the wait for that turn, which takes a minute.
 CLAIM_SECONDS: Final = 90.0
 
 #: Seconds after which a page is removed.
@@ -35,7 +39,8 @@ _UPDATE: Final = (
 _SELECT_PAGE: Final = f"SELECT [read_ms], [page] FROM {{poll_pages}} {_WHERE} AND [listing] = ?"  # noqa: S608
 _STORE_PAGE: Final = f"UPDATE {{poll_pages}} SET [page] = ?, [read_ms] = ? {_WHERE} AND [listing] = ? AND [read_ms] = ?"  # noqa: S608
 _DELETE_PAGES: Final = f"DELETE FROM {{poll_pages}} {_WHERE}"  # noqa: S608
-_DELETE_OLD_PAGES: Final = f"{_DELETE_PAGES} AND ([listing] = ? OR [read_ms] < ? OR [read_ms] > ?)"
+#: Old ones of all keys: nobody may poll with theirs any more. One statement, so that no two sessions deadlock.
+_DELETE_OLD_PAGES: Final = f"{_DELETE_PAGES} AND [listing] = ? OR [read_ms] < ? OR [read_ms] > ?"
 
 
 class Key(NamedTuple):
@@ -91,13 +96,18 @@ def claim_page(warehouse: Warehouse, key: Key, listing: str, max_age: float) -> 
     """Return a page that was read lately, or claim it: of the processes that want it, one reads it.
 
     :param listing: what identifies the page, of 32 characters.
-    :param max_age: seconds since it was read.
+    :param max_age: seconds since another process claimed it, and so began to read it.
     """
 
-    def claim(tx: Any, _: CallSchedule, now: float) -> PageClaim:
+    def claim(tx: Any, schedule: CallSchedule, now: float) -> PageClaim:
         for read_ms, stored in fetch_all(warehouse.run(tx, _SELECT_PAGE, (*key[:2], listing))):
             age = now - read_ms / 1_000
-            if 0 <= age < (CLAIM_SECONDS if stored is None else max_age) and (found := _decode(stored)):
+            if stored is None:  # one that is killed, hangs or is slow must not hold up the others, page after page
+                turn = max(read_ms / 1_000, schedule.not_before, *schedule.poll_calls[-1:])
+                is_of_use = age < CLAIM_SECONDS and now < turn + READ_SECONDS
+            else:
+                is_of_use = age < max_age
+            if age >= 0 and is_of_use and (found := _decode(stored)):
                 return found
         number = int(now * 1_000)
         oldest = number - int(KEEP_SECONDS * 1_000)
@@ -110,12 +120,12 @@ def claim_page(warehouse: Warehouse, key: Key, listing: str, max_age: float) -> 
 
 def store_page(warehouse: Warehouse, key: Key, listing: str, number: int, page: TransferPage | None) -> None:
     """Store a page that this process has claimed for the others; None if it could not be read."""
-    text = _encode(page) if page else None
+    # ASCII: not every database has all of Unicode. The page is as old as its claim, however long its read took.
+    stored = (json.dumps(msgspec.to_builtins(page)), number) if page else (None, 0)
 
     def store() -> None:
         with warehouse.transaction() as tx:
-            read_ms = int(warehouse.epoch_time(tx) * 1_000) if text else 0
-            warehouse.run(tx, _STORE_PAGE, (text, read_ms, *key[:2], listing, number))
+            warehouse.run(tx, _STORE_PAGE, (*stored, *key[:2], listing, number))
 
     warehouse.retry_on_conflict(store)
 
@@ -178,16 +188,8 @@ def _values(key: Key, schedule: CallSchedule, now: float) -> tuple[Any, ...]:
     )
 
 
-def _encode(page: TransferPage) -> str | None:
-    try:
-        text = msgspec.json.encode(page).decode()
-    except UnicodeEncodeError:  # an unpaired surrogate, which no database stores: each process reads the page itself
-        return None
-    return text if is_valid_unicode(text) else None
-
-
 def _decode(stored: str | None) -> PageClaim | None:
-    """Return what is stored of a page; None if it cannot be used, as another version wrote it or it is damaged."""
+    """Return what is stored of a page; None if it cannot be used: another version wrote it, or a text is no Unicode."""
     try:
         return PageClaim(msgspec.json.decode(stored, type=TransferPage)) if stored is not None else PageClaim()
     except msgspec.DecodeError:

@@ -356,10 +356,10 @@ POLL_PAGES: Final = Table(
     _account(),
     _key_digest(),
     _column("listing", _key_text(32), "a digest of the listed status and the page's cursor", key=True),
-    _column("read_ms", INTEGER, "when it was read, in epoch milliseconds; before, when a triggerer began to"),
+    _column("read_ms", INTEGER, "when a triggerer began to read it, in epoch milliseconds"),
     _column("page", TEXT, "the page as JSON; NULL before it is read", null=True, personal=True),
     comment="Pages of listings that one triggerer has read for all that poll with one key at that moment. Older ones "
-    "are removed with the next poll.",
+    "are removed with the next poll of any key.",
 )
 
 #: In the order of docs/tables.md.
