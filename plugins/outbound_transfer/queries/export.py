@@ -44,44 +44,34 @@ class QueryExport:
         """Run a query, and write its result in bounded memory.
 
         :return: the number of rows.
-        :raises QueryError: it fails, or its result cannot be written.
+        :raises QueryError: it fails, its result has more rows than allowed, or it cannot be written.
         :raises NotASqlConnection: the connection is not one of SQL.
         """
         self.log.info("%s: running the query on connection '%s'", query.file_name, self.sql_conn_id)
-        started, counter = time.monotonic(), RowCounter(query.file_name, self.log, self.max_rows)
+        started, rows = time.monotonic(), 0
+
+        def count(batches: Iterable[Batch]) -> Iterator[Batch]:
+            nonlocal rows
+            logged = started
+            for batch in batches:
+                rows += len(batch[0])
+                if self.max_rows is not None and rows > self.max_rows:
+                    raise ResultTooLong(
+                        f"the result has more than {pluralize(self.max_rows, 'row')} (max_rows): nothing is created"
+                    )
+                if time.monotonic() - logged >= _LOG_INTERVAL:
+                    logged = time.monotonic()
+                    self.log.info("%s: %s rows so far", query.file_name, f"{rows:,}")
+                yield batch
+
         try:
             with query_result(
                 self.sql_conn_id, query.sql, query.parameters, hook_params=self.hook_params, zone=self.zone
             ) as result:
-                counted = Result(result.columns, counter.count(result.batches))
+                counted = Result(result.columns, count(result.batches))
                 write_result(counted, query.file_format, file, escape_formulas=self.escape_formulas)
         except QueryError as error:
             raise type(error)(f"{query.file_name}: {error}") from None
         size, seconds = file.seek(0, 2), time.monotonic() - started
-        self.log.info("%s: %s rows, %s bytes in %.1f s", query.file_name, f"{counter.rows:,}", f"{size:,}", seconds)
-        return counter.rows
-
-
-class RowCounter:
-    """Counts the rows of one result, and logs how many there are so far."""
-
-    def __init__(self, file_name: str, log: Logger, max_rows: int | None) -> None:
-        self.file_name, self.log, self.max_rows = file_name, log, max_rows
-        self.rows = 0
-
-    def count(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches.
-
-        :raises ResultTooLong: there are more rows than allowed.
-        """
-        logged = time.monotonic()
-        for batch in batches:
-            self.rows += len(batch[0])
-            if self.max_rows is not None and self.rows > self.max_rows:
-                raise ResultTooLong(
-                    f"the result has more than {pluralize(self.max_rows, 'row')} (max_rows): nothing is created"
-                )
-            if time.monotonic() - logged >= _LOG_INTERVAL:
-                logged = time.monotonic()
-                self.log.info("%s: %s rows so far", self.file_name, f"{self.rows:,}")
-            yield batch
+        self.log.info("%s: %s rows, %s bytes in %.1f s", query.file_name, f"{rows:,}", f"{size:,}", seconds)
+        return rows

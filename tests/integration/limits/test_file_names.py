@@ -10,31 +10,16 @@ import pytest
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from support.deliveries import digest
 
+#: Those that a header, a pattern or a file system could change; what any name becomes, units show.
 KEPT = [
-    "plain.txt",
-    'double "quotes".txt',
-    "single 'quotes'.txt",
-    '"',
-    "semi;colon; filename=evil.txt",
+    'double "quotes"; filename=evil.txt',
     "filename*=UTF-8''evil.txt",
     "50% %41 %0D%0A %.txt",
-    "comma, equals = ampersand & plus +.txt",
     "question? hash# star* [a-z].txt",
-    ".hidden",
-    "..two-dots",
-    "...leading",
-    "trailing.",
-    " spaces around ",
-    "no-extension",
-    "emoji 📦👩‍👩‍👧.txt",
-    unicodedata.normalize("NFC", "Ångström é.txt"),
-    unicodedata.normalize("NFD", "Malmö é.txt"),
-    "報告書.pdf",
-    "fullwidth／solidus＼.txt",
-    "=?utf-8?q?encoded?=",
-    "a" * 251 + ".txt",
-    "é" * 125 + "x.txt",
-    "📦" * 63 + "xyz",
+    " ..spaces around ",
+    unicodedata.normalize("NFD", "Malm\u00f6 \u00e9.txt"),
+    "fullwidth\uff0fsolidus\uff3c.txt",
+    "\U0001f4e6" * 63 + "xyz",
 ]
 
 
@@ -53,8 +38,6 @@ def as_one_word(name: str) -> str:
 
 
 def test_every_name_that_can_be_kept_is_kept_exactly(deliver, sandbox, stored, tmp_path) -> None:
-    assert [name for name in KEPT if len(name.encode()) > 255] == []
-    assert sum(len(name.encode()) == 255 for name in KEPT) == 3
     for name in KEPT:
         (tmp_path / name).write_bytes(name.encode())
 
