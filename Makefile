@@ -153,7 +153,7 @@ bench-ledger: setup ## What the ledger adds to a delivery of three small files
 bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 15 minutes)
 	$(RUN) -m benchmarks.bench_ingest $(ARGS)
 
-bench-query: setup ## Ten million rows of a query into each format, beside pandas: speed, memory (about an hour; ARGS=--rows=1000000)
+bench-query: setup ## Ten million rows of a query into each format: speed, memory (about an hour; ARGS=--rows=1000000)
 	$(RUN) -m benchmarks.bench_query $(ARGS)
 
 bench-import: setup ## What importing the operators adds to importing Airflow
