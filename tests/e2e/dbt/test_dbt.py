@@ -252,6 +252,3 @@ def test_the_models_compile_into_a_databases_sql(compiled_for: Callable[[str], P
     columns = {model: [*nodes[f"model.outbound_transfer.{model}"]["columns"]] for model in MODELS}
     models = project.compiled()
     assert {model: sqlglot.parse_one(models[model], dialect=name).named_selects for model in MODELS} == columns
-
-
-LEDGER_MODEL = "stg_outbound_transfer__deliveries"

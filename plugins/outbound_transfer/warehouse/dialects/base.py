@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -51,7 +50,7 @@ class DbApiHookLike(Protocol):
     def set_autocommit(self, conn: Any, autocommit: bool) -> None: ...
 
 
-class WarehouseDialect(ABC):
+class WarehouseDialect:
     """One kind of database.
 
     :cvar name: the database's name in SQLAlchemy and in ``DbApiHook.dialect_name``.
@@ -107,23 +106,34 @@ class WarehouseDialect(ABC):
         """Return a function that opens a connection to the hook's database."""
         return hook.get_conn
 
-    def configure_connection(self, connection: Any) -> None:  # noqa: B027  # most connections are ready
+    def configure_connection(self, connection: Any) -> None:  # most connections are ready
         """Prepare a new connection, so that only an explicit commit commits."""
 
     def commit(self, connection: Any, tx: Any) -> None:  # noqa: ARG002  # most drivers commit a connection
         """Commit the transaction."""
         connection.commit()
 
-    def compact(self, connection: Any, quoted: Sequence[str]) -> None:  # noqa: B027  # unknown of other databases
+    def compact(self, connection: Any, quoted: Sequence[str]) -> None:  # unknown of other databases
         """Write tables anew, given their quoted names, so that their files have nothing of what was deleted."""
 
     def rowcount(self, tx: Any) -> int:
         """Return the number of rows that the last statement changed."""
         return int(tx.rowcount)
 
-    @abstractmethod
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
         """Insert the rows whose key is new into the table of the quoted name; return their number."""
+        new = self.parameters(table, select_new_rows(tx, self, quoted, table, rows))
+        if new:
+            marks = ", ".join(self.placeholder for _ in table.columns)
+            tx.executemany(f"INSERT INTO {self.in_statement(quoted)} ({self.columns(table)}) VALUES ({marks})", new)  # noqa: S608
+        return len(new)
+
+    def parameters(self, table: Table, rows: Sequence[Row]) -> list[Row]:  # noqa: ARG002  # most take them as they are
+        """Return rows as parameters of the portable :meth:`insert`.
+
+        :raises ValueError: the database cannot take a row.
+        """
+        return [tuple(row) for row in rows]
 
     def find_file(self, connection: Any, error: Exception) -> str:  # noqa: ARG002
         """Return which file an error is about, if the driver does not say it; "" otherwise."""

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Table
-
-from outbound_transfer.warehouse.dialects.base import (
-    Connect,
-    DbApiHookLike,
-    Row,
-    WarehouseDialect,
-    select_new_rows,
-)
+from outbound_transfer.warehouse.dialects.base import Connect, DbApiHookLike, WarehouseDialect
 
 
 class GenericDialect(WarehouseDialect):
@@ -37,16 +28,6 @@ class GenericDialect(WarehouseDialect):
             return connection
 
         return connect
-
-    def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-        new = select_new_rows(tx, self, quoted, table, rows)
-        if new:
-            placeholders = ", ".join(self.placeholder for _ in table.columns)
-            tx.executemany(
-                f"INSERT INTO {self.in_statement(quoted)} ({self.columns(table)}) VALUES ({placeholders})",  # noqa: S608
-                [tuple(row) for row in new],
-            )
-        return len(new)
 
     def is_refusal(self, error: BaseException) -> bool:
         # Drivers differ in their errors for refused values; inserting the rows alone shows whether values are refused.

@@ -21,7 +21,6 @@ from outbound_transfer.warehouse.dialects.base import (
     DbApiHookLike,
     Row,
     WarehouseDialect,
-    select_new_rows,
 )
 from outbound_transfer.warehouse.dialects.refused import check_driver
 from outbound_transfer.warehouse.errors import UnsupportedWarehouse, WarehouseBusy
@@ -138,14 +137,11 @@ class MySqlDialect(WarehouseDialect):
         # The default, REPEATABLE READ, locks gaps between rows: feeds in the same tables would meet deadlocks.
         yield "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 
-    def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-        new = [_in_columns(table, row) for row in select_new_rows(tx, self, quoted, table, rows)]
-        self._check_sizes(new)
-        if new:
-            marks = ", ".join("%s" for _ in table.columns)
-            # Neither IGNORE nor ON DUPLICATE KEY UPDATE: they skip what any unique index of the table refuses.
-            tx.executemany(f"INSERT INTO {self.in_statement(quoted)} ({self.columns(table)}) VALUES ({marks})", new)  # noqa: S608
-        return len(new)
+    # The portable insert, neither IGNORE nor ON DUPLICATE KEY UPDATE: these skip what any unique index refuses.
+    def parameters(self, table: Table, rows: Sequence[Row]) -> list[Row]:
+        converted = [_in_columns(table, row) for row in rows]
+        self._check_sizes(converted)
+        return converted
 
     def _check_sizes(self, rows: Sequence[Row]) -> None:
         """Check that each row fits into a packet, where escapes may double its size.
