@@ -216,8 +216,9 @@ def test_the_ledger_shows_a_rehearsal(make, sandbox, rehearse, tmp_path, monkeyp
     assert rows == [(result["id"], "rehearsed", None, 1)]
 
 
-def test_what_follows_a_rehearsal_does_not_run(run_dag, sandbox, rehearse, files, caplog, capfd) -> None:
-    rehearse(True)
+@pytest.mark.parametrize("rehearses", [True, False])
+def test_a_test_run_says_whether_it_sends(run_dag, sandbox, rehearse, files, caplog, capfd, rehearses) -> None:
+    rehearse(rehearses)
 
     run = run_dag(f"""
         from airflow.sdk import DAG
@@ -232,10 +233,14 @@ def test_what_follows_a_rehearsal_does_not_run(run_dag, sandbox, rehearse, files
     """)
 
     printed = capfd.readouterr()
-    assert "Rehearsal: nothing is sent to anybody" in caplog.text + printed.out + printed.err
-    assert not sandbox.ledger()
-    assert (run.state, run.states()) == ("success", {"deliver": "skipped", "wait": "skipped"})
-    assert run.xcom("deliver")["status"] == "rehearsed"
+    log = caplog.text + printed.out + printed.err
+    assert ("THIS TEST RUN SENDS FOR REAL" in log) is not rehearses
+    assert ("Rehearsal: nothing is sent to anybody" in log) is rehearses
+    assert bool(sandbox.ledger()) is not rehearses
+    if rehearses:
+        assert run.states() == {"deliver": "skipped", "wait": "skipped"}, "nothing that follows a delivery runs"
+        assert run.state == "success"
+        assert run.xcom("deliver")["status"] == "rehearsed"
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])

@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+def is_test_run(context: Context) -> bool:
+    """Return whether ``airflow dags test``, ``airflow tasks test`` or ``dag.test()`` runs the task."""
+    from airflow.sdk.execution_time import task_runner
+
+    comms = getattr(task_runner, "SUPERVISOR_COMMS", None)  # Airflow sets it when it runs a task
+    is_in_process = type(comms).__name__ == "InProcessSupervisorComms"
+    return (
+        is_in_process or getattr(context.get("dag_run"), "triggering_user_name", None) == "dag_test"
+    )  # by an executor
+
+
 class StaleTry(OutboundTransferError):
     """A later try of the task has begun, so this one must do nothing more.
 

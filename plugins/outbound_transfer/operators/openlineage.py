@@ -7,24 +7,49 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from airflow.providers.openlineage.extractors import OperatorLineage
 from airflow.providers.openlineage.sqlparser import SQLParser
 from airflow.sdk import Asset, ObjectStoragePath
+from attrs import define
 from openlineage.client.event_v2 import Dataset
+from openlineage.client.facet_v2 import RunFacet
 
 from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.delivery_key import read_memory
+from outbound_transfer.delivery.memory import Memory
 from outbound_transfer.hooks.connection import dataset_namespace
+from outbound_transfer.protocol.models import DRAFT
+
+#: The facet's name in a run.
+FACET: Final = "outboundTransfer"
+
+
+@define
+class OutboundTransferRunFacet(RunFacet):
+    """The transfer of a run, without its recipients, message and security.
+
+    :ivar status: the service's, as the task returns it; else draft, or None if a send was started and is in doubt.
+    :ivar files: each with ``name`` and ``size`` (bytes); empty if the task attaches none.
+    """
+
+    transferId: str  # noqa: N815  # as OpenLineage names fields
+    status: str | None
+    files: list[dict[str, Any]]
 
 
 def delivery_lineage(operator: Any, task_instance: Any) -> OperatorLineage[Any, Any]:
-    """Return the files and the account of a finished try, successful or not."""
-    memory = read_memory(task_instance.get_template_context())
+    """Return the datasets and the facet of a finished try, successful or not; empty if it has no transfer."""
+    memory, returned = read_memory(task_instance.get_template_context()), _returned(task_instance)
+    facet = _facet(memory, returned if isinstance(returned, dict) else {})
+    if not facet.transferId:
+        return OperatorLineage()
     return OperatorLineage(
         inputs=[dataset_of(file.location) for file in (memory.files.values() if memory else ()) if file.location],
         outputs=[Dataset(namespace=dataset_namespace(operator.outbound_transfer_conn_id), name="transfers")],
+        run_facets={FACET: facet},
     )
 
 
@@ -34,6 +59,23 @@ def dataset_of(location: str) -> Dataset:
         return Dataset(namespace="file", name=os.path.abspath(location))  # noqa: PTH100  # links are not followed
     path = ObjectStoragePath(location)
     return Dataset(namespace=path.namespace, name=path.key or "/")
+
+
+def _returned(task_instance: Any) -> Any:
+    return task_instance.xcom_pull(
+        dag_id=task_instance.dag_id, task_ids=task_instance.task_id, map_indexes=task_instance.map_index
+    )
+
+
+def _facet(memory: Memory | None, returned: dict[str, Any]) -> OutboundTransferRunFacet:
+    if memory is None:  # a task that sends a draft of another remembers nothing
+        return OutboundTransferRunFacet(transferId=returned.get("id", ""), status=returned.get("status"), files=[])
+    files = [{"name": name, "size": file.size} for name, file in memory.files.items()]
+    if returned.get("id") == memory.draft_id:
+        status = returned.get("status")
+    else:
+        status = None if memory.phase is Phase.SENDING else DRAFT
+    return OutboundTransferRunFacet(transferId=memory.draft_id, status=status, files=files)
 
 
 def ingestion_lineage(source: str, tables: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:

@@ -172,6 +172,7 @@ class SendTransferOperator(ApprovedSendOperator):
         self.recorder.set_current(self._sends)
         self._draft = draft = self.shared_draft(hook.get_conn(), context, self._sends)
         Made(self._sends, draft.account, superseded=draft.made.superseded).publish(context)
+        self.announce(draft.client, context)
         self.check_not_rejected(context, lambda: draft.discard() is not DiscardOutcome.SENT)
         try:
             with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
@@ -301,6 +302,7 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         from outbound_transfer.files.content import Spool
 
         client = hook.get_conn()
+        self.announce(client, context)
         self._delivery = delivery = self.begin(client, context)
         if delivery.memory.draft_id:  # Airflow has removed the XComs of the try that made it
             self._publish(context, delivery)

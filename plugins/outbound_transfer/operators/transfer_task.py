@@ -14,6 +14,7 @@ from outbound_transfer.airflow_compat.names import (
     AirflowSkipException,
     TaskDeferred,
 )
+from outbound_transfer.airflow_compat.task_try import is_test_run
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.protocol.errors import Rehearsed
@@ -73,7 +74,7 @@ class TransferTaskOperator(OutboundTransferOperator):
         return SharedDraft(client, context, self.facts(context), transfer_id, upstream)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the files and the account; OpenLineage's provider calls it, if installed."""
+        """Return the files, the transfer and its status; OpenLineage's provider calls it, if installed."""
         from outbound_transfer.operators.openlineage import delivery_lineage
 
         return delivery_lineage(self, task_instance)
@@ -141,6 +142,19 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
     def _failed_as(self, context: Context) -> str:
         return "in_doubt" if self.possibly_sent_id(context) else "failed"
 
+    def announce(self, client: Client, context: Context) -> None:
+        """Log whether this try sends for real, where somebody may not expect it."""
+        account = client.settings.account
+        if client.settings.rehearses:
+            self.log.warning("Rehearsal: nothing is sent to anybody through %s, and the draft is discarded", account)
+        elif is_test_run(context) and not self._was_deferred:
+            self.log.warning(
+                "THIS TEST RUN SENDS FOR REAL through %s: so do `airflow dags test`, `airflow tasks test` and "
+                "`dag.test()`, once for each run that they make. To leave the send out, set "
+                "AIRFLOW__OUTBOUND_TRANSFER__REHEARSE=True",
+                account,
+            )
+
     @contextmanager
     def finishing_rehearsal(self, client: Client, context: Context, draft_id: Callable[[], str]) -> Iterator[None]:
         """Skip the task if the connection rehearses: what runs after a delivery is not to run. Its result is the draft.
@@ -149,10 +163,6 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
         """
         from outbound_transfer.protocol import endpoints
 
-        if client.settings.rehearses:
-            self.log.warning(
-                "Rehearsal: nothing is sent to anybody through %s, and the draft is discarded", client.settings.account
-            )
         try:
             yield
         except Rehearsed:

@@ -226,6 +226,7 @@ def test_the_link_is_there_while_the_task_runs_waits_and_when_it_has_ended(stack
     assert {index: stack.links("linked", run_id, "deliver", index) for index in range(3)} == wanted
 
     (failed,) = until(lambda: stack.lineage("linked", "deliver", "FAIL"))
+    assert failed["run"]["facets"]["outboundTransfer"]["transferId"] == ids[1]
     assert sorted((each["namespace"], each["name"]) for each in failed["inputs"]) == [
         ("file", str(stack.folder / "outbox" / name)) for name in sorted(FILES)
     ]
@@ -274,7 +275,7 @@ def test_a_delivery_is_traced_within_airflows_spans(stack: ViewStack) -> None:
     assert [one for one in ours if any(each in one for each in (*SECRETS, *FILES, "Report"))] == []
 
 
-def test_a_delivery_tells_openlineage_its_files_and_its_account(stack: ViewStack) -> None:
+def test_a_delivery_tells_openlineage_its_files_and_its_transfer(stack: ViewStack) -> None:
     conf = {"files": [str(stack.folder / "outbox" / "*.csv")], "subject": "Report", "recipients": RECIPIENTS}
     run_id = stack.airflow.trigger("deliver_files", {"deliveries": [conf]})
     transfer_id = until(lambda: _pushed(stack, "deliver_files", run_id, "delivery.deliver", 0))
@@ -288,6 +289,9 @@ def test_a_delivery_tells_openlineage_its_files_and_its_account(stack: ViewStack
 
     event = stack.one_event("deliver_files", "delivery.deliver", "COMPLETE")
     account = stack.sandbox.base_url.removeprefix("http://")
+    facet = event["run"]["facets"]["outboundTransfer"]
+    assert (facet["transferId"], facet["status"]) == (transfer_id, "pending")
+    assert {file["name"]: file["size"] for file in facet["files"]} == {name: len(data) for name, data in FILES.items()}
     assert sorted((each["namespace"], each["name"]) for each in event["inputs"]) == [
         ("file", str(stack.folder / "outbox" / name)) for name in sorted(FILES)
     ]
@@ -295,7 +299,7 @@ def test_a_delivery_tells_openlineage_its_files_and_its_account(stack: ViewStack
         (f"outbound-transfer://{account}", "transfers")
     ]
     # Airflow's own facets hold the task's arguments, recipients among them; ours hold none, and nobody a key.
-    assert not any(secret in json.dumps([event["inputs"], event["outputs"]]) for secret in SECRETS)
+    assert not any(secret in json.dumps([facet, event["inputs"], event["outputs"]]) for secret in SECRETS)
 
 
 def _pushed(stack: ViewStack, dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
@@ -306,6 +310,12 @@ def _pushed(stack: ViewStack, dag_id: str, run_id: str, task_id: str, map_index:
 def test_a_refused_send_tells_which_draft_it_was(stack: ViewStack) -> None:
     run_id = stack.run("failing")
     draft = stack.airflow.xcom("failing", run_id, "create")
+
+    facets = [
+        stack.one_event("failing", task_id, kind)["run"]["facets"]["outboundTransfer"]
+        for task_id, kind in (("create", "COMPLETE"), ("send", "FAIL"))
+    ]
+    assert [(facet["transferId"], facet["status"]) for facet in facets] == [(draft, "draft")] * 2
     assert set(stack.links("failing", run_id, "send").values()) == {f"{stack.sandbox.base_url}/transfers/{draft}"}
 
 
