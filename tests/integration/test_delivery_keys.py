@@ -9,13 +9,17 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.airflow_compat.task_try import StaleTry
+from outbound_transfer.client import client
 from outbound_transfer.delivery.memory import Memory, Scope, Writer
 from outbound_transfer.delivery.memory_store import RowMemoryStore, StateLost
 from outbound_transfer.protocol.ids import check_delivery_key
+from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.models import to_builtins
 from outbound_transfer.warehouse import config
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse, MemoryUnavailable
@@ -153,6 +157,54 @@ def test_while_its_owner_is_active_another_task_is_retried(deliver: Deliver, san
     assert list(billed(sandbox)) == [draft]
 
 
+def test_an_unsent_draft_of_other_input_is_replaced(deliver: Deliver, sandbox: Sandbox) -> None:
+    first = deliver("one", keep_draft=True, subject="Wrong")
+    with without_credit(sandbox):
+        first.run()
+    sent = deliver("two").run()
+    assert sent["subject"] == "Report"
+    assert list(billed(sandbox)) == [sent["id"]]
+    with pytest.raises(AirflowFailException, match="'k' has already delivered"):
+        again(first)
+
+
+@pytest.mark.parametrize("delivery_key", ["k", None], ids=["another run", "the next try"])
+def test_an_owner_that_was_overtaken_replaces_no_file(
+    deliver: Deliver, sandbox: Sandbox, file: Path, delivery_key: str | None
+) -> None:
+    """It is taken for dead in its second try; the new owner's file has a size that it has used before."""
+    versions = iter([b"first", b"the second"])
+    content = {"name": file.name, "content": lambda: next(versions)}
+    arguments = {"keep_draft": True, "delivery_key": delivery_key, "files": content}
+    first = deliver("one", **arguments)
+    with without_credit(sandbox):
+        first.run()
+    first.clear()
+    other = {**content, "content": b"third"}
+    second = deliver("two" if delivery_key else "one", **{**arguments, "files": other})
+    second.store, second.try_number, second.clear_number = first.store, 2, 2
+    second.max_tries = 9
+    send, has_attached = client.send, []
+
+    def be_overtaken(*arguments: Any) -> Any:
+        if arguments[2].operation is Operation.ATTACH and not has_attached:
+            has_attached.append(True)
+            with without_credit(sandbox):
+                second.run()
+        return send(*arguments)
+
+    overtaken = (StaleTry, StateLost)
+    with mock.patch.object(client, "send", be_overtaken), pytest.raises(overtaken):
+        first.run()
+    requests = sandbox.requests()
+    assert [call["status"] for call in requests if call["path"].endswith("/files")] == [201, 201, 404]
+    assert [call["status"] for call in requests if call["method"] == "DELETE"] == [204] * 2
+
+    sent = again(second)
+    assert [file["size"] for file in sent["files"]] == [len(b"third")]
+    assert list(billed(sandbox)) == [sent["id"]]
+
+
 def test_who_goes_on_with_a_draft_reads_it_once(deliver: Deliver, sandbox: Sandbox) -> None:
     first = deliver("one", keep_draft=True)
     with without_credit(sandbox):
@@ -197,6 +249,20 @@ def test_a_lost_row_is_asked_about_with_the_transfers_of_other_keys_left_out(
     change(states, "DELETE FROM outbound_transfer_memory WHERE delivery_key = 'k'")
     assert again(task)["id"] != known
     assert len(billed(sandbox)) == 2
+
+
+def test_a_row_that_goes_during_the_delivery_stops_it(deliver: Deliver, sandbox: Sandbox, states: Path) -> None:
+    task = deliver("one")
+    check = task.get_task_states
+
+    def lose(**arguments: Any) -> Any:
+        change(states, "DELETE FROM outbound_transfer_memory")
+        return check(**arguments)
+
+    task.get_task_states = lose  # type: ignore[method-assign]
+    with pytest.raises(StaleTry, match="The row of delivery key 'k' is gone"):
+        task.run()
+    assert not billed(sandbox)
 
 
 def test_another_users_connection_does_not_send_what_it_cannot_see(
@@ -267,6 +333,9 @@ def test_a_database_that_is_down_fails_the_delivery_before_anything_is_created(
     ):
         task.run()
     assert not sandbox.requests()
+
+
+# A key's delivery that is sent once more.
 
 
 # Deferrals.

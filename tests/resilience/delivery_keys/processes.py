@@ -1,15 +1,18 @@
-"""Processes that deliver under one key."""
+"""Processes that deliver under one key, and that are killed (SIGKILL)."""
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Final
 
+from outbound_transfer.warehouse.database import Warehouse
 from support.keyed_tasks import keyed_task
 from support.timeouts import TEST_TIMEOUT
 
@@ -43,6 +46,17 @@ class FastClock:
         time.sleep(min(seconds, 0.05))
 
 
+@dataclass(frozen=True)
+class DatabaseKill:
+    """SIGKILL of the own process at a transaction of the database, counted from 1.
+
+    :ivar is_committed: just after it is committed; otherwise just before.
+    """
+
+    transaction: int
+    is_committed: bool
+
+
 class DeliveringProcess:
     """A process with the task of one run, which delivers under the key "k" until it succeeds.
 
@@ -57,22 +71,28 @@ class DeliveringProcess:
         *,
         others: Sequence[str] = (),
         takeovers: int = 0,
+        kill: DatabaseKill | None = None,
     ) -> None:
         self._receiver, sender = _CONTEXT.Pipe(duplex=False)
         task = _Task(run_id, dict(arguments), tuple(others), takeovers)
-        self._process = _CONTEXT.Process(target=_run, args=(task, dict(os.environ), sender), daemon=True)
+        self._process = _CONTEXT.Process(target=_run, args=(task, kill, dict(os.environ), sender), daemon=True)
         self._process.start()
         sender.close()
 
-    def result(self) -> str:
-        """Return the id of its transfer."""
-        assert self._receiver.poll(TEST_TIMEOUT)
-        found = self._receiver.recv()
+    def result(self) -> str | None:
+        """Return the id of its transfer; None if it was killed."""
+        found: str | Exception | None = None
+        if self._receiver.poll(TEST_TIMEOUT):
+            try:
+                found = self._receiver.recv()
+            except EOFError:
+                found = None
         self._receiver.close()
         self._process.join(TEST_TIMEOUT)
         if isinstance(found, Exception):
             raise found
-        return str(found)
+        assert found or self._process.exitcode == -signal.SIGKILL, self._process.exitcode
+        return found
 
 
 @dataclass(frozen=True)
@@ -96,9 +116,34 @@ class _Task:
         return transfer_id
 
 
-def _run(task: _Task, environment: dict[str, str], sender: Any) -> None:
+def _run(task: _Task, kill: DatabaseKill | None, environment: dict[str, str], sender: Any) -> None:
     os.environ.update(environment)
     try:
-        sender.send(task.run())
+        with killing(kill):
+            sender.send(task.run())
     except Exception as error:
         sender.send(RuntimeError(repr(error)))
+
+
+@contextmanager
+def killing(kill: DatabaseKill | None) -> Iterator[None]:
+    """Kill this process at a transaction."""
+    transaction, count = Warehouse.transaction, 0
+
+    @contextmanager
+    def counted(warehouse: Warehouse) -> Iterator[Any]:
+        nonlocal count
+        count += 1
+        is_this = kill is not None and count == kill.transaction
+        with transaction(warehouse) as tx:
+            yield tx
+            if is_this and kill and not kill.is_committed:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if is_this:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Warehouse.transaction = counted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Warehouse.transaction = transaction  # type: ignore[method-assign]
