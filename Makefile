@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop dashboard check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .azurite .chromium .mariadb \
-	bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-page sandbox constraints docs clean
+	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -144,6 +144,9 @@ lint: setup ## Check style, types and imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
+	$(RUN) -m benchmarks.bench_upload
+
 bench-uploads: setup ## 20 files of 50 MB one and several at once, over a simulated line and loopback (about 2 minutes)
 	$(RUN) -m benchmarks.bench_uploads
 
@@ -153,7 +156,7 @@ bench-ledger: setup ## What the ledger adds to a delivery of three small files
 bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 15 minutes)
 	$(RUN) -m benchmarks.bench_ingest $(ARGS)
 
-bench-query: setup ## Ten million rows of a query into each format: speed, memory (about an hour; ARGS=--rows=1000000)
+bench-query: setup ## Ten million rows of a query into each format, beside pandas: speed, memory (about an hour; ARGS=--rows=1000000)
 	$(RUN) -m benchmarks.bench_query $(ARGS)
 
 bench-import: setup ## What importing the operators adds to importing Airflow

@@ -1,4 +1,4 @@
-"""Rows of a database into a file, in each format.
+"""Rows of a database into a file, in each format, next to pandas (``read_sql`` and ``to_csv`` in chunks).
 
 Prints rows a second, and what the peak memory of a process grew by and came to. Each measurement is a process of its
 own. ``--rows N``, ``--formats csv parquet``, ``--databases sqlite``.
@@ -16,12 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 FORMATS = ("csv", "jsonl", "parquet", "xlsx")
 QUERY = "SELECT * FROM orders"
+CHUNK_ROWS = 10_000
 
 #: Six columns: a number, two texts, a sum, a day and a time.
 DUCKDB_ROWS = """
@@ -117,7 +118,7 @@ def main() -> int:
     print(f"{arguments.rows:,} rows of 6 columns; memory in MiB: growth, and peak with Airflow's imports")
     for name in arguments.databases:
         with DATABASES[name](arguments.rows) as connection:
-            for how in arguments.formats:
+            for how in (*arguments.formats, "pandas"):
                 run = measured(connection, how)
                 assert run["rows"] == arguments.rows
                 print(
@@ -137,24 +138,43 @@ def measured(connection: str, how: str) -> dict[str, float]:
 
 
 def measure(how: str) -> dict[str, float]:
-    """Write the rows in one format: seconds, rows, bytes, and MiB of memory."""
-    export(f"{QUERY} WHERE id <= 1", how)  # what is imported on the way is no part of the growth
+    """Write the rows in one way: seconds, rows, bytes, and MiB of memory."""
+    write = _with_pandas if how == "pandas" else _with_export
+    write(f"{QUERY} WHERE id <= 1", how)  # what is imported on the way is no part of the growth
     before, started = _peak(), time.perf_counter()
-    rows, size = export(QUERY, how)
+    rows, size = write(QUERY, how)
     seconds = time.perf_counter() - started
     return {"seconds": seconds, "rows": rows, "size": size, "grown": _peak() - before, "peak": _peak()}
 
 
-def export(query: str, how: str) -> tuple[int, int]:
+def _with_export(query: str, how: str) -> tuple[int, int]:
     import logging
 
     from outbound_transfer.queries.export import QueryExport
     from outbound_transfer.queries.spec import QuerySpec
 
-    exported: Any = QueryExport("orders", logging.getLogger(__name__))  # type: ignore[arg-type]
+    export: Any = QueryExport("orders", logging.getLogger(__name__))  # type: ignore[arg-type]
     with tempfile.TemporaryFile() as file:
-        rows = exported.write(QuerySpec(query, f"orders.{how}", how), file)
+        rows = export.write(QuerySpec(query, f"orders.{how}", how), file)
         return rows, file.seek(0, 2)
+
+
+def _with_pandas(query: str, how: str) -> tuple[int, int]:
+    import pandas as pd
+    from airflow.sdk.bases.hook import BaseHook
+
+    hook, rows = BaseHook.get_hook("orders"), 0
+    with tempfile.TemporaryFile() as file, ExitStack() as stack:
+        if hook.conn_type == "duckdb":  # SQLAlchemy has no dialect of it
+            connection = stack.enter_context(closing(hook.get_conn()))
+        else:
+            engine = hook.get_sqlalchemy_engine()
+            stack.callback(engine.dispose)
+            connection = stack.enter_context(engine.connect().execution_options(stream_results=True))
+        for chunk in pd.read_sql(query, connection, chunksize=CHUNK_ROWS):
+            chunk.to_csv(file, index=False, header=not rows)
+            rows += len(chunk)
+        return rows, file.tell()
 
 
 def _peak() -> float:

@@ -10,13 +10,10 @@ import argparse
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +21,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from benchmarks.bench_upload import new_draft, peak_mib, uploading_sandbox
+from outbound_transfer_sandbox.testing import Sandbox
 
 MB = 1_000_000
 FILES = 20
@@ -74,27 +72,6 @@ def compare(folder: Path, size_mb: int) -> None:
         finally:
             line.terminate()
             line.wait()
-
-
-@contextmanager
-def uploading_sandbox() -> Iterator[Sandbox]:
-    """A sandbox that takes large files, and many calls."""
-    with running_sandbox() as sandbox:
-        sandbox.patch_account(per_file_limit_mb=1_000_000, requests_per_window=1_000_000)
-        yield sandbox
-
-
-def new_draft(sandbox: Sandbox) -> str:
-    answer = httpx.post(
-        f"{sandbox.base_url}/v1/transfers",
-        headers={"Authorization": f"Bearer {sandbox.transfer_api_key}"},
-        json={"subject": "Benchmark", "recipients": [{"email": "ann@example.com"}]},
-    )
-    return str(answer.raise_for_status().json()["id"])
-
-
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure(folder: Path, sandbox: Sandbox, url: str, numbers: tuple[int, ...]) -> dict[int, dict[str, float]]:

@@ -19,6 +19,7 @@ SHORT_FORMS = {
     "bench_ledger": "--rounds 1",
     "bench_page": "--deliveries 500 --rounds 1",
     "bench_query": "--rows 2000",
+    "bench_upload": "--mib 1",
     "bench_uploads": "--mb 1",
     "bench_wait": "--simulated 100 --waits 20 --interval 2 --seconds 10 --peer-seconds 10",
 }
