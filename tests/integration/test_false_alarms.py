@@ -229,3 +229,15 @@ def test_a_draft_in_doubt_that_the_task_has_discarded_was_not_sent(dag, sandbox)
 
     again(task)
     assert dag.billed() == 1
+
+
+def test_what_another_index_has_sent_to_some_of_the_same_people_is_another_item(dag) -> None:
+    """A try has begun of which nothing is remembered."""
+    run, items = dag.run(), [["ann@example.com", "bob@example.com"], ["ann@example.com", "carl@example.com"]]
+    files = dag.file(b"for all")
+    for index, recipients in enumerate(items):
+        task = dag.task(DeliverFilesOperator, **{**ARGUMENTS, "files": files, "recipients": recipients})
+        task.start_date, task.map_index, task.other_indexes = run.start_date, index, 1
+        task.try_number, task.max_tries = index, index
+        task.run()
+    assert dag.billed() == 2

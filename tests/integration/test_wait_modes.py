@@ -577,6 +577,17 @@ def test_a_restarted_triggerer_a_retry_and_a_clear_repeat_no_notification(sandbo
     assert fire_after_pickup(sandbox, sent, second).payload["status"] == "finished"
 
 
+def test_a_worker_whose_clock_is_behind_notifies_when_the_triggerer_says_so(sent, clock) -> None:
+    store, notifier, clock.ahead = InMemoryStateStore(), LateNotifier(), 2 * DAYS
+
+    def make() -> TransferSensor:
+        return sensor(transfer_id=sent, poke_interval=1, notify_after=(DAYS, 3 * DAYS), notifiers=notifier)
+
+    late, clock.ahead = fire(trigger_of(make(), context_of(store))), timedelta()
+    assert resume(make(), context_of(store), late).notify_after == [(3 * DAYS).total_seconds()]
+    assert notifier.texts == [f"It was sent more than 1 day ago: {ANN}{BOB}"]
+
+
 def fire_after_pickup(sandbox: Sandbox, sent: str, trigger: TransferTrigger) -> Any:
     for recipient in (ANN, BOB):
         sandbox.pickup(sent, recipient)

@@ -117,7 +117,7 @@ class Waiter:
         elif poll_start.monotonic >= self.overdue_since:  # which a waiter that joined during the poll is not yet
             self._finish("timeout")
         elif poll_start.wall >= self.late_at:
-            self._finish("late")
+            self._finish("late", notify_after=list(self.notify_after))
 
     def is_urgent(self, now: Now) -> bool:
         """Return whether the transfer must be read: it does not suffice that no listing shows it as finished.
@@ -163,11 +163,12 @@ class Waiter:
         """Finish with a timeout: the deadline has passed, and the final poll failed."""
         self._finish("timeout")
 
-    def _finish(self, status: str, message: str = "") -> None:
+    def _finish(self, status: str, message: str = "", **details: Any) -> None:
         self.result = {
             "status": status,
             "transfer": to_summary_dict(self.transfer) if self.transfer else None,
             "message": message,
+            **details,
         }
 
 

@@ -14,7 +14,7 @@ from outbound_transfer.airflow_compat.names import (
 )
 from outbound_transfer.delivery.memory_store import state_store
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.lateness import find_late, late_reason
+from outbound_transfer.protocol.lateness import find_late, first_late_at, late_reason
 from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.errors import fail_without_retry
@@ -66,13 +66,18 @@ class LateNotifications:
         notified = self._notified(context, transfer_id) if self.notify_after else ()
         return [each for each in self.notify_after if each not in notified]
 
-    def notify(self, transfer: Transfer, context: Context, conn_id: str, log: Logger) -> None:
-        """Call each notifier once if the transfer is late, and they were not called since. A failure is logged."""
+    def notify(self, transfer: Transfer, context: Context, conn_id: str, log: Logger, *, late_by: Any = None) -> None:
+        """Call each notifier once if the transfer is late, and they were not called since. A failure is logged.
+
+        :param late_by: the items by whose first one the triggerer has found it late, whatever the clock is here. If
+            they are not those that are left, its event has come before.
+        """
         now = timezone.utcnow().timestamp()
-        if not find_late(transfer, self.notify_after, now):
+        if late_by is None and not find_late(transfer, self.notify_after, now):
             return
         notified = self._notified(context, transfer.id)
-        late = find_late(transfer, [each for each in self.notify_after if each not in notified], now)
+        left = [each for each in self.notify_after if each not in notified]
+        late = find_late(transfer, left, max(now, first_late_at(transfer, left)) if late_by == left else now)
         if not late:
             return
         stored = {"transfer_id": transfer.id, "notified": [*notified, *late]}

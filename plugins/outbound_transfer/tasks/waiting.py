@@ -194,10 +194,10 @@ class DeferrableWaitMixin(BaseOperator):
         """
         return LateNotifications.from_arguments(self.notify_after, self.notifiers)
 
-    def notify_if_late(self, transfer: Transfer, context: Context) -> None:
+    def notify_if_late(self, transfer: Transfer, context: Context, *, late_by: Any = None) -> None:
         """Call the notifiers if a time of ``notify_after`` has passed; see :meth:`.LateNotifications.notify`."""
         conn_id = self.outbound_transfer_conn_id
-        self.late_notifications().notify(transfer, context, conn_id, self.log)
+        self.late_notifications().notify(transfer, context, conn_id, self.log, late_by=late_by)
 
     def timeout_seconds(self) -> float:
         """Return how long to wait at most.
@@ -321,7 +321,7 @@ class DeferrableWaitMixin(BaseOperator):
                 recorder.record_transfer(transfer)
             if (result := self.resolve_event(event)) is None:
                 assert transfer is not None
-                self.notify_if_late(transfer, context)
+                self.notify_if_late(transfer, context, late_by=event.get("notify_after"))
                 sent = transfer if self.owns_delivery else None
                 self.defer_wait(transfer.id, self.get_or_create_deadline(context), context, sent=sent)
             return result

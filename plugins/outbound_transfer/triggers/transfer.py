@@ -106,7 +106,7 @@ class TransferTrigger(_SharedPollTrigger):
     """Waits until a transfer reaches a terminal status, a deadline passes, or the service refuses the request.
 
     Fires once, with ``{"status": "finished" | "late" | "timeout" | "error", "transfer": mapping or None,
-    "message": text}``. After ``late``, the task notifies and defers again.
+    "message": text}``. After ``late``, which has ``notify_after`` too, the task notifies and defers again.
     With ``finish_in_triggerer``, it finishes the task instead if the outcome is success or skip.
 
     :param transfer_id: id of the sent transfer.
