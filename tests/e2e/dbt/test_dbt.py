@@ -147,7 +147,7 @@ def test_a_mart_equals_its_view_row_by_row(built: Built, mart: str, view: str) -
     # One statement, so that both have the same current time.
     mart = f"analytics.{mart}"
     ((count,),) = built.hook.fetch(f"SELECT count(*) FROM {mart}")
-    assert count > 2
+    assert count
     if mart.endswith("events_by_day"):  # a view counts the event that is there twice as two
         mart, view = (f"{table} WHERE account NOT LIKE 'failing%'" for table in (mart, view))
     difference = f"(SELECT * FROM {view} EXCEPT ALL SELECT * FROM {mart})"

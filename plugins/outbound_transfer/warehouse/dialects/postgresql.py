@@ -13,9 +13,12 @@ from outbound_transfer.warehouse.errors import UnusableTable
 #: Classes of errors that rows may cause: data, constraints, limits of size and depth, triggers, limits of memory.
 _ROW_ERROR_CLASSES: Final = ("22", "23", "54", "P0", "XX")
 
+#: Of one statement.
+_MAX_PARAMETERS: Final = 65_535
+
 
 class PostgresDialect(WarehouseDialect):
-    """PostgreSQL. A page is inserted with one statement, each column as one array."""
+    """PostgreSQL. A page is inserted with one statement."""
 
     name = "postgresql"
     placeholder = "%s"
@@ -61,21 +64,18 @@ class PostgresDialect(WarehouseDialect):
             tx.execute(f"VACUUM (FULL, ANALYZE) {name}")  # statistics have values, too
 
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
-        names, arrays, casts, parameters = [], [], [], []
-        for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
-            name, type_ = self.quote(column.name), column.type.compile(self.sql())
-            is_bytes = type_ == "BYTEA"
-            names.append(name)
-            arrays.append("%s::bytea[]" if is_bytes else "%s::text[]")
-            casts.append(f"new.{name}::{type_}")
-            parameters.append([value if is_bytes or value is None else str(value) for value in values])
-        tx.execute(
-            f"INSERT INTO {self.in_statement(quoted)} ({', '.join(names)}) SELECT {', '.join(casts)}"  # noqa: S608
-            f" FROM unnest({', '.join(arrays)}) AS new ({', '.join(names)})"
-            f" ON CONFLICT ({self.key(table)}) DO NOTHING",
-            parameters,
-        )
-        return self.rowcount(tx)
+        size, new = _MAX_PARAMETERS // len(table.columns), 0
+        marks = f"({', '.join('%s' for _ in table.columns)})"
+        into = f"INSERT INTO {self.in_statement(quoted)} ({self.columns(table)})"
+        for at in range(0, len(rows), size):
+            part = rows[at : at + size]
+            tx.execute(
+                f"{into} VALUES {', '.join(marks for _ in part)} ON CONFLICT ({self.key(table)}) DO NOTHING",
+                # Texts take the types of their columns. In arrays, psycopg takes 150 times the size of a long text.
+                [value if value is None or isinstance(value, bytes) else str(value) for row in part for value in row],
+            )
+            new += self.rowcount(tx)
+        return new
 
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or _sqlstate(error).startswith(_ROW_ERROR_CLASSES)
