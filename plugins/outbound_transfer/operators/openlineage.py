@@ -68,9 +68,8 @@ def _returned(task_instance: Any) -> Any:
 
 
 def _facet(memory: Memory | None, returned: dict[str, Any]) -> OutboundTransferRunFacet:
-    if memory is None:  # of tasks that share a draft: the one that makes it returns no status
-        status = returned.get("status", DRAFT)
-        return OutboundTransferRunFacet(transferId=returned.get("id", ""), status=status, files=[])
+    if memory is None:  # a task that sends a draft of another remembers nothing
+        return OutboundTransferRunFacet(transferId=returned.get("id", ""), status=returned.get("status"), files=[])
     files = [{"name": name, "size": file.size} for name, file in memory.files.items()]
     if returned.get("id") == memory.draft_id:
         status = returned.get("status")
