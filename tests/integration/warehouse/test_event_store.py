@@ -68,6 +68,12 @@ def _memory(field: str) -> int:
     return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) * 1024
 
 
+def test_a_page_may_have_more_values_than_a_statement_of_postgresql(hook_of: Callable[[str], Hook]) -> None:
+    feed = tables(hook_of("psycopg"))
+    feed.get_or_create_cursor()
+    assert feed.load_page(page(0, *map(event, range(8_000)))) == 8_000
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["sqlite", "duckdb", "psycopg"])
 def test_a_line_of_50_megabytes_lands_in_bounded_memory(hook_of: Callable[[str], Hook], name: str) -> None:
