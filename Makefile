@@ -9,7 +9,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 # The modules of tests/ import one another from there.
 RUN := PYTHONPATH=tests $(BIN)/python
-# The same with the Airflow of AIRFLOW=3.0.6, where it is given.
+# The same with the Airflow of AIRFLOW=3.1.8, where it is given.
 RUN_WITH := $(if $(AIRFLOW),python=$$($(RUN) -m versions.environments $(AIRFLOW)) && PYTHONPATH=tests $$python,$(RUN))
 PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
@@ -34,7 +34,7 @@ setup: .venv/.complete ## Make .venv with everything in it (the targets below ca
 		--build-constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (KEEP=1 leaves it running, AIRFLOW=3.0.6)
+demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (KEEP=1 leaves it running, AIRFLOW=3.1.8)
 	$(RUN_WITH) scripts/demo.py $(if $(KEEP),--keep)
 
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
@@ -66,7 +66,7 @@ nightly: setup ## Run everything for hours, with the day's SEED; failures are na
 test-package: setup .azurite .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone, the unit tests also with the lowest versions (about 20 minutes; ARGS=--extra=duckdb)
 	$(RUN) tests/packaging/run.py $(ARGS)
 
-test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.0.6 3.4" (about 30 minutes; ARGS=--short: 5)
+test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.8 3.4" (about 30 minutes; ARGS=--short: 5)
 	$(RUN) -m versions $(ARGS) $(VERSIONS)
 
 .azurite: setup # For the tests of Azure: a server of blobs, which npm has
@@ -109,7 +109,7 @@ test-faults: setup ## A delivery under every fault, every pair, faults of parall
 test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 10 minutes)
 	$(RUN) -m resilience.stateful $(SEEDED) $(ARGS)
 
-test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.0.6, ARGS=--sql-state)
+test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.1.8, ARGS=--sql-state)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
 test-crash-ingest: setup .mariadb ## Kill an ingest and an erasure at every step, on each warehouse, Iceberg table and folder of objects (about 45 minutes)
@@ -162,7 +162,7 @@ bench-query: setup ## Ten million rows of a query into each format, beside panda
 bench-import: setup ## What importing the operators adds to importing Airflow
 	$(RUN) -m benchmarks.bench_import
 
-bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSensor (about half an hour; AIRFLOW=3.0.6)
+bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSensor (about half an hour; AIRFLOW=3.1.8)
 	$(RUN_WITH) -m benchmarks.bench_wait $(ARGS)
 
 bench-cluster: setup ## Senders beside thousands of waits that share a key's real allowance (about 25 minutes)

@@ -7,7 +7,6 @@ import gc
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -95,9 +94,8 @@ def secrets_forgotten() -> Iterator[None]:
         return
     for module in [sys.modules[name] for name in list(sys.modules) if name.endswith("secrets_masker")]:
         if hasattr(module, "_secrets_masker"):
-            with suppress(RuntimeError):  # before Airflow 3.1, there is none until logging is configured
-                masker = module._secrets_masker()
-                masker.patterns, masker.replacer = set(), None
+            masker = module._secrets_masker()
+            masker.patterns, masker.replacer = set(), None
 
 
 @pytest.fixture

@@ -155,9 +155,9 @@ def try_out_lowest(wheel: Path, sdist: Path, python: Path, folder: Path, workers
 
 
 def pins_of_airflow(required: Sequence[str], folder: Path) -> Path:
-    """Return a file that pins what Airflow alone requires: 3.0 does not run with the newest of it."""
+    """Return a file that pins what Airflow alone requires: 3.1 does not run with the newest of it."""
     named = {canonicalize_name(Requirement(each).name) for each in required}
-    pins = (REPOSITORY / "constraints/airflow-3.0.6.txt").read_text().splitlines(keepends=True)
+    pins = (REPOSITORY / "constraints/airflow-3.1.8.txt").read_text().splitlines(keepends=True)
     kept = folder / "airflow.txt"
     kept.write_text("".join(pin for pin in pins if canonicalize_name(pin.partition("==")[0]) not in named))
     return kept

@@ -25,7 +25,6 @@ from support.recorded_contexts import file_of
 from support.repository import TESTS
 
 FINISHED: Final = {"success", "failed"}
-IS_3_0: Final = airflow.__version__.startswith("3.0.")
 
 
 class ProbeStack(Stack):
@@ -179,9 +178,6 @@ class Recorder:
         self.run("restarted", holds={"plain": ["other"]})
         self.wait_for_context("plain", "execute")
         self.clear("restarted", "plain")
-        if IS_3_0:  # the task would stay restarting
-            self.wait_for_context("plain", "other")
-            self.clear("restarted", "plain")
         self.finish("restarted")
         self.take("cleared while it runs", "plain")
 
@@ -191,8 +187,7 @@ class Recorder:
         self.finish("deleted")
         self.take("the run that is changed", "plain")
         self.change_dag(with_extra=False)
-        latest = {} if IS_3_0 else {"run_on_latest_version": True}
-        self.clear("deleted", "plain", **latest)
+        self.clear("deleted", "plain", run_on_latest_version=True)
         self.finish("deleted")
         self.take("this task cleared, another removed from the DAG", "plain")
         self.airflow.call("DELETE", "dags/probe/dagRuns/deleted")

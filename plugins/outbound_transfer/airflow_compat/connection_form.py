@@ -1,4 +1,4 @@
-"""The connection's form for Airflow 3.0 and 3.1, which ask the hook; later versions read the provider's description."""
+"""The connection's form for Airflow 3.1, which asks the hook; later versions read the provider's description."""
 
 # mypy: disable-error-code="import-untyped, import-not-found"
 

@@ -16,6 +16,5 @@ def with_parsed_extra(connection: Connection) -> Connection:
     """
     extra = connection.extra_dejson
     parsed: Any = type("ParsedConnection", (Connection,), {"extra_dejson": property(lambda _: dict(extra))})
-    # By name, as Airflow 3.0 looks up connections of the server's kind.
-    copy: Connection = parsed(**{field.name: getattr(connection, field.name) for field in attrs.fields(Connection)})
+    copy: Connection = parsed(**attrs.asdict(connection, recurse=False))
     return copy

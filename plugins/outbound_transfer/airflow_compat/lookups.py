@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeVar, get_args
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
 _locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
-
-
-def can_push_xcom() -> bool:
-    """Return whether a triggerer can store a task's result. The supervisor of Airflow 3.0.3 would never respond."""
-    from airflow.jobs.triggerer_job_runner import ToTriggerSupervisor  # only the triggerer has imported it already
-    from airflow.sdk.execution_time.comms import SetXCom
-
-    messages, *_ = get_args(ToTriggerSupervisor)
-    return SetXCom in get_args(messages)
 
 
 async def call_airflow(function: Callable[[], T]) -> T:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.configuration import get_airflow_home
-from airflow.sdk import exceptions
+from airflow.sdk import BaseHook, BaseNotifier, exceptions, timezone
+from airflow.sdk.log import mask_secret, redact
 
 __all__ = [
     "NEVER_EXPIRE",
@@ -25,17 +26,6 @@ __all__ = [
     "redact",
     "timezone",
 ]
-
-try:
-    from airflow.sdk import BaseHook, timezone
-except ImportError:  # before 3.1
-    from airflow.hooks.base import BaseHook
-    from airflow.utils import timezone
-
-try:
-    from airflow.sdk import BaseNotifier
-except ImportError:  # before 3.1
-    from airflow.notifications.basenotifier import BaseNotifier
 
 try:
     from airflow.sdk import conf
@@ -63,16 +53,6 @@ try:
     from airflow.sdk.bases.decorator import determine_kwargs
 except ImportError:  # before 3.2
     from airflow.utils.operator_helpers import determine_kwargs
-
-try:
-    from airflow.sdk.log import redact
-except ImportError:  # before 3.1
-    from airflow.sdk.execution_time.secrets_masker import redact
-
-try:
-    from airflow.sdk.log import mask_secret
-except ImportError:  # 3.0.3
-    from airflow.sdk.execution_time.secrets_masker import mask_secret
 
 try:
     from airflow.sdk import NEVER_EXPIRE

@@ -30,20 +30,14 @@ def filesystem_of(path: ObjectStoragePath) -> Any:
         # Its text may quote a private key of the connection's extra, which the library of SFTP opens as a file.
         raise ConnectionError(f"the connection failed: {error.strerror or error}") from None
     except ValueError:
-        if _has_filesystem(path.protocol):
+        from airflow.sdk.io import has_fs
+
+        if has_fs(path.protocol):
             raise
         package = _PACKAGES.get(path.protocol)
         advice = f"pip install '{package}'" if package else "install the Airflow provider that does"
         # Airflow's own text only has the scheme.
         raise ModuleNotFoundError(f"no provider that is installed reads {path.protocol}://: {advice}") from None
-
-
-def _has_filesystem(scheme: str) -> bool:
-    try:
-        from airflow.sdk.io import has_fs
-    except ImportError:  # before 3.1
-        from airflow.io import has_fs  # type: ignore[attr-defined,no-redef]
-    return bool(has_fs(scheme))
 
 
 def write_whole(path: str, content: bytes) -> None:

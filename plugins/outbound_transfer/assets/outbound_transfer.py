@@ -6,13 +6,10 @@ task made is shown by the run.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 from urllib.parse import SplitResult, quote
 
 from airflow.sdk import Asset, AssetAlias
-
-from outbound_transfer.airflow_compat.version import HAS_NESTED_EXTRA
 
 SCHEME: Final = "outbound-transfer"
 
@@ -82,5 +79,4 @@ def days_asset(asset: Asset) -> Asset:
 def emit_asset_event(context: Any, asset: Asset, extra: dict[str, Any]) -> None:
     """Emit an event of ``asset`` when the task succeeds."""
     if "outlet_events" in context:
-        flat = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in extra.items()}
-        context["outlet_events"][LOADED_ALIAS].add(asset, extra=extra if HAS_NESTED_EXTRA else flat)
+        context["outlet_events"][LOADED_ALIAS].add(asset, extra=extra)

@@ -75,7 +75,7 @@ class _BaseClient:
         :param on_reservation: called before a call waits for its reserved time; may raise.
         :param reserved_delays: seconds until the first calls are to be made, which are reserved already.
         :param observer: notified of every attempt and every retry.
-        :param secrets: texts that no error or log may quote, besides the keys and the secrets of the call itself.
+        :param secrets: texts that no error may quote, besides the keys and the secrets of the call itself.
         """
         self.settings, self.policy = settings, policy or RetryPolicy()
         self._clock, self._on_retry = clock, on_retry
@@ -87,7 +87,7 @@ class _BaseClient:
         self._secrets = tuple(secrets)
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
-        """Let no error or log of the calls from now on quote these texts either."""
+        """Let no error of the calls from now on quote these texts either."""
         self._secrets += tuple(secrets)
 
     def _check_may_send(self, call: Call[Any]) -> None:

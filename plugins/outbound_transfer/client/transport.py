@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import ssl
 from collections.abc import Iterable
 from functools import lru_cache
@@ -14,7 +13,6 @@ import httpx
 
 from outbound_transfer import __version__
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.wire_log import redact_http_logs
 from outbound_transfer.protocol.content_disposition import attachment
 from outbound_transfer.protocol.errors import (
     CallError,
@@ -38,12 +36,6 @@ _HTTP_ERRORS: Final = (httpx.TransportError, httpx.StreamError, httpx.InvalidURL
 
 #: A server of the other scheme refuses the TLS handshake, or responds with bytes that are not HTTP.
 _ADDRESS_HINT: Final = "Are scheme (http or https), host and port of the Airflow connection right?"
-
-#: Messages of the HTTP library that quote nothing of the response.
-_SAFE_MESSAGES: Final = re.compile(
-    r"Server disconnected without sending a response\.|"
-    r"peer closed connection without sending complete message body \((received \d+ bytes, expected \d+|[a-z ]+)\)"
-)
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
@@ -71,7 +63,7 @@ def _tls_context(*_environment: str | None) -> ssl.SSLContext:
 def send(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()) -> Response:
     """Make one attempt of a call.
 
-    :param secrets: texts that no error or log may quote, besides the keys and the secrets of the call.
+    :param secrets: texts that no error may quote, besides the keys and the secrets of the call.
     :return: the response, whatever its status.
     :raises CallError: no complete response arrived, or it exceeds the call's limits.
     :raises InvalidSettings: the key or the address is unusable.
@@ -79,10 +71,7 @@ def send(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Ite
     content = call.upload.body() if call.upload else call.body
     secrets_of_call = _secrets_of(settings, call, secrets)
     try:
-        with (
-            redact_http_logs(secrets_of_call),
-            client.stream(content=content, **_request(settings, call)) as http_response,
-        ):
+        with client.stream(content=content, **_request(settings, call)) as http_response:
             _check_encoding(http_response)
             body = bytearray()
             for chunk in http_response.iter_raw():
@@ -100,20 +89,19 @@ async def send_async(
     assert call.upload is None, "its source would block the event loop"
     secrets_of_call = _secrets_of(settings, call, secrets)
     try:
-        with redact_http_logs(secrets_of_call):
-            async with client.stream(content=call.body, **_request(settings, call)) as http_response:
-                _check_encoding(http_response)
-                body = bytearray()
-                async for chunk in http_response.aiter_raw():
-                    _append(body, chunk, call)
-                return _to_response(http_response, body, secrets_of_call)
+        async with client.stream(content=call.body, **_request(settings, call)) as http_response:
+            _check_encoding(http_response)
+            body = bytearray()
+            async for chunk in http_response.aiter_raw():
+                _append(body, chunk, call)
+            return _to_response(http_response, body, secrets_of_call)
     except _HTTP_ERRORS as error:
         failure = _translate_error(call, error, settings, secrets_of_call)
     raise failure
 
 
 def _secrets_of(settings: Settings, call: Call[Any], secrets: Iterable[str]) -> tuple[str, ...]:
-    """Return what no error or log of a call may quote: both keys, as a peer may have seen either, and the secrets."""
+    """Return what no error of a call may quote: both keys, as a peer may have seen either, and the secrets."""
     return (*filter(None, (settings.transfer_api_key, settings.event_api_key)), *call.secrets, *secrets)
 
 
@@ -137,7 +125,7 @@ def _translate_error(
     The caller raises it outside of its ``except`` block: logs show the context of an error too, and the library's
     errors quote the bytes of invalid responses.
     """
-    operation, reason = call.operation.value, redact(f"{type(error).__name__} {_describe(error)}", secrets)
+    operation, reason = call.operation.value, redact(f"{type(error).__name__} {error}", secrets)
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         return NotConnected(f"{operation}: no connection to {settings.origin}: {reason}. {_ADDRESS_HINT}")
     if isinstance(error, httpx.TimeoutException):
@@ -146,14 +134,6 @@ def _translate_error(
         return InvalidSettings(f"the connection's address is unusable: {reason}")
     hint = f". {_ADDRESS_HINT}" if isinstance(error, httpx.RemoteProtocolError) else ""
     return ConnectionLost(f"{operation}: the connection to {settings.origin} broke: {reason}{hint}")
-
-
-def _describe(error: Exception) -> str:
-    """Return the text of an error, unless it may quote the peer."""
-    text = str(error)
-    if not isinstance(error, httpx.ProtocolError | httpx.ProxyError) or _SAFE_MESSAGES.fullmatch(text):
-        return text
-    return "(the response is not valid HTTP; not quoted here, because it may contain secrets)"
 
 
 def _check_encoding(response: httpx.Response) -> None:

@@ -11,7 +11,7 @@ from outbound_transfer.airflow_compat.names import determine_kwargs
 from outbound_transfer.operators.recipients import mask_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.tasks.masking import find_secrets, mask, mask_phones_in_log
+from outbound_transfer.tasks.masking import find_secrets, mask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -64,9 +64,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
         """Call the function: in each process of a try, and not before the try is on record."""
         arguments = determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
         request = _to_request(self.python_callable(*self.op_args, **arguments))
-        recipients = request.get("recipients", self.recipients)
-        mask_phones_in_log(recipients)
-        request["recipients"] = mask_recipients(recipients)
+        request["recipients"] = mask_recipients(request.get("recipients", self.recipients))
         request["security_answer"] = mask(request.get("security_answer", self.security_answer))
         for name, value in request.items():
             setattr(self, name, value)

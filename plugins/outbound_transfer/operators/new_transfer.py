@@ -15,7 +15,7 @@ from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.arguments import to_repeatable, to_resend
-from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
+from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, unmask
 
 if TYPE_CHECKING:
     from outbound_transfer.delivery.delivery import Delivery
@@ -118,7 +118,8 @@ class NewTransferOperator(TransferTaskOperator):
             parent.parameters = self.render_template(parent.parameters, *args, **kwargs)
             template_fields = [name for name in template_fields if name != "parameters"]
         # Airflow stores and shows rendered fields; their secrets are masked before it does.
-        mask_phones_in_log(self.recipients)  # Airflow logs a template that fails to render
+        if isinstance(self.recipients, Mapping | list | tuple):
+            mask_phones(self.recipients)  # Airflow logs a template that fails to render
         templates, recipients = {name: getattr(self, name) for name in _TEXT_FIELDS}, self.recipients
         if isinstance(recipients, RecipientsFromSql):
             self.recipients = copy(recipients)  # its templates are rendered in place, for this task instance alone

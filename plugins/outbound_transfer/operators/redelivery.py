@@ -16,7 +16,7 @@ from outbound_transfer.protocol.errors import AlreadyDelivered, InvalidDelivery
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.models import CANCELED, as_recipient_list, to_epoch
-from outbound_transfer.protocol.recipients import mask_digits, parse_text
+from outbound_transfer.protocol.recipients import parse_text, show_address
 from outbound_transfer.tasks.masking import mask_phones, unmask
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def _only(addresses: list[str], first: Transfer, recipients: Any) -> list[Any]:
         return [{"email": known[address].email, "name": known[address].name} for address in addresses]
     listed = as_recipient_list(recipients)
     if repeated := duplicate_addresses(map(_address_of, listed)):
-        raise InvalidDelivery(f"recipients has {', '.join(map(mask_digits, repeated[:5]))} more than once")
+        raise InvalidDelivery(f"recipients has {', '.join(map(show_address, repeated[:5]))} more than once")
     given = {normalize_address(_address_of(each)): each for each in listed}
     if missing := [known[address].email for address in addresses if address not in given]:
         raise InvalidDelivery(

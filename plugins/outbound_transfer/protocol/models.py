@@ -11,12 +11,7 @@ import msgspec
 
 from outbound_transfer.protocol.addresses import duplicate_addresses
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.recipients import (
-    RECIPIENT_FIELDS,
-    is_structured_text,
-    mask_digits,
-    parse_text,
-)
+from outbound_transfer.protocol.recipients import RECIPIENT_FIELDS, is_structured_text, parse_text, show_address
 from outbound_transfer.protocol.wording import hint_at_pair, pluralize
 
 #: The documented statuses (service-api.md, R17). They are plain strings, because the set is open (R5).
@@ -261,8 +256,7 @@ def _parse_recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipi
     if not isinstance(given, Mapping):
         return f"recipient {position}: must be an address or a mapping, not {type(given).__name__}{hint_at_pair(given)}"
     if unknown := sorted(str(field) for field in given if field not in RECIPIENT_FIELDS):
-        # A phone number may be its name.
-        return f"recipient {position}: has the field {mask_digits(unknown[0])!r:.100}, but may only have {_FIELDS}"
+        return f"recipient {position}: has the field {unknown[0]!r:.100}, but may only have {_FIELDS}"
     try:
         recipient = msgspec.convert(given, NewRecipient)
     except msgspec.ValidationError as error:
@@ -320,7 +314,7 @@ def _address_problems(address: str) -> Iterator[str]:
             yield "a recipient starts like JSON, but is neither JSON nor a list or mapping in Python"
         else:
             hint = " Give several addresses as a list." if address.count("@") > 1 else ""
-            yield f"recipient {mask_digits(address)!r} is not an address: {error}{hint}"
+            yield f"recipient {show_address(address)!r} is not an address: {error}{hint}"
 
 
 def _describe_wrong_option(security: Any) -> str:
@@ -348,7 +342,7 @@ def _security_problems(new: NewTransfer) -> Iterator[str]:
 def _phone_problems(recipients: tuple[NewRecipient, ...]) -> Iterator[str]:
     for recipient in recipients:
         if not recipient.phone:
-            yield f"security 'sms' needs the phone of {mask_digits(recipient.email)}"
+            yield f"security 'sms' needs the phone of {show_address(recipient.email)}"
         elif not re.fullmatch("[0-9]+", re.sub(r"[\W_]", "", recipient.phone)):
-            whose = mask_digits(recipient.email)
+            whose = show_address(recipient.email)
             yield f"the phone of {whose} must be digits, optionally with spaces and punctuation"

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from outbound_transfer.protocol.errors import OutboundTransferError
-from outbound_transfer.protocol.redaction import WITHHELD, redact
-
-#: A text of this length or shorter occurs in ordinary words, so it cannot be masked in a text: that is withheld.
-_MAX_SHORT: Final = 6
+from outbound_transfer.protocol.redaction import redact
 
 #: A quote that begins or ends a quoted text: not an apostrophe within a word.
 _QUOTE: Final = re.compile(r"""((?<!\w)['"`]|['"`](?!\w))""")
@@ -64,13 +61,8 @@ def redact_parameters(text: str, parameters: Any, secrets: Iterable[str] = ()) -
     """Return a text of a driver without the secrets of its connection and without the values of a query's parameters.
 
     :param parameters: in the driver's style: a sequence, a mapping, or None.
-    :return: as :func:`.redact` returns it; a text that has a short value is withheld.
     """
-    values = {value.strip() for value in _texts(parameters)} - {""}
-    short = {value for value in values if len(value) <= _MAX_SHORT or sum(map(str.isalnum, value)) <= _MAX_SHORT}
-    if any(value.casefold() in text.casefold() for value in short):
-        return WITHHELD
-    return redact(text, [*secrets, *(values - short)])
+    return redact(text, [*secrets, *_texts(parameters)])
 
 
 def _texts(parameters: Any) -> Iterator[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseEventTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
-from outbound_transfer.airflow_compat.lookups import call_airflow, can_push_xcom
+from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.airflow_compat.polls import AdvanceItem, SharedStreamProducer, subscribe
 from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
@@ -219,8 +219,6 @@ class TransferTrigger(_SharedPollTrigger):
         if outcome not in (Outcome.SKIP, Outcome.SUCCEED) or waiter.transfer is None:
             return None
         if pushed := self._xcom_of(outcome, waiter.transfer):
-            if not can_push_xcom():
-                return None
             try:
                 await call_airflow(partial(_push_xcom, self.task_instance, *pushed))
             except Exception as error:  # an error of the trigger would start the wait again

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.plugins_manager import AirflowPlugin
 
-from outbound_transfer.airflow_compat.version import HAS_PAGES
-
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
@@ -28,25 +26,24 @@ class LazyApplication:
 
 
 class OutboundTransferPlugin(AirflowPlugin):
-    """The page, its navigation entry, and the view of a task instance: from Airflow 3.1.1 on."""
+    """The page, its navigation entry, and the view of a task instance."""
 
     name = "outbound_transfer"
-    if HAS_PAGES:
-        fastapi_apps: list[Any] = [  # as Airflow declares it
-            {"app": LazyApplication(), "url_prefix": PREFIX, "name": "Outbound transfers"}
-        ]
-        external_views: list[Any] = [
-            {
-                "name": "Outbound transfers",
-                "href": f"{_HERE}/deliveries",
-                "destination": "nav",
-                "category": "browse",
-                "url_route": "outbound-transfers",
-            },
-            {
-                "name": "Outbound transfers",
-                "href": f"{_HERE}/task?{_TASK}",
-                "destination": "task_instance",
-                "url_route": "outbound-transfers-of-task",
-            },
-        ]
+    fastapi_apps: list[Any] = [  # noqa: RUF012  # as Airflow declares it
+        {"app": LazyApplication(), "url_prefix": PREFIX, "name": "Outbound transfers"}
+    ]
+    external_views: list[Any] = [  # noqa: RUF012
+        {
+            "name": "Outbound transfers",
+            "href": f"{_HERE}/deliveries",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "outbound-transfers",
+        },
+        {
+            "name": "Outbound transfers",
+            "href": f"{_HERE}/task?{_TASK}",
+            "destination": "task_instance",
+            "url_route": "outbound-transfers-of-task",
+        },
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -49,7 +48,7 @@ class SecretsStack(ManySandboxesStack):
 
     def __init__(self, *arguments: Any, mirror: str, no_http: str) -> None:
         """
-        :param mirror: the address of a service that refuses all and quotes secrets in other forms.
+        :param mirror: the address of a service that refuses all and quotes secrets.
         :param no_http: of one that sends back the header with the key.
         """
         super().__init__(*arguments)
@@ -157,14 +156,13 @@ class SecretsStack(ManySandboxesStack):
 
 
 def refuse_and_quote(stream: socket.socket, request: bytes) -> None:
-    """A service that quotes the secrets of a draft, each in another form than it was told."""
+    """A service that quotes the secrets of a draft, and in a header the key."""
     body = request.partition(b"\r\n\r\n")[2]
     while len(body) < int(header(request, "Content-Length") or 0):
         body += stream.recv(65_536)
     new = json.loads(body)
     answer, phone = new.get("security_answer", "No"), new["recipients"][0].get("phone", "1")
-    message = f"Not {answer.upper()}, not {re.sub(r'[^0-9]', '.', phone)} nor {quote(phone)}"
-    told = json.dumps({"error": answer.replace("-", "_"), "message": message}).encode()
+    told = json.dumps({"error": answer, "message": f"Not {answer}, not {phone}"}).encode()
     stream.sendall(raw_answer(told, "400 Bad Request", f"X-Echo: {header(request, 'Authorization')}"))
 
 

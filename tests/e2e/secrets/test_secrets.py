@@ -54,7 +54,7 @@ ENDS = {
 WAITING = {"question_deferred", "sms_deferred", "wait"}
 
 #: What must be found, to show that the search would have found the canaries.
-PLANTED = PlantedSecret("planted", "planted/4c41 & more")
+PLANTED = PlantedSecret("planted", "planted-4c41")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_no_canary_is_heard(stack: SecretsStack) -> None:
 
 def plant(stack: SecretsStack) -> None:
     (stack.folder / "airflow" / "logs" / "planted.log").write_text(f"DEBUG {PLANTED.value}")
-    (stack.folder / "logs" / "planted.log").write_text("?q=planted%2F4c41+%26+more")
+    (stack.folder / "logs" / "planted.log").write_text(f"?q={PLANTED.value}")
     with closing(stack.database.connect(autocommit=True)) as connection:
         connection.execute("CREATE TABLE planted (text text)")
         connection.execute("INSERT INTO planted VALUES (%s)", [PLANTED.value])
@@ -129,8 +129,14 @@ def assert_searched(stack: SecretsStack, waiting: list[Haystack], places: list[H
     logs = b"".join(text for name, text in content.items() if "/task_id=" in name)
     assert b'"level":"debug"' in logs
     assert b"401 invalid_api_key" in logs
-    assert b"the response is not valid HTTP" in logs
-    assert b"400 ***: Not ***" in logs
+    assert b"400 ***: Not ***, not" in logs
+    # httpcore logs the headers of a response, and what is no HTTP; a worker and a triggerer mask the key in both.
+    for task_id, heard in (
+        ("quoted", b"(b'X-Echo', b'Bearer ***')"),
+        ("no_http", b"illegal status line: bytearray(b'Authorization: Bearer ***')"),
+        ("wait_no_http", b"illegal status line: bytearray(b'Authorization: Bearer ***')"),
+    ):
+        assert heard in b"".join(text for name, text in content.items() if f"/task_id={task_id}/" in name), task_id
     assert [name for name in content if name.startswith("GET") and not name.endswith((" 200", " 403"))] == []
 
 

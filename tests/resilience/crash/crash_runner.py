@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import attrs
 import psutil
-from airflow.sdk.execution_time.supervisor import ActivitySubprocess
 
 from resilience.crash.cases import Case, Clear, Group, Kill, KillTriggerer
 from resilience.crash.stack import RECIPIENTS, CrashStack
@@ -26,9 +24,6 @@ T = TypeVar("T")
 STEP_TIMEOUT = 180.0
 #: Seconds between two looks at everything.
 PAUSE = 0.5
-#: Whether Airflow retries a task whose process was killed. Before 3.1 it fails for good, and one that is cleared while
-#: it runs stays "restarting": a user clears it, or clears it again.
-RETRIES_KILLED_TASKS = "_should_retry" in attrs.fields_dict(ActivitySubprocess)
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,6 @@ class CaseRunner:
         self._seen_pids: set[int] = set()
         self._tries_before_clear = 0
         self._met = 0
-        self._has_lost_retries = False
 
     def prepare(self) -> None:
         self.sandbox.clear_faults()
@@ -132,7 +126,6 @@ class CaseRunner:
         self.harness.stack.kill({"task": [pid], "supervisor": [supervisor], "both": [supervisor, pid]}[kill.victim])
         if kill.victim == "supervisor":
             self.orphans.append(pid)
-        self._has_lost_retries = kill.victim == "task" and not RETRIES_KILLED_TASKS
         if kill.request_fate == "together":
             yield from self._held(f"{kill.request} of the next try")
         if kill.request_fate != "last":
@@ -186,25 +179,12 @@ class CaseRunner:
         """Yields until ``look`` finds something, and returns that."""
         deadline = time.monotonic() + STEP_TIMEOUT
         while not (found := look()):
-            if self._state() == "failed" and self._has_lost_retries:
-                # A clear between the end of a task and that of its run is lost; an index may end long before its run.
-                if self.map_index < 0 and self._run_state() != "failed":
-                    yield
-                    continue
-                self._has_lost_retries = False
-                self.harness.clear(self.case.dag, self.run_id, self.map_index)
-            elif self._is_stuck():
-                self.harness.clear(self.case.dag, self.run_id, self.map_index)
-            elif self._state() in ("failed", "upstream_failed", "skipped"):
+            if self._state() in ("failed", "upstream_failed", "skipped"):
                 raise Broken(f"the task is {self._state()}, waiting for {what}")
             if time.monotonic() > deadline:
                 raise Broken(f"gave up waiting for {what}; the task is {self._state()}")
             yield
         return found
-
-    def _is_stuck(self) -> bool:
-        row = self._row()
-        return bool(row and row["state"] == "restarting" and not (RETRIES_KILLED_TASKS or is_running(row["pid"])))
 
 
 class CrashHarness:

@@ -25,8 +25,6 @@ class CrashStack(ManySandboxesStack):
         table = {"AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": "state"} if self.has_table else {}
         return super().settings() | {
             **table,
-            # Airflow 3.0 takes a file that it parsed for a killed task's callback for one without DAGs.
-            "AIRFLOW__DAG_PROCESSOR__STALE_DAG_THRESHOLD": "3600",
             "CRASH_FILES": os.pathsep.join(map(str, self.files)),
             "CRASH_RECIPIENTS": " ".join(RECIPIENTS),
         }

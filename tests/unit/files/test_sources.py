@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import ObjectStoragePath
+from airflow.sdk.io import fs as file_systems
 from airflow.sdk.io import store
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
@@ -27,11 +28,6 @@ from outbound_transfer.protocol.errors import (
     SourceMissing,
     SourceUnreadable,
 )
-
-try:
-    from airflow.sdk.io import fs as file_systems
-except ImportError:  # before 3.1
-    from airflow import io as file_systems
 
 
 @pytest.fixture

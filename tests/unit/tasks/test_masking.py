@@ -13,7 +13,7 @@ import pytest
 
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import build_new_transfer
-from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, mask_phones_in_log, unmask
+from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, unmask
 
 SECRET = "555-0199"
 
@@ -50,7 +50,7 @@ def test_masking_wraps_the_value_and_masks_the_log(masked: list[str], value: Any
     hidden = mask(value)
     assert isinstance(hidden, MaskedValue)
     assert hidden.get_secret_value() == str(value)
-    assert set(masked) == {str(value), "5550199"}, "a log may have a phone number without its punctuation"
+    assert masked == [str(value)]
     assert mask(hidden) is hidden, "once is enough"
 
 
@@ -71,7 +71,7 @@ def test_phones_are_masked_in_every_form_of_recipients(masked: list[str], recipi
     hidden = mask_phones(recipients)
     assert SECRET not in repr(hidden)
     assert "ann@example.com" in repr(hidden)
-    assert masked == [SECRET, "5550199"]
+    assert masked == [SECRET]
     assert SECRET in repr(unmask(hidden))
 
 
@@ -97,13 +97,11 @@ class Member:
         [{"email": "ann@example.com", "mobile": SECRET}],
         [{"email": SECRET, "phone": "ann@example.com"}],
         [{"email": ["ann@example.com", SECRET]}],
-        {SECRET: "ann@example.com"},
         json.dumps([ANN]).encode(),
         [json.dumps(ANN).encode()],
         f"[{ANN}",
         json.dumps([ANN])[:-1],
-        f"ann@example.com, {SECRET}",
-        f"ann@example.com {SECRET}",
+        json.dumps(json.dumps([ANN])),
         [SECRET],
         5550199,
     ],
@@ -128,17 +126,6 @@ def test_recipients_as_text_equal_the_value_of_the_text(masked: list[str], recip
     )
 
 
-def test_a_phone_in_a_name_is_masked_and_sent(masked: list[str]) -> None:
-    hidden = mask_phones([{"email": "ann@example.com", "name": f"Ann, {SECRET}"}])
-    assert "0199" not in repr(hidden)
-    assert unmask(hidden)[0]["name"] == f"Ann, {SECRET}"
-
-
-def test_only_phones_are_masked_in_the_log(masked: list[str]) -> None:
-    mask_phones_in_log([ANN, {"phones": [SECRET.encode(), 5550177]}, ("bob@example.org", None, True)])
-    assert masked == [SECRET, "5550199", SECRET, "5550199", "5550177"]
-
-
 def test_each_recipient_of_a_list_may_be_such_a_text(masked: list[str]) -> None:
     assert unmask(mask_phones([repr(ANN), "bob@example.org"])) == [ANN, "bob@example.org"]
 
@@ -154,7 +141,7 @@ def test_the_wrapped_secrets_are_known(masked: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "recipients", ["ann@example.com", ["ann@example.com"], None, "", [], {"email": "a", "phone": None}]
+    "recipients", ["ann@example.com", ["ann@example.com"], None, "", [], {"email": "a@b", "phone": None}]
 )
 def test_recipients_without_phones_stay_what_they_are(masked: list[str], recipients: Any) -> None:
     assert mask_phones(recipients) == recipients
