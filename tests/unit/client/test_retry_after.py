@@ -13,41 +13,19 @@ from hypothesis import strategies as st
 from outbound_transfer.protocol.retry_after import MAX_DELAY, parse_retry_after
 
 NOW = datetime(2026, 1, 31, 23, 59, 30, tzinfo=UTC)
-DATE = format_datetime(NOW, usegmt=True)
 
 
-def http_date(seconds: float) -> str:
-    return format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
+def http_date(seconds: float, now: datetime = NOW) -> str:
+    return format_datetime(now + timedelta(seconds=seconds), usegmt=True)
 
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
-        (None, None),
-        ("", None),
-        ("0", 0),
-        ("1", 1),
+        *((value, None) for value in (None, "", "-1", "+5", "1.5", "1e3", "5, 5", "٦", "²", "60s", "NaN", "inf")),
         (" 60 ", 60),
-        ("007", 7),
         ("0" * 20 + "9", 9),
-        ("999999999", 999_999_999),
-        ("1000000001", MAX_DELAY),
         ("9" * 5_000, MAX_DELAY),
-        # Nonsense says nothing.
-        ("-1", None),
-        ("+5", None),
-        ("1.5", None),
-        ("1e3", None),
-        ("5, 5", None),
-        ("٦", None),
-        ("²", None),
-        ("60s", None),
-        ("soon", None),
-        ("NaN", None),
-        ("inf", None),
-        # HTTP dates, counted from the answer's own Date.
-        (http_date(90), 90),
-        (http_date(0), 0),
         (http_date(-3_600), 0),
         ("Sun, 01 Feb 2026 00:00:00 -0000", 30),
         ("Sunday, 01-Feb-26 00:00:00 GMT", 30),
@@ -56,9 +34,9 @@ def http_date(seconds: float) -> str:
         ("Sun, 32 Feb 2026 00:00:00 GMT", None),
         ("Sun, 01 Feb 99999999999999999999 00:00:00 GMT", None),
     ],
-)
+)  # fmt: skip
 def test_every_form(value: str | None, seconds: float | None) -> None:
-    assert parse_retry_after(value, date=DATE) == seconds
+    assert parse_retry_after(value, date=http_date(0)) == seconds
 
 
 @pytest.mark.parametrize("date", [None, "", "yesterday", "0"])
@@ -82,16 +60,8 @@ def test_any_text_gives_a_valid_delay_or_none(value: str | None, date: str | Non
     assert seconds is None or (not math.isnan(seconds) and 0 <= seconds <= MAX_DELAY)
 
 
-@given(st.integers(0))
-def test_whole_numbers_are_never_early(seconds: int) -> None:
-    assert parse_retry_after(str(seconds)) == min(seconds, MAX_DELAY)
-
-
-@given(st.datetimes(min_value=datetime(2000, 1, 1)), st.integers(0, 10**8))
-def test_dates_are_never_early(now: datetime, seconds: int) -> None:
+@given(st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(9000, 1, 1)), st.integers(0, 10**8))
+def test_numbers_and_dates_are_never_early(now: datetime, seconds: int) -> None:
     now = now.replace(tzinfo=UTC, microsecond=0)
-    try:
-        until = now + timedelta(seconds=seconds)
-    except OverflowError:
-        return
-    assert parse_retry_after(format_datetime(until, usegmt=True), date=format_datetime(now, usegmt=True)) == seconds
+    assert parse_retry_after(str(seconds)) == seconds
+    assert parse_retry_after(http_date(seconds, now), date=http_date(0, now)) == seconds

@@ -1,0 +1,118 @@
+"""When a call is repeated: never early, never in a hot loop, never without end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from outbound_transfer.exceptions import CallError, RateLimited
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer_sandbox.testing import running_sandbox
+from support.provider import build_new_transfer
+from support.wire import Wire, refusal, said, transfer
+
+NOW = datetime(2026, 1, 31, 23, 59, 30, tzinfo=UTC)
+
+
+def http_date(seconds: float) -> str:
+    return format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
+
+
+def limited(retry_after: str | None, status: int = 429) -> bytes:
+    headers = [] if retry_after is None else [f"Retry-After: {retry_after}"]
+    return refusal(status, "rate_limited" if status == 429 else "", "words", f"Date: {http_date(0)}", *headers)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("retry_after", "seconds"),
+    [("0", 0.5), ("1", 1), ("42", 42), ("540", 540), (http_date(90), 90), (http_date(-9), 0.5)],
+)
+def test_a_call_is_repeated_after_its_retry_after_and_at_most_a_second_later(
+    wire: Callable[..., Wire], status: int, retry_after: str, seconds: float
+) -> None:
+    service = wire(limited(retry_after, status), transfer())
+    assert service.hook.get_transfer("t").id == "t"
+    (slept,) = service.sleeps
+    assert seconds <= slept <= seconds + 1
+
+
+@pytest.mark.parametrize("nonsense", [None, "", "soon", "-5", "1.5", "NaN", "5, 5", "٦".encode().decode("latin-1")])
+def test_a_retry_after_that_says_nothing_is_no_hot_loop(wire: Callable[..., Wire], nonsense: str | None) -> None:
+    service = wire(*[limited(nonsense)] * 10, transfer())
+    service.hook.get_transfer("t")
+    assert len(service.sleeps) == 10
+    assert all(0.5 <= slept <= 60 for slept in service.sleeps)
+
+
+@pytest.mark.parametrize("retry_after", ["86400", "999999999", "9" * 30, http_date(10**8)])
+def test_a_retry_after_beyond_the_timeout_is_not_waited_for(wire: Callable[..., Wire], retry_after: str) -> None:
+    service = wire(limited(retry_after))
+    with pytest.raises(RateLimited):
+        service.hook.get_transfer("t")
+    assert (len(service.lines), service.sleeps) == (1, [])
+
+
+def test_a_limited_rate_is_no_failure(wire: Callable[..., Wire]) -> None:
+    service = wire(*[limited("0")] * 40, transfer())
+    assert service.hook.get_transfer("t").id == "t"
+    assert min(service.sleeps) >= 0.5
+
+
+FAILURES = {
+    "5xx": refusal(503, "service_unavailable"),
+    "no answer": b"",
+    "garbage": said(b"<html>"),
+    "redirect": said(b"", "302 Found", "Location: /elsewhere"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_without_end_ends_after_some_attempts_ever_further_apart(
+    wire: Callable[..., Wire], failure: str
+) -> None:
+    service = wire(FAILURES[failure])
+    with pytest.raises(CallError):
+        service.hook.get_transfer("t")
+    assert len(service.lines) == len(service.sleeps) + 1
+    assert 3 <= len(service.lines) <= 20
+    assert all(0.5 <= slept <= min(2.0**number, 60) for number, slept in enumerate(service.sleeps, 1))
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_that_passes_is_not_noticed(wire: Callable[..., Wire], failure: str) -> None:
+    assert wire(FAILURES[failure], FAILURES[failure], transfer()).hook.get_transfer("t").id == "t"
+
+
+def test_tasks_that_fail_together_are_not_repeated_together(wire: Callable[..., Wire]) -> None:
+    last = set()
+    for _ in range(5):
+        service = wire(*[FAILURES["5xx"]] * 5, transfer())
+        service.hook.get_transfer("t")
+        last.add(service.sleeps[-1])
+    assert len(last) > 1
+
+
+def test_a_restart_of_the_service_is_outlasted(connect: Callable[..., None], tmp_path: Path) -> None:
+    """Nothing listens at its address for five attempts."""
+    sleeps: list[float] = []
+    with ExitStack() as later:
+
+        def sleep(seconds: float) -> None:
+            sleeps.append(seconds)
+            if len(sleeps) == 5:
+                later.enter_context(running_sandbox(tmp_path, port=port))
+
+        hook = later.enter_context(OutboundTransferHook(sleep=sleep))
+        with running_sandbox(tmp_path) as service:
+            connect(service.base_url, service.transfer_api_key)
+            port = urlsplit(service.base_url).port
+            draft = hook.create_transfer(build_new_transfer(subject="S", recipients="ann@example.com"))
+        assert hook.get_transfer(draft.id) == draft
+    assert len(sleeps) == 5

@@ -1,0 +1,201 @@
+"""Content and archives: the very bytes, the same ones each time, or an error that quotes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+from collections.abc import Callable
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from zipfile import ZipFile
+
+import pytest
+import urllib3
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.remote_files import MB, peak_memory
+
+Deliver = Callable[..., dict[str, bytes]]
+SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def content(value: Any, name: str = "a") -> dict[str, Any]:
+    return {"name": name, "content": value}
+
+
+FORMS: list[Callable[[bytes], Any]] = [
+    bytes,
+    bytearray,
+    memoryview,
+    io.BytesIO,
+    lambda data: lambda: data,
+    lambda data: lambda: io.BytesIO(data),
+    lambda data: lambda: bytearray(data),
+]
+
+
+@SHARED
+@given(st.lists(st.binary(max_size=2_000), min_size=len(FORMS), max_size=len(FORMS)))
+def test_any_bytes_in_any_form_are_sent_as_they_are(deliver: Deliver, data: list[bytes]) -> None:
+    files = [content(form(each), f"{number}") for number, (form, each) in enumerate(zip(FORMS, data, strict=True))]
+    assert deliver(files) == {f"{number}": each for number, each in enumerate(data)}
+
+
+@SHARED
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_is_sent_as_utf_8(deliver: Deliver, text: str) -> None:
+    assert deliver([content(lambda: text), content(io.BytesIO(text.encode()), "b")]) == dict.fromkeys(
+        "ab", text.encode()
+    )
+
+
+class Sized(io.BytesIO):
+    """A file with an attribute that means something else, as the length of one in GridFS."""
+
+    length: Any = 4
+
+
+@pytest.mark.parametrize("length", [4, True, None, "4", len])
+def test_the_length_of_another_kind_of_file_is_its_own_affair(deliver: Deliver, length: Any) -> None:
+    (file := Sized(b"data")).length = length
+    assert deliver(content(lambda: file)) == {"a": b"data"}
+
+
+class Canned:
+    """A connection that has received all that its server sent before it closed."""
+
+    def __init__(self, received: bytes) -> None:
+        self.received = received
+
+    def makefile(self, mode: str) -> BinaryIO:
+        return io.BytesIO(self.received)
+
+
+def response_of(received: bytes) -> HTTPResponse:
+    response = HTTPResponse(cast("Any", Canned(received)), method="GET")
+    response.begin()
+    return response
+
+
+def urllib3_response_of(received: bytes) -> Any:
+    header, body = received.split(b"\r\n\r\n")
+    length = {"Content-Length": header.rpartition(b" ")[2].decode()}
+    return urllib3.HTTPResponse(io.BytesIO(body), length, preload_content=False, enforce_content_length=False)
+
+
+OPENERS = [response_of, lambda received: io.BufferedReader(response_of(received)), urllib3_response_of]
+
+
+@pytest.mark.parametrize("opened", OPENERS)
+@pytest.mark.parametrize("length", [0, 400, 500, 999, 1000])
+def test_a_download_that_is_cut_off_is_not_sent(deliver: Deliver, refused: Any, opened: Any, length: int) -> None:
+    received = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"x" * length
+    if length == 1_000:
+        assert deliver(content(lambda: opened(received))) == {"a": b"x" * 1_000}
+    else:
+        assert f" {1000 - length:,} bytes before its end" in refused(content(lambda: opened(received)))
+
+
+def test_a_download_of_no_announced_size_ends_with_its_connection(deliver: Deliver) -> None:
+    assert deliver(content(lambda: response_of(b"HTTP/1.1 200 OK\r\n\r\nwhole"))) == {"a": b"whole"}
+
+
+def test_a_file_that_fails_is_named_and_its_content_is_not_shown(refused: Callable[..., str]) -> None:
+    class Broken(io.RawIOBase):
+        def seek(self, offset: int, whence: int = 0) -> int:
+            return 0
+
+        def read(self, size: int = -1) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    assert "the content of 'a' cannot be read: OSError" in refused(content(Broken()))
+
+
+@pytest.mark.slow
+def test_large_content_and_its_archive_take_little_memory(deliver: Deliver, tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(96 * MB)
+    deliver(content("small"))  # imports, connections and buffers of the first delivery
+    with peak_memory() as peak:
+        deliver(content(lambda: (tmp_path / "large").open("rb"), "large.bin"), archive="a.zip")
+    print(f"memory: {peak[0] / MB:.0f} MB more than before for 96 MB of content in an archive")
+    assert peak[0] < 48 * MB
+
+
+# ----------------------------------------------------------------------------------------------- archives, checksums
+
+#: What Windows, macOS and the service keep, in any script.
+PARTS = [*"abcxyzäß報😀", " ", "-", ",", "'", "%41", "#"]
+NAMES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=30).map("".join).map("n{}.csv".format)
+
+
+@SHARED
+@given(st.dictionaries(NAMES, st.binary(max_size=2_000), min_size=1, max_size=5))
+def test_an_archive_has_the_very_files_in_their_order_and_is_the_same_each_time(
+    deliver: Deliver, files: dict[str, bytes]
+) -> None:
+    first, again = (
+        deliver([content(data, name) for name, data in files.items()], archive="Über.zip", subject=f"Report {number}")
+        for number in range(2)
+    )
+    assert first == again
+    with ZipFile(io.BytesIO(first["Über.zip"])) as archive:
+        assert archive.testzip() is None
+        assert [(name, archive.read(name)) for name in archive.namelist()] == list(files.items())
+
+
+def test_an_archive_does_not_depend_on_the_copy_of_a_file(
+    deliver: Deliver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := tmp_path / "a.csv").write_bytes(b"a,b\n" * 1_000)
+    first = deliver(path, archive="a.zip")
+    path.unlink()
+    path.write_bytes(b"a,b\n" * 1_000)
+    path.chmod(0o600)
+    os.utime(path, (1, 1))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert deliver(path, archive="a.zip", subject="Again") == first
+
+
+def test_a_file_in_an_archive_may_be_larger_than_a_plain_zip_holds(
+    deliver: Deliver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zipfile.ZIP64_LIMIT", 1_000)
+    sent = deliver([content(b"x" * 5_000), content(b"y", "b")], archive="a.zip")
+    with ZipFile(io.BytesIO(sent["a.zip"])) as archive:
+        assert (archive.read("a"), archive.read("b")) == (b"x" * 5_000, b"y")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["C:evil.exe"], ["a.txt:stream"], *([f"a{each}b.txt"] for each in '<>"|?*'), ["a."], ["a "], ["A.txt", "a.txt"],
+     ["E\u0301.txt", "\xe9.txt"], ["stra\xdfe", "STRASSE"]],
+    ids=repr,
+)  # fmt: skip
+def test_a_name_that_another_system_would_change_is_not_packed(refused: Callable[..., str], names: list[str]) -> None:
+    told = refused([content("x", name) for name in names], archive="a.zip")
+    assert "in an archive" in told or "one name" in told
+
+
+@pytest.mark.parametrize("name", ["None", "a.zip.exe", True, 3, ["a.zip"], b"a.zip", "../a.zip", "a\n.zip", "/a.zip"])
+def test_what_cannot_be_the_name_of_an_archive_is_refused(refused: Callable[..., str], name: Any) -> None:
+    assert refused(content("x"), archive=name, _airflow_from_mapped=True)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_recipients_can_check_what_they_got(deliver: Deliver, tmp_path: Path, changed: bool) -> None:
+    names = ["a.csv", " b  c.csv", "Ü 報告.csv", "'$(touch owned)'.csv"]
+    sent = deliver([content(name * 1_000, name) for name in names], checksums="SHA256SUMS")
+    for name, data in sent.items():
+        (tmp_path / name).write_bytes(data + b"!" * (changed and name == "a.csv"))
+    check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == changed
+    assert hashlib.sha256(sent["a.csv"]).hexdigest() in sent["SHA256SUMS"].decode()
+
+
+def test_no_file_may_have_the_name_of_the_checksums(refused: Callable[..., str]) -> None:
+    assert "one name" in refused(content("a", "SHA256SUMS"), checksums="SHA256SUMS")

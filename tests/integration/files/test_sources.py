@@ -1,0 +1,193 @@
+"""Which bytes are sent under which name, whatever a file is named by; and what ends a delivery before it is created."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from airflow.sdk import ObjectStoragePath
+from airflow.sdk.io import store as stores
+from fsspec.implementations.memory import MemoryFileSystem
+
+from outbound_transfer.exceptions import SourceChanged, SourceMissing, SourceUnreadable
+
+try:
+    from airflow.sdk.io import fs as file_systems
+except ImportError:  # before 3.1
+    from airflow import io as file_systems
+
+Deliver = Callable[..., dict[str, bytes]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The worker's folder, with names that a pattern or a URI could be taken for."""
+    for name in (
+        "a.csv",
+        "b.csv",
+        "[ab].csv",
+        "a*.csv",
+        "sp ace%20.csv",
+        "%41.csv",
+        "x#1?.txt",
+        "sub/d.csv",
+        "s3:/a.txt",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+FORMS: dict[str, Callable[[Path], Any]] = {
+    "text": str,
+    "path": lambda path: path,
+    "list": lambda path: [str(path)],
+    "tuple": lambda path: (path,),
+    "set": lambda path: {path},
+    "iterator": lambda path: iter([path]),
+    "mapping": lambda path: {"path": path},
+    "list of mappings": lambda path: [{"path": str(path)}],
+    "read-only mapping": lambda path: MappingProxyType({"path": str(path)}),
+    "relative path": lambda path: path.name,
+    "URI": lambda path: path.as_uri(),
+    "URI of this host": lambda path: f"FILE://localhost{path}",
+    "short URI": lambda path: f"file:{path}",
+    "object storage": lambda path: ObjectStoragePath(f"file://{path}"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_may_be_named_in_any_form(deliver: Deliver, folder: Path, form: str) -> None:
+    assert deliver(FORMS[form](folder / "a.csv")) == {"a.csv": b"a.csv"}
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (lambda folder: f"file://{folder}/sp%20ace%2520.csv", ["sp ace%20.csv"]),
+        (lambda folder: f"file://{folder}/x#1?.txt", ["x#1?.txt"]),
+        (lambda folder: f"file://{folder}/?.csv", ["a.csv", "b.csv"]),
+        (lambda folder: (folder / "[ab].csv").as_uri(), ["[ab].csv"]),
+        (lambda folder: (folder / "a*.csv").as_uri(), ["a*.csv"]),
+        (lambda folder: ObjectStoragePath(f"file://{folder}/%41.csv"), ["%41.csv"]),
+        (lambda folder: f"{folder}/s3://a.txt", ["a.txt"]),
+        (lambda folder: {"path": folder / "a.csv", "name": "März.csv"}, ["März.csv"]),
+        (lambda folder: [folder / "a.csv", {"path": folder / "a.csv", "name": "again.csv"}], ["a.csv", "again.csv"]),
+        (lambda folder: {"path": f"{folder}/sub/*", "name": "only.csv"}, ["only.csv"]),
+    ],
+)
+def test_a_name_is_sent_as_it_is_meant(deliver: Deliver, folder: Path, files: Any, names: list[str]) -> None:
+    assert sorted(deliver(files(folder))) == names
+
+
+def test_an_encoded_name_that_is_missing_is_no_pattern(refused: Callable[..., str], folder: Path) -> None:
+    (folder / "[ab].csv").unlink()
+    assert "is not there" in refused((folder / "[ab].csv").as_uri())
+    assert "must not contain %2a" in refused(f"file://{folder}/a%2a.*")
+
+
+@pytest.mark.parametrize("name", ["plain", "[ab].csv", "sp ace #1?%20.csv", "ends in?", "ends in#", "sub/?#"])
+def test_an_object_is_sent_under_its_own_name(deliver: Deliver, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(stores, "_STORE_CACHE", {})
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    stores.attach("memory", fs=MemoryFileSystem())
+    MemoryFileSystem().pipe(f"/bucket/{name}", name.encode())
+    assert deliver(f"memory://bucket/{name}") == {name.split("/")[-1]: name.encode()}
+    assert deliver(ObjectStoragePath("memory://bucket/") / name) == {name.split("/")[-1]: name.encode()}
+
+
+# ----------------------------------------------------------------------------------------------------------- in vain
+
+
+@pytest.mark.parametrize("nothing", [[], (), None, "", [""], {"path": ""}, [None]], ids=repr)
+def test_a_delivery_without_files_is_not_created(refused: Callable[..., str], nothing: Any) -> None:
+    assert refused(nothing, _airflow_from_mapped=True)
+
+
+WRONG = [
+    7, [7], [["a"]], [b"/etc/hosts"], "a\0b", {"name": "x"}, {"path": 7}, {"path": None, "name": "x"},
+    {"path": "/etc/hosts", "name": 7}, {"path": "/etc/hosts", "rename": "x"}, {"path": "/etc/hosts", "name": ""},
+    {"path": "/etc/hosts", "name": None}, {"content": "x", "name": ""},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_what_names_no_file_is_refused(refused: Callable[..., str], wrong: Any) -> None:
+    assert refused(wrong, _airflow_from_mapped=True)
+
+
+MISSING = {
+    "gone.csv": "is not there",
+    "dangling.csv": "is not there",
+    "sub": "is a folder. For the files in it, name a pattern",
+    "fifo.csv": "is not a file",
+    "a.csv/b": "Not a directory",
+    "sub/" + "x/" * 2_100 + "f": "File name too long",
+}
+
+
+@pytest.mark.parametrize("path", MISSING, ids=lambda path: path[:20])
+def test_what_cannot_be_read_is_named_before_anything_is_created(
+    refused: Callable[..., str], folder: Path, path: str
+) -> None:
+    os.mkfifo(folder / "fifo.csv")
+    (folder / "dangling.csv").symlink_to(folder / "gone")
+    assert MISSING[path] in refused([folder / "a.csv", folder / path])
+    error = refused.error  # type: ignore[attr-defined]
+    assert isinstance(error, SourceMissing if MISSING[path] == "is not there" else SourceUnreadable)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["a.csv", "sub/a.csv", "b.csv"], ["one name", "/a.csv", "/sub/a.csv"]),
+        (["a.csv", {"path": "b.csv", "name": "a.csv"}], ["one name", "/b.csv"]),
+        ([{"path": "a.csv", "name": "é"}, {"path": "b.csv", "name": "e\u0301"}], ["one name"]),
+        (["a.csv", "?.csv"], ["one name", "that a path and a pattern find"]),
+        ([{"path": "?.csv", "name": "x"}], ["2 files, which cannot all be named 'x'"]),
+    ],
+)
+def test_two_files_of_one_name_are_refused_with_both_places(
+    refused: Callable[..., str], folder: Path, files: list[Any], said: list[str]
+) -> None:
+    (folder / "sub/a.csv").write_text("another")
+    told = refused(files)
+    assert all(words.lstrip("/") in told for words in said)
+
+
+@pytest.mark.parametrize("files", ["/proc/self/status", "/proc/self/statu[s]", "link"])
+def test_a_file_that_says_to_be_empty_and_is_not_is_refused(
+    refused: Callable[..., str], deliver: Deliver, folder: Path, files: str
+) -> None:
+    """Such as those of /proc, which are made while they are read."""
+    (folder / "link").symlink_to("/proc/self/status")
+    assert "is longer than the 0 bytes" in refused(files)
+    assert isinstance(refused.error, SourceChanged)  # type: ignore[attr-defined]
+    (folder / "empty").touch()
+    assert deliver("empty") == {"empty": b""}
+
+
+@pytest.mark.parametrize("key", ["a.csv", "*.csv"])
+@pytest.mark.parametrize(
+    ("scheme", "extra"), [("s3", "s3"), ("gs", "gcs"), ("abfs", "azure"), ("sftp", "sftp"), ("hdfs", "")]
+)
+def test_a_store_that_nothing_reads_says_what_to_install(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, scheme: str, extra: str, key: str
+) -> None:
+    monkeypatch.setattr(file_systems, "_register_filesystems", dict)
+    told = refused(f"{scheme}://nobody@no-bucket-of-this-test/{key}")
+    advice = f"pip install 'airflow-provider-outbound-transfer[{extra}]'" if extra else "install the Airflow provider"
+    assert f"no provider that is installed reads {scheme}://" in told
+    assert advice in told
+
+
+@pytest.mark.parametrize("control", ["\t", "\r", "\n"])
+def test_a_control_character_does_not_make_a_uri_mean_another_file(refused: Callable[..., str], control: str) -> None:
+    assert "control" in refused(f"memory://bucket/dir/{control}a.csv")
