@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop dashboard check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .azurite .chromium .mariadb \
-	bench-upload bench-uploads bench-ledger bench-import bench-wait bench-cluster bench-deferrals bench-hints bench-ingest bench-query bench-page sandbox constraints docs clean
+	bench-upload bench-uploads bench-import bench-wait bench-cluster bench-ingest bench-query bench-page sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -150,9 +150,6 @@ bench-upload: setup ## Upload 1 GiB: speed beside curl's, and memory
 bench-uploads: setup ## 20 files of 50 MB one and several at once, over a simulated line and loopback (about 2 minutes)
 	$(RUN) -m benchmarks.bench_uploads
 
-bench-ledger: setup ## What the ledger adds to a delivery of three small files
-	$(RUN) -m benchmarks.bench_ledger $(ARGS)
-
 bench-ingest: setup ## One million events into each warehouse, beside dlt: speed, CPU, memory (about 15 minutes)
 	$(RUN) -m benchmarks.bench_ingest $(ARGS)
 
@@ -167,12 +164,6 @@ bench-wait: setup ## A thousand deferred waits in a real Airflow, beside HttpSen
 
 bench-cluster: setup ## Senders beside thousands of waits that share a key's real allowance (about 25 minutes)
 	$(RUN) -m benchmarks.bench_cluster $(ARGS)
-
-bench-deferrals: setup ## A thousand deferrable deliveries at once on 32 slots, in virtual time (about 10 minutes)
-	$(RUN) -m benchmarks.bench_deferrals $(ARGS)
-
-bench-hints: setup ## An end among 200,000 outstanding transfers, with and without events, in virtual time (about 10 minutes)
-	$(RUN) -m benchmarks.bench_hints $(ARGS)
 
 bench-page: setup ## The page of deliveries with 100,000 of them, in each warehouse (about 8 minutes)
 	$(RUN) -m benchmarks.bench_page $(ARGS)

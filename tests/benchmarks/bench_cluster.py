@@ -22,9 +22,11 @@ from typing import Any
 
 from benchmarks.simulated_waiters import sandbox_process
 from outbound_transfer_sandbox.testing import Sandbox
-from support.airflow_stack.waiters import RECIPIENT, send
+from support.airflow_stack.waiters import RECIPIENT
 from support.connections import connection_json
+from support.deliveries_table import settings
 from support.postgres import running_server
+from support.transfers import send
 
 
 @contextmanager
@@ -89,18 +91,21 @@ def main() -> None:
         ExitStack() as stack,
     ):
         sent = send(sandbox, arguments.waits)
+        sandbox.patch_account(requests_per_window=60, outstanding_transfer_limit=10**6)
         print(f"Sent {len(sent)} transfers", flush=True)
         connections = {"AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": connection_json(sandbox)}
         if arguments.database:
             connections["AIRFLOW_CONN_CLUSTER_STATE"] = stack.enter_context(running_server()).airflow_connection
-            connections["AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID"] = "cluster_state"
+            connections |= settings("cluster_state")
         files = [Path(folder, f"noticed-{number}") for number in range(arguments.triggerers)]
         for number, file in enumerate(files):
             transfers = Path(folder, f"transfers-{number}")
             transfers.write_text("\n".join(sent[number :: arguments.triggerers]))
             stack.enter_context(process("cluster_waiter", transfers, file, arguments.interval, **connections))
+        report = Path(folder, "report.csv")
+        report.write_bytes(b"a")
         for _ in range(arguments.senders):
-            stack.enter_context(process("cluster_sender", **connections))
+            stack.enter_context(process("cluster_sender", report, **connections))
         time.sleep(arguments.settle)
         print("Measuring", flush=True)
         billed = len(sandbox.sent())

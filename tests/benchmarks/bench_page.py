@@ -12,15 +12,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from outbound_transfer.warehouse.database import Warehouse
-from support import sample_rows as ledger
 from support.airflow_stack.ui import running_ui
+from support.deliveries_table import DeliveriesTable
 from support.postgres import running_server
 from support.warehouses import Hook, duckdb_hook, sqlite_hook
 
@@ -62,9 +60,8 @@ WAREHOUSES: dict[str, Callable[[Path], Any]] = {"postgresql": _postgresql, "sqli
 
 
 def measure(name: str, folder: Path, hook: Hook, connection: str, deliveries: int, rounds: int) -> None:
-    warehouse, now = Warehouse(hook), datetime.now(UTC)
     started = time.perf_counter()
-    ledger.fill(warehouse, deliveries, now, dags=DAGS)
+    DeliveriesTable(hook).fill(deliveries, dags=DAGS)
     print(f"\n{name}: {deliveries:,} deliveries made in {time.perf_counter() - started:.0f} s", flush=True)
     with running_ui(folder / "airflow", connection, "") as stack:
         token = stack.sign_in("", "ann")

@@ -1,21 +1,25 @@
-"""A process that sends one-file transfers, one after the other, until it is terminated, by the hook that tasks use."""
+"""A process that sends one-file transfers, one after the other, until it is terminated, by tasks of its own."""
 
 from __future__ import annotations
 
-from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.protocol import endpoints
-from outbound_transfer.protocol.messages import Upload
-from outbound_transfer.protocol.models import build_new_transfer
+import os
+import sys
+import time
+from itertools import count
+from types import SimpleNamespace
+
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from support.tasks import FakeTaskInstance
 
 
-def main() -> None:
-    new = build_new_transfer(subject="Report", recipients=["ann@example.com"])
-    with OutboundTransferHook() as hook:
-        while True:
-            draft = hook.perform(endpoints.create_transfer(new)).id
-            hook.perform(endpoints.attach_file(draft, Upload("report.csv", 1, lambda: iter([b"a"]))))
-            hook.perform(endpoints.send_transfer(draft))
+def main(file: str) -> None:
+    clock = SimpleNamespace(sleep=time.sleep, clock=time.monotonic)
+    given = {"subject": "Report", "recipients": ["ann@example.com"], "files": file}
+    for number in count():
+        FakeTaskInstance(
+            lambda: DeliverFilesOperator(task_id="deliver", **given), clock, run_id=f"run{os.getpid()}.{number}"
+        ).run()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -11,14 +11,22 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from benchmarks.simulated_waiters import start_waiters
+from benchmarks.simulated_waiters import triggers_of
+from support.triggers import Triggerer
 
 
 async def wait(transfer_ids: list[str], noticed: TextIO, interval: float) -> None:
-    def write(transfer_id: str) -> None:
-        noticed.write(f"{transfer_id} {time.time()}\n")
+    triggerer = Triggerer()
+    numbers = await triggerer.start(*triggers_of(transfer_ids, interval))
+    waited_for, told = dict(zip(numbers, transfer_ids, strict=True)), set[int]()
 
-    await asyncio.gather(*start_waiters(transfer_ids, interval, write))
+    def is_over() -> bool:
+        for number in triggerer.events.keys() - told:
+            noticed.write(f"{waited_for[number]} {time.time()}\n")
+            told.add(number)
+        return len(told) == len(transfer_ids)
+
+    await triggerer.until(is_over, pause=0.2)
 
 
 def main(transfers: str, noticed: str, interval: str) -> None:

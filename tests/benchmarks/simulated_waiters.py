@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,11 @@ os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "WARNING")  # read when
 
 import psutil
 
-from outbound_transfer.triggers.transfer import TransferTrigger
 from outbound_transfer_sandbox.testing import Sandbox
-from support.airflow_stack.waiters import send
 from support.connections import connection_json
-
-try:
-    from airflow.triggers.shared_stream import SharedStreamManager
-except ImportError:  # before 3.3, a trigger's own run() shares the poll
-    SharedStreamManager = None
+from support.transfers import send
+from support.triggers import Triggerer
+from support.waits import trigger_of
 
 #: Seconds between two looks: a look at 5,000 takes over a minute, as it leaves the key's allowance to those who send.
 INTERVAL = 120.0
@@ -37,24 +33,23 @@ def simulated(count: int) -> Iterator[str]:
     """The lines to print."""
     with sandbox_process() as sandbox:
         sent = send(sandbox, count)
+        sandbox.patch_account(requests_per_window=60, outstanding_transfer_limit=10**6)
         os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"] = connection_json(sandbox)
         yield from asyncio.run(_wait(sandbox, sent))
 
 
 async def _wait(sandbox: Sandbox, sent: list[str]) -> list[str]:
     # The first wait brings the client, its TLS and its modules into memory, once for all.
-    manager = _manager()
-    first = start_waiters(sent[:1], INTERVAL, manager=manager)
+    triggerer = Triggerer()
+    await triggerer.start(*triggers_of(sent[:1], INTERVAL))
     await asyncio.sleep(5)
     before, calls_before = _memory(), len(sandbox.requests())
-    tasks = [*first, *start_waiters(sent[1:], INTERVAL, manager=manager)]
+    await triggerer.start(*triggers_of(sent[1:], INTERVAL))
     rounds = 2
     await asyncio.sleep(INTERVAL * rounds)
     made = sandbox.requests()[calls_before:]
     memory = _memory() - before
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await triggerer.stop()
     refused = sum(call["status"] == 429 for call in made)
     return [
         f"{len(sent)} waiting triggers in one process",
@@ -63,44 +58,11 @@ async def _wait(sandbox: Sandbox, sent: list[str]) -> list[str]:
     ]
 
 
-def _manager() -> Any:
-    return SharedStreamManager(log=_Silent()) if SharedStreamManager else None
-
-
-def start_waiters(
-    transfer_ids: list[str], interval: float, on_end: Callable[[str], object] = str, *, manager: Any = None
-) -> list[asyncio.Task[None]]:
-    """Start a trigger for each transfer, as one triggerer does.
-
-    :param on_end: called with the id of each transfer that ends.
-    """
-    manager = manager or _manager()
-
-    async def run(trigger: TransferTrigger) -> None:
-        if manager is None:
-            events = trigger.run()
-        else:
-            key = trigger.shared_stream_key()
-            stream = manager.subscribe(trigger_id=trigger.transfer_id, trigger=trigger, key=key)
-            events = trigger.filter_shared_stream(stream)
-        try:
-            async for _ in events:
-                on_end(trigger.transfer_id)
-                break
-        finally:
-            if manager is not None:
-                await manager.unsubscribe(trigger.transfer_id, key)
-
-    deadline = "2100-01-01T00:00:00+00:00"
-    return [
-        asyncio.create_task(run(TransferTrigger(one, "outbound_transfer_default", interval, deadline)))
-        for one in transfer_ids
-    ]
-
-
-class _Silent:
-    def __getattr__(self, _: str) -> Any:
-        return lambda *_, **__: None
+def triggers_of(transfer_ids: list[str], interval: float) -> list[Any]:
+    """The trigger of a sensor for each transfer."""
+    first = trigger_of(transfer_id="first", poke_interval=interval)
+    _, stored = first.serialize()
+    return [type(first)(**(stored | {"transfer_id": one})) for one in transfer_ids]
 
 
 def _memory() -> int:

@@ -12,11 +12,8 @@ from support.repository import TESTS
 
 SHORT_FORMS = {
     "bench_cluster": "--waits 60 --triggerers 2 --senders 2 --interval 2 --settle 5 --seconds 10 --ends 20 --late 5",
-    "bench_deferrals": "--deliveries 40 --slots 8",
-    "bench_hints": "--outstanding 2000 --finished 1000 --hours 0.2 --ends 20",
     "bench_import": "1",
     "bench_ingest": "--events 2000 --pages 2",
-    "bench_ledger": "--rounds 1",
     "bench_page": "--deliveries 500 --rounds 1",
     "bench_query": "--rows 2000",
     "bench_upload": "--mib 1",

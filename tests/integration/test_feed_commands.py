@@ -15,15 +15,13 @@ import pytest
 from airflow.cli.cli_config import ActionCommand
 from sqlalchemy import select
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHook
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, table_asset
 from outbound_transfer.cli.console import main
 from outbound_transfer.cli.definition import get_commands
-from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.protocol.messages import Upload
-from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from support import transfers
+from support.airflow_names import AirflowFailException, BaseHook
 from support.repository import REPOSITORY
 from support.tasks import FakeTaskInstance, SimulatedClock
 
@@ -250,17 +248,14 @@ def test_the_command_finds_a_connection_that_airflows_database_keeps(
 
 
 @pytest.fixture
-def send(hook, sandbox) -> Callable[[int], list[str]]:
+def send(sandbox) -> Callable[..., list[str]]:
     """Sends so many transfers, a second apart; their ids, the newest first, as the listing has them."""
 
-    def send(count: int, hook: OutboundTransferHook = hook) -> list[str]:
+    def send(count: int, user: str = "") -> list[str]:
         sent = []
         for number in range(count):
-            draft = hook.create_transfer(
-                build_new_transfer(subject=f"Report {number}", recipients=["ann@example.com", "bob@example.com"])
-            )
-            hook.attach_file(draft.id, Upload("a.txt", 1, lambda: iter([b"x"])))
-            sent.append(hook.send_transfer(draft.id).id)
+            people = ("ann@example.com", "bob@example.com")
+            sent += transfers.send(sandbox, 1, *people, subject=f"Report {number}", user=user)
             sandbox.advance_clock(1)
         return sent[::-1]
 
@@ -317,8 +312,7 @@ def test_two_keys_of_one_account_list_their_own_transfers(
 ) -> None:
     other = {"conn_type": "outbound_transfer", "host": sandbox.base_url, "password": sandbox.new_key("bob@example.com")}
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(other))
-    with OutboundTransferHook("other") as hook:
-        (of_the_other,) = send(1, hook)
+    (of_the_other,) = send(1, "bob@example.com")
     send(2)
     assert list_transfers() == {"pages": 1, "transfers": 2, "new_transfers": 2, "outstanding": 2}
     seen = {"pages": 1, "transfers": 1, "new_transfers": 1, "outstanding": 1}
@@ -359,13 +353,11 @@ def test_a_landing_wakes_the_dag_that_reads_just_those_rows(run_dag, connection,
     assert function(triggering_asset_events=woken) == {"file_downloaded": 4}
 
 
-def test_ingest_transfers_lists_what_was_sent(run_dag, connection, sandbox, warehouse, hook) -> None:
-    draft = hook.create_transfer(build_new_transfer(subject="Report", recipients=["ann@example.com"]))
-    hook.attach_file(draft.id, Upload("a.txt", 7, lambda: iter([b"for ann"])))
-    hook.send_transfer(draft.id)
+def test_ingest_transfers_lists_what_was_sent(run_dag, connection, sandbox, warehouse) -> None:
+    (sent,) = transfers.send(sandbox)
     run = run_dag((REPOSITORY / "dags/ingest_transfers.py").read_text(), conf={})
     assert run.state == "success"
-    assert warehouse("SELECT transfer_id, status FROM outbound_transfer_transfers") == [(draft.id, "pending")]
+    assert warehouse("SELECT transfer_id, status FROM outbound_transfer_transfers") == [(sent, "pending")]
 
 
 def test_delete_old_rows_keeps_the_newest_page(run_dag, connection, sandbox, warehouse) -> None:

@@ -5,28 +5,40 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from unittest import mock
 
 import pytest
 from airflow.sdk.observability import stats
 
-from outbound_transfer.observability import metrics
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.messages import Operation
-from outbound_transfer.warehouse import deliveries
-from outbound_transfer.warehouse.connection import open_warehouse
-from support.keyed_tasks import sqlite_connection
+from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from support import deliveries_table
+from support.deliveries_table import DeliveriesTable
 from support.repository import REPOSITORY
 from support.statsd import stats_to
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, dying_after
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock
+from support.warehouses import sqlite_hook
+from support.wire import after_call, die
+
+PREFIX = "outbound_transfer."
+
+
+def documented() -> dict[str, tuple[str, set[str]]]:
+    """Type and tags of each metric by its name, as the documentation has them."""
+    rows = re.findall(
+        rf"^\| `{re.escape(PREFIX)}(\w+)` \| (\w+) \| [^|]+ \| ([^|]+) \|",
+        (REPOSITORY / "docs/observability.md").read_text(),
+        re.MULTILINE,
+    )
+    return {name: (kind, set(re.findall(r"`(\w+)`", tags))) for name, kind, tags in rows}
+
 
 RUN = """
     from airflow.sdk import DAG, BaseNotifier
-    from datetime import timedelta
+    from datetime import UTC, datetime, timedelta
     from outbound_transfer.operators.transfer import DeliverFilesOperator
     from outbound_transfer.sensors.transfer import TransferSensor
     from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
@@ -60,7 +72,7 @@ def statsd() -> Iterator[socket.socket]:
 
 
 Packet = tuple[str, dict[str, str], float, str]
-KINDS = {"c": metrics.MetricType.COUNTER, "g": metrics.MetricType.GAUGE, "ms": metrics.MetricType.TIMER}
+KINDS = {"c": "counter", "g": "gauge", "ms": "timer"}
 
 
 def received(server: socket.socket) -> list[Packet]:
@@ -71,21 +83,23 @@ def received(server: socket.socket) -> list[Packet]:
         try:
             text = server.recv(65_535).decode()
         except BlockingIOError:
-            return [packet for packet in packets if packet[0].startswith(metrics.PREFIX)]
+            return packets
         name, value, kind = re.fullmatch(r"airflow\.([^:]+):([^|]+)\|(\w+)", text).groups()
         name, *tags = name.split(",")
-        packets.append((name, dict(tag.split("=") for tag in tags), float(value), kind))
+        if not name.startswith(PREFIX):
+            continue
+        packets.append((name.removeprefix(PREFIX), dict(tag.split("=") for tag in tags), float(value), kind))
 
 
-def total(packets: list[Packet], metric: metrics.Metric, **tags: str) -> float:
-    return sum(value for name, has, value, _ in packets if name == metric.full_name and tags.items() <= has.items())
+def total(packets: list[Packet], metric: str, **tags: str) -> float:
+    return sum(value for name, has, value, _ in packets if name == metric and tags.items() <= has.items())
 
 
 def test_every_metric_is_emitted_by_tasks_with_the_tags_that_the_table_names(
     statsd, run_dag, connection, sandbox, recipients_pick_up, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "warehouse")
+    deliveries_table.use(monkeypatch, "warehouse")
     file = tmp_path / "a.csv"
     file.write_bytes(b"x" * 300_000)
     sandbox.plan_faults(
@@ -97,36 +111,39 @@ def test_every_metric_is_emitted_by_tasks_with_the_tags_that_the_table_names(
 
     assert run.state == "success", run.states()
     packets = received(statsd)
-    for metric in set(metrics.METRICS) - {metrics.DATABASE_FAILURES}:
-        found = [packet for packet in packets if packet[0] == metric.full_name]
-        assert found, f"{metric.full_name} was not emitted"
-        assert {KINDS[kind] for *_, kind in found} == {metric.type}
-        assert {tuple(tags) for _, tags, *_ in found} == {metric.tags}
-    assert total(packets, metrics.REQUESTS, operation="create", status="429", conn_id=connection) == 1
-    assert total(packets, metrics.REQUESTS, operation="create", status="201") == 1
-    assert total(packets, metrics.REQUESTS, operation="send", status="200") == 1
-    assert total(packets, metrics.REQUESTS) == len(sandbox.requests()) + 1  # the fault's, which the service never saw
-    assert total(packets, metrics.BYTES_UPLOADED) == 300_000
+    names = documented()
+    assert len(names) > 10
+    assert {name for name, *_ in packets} == names.keys() - {"database_failures"}
+    for name, (kind, tags) in names.items():
+        found = [packet for packet in packets if packet[0] == name]
+        assert {KINDS[each] for *_, each in found} <= {kind}
+        assert all(has.keys() == tags for _, has, *_ in found)
+    assert total(packets, "requests", operation="create", status="429", conn_id=connection) == 1
+    assert total(packets, "requests", operation="create", status="201") == 1
+    assert total(packets, "requests", operation="send", status="200") == 1
+    assert total(packets, "requests") == len(sandbox.requests()) + 1  # the fault's, which the service never saw
+    assert total(packets, "bytes_uploaded") == 300_000
     for outcome, count in (("sent", 1), ("picked_up", 2)):  # both tasks wait
-        assert total(packets, metrics.DELIVERIES, outcome=outcome, conn_id=connection) == count
-    assert total(packets, metrics.DELIVERIES) == 3
-    assert total(packets, metrics.LATE_TRANSFERS, conn_id=connection) == 1
-    assert total(packets, metrics.RETRIES) == 1
-    assert 1 <= total(packets, metrics.RATE_LIMIT_WAIT) <= 2
-    assert total(packets, metrics.REJECTED_LINES) == 1
-    assert total(packets, metrics.ROWS_LOADED, table="transfers") == 1
-    assert total(packets, metrics.ROWS_LOADED, table="events") >= 1
-    waiters = [value for name, _, value, _ in packets if name == metrics.DEFERRED_WAITERS.full_name]
+        assert total(packets, "deliveries", outcome=outcome, conn_id=connection) == count
+    assert total(packets, "deliveries") == 3
+    assert total(packets, "late_transfers", conn_id=connection) == 1
+    assert total(packets, "retries") == 1
+    assert 1 <= total(packets, "rate_limit_wait_seconds") <= 2
+    assert total(packets, "rejected_lines") == 1
+    assert total(packets, "rows_loaded", table="transfers") == 1
+    assert total(packets, "rows_loaded", table="events") >= 1
+    waiters = [value for name, _, value, _ in packets if name == "deferred_waiters"]
     assert (waiters[0], waiters[-1], set(waiters)) == (1, 0, {0, 1})
     assert len(waiters) > 2, "it is not renewed with each poll"
 
 
-def test_a_database_that_cannot_be_reached_is_counted(statsd, monkeypatch) -> None:
+def test_a_database_that_cannot_be_reached_is_counted(statsd, connection, monkeypatch) -> None:
     server = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "schema": "none"}
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(server))
-    with pytest.raises(Exception, match="refused"), open_warehouse("warehouse", prefix="", schema=None).read():
-        pass
-    assert received(statsd) == [(metrics.DATABASE_FAILURES.full_name, {"sql_conn_id": "warehouse"}, 1, "c")]
+    with pytest.raises(Exception, match="refused"):
+        TransfersToSqlOperator(task_id="transfers", sql_conn_id="warehouse").execute({})
+    failures = [packet for packet in received(statsd) if packet[0] == "database_failures"]
+    assert {(tags["sql_conn_id"], kind) for _, tags, _, kind in failures} == {("warehouse", "c")}
 
 
 def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection, tmp_path) -> None:
@@ -140,58 +157,38 @@ def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection,
         )
         with suppress(Exception, ProcessCrashed):  # some are to fail
             task.run()
-        counted = [packet for packet in received(statsd) if packet[0] == metrics.DELIVERIES.full_name]
+        counted = [packet for packet in received(statsd) if packet[0] == "deliveries"]
         return {tags["outcome"]: value for _, tags, value, _ in counted}
 
     assert run() == {"sent": 1}
     assert run(files="/nowhere/a.csv") == {"failed": 1}
     assert run(subject="", _airflow_from_mapped=True) == {"failed": 1}  # checked when it runs
     assert run(outbound_transfer_conn_id="missing") == {"failed": 1}
-    with mock.patch.object(DeliverFilesOperator, "_wait_until_finished", wait_after(sandbox.cancel)):
+    with after_call("/send", lambda: sandbox.cancel(sandbox.sent()[-1])):
         assert run(wait=True) == {"sent": 1, "canceled": 1}
     sandbox.plan_faults({"path": "/v1/transfers", "kind": "error", "status": 401})
     assert run() == {"failed": 1}
-    with dying_after(Operation.SEND):
+    with after_call("/send", die):
         assert run() == {"in_doubt": 1}
 
 
-def test_what_a_process_left_in_doubt_is_counted_by_the_next_tasks_until_a_clear(
+def test_what_stays_in_doubt_is_counted_by_the_tasks_of_the_connection(
     statsd, sandbox, connection, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", sqlite_connection(tmp_path / "ledger.db"))
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
-    monkeypatch.setattr(deliveries, "_STAYS", timedelta(0))
+    file = tmp_path / "deliveries.db"
+    monkeypatch.setenv("AIRFLOW_CONN_DELIVERIES", json.dumps({"conn_type": "sqlite", "host": str(file)}))
+    deliveries_table.use(monkeypatch, "deliveries")
     (tmp_path / "a.csv").write_bytes(b"a,b\n")
-
-    def task(task_id: str) -> FakeTaskInstance:
-        given = {"subject": "S", "recipients": "ann@example.com", "files": str(tmp_path / "a.csv")}
-        return FakeTaskInstance(
-            lambda: DeliverFilesOperator(task_id=task_id, **given), SimulatedClock(sandbox), task_id=task_id
-        )
+    given = {"subject": "S", "recipients": "ann@example.com", "files": str(tmp_path / "a.csv")}
 
     def in_doubt() -> list[float]:
-        return [packet[2] for packet in received(statsd) if packet[0] == metrics.DELIVERIES_IN_DOUBT.full_name]
+        FakeTaskInstance(lambda: DeliverFilesOperator(task_id="deliver", **given), SimulatedClock(sandbox)).run()
+        return [packet[2] for packet in received(statsd) if packet[0] == "deliveries_in_doubt"]
 
-    killed = task("killed")
-    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
-        killed.run()
-    received(statsd)
-    task("other").run()
-    assert in_doubt() == [1]
-    killed.clear()
-    killed.run()
     assert in_doubt() == [0]
-
-
-def wait_after(change: Callable[[str], Any]) -> Callable[..., Any]:
-    """The wait of the operator, with the transfer as it is after a change."""
-    wait = DeliverFilesOperator._wait_until_finished
-
-    def changed(operator: Any, hook: Any, transfer: Any, context: Any) -> Any:
-        change(transfer.id)
-        return wait(operator, hook, hook.get_transfer(transfer.id), context)
-
-    return changed
+    old = datetime.now(UTC) - timedelta(hours=1)
+    DeliveriesTable(sqlite_hook(file)).add("t1", status="in doubt", conn_id=connection, updated_at=old)
+    assert in_doubt() == [1]
 
 
 def test_no_metric_breaks_a_delivery(monkeypatch, hook) -> None:
@@ -201,31 +198,3 @@ def test_no_metric_breaks_a_delivery(monkeypatch, hook) -> None:
     for name in ("incr", "gauge", "timing"):
         monkeypatch.setattr(stats, name, broken)
     assert hook.list_transfers().data == ()
-
-
-def test_tags_hold_nothing_that_would_be_read_as_another(statsd) -> None:
-    metrics.REQUESTS.emit(operation="list files", status="none", conn_id="a,b=c:1|c\n/é")
-    ((name, tags, value, _),) = received(statsd)
-    assert (name, tags["operation"], tags["conn_id"], value) == (
-        metrics.REQUESTS.full_name,
-        "list_files",
-        "a_b_c_1_c___",
-        1,
-    )
-
-
-def test_a_metric_with_the_longest_names_is_not_dropped(statsd) -> None:
-    for metric in metrics.METRICS:  # a connection's id may have 250 characters, a host's name 253
-        metric.emit(1, **(dict.fromkeys(metric.tags, "x" * 253) | {"operation": "list_files", "status": "none"}))
-    assert {name for name, *_ in received(statsd)} == {metric.full_name for metric in metrics.METRICS}
-
-
-def test_the_documentation_has_the_table() -> None:
-    assert metrics.markdown_table() in (REPOSITORY / "docs/observability.md").read_text()
-
-
-def test_names_are_legal_everywhere() -> None:
-    names = [metric.full_name for metric in metrics.METRICS]
-    assert len(set(names)) == len(names)
-    assert [name for name in names if not re.fullmatch(r"outbound_transfer\.[a-z_]{1,60}", name)] == []
-    assert {value for value in vars(metrics).values() if isinstance(value, metrics.Metric)} == set(metrics.METRICS)

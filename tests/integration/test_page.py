@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import threading
+import socket
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from outbound_transfer.ledger.config import load_config, open_tables
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.ui import app as ui
-from outbound_transfer.ui.threads import BoundedThreadRunner
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.deliveries import DeliveryFailure, DeliveryTables, TaskRef
-from outbound_transfer.warehouse.local_file import LOCAL_FILE
-from outbound_transfer.warehouse.schema import LEDGER, ensure_schema
-from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS, RECIPIENTS
-from support import airflow_home
-from support import sample_rows as ledger
+from outbound_transfer_sandbox.testing import Sandbox
+from support import airflow_home, deliveries_table
+from support.deliveries_table import LOCAL_FILE, DeliveriesTable
+from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock
 from support.warehouses import sqlite_hook
+from support.wire import after_call, die
 
 PAGE = "/outbound-transfer/deliveries"
 TASK = "/outbound-transfer/task"
@@ -66,65 +64,61 @@ def as_user(airflow: TestClient, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
     def get(path: str, role: str | None = "viewer", **params: str) -> Any:
         token = manager.generate_jwt(SimpleAuthManagerUser(username="vera", role=role))
-        return airflow.get(
-            path, params=params or None, headers={"Authorization": f"Bearer {token}"}, follow_redirects=False
-        )
+        headers = {"Authorization": f"Bearer {token}"}
+        for _ in range(5):  # as a person who is told that the database does not respond
+            answer = airflow.get(path, params=params or None, headers=headers, follow_redirects=False)
+            if "does not respond" not in answer.text:
+                break
+        return answer
 
     return get
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """An application of its own for this test, less patient than a person."""
-
-    def make(max_threads: int = 4, seconds: float = 30) -> None:
-        application = ui.create_application(BoundedThreadRunner(max_threads, seconds))
-        monkeypatch.setattr(ui, "application", lambda: application)
-
-    make()
-    return make
+def fresh() -> None:
+    """An application of its own for this test."""
+    ui.application.cache_clear()
 
 
 @pytest.fixture
-def set_ledger(monkeypatch: pytest.MonkeyPatch, fresh: Any) -> Callable[[str], None]:
+def set_ledger(monkeypatch: pytest.MonkeyPatch, fresh: None) -> Callable[[str], None]:
     def make(connection: str) -> None:
-        monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "page_ledger")
+        deliveries_table.use(monkeypatch, "page_ledger")
         monkeypatch.setenv("AIRFLOW_CONN_PAGE_LEDGER", connection)
 
     return make
 
 
 @pytest.fixture
-def warehouse(set_ledger: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+def table(set_ledger: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeliveriesTable:
     file = tmp_path / "warehouse.db"
     set_ledger(json.dumps({"conn_type": "sqlite", "host": str(file)}))
     service = {"conn_type": "outbound_transfer", "host": "https://account.example.com", "password": KEY}
     for conn_id, web_url in (("plain", ""), ("set", "https://app.example.com/x"), ("hostile", "javascript:alert(1)")):
         value = json.dumps(service | {"extra": {"web_url": web_url, "event_api_key": f"obs_{KEY}"}})
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", value)
-    return Warehouse(sqlite_hook(file))
+    return DeliveriesTable(sqlite_hook(file))
 
 
-def fill(warehouse: Warehouse) -> None:
-    now = datetime.now(UTC)
-    ledger.make_tables(warehouse, now)
-    of_task: dict[str, Any] = {"run_id": "r", "task_id": "deliver"}
-    rows = [
-        ledger.delivery("t-open", now, dag_id="open", conn_id="plain", **of_task),
-        ledger.delivery("t-set", now, dag_id="open", conn_id="set", run_id="../..", task_id="deliver"),
-        ledger.delivery("t-secret", now, dag_id="secret", conn_id="set", **of_task),
-        ledger.delivery("t-gone", now, dag_id="of no DAG any more", conn_id="set", **of_task),
-        ledger.delivery(
-            HOSTILE, now, dag_id="open", conn_id="hostile", subject=HOSTILE * 500, error=HOSTILE, status=HOSTILE,
-            files=json.dumps([{"name": HOSTILE, "size": -1, "sha256": HOSTILE}]), run_id="r", task_id="deliver",
-        ),
-    ]  # fmt: skip
-    ledger.insert(warehouse, DELIVERIES, rows)
-    ledger.insert(warehouse, RECIPIENTS, [(ledger.ACCOUNT, HOSTILE, 1, HOSTILE, HOSTILE, None)])
+OF_TASK_OPEN: dict[str, Any] = {"dag_id": "open", "conn_id": "plain", "run_id": "r", "task_id": "deliver"}
+
+
+def fill(table: DeliveriesTable) -> None:
+    table.make()
+    table.add("t-open", **OF_TASK_OPEN)
+    table.add("t-set", **OF_TASK_OPEN | {"conn_id": "set", "run_id": "../.."})
+    table.add("t-secret", **OF_TASK_OPEN | {"conn_id": "set", "dag_id": "secret"})
+    table.add("t-gone", **OF_TASK_OPEN | {"conn_id": "set", "dag_id": "of no DAG any more"})
+    table.add(
+        HOSTILE,
+        **OF_TASK_OPEN | {"conn_id": "hostile", "subject": HOSTILE * 500, "error": HOSTILE, "status": HOSTILE},
+        files=json.dumps([{"name": HOSTILE, "size": -1, "sha256": HOSTILE}]),
+    )
+    table.list_recipient(HOSTILE, 1, HOSTILE, HOSTILE)
 
 
 @pytest.mark.parametrize("path", [PAGE, TASK])
-def test_anonymous_is_told_to_sign_in(airflow: TestClient, fresh: Any, path: str) -> None:
+def test_anonymous_is_told_to_sign_in(airflow: TestClient, fresh: None, path: str) -> None:
     answer = airflow.get(path, params={"dag_id": "open"} | OF_TASK)
     assert (answer.status_code, "Sign in to Airflow" in answer.text) == (401, True)
     assert_guarded(answer)
@@ -132,20 +126,20 @@ def test_anonymous_is_told_to_sign_in(airflow: TestClient, fresh: Any, path: str
 
 @pytest.mark.parametrize("path", [PAGE, TASK])
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_nothing_can_be_changed(airflow: TestClient, fresh: Any, method: str, path: str) -> None:
+def test_nothing_can_be_changed(airflow: TestClient, fresh: None, method: str, path: str) -> None:
     assert airflow.request(method, path).status_code == 405
 
 
-def test_a_user_without_a_role_sees_nothing(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
-    fill(warehouse)
+def test_a_user_without_a_role_sees_nothing(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
+    fill(table)
     assert as_user(PAGE, role=None).status_code == 403
     assert as_user(TASK, role=None, dag_id="open", **OF_TASK).status_code == 403
 
 
 def test_deliveries_of_dags_that_may_not_be_read_are_not_there(
-    as_user: Callable[..., Any], warehouse: Warehouse
+    as_user: Callable[..., Any], table: DeliveriesTable
 ) -> None:
-    fill(warehouse)
+    fill(table)
     answer = as_user(PAGE)
     assert (answer.status_code, "t-open" in answer.text, "t-set" in answer.text) == (200, True, True)
     assert "t-secret" not in answer.text
@@ -154,8 +148,8 @@ def test_deliveries_of_dags_that_may_not_be_read_are_not_there(
     assert_guarded(answer)
 
 
-def test_a_task_instance_is_shown_to_who_may_read_its_dag(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
-    fill(warehouse)
+def test_a_task_instance_is_shown_to_who_may_read_its_dag(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
+    fill(table)
     answer = as_user(TASK, dag_id="open", **OF_TASK)
     assert (answer.status_code, "t-open" in answer.text, "t-set" in answer.text) == (200, True, False)
     assert_guarded(answer)
@@ -168,16 +162,16 @@ def test_a_task_instance_is_shown_to_who_may_read_its_dag(as_user: Callable[...,
     "first_and_last", [("open", "secret"), ("secret", "open")], ids=["the last is secret", "the last is open"]
 )
 def test_a_dag_named_twice_is_checked_as_it_is_read(
-    as_user: Callable[..., Any], warehouse: Warehouse, first_and_last: tuple[str, str]
+    as_user: Callable[..., Any], table: DeliveriesTable, first_and_last: tuple[str, str]
 ) -> None:
-    fill(warehouse)
+    fill(table)
     query = "&".join(f"dag_id={each}" for each in first_and_last)
     answer = as_user(f"{TASK}?{query}&run_id=r&task_id=deliver")
     assert "t-secret" not in answer.text
 
 
-def test_hostile_values_are_rendered_as_text(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
-    fill(warehouse)
+def test_hostile_values_are_rendered_as_text(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
+    fill(table)
     for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK), as_user(PAGE, search=HOSTILE)):
         assert "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd\ufffd" in answer.text
         assert [each for each in WRONG if each in answer.text] == []
@@ -191,13 +185,6 @@ WRONG = ("<script>alert", "javascript:", "\u202e", "\x07")
 # ------------------------------------------------------------------------------------------------- who has picked up
 
 
-def record_recipients(warehouse: Warehouse, transfer_id: str, people: list[dict[str, Any]]) -> None:
-    now = datetime.now(UTC)
-    ensure_schema(warehouse, LEDGER, now)
-    row = (ledger.ACCOUNT, transfer_id, json.dumps(people), ledger.format_timestamp(now))
-    ledger.insert(warehouse, DELIVERY_RECIPIENTS, [row])
-
-
 def people(count: int, picked_up: int, name: str = "") -> list[dict[str, Any]]:
     at = "2026-01-31T12:00:00.000000Z"
     return [
@@ -206,10 +193,10 @@ def people(count: int, picked_up: int, name: str = "") -> list[dict[str, Any]]:
     ]
 
 
-def test_page_and_tab_name_who_has_and_has_not_picked_up(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
-    fill(warehouse)
-    record_recipients(warehouse, "t-open", people(250, 100))
-    record_recipients(warehouse, "t-secret", people(1, 0, "secret"))
+def test_page_and_tab_name_who_has_and_has_not_picked_up(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
+    fill(table)
+    table.name_recipients("t-open", people(250, 100))
+    table.name_recipients("t-secret", people(1, 0, "secret"))
     page, tab = as_user(PAGE).text, as_user(TASK, dag_id="open", **OF_TASK).text
     assert "not yet: p100@example.com" in page
     assert "picked up: p000@example.com" in page
@@ -221,9 +208,9 @@ def test_page_and_tab_name_who_has_and_has_not_picked_up(as_user: Callable[..., 
     assert "secret@example.com" not in as_user(TASK, dag_id="secret", **OF_TASK).text
 
 
-def test_hostile_recipients_are_rendered_as_text(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
-    fill(warehouse)
-    record_recipients(warehouse, "t-open", [{"email": HOSTILE, "name": HOSTILE, "picked_up_at": HOSTILE}, {}, [], None])
+def test_hostile_recipients_are_rendered_as_text(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
+    fill(table)
+    table.name_recipients("t-open", [{"email": HOSTILE, "name": HOSTILE, "picked_up_at": HOSTILE}, {}, [], None])
     for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK)):
         assert answer.status_code == 200
         assert "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd\ufffd" in answer.text
@@ -232,46 +219,148 @@ def test_hostile_recipients_are_rendered_as_text(as_user: Callable[..., Any], wa
 
 
 def test_recipients_are_not_shown_if_the_setting_says_so(
-    as_user: Callable[..., Any], warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+    as_user: Callable[..., Any], table: DeliveriesTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "none")
-    fill(warehouse)
-    record_recipients(warehouse, "t-open", people(3, 1))
-    ledger.insert(warehouse, RECIPIENTS, [(ledger.ACCOUNT, "t-set", 1, "eve@example.com", "", None)])
+    fill(table)
+    table.name_recipients("t-open", people(3, 1))
+    table.list_recipient("t-set", 1, "eve@example.com")
     for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK)):
         assert answer.status_code == 200
         assert "@example.com" not in answer.text
 
 
+# ----------------------------------------------------------------------------------------------------- many deliveries
+
+
+@pytest.fixture(params=["sqlite", "psycopg", "mysqlclient"])
+def any_table(
+    request: pytest.FixtureRequest, table: DeliveriesTable, set_ledger: Callable[[str], None], hook_of: Any
+) -> DeliveriesTable:
+    """Each database that deliveries may be recorded in."""
+    if request.param == "sqlite":
+        return table
+    database = request.getfixturevalue("postgres" if request.param == "psycopg" else "mariadb")
+    connection = database.airflow_connection
+    set_ledger(connection() if callable(connection) else connection)
+    return DeliveriesTable(hook_of(request.param))
+
+
+def shown(text: str) -> list[str]:
+    """The ids of a page's transfers, in its order."""
+    return list(dict.fromkeys(re.findall(r"\bnumber-\d+\b", text)))
+
+
+NEEDLES = ("100%", "a_b", "!", "[c]", "{x}", "?", "%s", "t'1", "Deliver_F")
+
+
+def test_a_search_takes_each_character_for_itself(as_user: Callable[..., Any], any_table: DeliveriesTable) -> None:
+    for number, needle in enumerate(NEEDLES):
+        any_table.add(f"number-{number}", **OF_TASK_OPEN | {"subject": f"xx {needle.upper()} yy"})
+    any_table.add("number-99", **OF_TASK_OPEN | {"subject": "100 aXb"})
+    for number, needle in enumerate(NEEDLES):
+        assert shown(as_user(PAGE, search=needle).text) == [f"number-{number}"], needle
+    assert shown(as_user(PAGE, search="NUMBER-99").text) == ["number-99"]
+
+
+def test_links_to_older_ones_lead_over_every_delivery(as_user: Callable[..., Any], any_table: DeliveriesTable) -> None:
+    now = datetime.now(UTC)
+    for number in range(60):  # half of them at the same moment
+        any_table.add(f"number-{number:02}", created_at=now - timedelta(hours=1 + max(0, number - 30)), **OF_TASK_OPEN)
+    found, link = [], "?"
+    while link:
+        text = as_user(f"{PAGE}{link}").text
+        found += shown(text)
+        link = next(iter(re.findall(r'href="([^"#]+)#deliveries" rel="next"', text)), "").replace("&amp;", "&")
+    assert sorted(found) == [f"number-{number:02}" for number in range(60)]
+
+
+def test_the_newer_of_task_and_listing_holds(as_user: Callable[..., Any], any_table: DeliveriesTable) -> None:
+    any_table.make()
+    now = datetime.now(UTC)
+    for number, (of_task, hours, listed) in enumerate(
+        [("pending", 2, "complete"), ("complete", 2, "pending"), ("pending", 1, "expired"), ("discarded", 3, "pending")]
+    ):
+        updated = {"status": of_task, "updated_at": now - timedelta(hours=hours)}
+        any_table.add(f"number-{number}", **OF_TASK_OPEN | updated)
+        any_table.list_transfer(f"number-{number}", listed, now - timedelta(hours=1.5))
+    assert sorted(shown(as_user(PAGE, status="complete").text)) == ["number-0", "number-1"]
+    assert shown(as_user(PAGE, status="expired").text) == ["number-2"]
+    assert shown(as_user(PAGE, status="in-flight").text) == []
+
+
 # ------------------------------------------------------------------------------------------------------ without a draft
 
 
+def delivery(sandbox: Sandbox, map_index: int = -1, **arguments: Any) -> FakeTaskInstance:
+    """A task of the DAG "open" that delivers."""
+    given = {"subject": "Report", "recipients": "ann@example.com", **arguments}
+    return FakeTaskInstance(
+        lambda: DeliverFilesOperator(task_id="deliver", **given), SimulatedClock(sandbox),
+        dag_id="open", run_id="r", task_id="deliver", map_index=map_index,
+    )  # fmt: skip
+
+
 def test_a_task_that_failed_before_its_draft_is_shown_with_its_error(
-    as_user: Callable[..., Any], warehouse: Warehouse
+    as_user: Callable[..., Any], table: DeliveriesTable, sandbox: Sandbox, connection: str
 ) -> None:
-    tables = DeliveryTables(warehouse)
     for map_index in (-1, 7):
-        task = TaskRef("plain", "open", "deliver", "r", map_index, 2)
-        at = ledger.format_timestamp(datetime.now(UTC))
-        tables.save(DeliveryFailure(task=task, subject=HOSTILE, error=f"no file matches {HOSTILE}", at=at))
+        with pytest.raises(Exception, match="nowhere"):
+            delivery(sandbox, map_index, subject=HOSTILE, files="/nowhere/report-*.csv").run()
     for params in ({}, {"status": "failed"}, {"status": "error"}):
         answer = as_user(PAGE, **params)
-        assert answer.text.count("no file matches") == 4, "as text and as the title of each"
-        assert "failed-" not in answer.text
+        assert answer.text.count("/nowhere/report-*.csv") >= 2
         assert "data-outside rel" not in answer.text
         assert [each for each in WRONG if each in answer.text] == []
     tab = as_user(TASK, dag_id="open", **OF_TASK).text
     assert "no draft was created" in tab
-    assert tab.count("no file matches") == 1
+    assert "/nowhere/report-*.csv" in tab
+
+
+def test_a_delivery_is_on_the_page_from_its_send_to_its_end_and_no_secret_is(
+    as_user: Callable[..., Any], table: DeliveriesTable, sandbox: Sandbox, connection: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,b\n")
+    secret = {"security": "question", "security_question": "Which colour?", "security_answer": "puce-coloured"}
+    people = ["ann@example.com", {"email": "bob@example.com", "phone": "+44 7700 900123"}]
+    sent = delivery(sandbox, recipients=people, files=str(tmp_path / "a.csv"), **secret).run()
+    page = as_user(PAGE).text
+    assert sent["id"] in page
+    for word in ("Report", "not yet: ann@example.com", "a.csv"):
+        assert word in page + as_user(TASK, dag_id="open", **OF_TASK).text
+    for recipient in ("ann@example.com", "bob@example.com"):
+        sandbox.pickup(sent["id"], recipient)
+    sensor = TransferSensor(task_id="wait", transfer_id=sent["id"])
+    sensor.execute(FakeTaskInstance(lambda: sensor, SimulatedClock(sandbox), task_id="wait").context())
+    assert sent["id"] in as_user(PAGE, status="complete").text
+    assert "not yet: " not in as_user(PAGE).text
+    assert "picked up: ann@example.com" in as_user(PAGE).text
+    stored = b"".join(file.read_bytes() for file in tmp_path.glob("warehouse.db*"))
+    for each in ("puce", "7700", sandbox.transfer_api_key, sandbox.event_api_key):
+        assert each not in as_user(PAGE).text + as_user(TASK, dag_id="open", **OF_TASK).text
+        assert each.encode() not in stored
+
+
+def test_a_delivery_whose_send_nobody_has_heard_of_is_in_doubt_until_a_retry_knows(
+    as_user: Callable[..., Any], table: DeliveriesTable, sandbox: Sandbox, connection: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,b\n")
+    task = delivery(sandbox, files=str(tmp_path / "a.csv"))
+    with after_call("/send", die), pytest.raises(ProcessCrashed):
+        task.run()
+    sent = sandbox.assert_sent_once()
+    assert sent in as_user(PAGE, status="in doubt").text
+    task.clear()
+    task.run()
+    assert sent not in as_user(PAGE, status="in doubt").text
+    assert sent in as_user(PAGE, status="in-flight").text
 
 
 def test_what_is_in_doubt_has_a_tile_of_its_own_that_leads_to_it(
-    as_user: Callable[..., Any], warehouse: Warehouse
+    as_user: Callable[..., Any], table: DeliveriesTable
 ) -> None:
-    fill(warehouse)
-    of_task: dict[str, Any] = {"dag_id": "open", "conn_id": "plain", "run_id": "r", "task_id": "deliver"}
-    now = datetime.now(UTC)
-    ledger.insert(warehouse, DELIVERIES, [ledger.delivery("t-doubt", now, status="in doubt", **of_task)])
+    fill(table)
+    table.add("t-doubt", status="in doubt", **OF_TASK_OPEN)
     tiles = dict(
         re.findall(r'class="tile [a-z-]+" href="(\S+?)#deliveries"><span>In \w+</span><b>(\d+)', as_user(PAGE).text)
     )
@@ -280,11 +369,9 @@ def test_what_is_in_doubt_has_a_tile_of_its_own_that_leads_to_it(
         assert ("t-doubt" in as_user(PAGE, status=status).text) is is_shown
 
 
-def test_a_rehearsal_is_named_and_can_be_looked_for(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
-    fill(warehouse)
-    of_task: dict[str, Any] = {"dag_id": "open", "conn_id": "plain", "run_id": "r", "task_id": "deliver"}
-    row = ledger.delivery("t-rehearsed", datetime.now(UTC), status="rehearsed", **of_task)
-    ledger.insert(warehouse, DELIVERIES, [row])
+def test_a_rehearsal_is_named_and_can_be_looked_for(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
+    fill(table)
+    table.add("t-rehearsed", status="rehearsed", **OF_TASK_OPEN)
     text = as_user(PAGE, status="rehearsed").text
     assert "t-rehearsed" in text
     assert "t-open" not in text
@@ -295,21 +382,18 @@ def test_a_rehearsal_is_named_and_can_be_looked_for(as_user: Callable[..., Any],
 
 
 def test_the_page_needs_no_setting_on_one_machine(
-    as_user: Callable[..., Any], fresh: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__DEFAULT_LEDGER", "True")
+    as_user: Callable[..., Any], fresh: None, sandbox: Sandbox, connection: str, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    deliveries_table.use_default(monkeypatch)
+    (tmp_path / "a.csv").write_bytes(b"a,b\n")
     file = airflow_home.HOME / LOCAL_FILE
     try:
-        assert f"in the file <code>{LOCAL_FILE}</code>" in as_user(PAGE).text
-        assert f"No event feed in the file {LOCAL_FILE} in AIRFLOW_HOME" in as_user(PAGE).text
-        config = load_config()
-        assert config is not None
-        at = ledger.format_timestamp(datetime.now(UTC))
-        task = TaskRef("plain", "open", "deliver", "r", -1, 1)
-        open_tables(config, None).save(DeliveryFailure(task=task, subject="S", error="no file matches", at=at))
-        assert "no file matches" in as_user(PAGE).text
+        assert LOCAL_FILE in as_user(PAGE).text
+        sent = delivery(sandbox, files=str(tmp_path / "a.csv")).run()
+        assert sent["id"] in as_user(PAGE).text
         monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
-        assert "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID" in as_user(PAGE).text
+        assert deliveries_table.SETTING in as_user(PAGE).text
     finally:
         for each in file.parent.glob(f"{LOCAL_FILE}*"):
             each.unlink()
@@ -318,8 +402,8 @@ def test_the_page_needs_no_setting_on_one_machine(
 # --------------------------------------------------------------------------------------------------------------- links
 
 
-def test_links_lead_where_they_should_and_carry_no_key(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
-    fill(warehouse)
+def test_links_lead_where_they_should_and_carry_no_key(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
+    fill(table)
     text = as_user(PAGE).text
     outside = re.findall(r'href="([^"]+)" data-outside', text)
     assert sorted(outside) == [
@@ -343,7 +427,7 @@ def assert_guarded(answer: Any) -> None:
     assert re.findall(r"<style|<script(?! src=\"static/)|<[^>]+ (?:style|on\w+)=", answer.text) == []
 
 
-def test_static_files_are_guarded_too(airflow: TestClient, fresh: Any) -> None:
+def test_static_files_are_guarded_too(airflow: TestClient, fresh: None) -> None:
     for name, kind in (("page.css", "text/css"), ("frame.js", "javascript")):
         answer = airflow.get(f"/outbound-transfer/static/{name}")
         assert (answer.status_code, kind in answer.headers["Content-Type"]) == (200, True)
@@ -354,13 +438,13 @@ def test_static_files_are_guarded_too(airflow: TestClient, fresh: Any) -> None:
 # ---------------------------------------------------------------------------------------------------- nothing to show
 
 
-def test_without_a_ledger_it_says_how_to_set_one(as_user: Callable[..., Any], fresh: Any) -> None:
+def test_without_a_ledger_it_says_how_to_set_one(as_user: Callable[..., Any], fresh: None) -> None:
     for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK)):
         assert answer.status_code == 200
-        assert "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID" in answer.text
+        assert deliveries_table.SETTING in answer.text
 
 
-def test_without_tables_it_says_what_makes_them(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
+def test_without_tables_it_says_what_makes_them(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
     text = as_user(PAGE).text
     place = "the database of connection &#39;page_ledger&#39;"
     for hint in ("DeliverFilesOperator", f"No event feed in {place}", "sql_conn_id"):
@@ -369,8 +453,8 @@ def test_without_tables_it_says_what_makes_them(as_user: Callable[..., Any], war
     assert "created with the first delivery" in as_user(TASK, dag_id="open", **OF_TASK).text
 
 
-def test_with_empty_tables_it_says_so(as_user: Callable[..., Any], warehouse: Warehouse) -> None:
-    ledger.make_tables(warehouse, datetime.now(UTC))
+def test_with_empty_tables_it_says_so(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
+    table.make()
     assert "<span>Event feed</span><b>not found</b>" in as_user(PAGE).text, "it may be in another database"
     for params, hint in (({}, "No deliveries yet"), ({"status": "expired"}, "Nothing matches")):
         assert hint in as_user(PAGE, **params).text
@@ -391,16 +475,14 @@ def test_a_ledger_that_cannot_be_read_is_named(
 ) -> None:
     set_ledger(json.dumps(connection))
     answer = as_user(PAGE)
-    assert (answer.status_code, "ledger_conn_id" in answer.text, KEY in answer.text) == (503, True, False)
+    assert (answer.status_code, KEY in answer.text) == (503, False)
     assert_guarded(answer)
 
 
-def test_a_warehouse_that_does_not_respond_is_named(
-    as_user: Callable[..., Any], fresh: Callable[..., None], warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+def test_a_database_that_does_not_respond_is_named(
+    as_user: Callable[..., Any], set_ledger: Callable[[str], None]
 ) -> None:
-    end = threading.Event()
-    monkeypatch.setattr(ui, "deliveries_page", lambda *_: end.wait())
-    fresh(max_threads=1, seconds=0.1)
-    answer = as_user(PAGE)
-    end.set()
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts nothing
+        set_ledger(json.dumps({"conn_type": "postgres", "host": "127.0.0.1", "port": server.getsockname()[1]}))
+        answer = as_user(PAGE)
     assert (answer.status_code, "does not respond" in answer.text) == (503, True)

@@ -17,32 +17,23 @@ from unittest.mock import Mock
 import pyarrow.parquet as pq
 import pytest
 
-from outbound_transfer.cli.console import main
 from outbound_transfer.lake.iceberg_personal_data import IcebergPersonalData
 from outbound_transfer.lake.object_personal_data import ObjectPersonalData
-from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.events import Page
-from outbound_transfer.protocol.models import Recipient, Transfer, TransferPage
-from outbound_transfer.protocol.personal_data import AddressSearch, RecipientNaming
-from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
-from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from outbound_transfer.protocol.models import Recipient, Transfer
+from outbound_transfer.protocol.personal_data import AddressSearch
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.deliveries import DeliveryTables, DeliveryUpdate, RecipientPickup, TaskRef
 from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
 from outbound_transfer.warehouse.errors import RowsRefused, WarehouseBusy
 from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.key_allowance import Key, claim_page, store_page
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
-from outbound_transfer.warehouse.schema import CLUSTER, ensure_schema
-from outbound_transfer.warehouse.tables import PERSONAL_DATA, TABLES
-from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 from outbound_transfer.warehouse.transfers import TransferTables
+from support.deliveries_table import DeliveriesTable
 from support.feed_pages import event, page
 from support.iceberg import TABLE, open_lake
 from support.object_folders import destination, local_store, maintenance, s3_store
 from support.object_storage import Bucket, running_s3
-from support.warehouses import sqlite_hook
 
 ADDRESS = "quasimodo+tag@example.com"
 SEARCH = AddressSearch(ADDRESS)
@@ -314,12 +305,9 @@ def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: s
             f"{status}-{old}", status, "s", recipients=(Recipient(ADDRESS),), sent_at="2020-01-01T00:00:00Z"
         )
         at = now - timedelta(days=9) if old else now + timedelta(days=9)
-        update = DeliveryUpdate(
-            account="acme", transfer_id=sent.id, task=TaskRef("conn", "dag", "deliver", "run", -1, 1),
-            started_at=format_timestamp(at), at=format_timestamp(at), status=status, subject="s", recipient_count=1,
-            recipients=(RecipientPickup(ADDRESS, "", None),),
-        )  # fmt: skip
-        DeliveryTables(warehouse, clock=lambda at=at: at).save(update)
+        table = DeliveriesTable(hook_of(kind))
+        table.add(sent.id, account="acme", status=status, created_at=at, updated_at=at)
+        table.name_recipients(sent.id, [{"email": ADDRESS, "name": "", "picked_up_at": None}], account="acme", at=at)
         for account in ("acme", "other"):
             tables = TransferTables(warehouse, account, "conn")
             tables.sync_state()
@@ -343,133 +331,3 @@ def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: s
         "complete-False",
     }
     assert {row["transfer_id"] for row in personal.find(SEARCH)["recipients"]} == {"pending-True"}
-
-
-# ------------------------------------------------------------------------------------------------- a day with a person
-
-
-@pytest.fixture
-def day(
-    connection: str, sandbox: Any, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], None]:
-    """Deliver to a person, who picks up, list the transfers and load the feed: all into one database."""
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "warehouse")
-    (tmp_path / "a.csv").write_text("a")
-    people = [{"email": "Quasimodo+Tag@example.com", "name": "Quasi M."}, "bob@example.com"]
-
-    def play() -> None:
-        inputs = {"recipients": people, "files": str(tmp_path / "a.csv"), "message": f"Dear {ADDRESS}"}
-        sent = task(DeliverFilesOperator, subject=f"For {ADDRESS}", **inputs).run()
-        sandbox.pickup(sent["id"], "Quasimodo+Tag@example.com")
-        sync()
-        sandbox.advance_clock(90)
-
-    def sync() -> None:
-        task(TransfersToSqlOperator, "transfers", sql_conn_id="warehouse").run()
-        sandbox.advance_clock(90)
-        task(EventFeedToSqlOperator, "feed", sql_conn_id="warehouse").run()
-
-    play.sync = sync  # type: ignore[attr-defined]
-    return play
-
-
-def _found_in(file: Path, trace: re.Pattern[bytes]) -> set[tuple[str, str]]:
-    """Table and column of every value in which something is found."""
-    hook, found = sqlite_hook(file), set()
-    for (name,) in hook.fetch("SELECT name FROM sqlite_master WHERE type = 'table'"):
-        columns = [column for (column,) in hook.fetch(f"SELECT name FROM pragma_table_info('{name}')")]
-        for row in hook.fetch(f'SELECT * FROM "{name}"'):
-            values = (value if isinstance(value, bytes) else str(value).encode() for value in row)
-            found |= {(name, column) for column, value in zip(columns, values, strict=True) if trace.search(value)}
-    return found
-
-
-MARKED = {
-    (f"outbound_transfer_{table.name}", each.name)
-    for table in TABLES
-    for each in table.columns
-    if each.info.get("personal") and str(each.comment).endswith(PERSONAL_DATA)
-}
-
-
-def _store_poll_page(file: Path) -> None:
-    warehouse, key = Warehouse(sqlite_hook(file)), Key("account.example.com", "digest", "outbound_transfer_default", 60)
-    ensure_schema(warehouse, CLUSTER, utc_now())
-    number = claim_page(warehouse, key, "a", 20.0).number
-    assert number
-    listed = Transfer("t1", "pending", "Report", recipients=(Recipient(ADDRESS),))
-    store_page(warehouse, key, "a", number, TransferPage((listed,)))
-
-
-def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
-    day: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    day()
-    file = tmp_path / "w.db"
-    trace = re.compile(TRACE.pattern + rb"|Quasi M\.", re.IGNORECASE)
-    found = _found_in(file, trace)
-    assert found <= MARKED, found - MARKED
-    assert {name.removeprefix("outbound_transfer_") for name, _ in found} == {
-        *("events", "transfers", "recipients", "deliveries", "delivery_recipients")
-    }
-
-    capsys.readouterr()
-    main(["privacy", "export", "--email", ADDRESS.upper()])
-    text = capsys.readouterr().out
-    ((location, tables),) = (each.values() for each in json.loads(text))
-    assert location == "connection 'warehouse'"
-    assert set(tables) == {name.removeprefix("outbound_transfer_") for name, _ in found}
-    assert "bob@example.com" not in text
-    main(["privacy", "erase", "--email", ADDRESS, "--dry-run", "--output", "json"])
-    counted = json.loads(capsys.readouterr().out)
-    assert {row["table"]: row["rows"] for row in counted} == {name: str(len(rows)) for name, rows in tables.items()}
-    assert _found_in(file, trace) == found
-    monkeypatch.setattr("builtins.input", lambda _: "n")
-    with pytest.raises(SystemExit, match="Nothing was changed"):
-        main(["privacy", "erase", "--email", ADDRESS, "--sql-conn-id", "warehouse"])
-    _store_poll_page(file)  # by a triggerer that was killed since
-    main(["privacy", "erase", "--email", ADDRESS, "--yes", "--output", "json", "--sql-conn-id", "warehouse"])
-    assert json.loads(capsys.readouterr().out) == counted
-    assert _found_in(file, trace) == set()
-    assert not trace.search(_content(tmp_path)), "nor in the file, its log, or what is beside it"
-
-    main(["feed", "reset", "--to", "0", "--yes", "--sql-conn-id", "warehouse"])
-    day.sync()  # the service still has the transfer and its events
-    assert _found_in(file, trace) == set()
-    capsys.readouterr()
-    main(["feed", "verify", "--sql-conn-id", "warehouse"])
-    assert "OK" in capsys.readouterr().out
-    assert sqlite_hook(file).fetch("SELECT count(*) FROM outbound_transfer_rejected_lines") == [(0,)]
-    main(["retention", "--older-than", "1d", "--yes"])
-    assert capsys.readouterr().out == "Nothing deleted.\n"
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, {"Quasimodo+Tag@example.com", "bob@example.com"}),
-        (
-            {"recipients": "pseudonyms", "pseudonym_key": "secret"},
-            {RecipientNaming("pseudonyms", "secret").pseudonym(each) for each in (ADDRESS, "Bob@example.com")},
-        ),
-        ({"recipients": "pseudonyms"}, None),
-        ({"recipients": "pseudonyms", "pseudonym_key_cmd": "false"}, None),
-        ({"recipients": "none", "pseudonym_key": "secret"}, None),
-    ],
-)
-def test_recipients_are_stored_as_the_configuration_says(
-    day: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], expected: set[str] | None
-) -> None:
-    for name, value in options.items():
-        monkeypatch.setenv(f"AIRFLOW__OUTBOUND_TRANSFER__{name.upper()}", value)
-    day()
-    rows = SqlPersonalData(Warehouse(sqlite_hook(tmp_path / "w.db")), "warehouse")
-    hook = sqlite_hook(tmp_path / "w.db")
-    assert {email for (email,) in hook.fetch("SELECT email FROM outbound_transfer_recipients")} == (expected or {""})
-    recorded = hook.fetch("SELECT recipients FROM outbound_transfer_delivery_recipients")
-    assert bool(recorded) == bool(expected)
-    assert {each["email"] for (row,) in recorded for each in json.loads(row)} == (expected or set())
-    search = AddressSearch(ADDRESS, RecipientNaming("pseudonyms", "secret").pseudonym(ADDRESS))
-    assert ("recipients" in rows.find(search)) == bool(expected), "a pseudonym is found by whoever has the key"
-    assert hook.fetch("SELECT status FROM outbound_transfer_deliveries") == [("pending",)], "and what was sent is known"

@@ -1,250 +1,224 @@
-"""The shared poll over real sockets, in virtual time that it shares with the service."""
+"""All deferred waits of a connection share one poll: what it costs, what ends a wait, and what holds up none.
+
+The tasks are sensors in a triggerer's own runner, against the sandbox, in virtual time that it shares with them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
-from outbound_transfer.client import AsyncClient, Client, Settings
-from outbound_transfer.polling import poller
-from outbound_transfer.polling import watcher as watcher_module
-from outbound_transfer.polling.poller import COALESCE_SECONDS, MAX_RETRY_AFTER, PollUpdate, SharedPoller
-from outbound_transfer.polling.schedule import Now
-from outbound_transfer.polling.waiters import FINAL_POLL_GRACE, Waiter, WaiterRegistry
-from outbound_transfer.polling.watcher import CompletionWatcher
-from outbound_transfer.protocol import endpoints
-from outbound_transfer.protocol.messages import Upload
-from outbound_transfer.protocol.models import build_new_transfer
-from outbound_transfer.protocol.outcomes import OutcomeRules
 from outbound_transfer_sandbox.testing import Sandbox
-from support.timeouts import TEST_TIMEOUT
+from support import transfers
+from support.airflow_names import BaseHook, TaskDeferred
+from support.transfers import ANN, BOB, pick_up
+from support.triggers import PAUSE, Triggerer
+from support.waits import Scene, WaitingTask
 
-ANN, BOB = "ann@example.com", "bob@example.com"
-DAY = 86_400.0
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 
+#: Seconds within which a poll, and the runner of triggers, do what is due.
+SOON = 10.0 + PAUSE
 
-@dataclass
-class Scene:
-    """A sandbox, a poll on it, and a clock for both: a sleep takes no time and ends when it should.
-
-    :ivar off: seconds that the machine's clock is off.
-    """
-
-    sandbox: Sandbox
-    now: float = field(default_factory=time.time)
-    off: float = 0.0
-    plans: list[tuple[float, Callable[[], Any]]] = field(default_factory=list)
-    registry: WaiterRegistry = field(default_factory=WaiterRegistry)
-    owed: float = 0.0
-    key: str = ""
-    updates: list[PollUpdate] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.key = self.sandbox.transfer_api_key
-        self.began = self.now
-
-    async def settings(self) -> Settings:
-        self._pay()  # a look begins
-        return Settings(f"{self.sandbox.base_url}/", self.key)
-
-    def clock(self) -> Now:
-        return Now(self.now, self.now + self.off)
-
-    async def sleep(self, seconds: float) -> None:
-        until = self.now + seconds
-        while due := [plan for plan in self.plans if plan[0] <= until]:
-            plan = min(due, key=lambda one: one[0])
-            self.plans.remove(plan)
-            self._advance(max(plan[0] - self.now, 0.0))
-            self._pay()
-            plan[1]()
-        self._advance(until - self.now)
-        if seconds != COALESCE_SECONDS:  # a pause within a look, not one of the many between two
-            self._pay()
-        await asyncio.sleep(0)
-
-    def _advance(self, seconds: float) -> None:
-        self.now += seconds
-        self.owed += seconds
-
-    def _pay(self) -> None:
-        self.sandbox.advance_clock(self.owed)
-        self.owed = 0.0
-
-    def after(self, seconds: float, action: Callable[[], Any]) -> None:
-        self.plans.append((self.began + seconds, action))
-
-    def send(self, count: int = 1, *recipients: str) -> list[str]:
-        """Send so many transfers, outside the allowance."""
-        limit = self.sandbox.state()["account"]["requests_per_window"]
-        self.sandbox.patch_account(requests_per_window=1_000_000, outstanding_transfer_limit=1_000_000)
-        with Client(Settings(f"{self.sandbox.base_url}/", self.sandbox.transfer_api_key)) as client:
-            sent = [self._send(client, recipients or (ANN,)) for _ in range(count)]
-        self.sandbox.advance_clock(60)  # the service's window has forgotten these
-        self.sandbox.patch_account(requests_per_window=limit)
-        self.calls_before = len(self.sandbox.requests())
-        return sent
-
-    @staticmethod
-    def _send(client: Client, recipients: tuple[str, ...]) -> str:
-        transfer = client.perform(
-            endpoints.create_transfer(build_new_transfer(subject="Report", recipients=recipients))
-        )
-        client.perform(endpoints.attach_file(transfer.id, Upload("a.csv", 1, lambda: iter([b"a"]))))
-        return client.perform(endpoints.send_transfer(transfer.id)).id
-
-    def waiter(self, transfer_id: str, *, timeout: float = DAY, interval: float = 60.0, **rules: Any) -> Waiter:
-        return Waiter(transfer_id, interval, self.now + timeout, OutcomeRules(**rules), polled_at=self.clock())
-
-    def poller(self) -> SharedPoller:
-        return SharedPoller(self.registry, lambda: self.settings(), clock=self.clock, sleep=self.sleep)
-
-    def follow(self, *waiters: Waiter) -> None:
-        """Run a poll until all have ended."""
-        self.until(lambda: all(waiter.result for waiter in waiters), *waiters)
-
-    def until(self, done: Callable[[], bool], *waiters: Waiter, watchers: tuple[CompletionWatcher, ...] = ()) -> None:
-        async def follow() -> None:
-            with contextlib.ExitStack() as stack:
-                for waiter in waiters:
-                    stack.enter_context(self.registry.register(waiter))
-                for watcher in watchers:
-                    stack.enter_context(self.registry.register_watcher(watcher))
-                async with contextlib.aclosing(self.poller().updates()) as updates:
-                    async for update in updates:
-                        self.updates.append(update)
-                        if done():
-                            return
-
-        asyncio.run(asyncio.wait_for(follow(), TEST_TIMEOUT))
-
-    def calls(self) -> list[dict[str, Any]]:
-        """What the service was asked since the last send."""
-        return self.sandbox.requests()[self.calls_before :]
-
-    def statuses(self) -> Counter[int]:
-        return Counter(call["status"] for call in self.calls())
+COMPLETE = ("", "complete")
 
 
 @pytest.fixture
-def scene(sandbox: Sandbox) -> Scene:
-    return Scene(sandbox)
+def scene(sandbox: Sandbox, connection: str) -> Iterator[Scene]:
+    scene = Scene(sandbox)
+    with scene.time.running():
+        yield scene
 
 
-def outcome(waiter: Waiter) -> tuple[str, str | None]:
-    assert waiter.result is not None
-    return waiter.result["status"], waiter.result["transfer"] and waiter.result["transfer"]["status"]
+def outcomes(tasks: list[WaitingTask]) -> set[tuple[str, Any]]:
+    return {task.outcome for task in tasks}
 
 
-def test_pickup_finishes_the_waiter_with_the_listed_transfer(scene: Scene) -> None:
+def lasted(task: WaitingTask) -> float:
+    assert task.ended is not None
+    return task.ended - task.began
+
+
+# ------------------------------------------------------------------------------------------------------ what it costs
+
+
+def test_a_pickup_ends_the_wait_with_the_transfer_as_it_then_is(scene: Scene) -> None:
     (sent,) = scene.send(1, ANN, BOB)
-    waiter = scene.waiter(sent)
-    scene.after(100, lambda: scene.sandbox.pickup(sent, ANN))
-    scene.after(200, lambda: scene.sandbox.pickup(sent, BOB))
-    scene.follow(waiter)
-    assert outcome(waiter) == ("finished", "complete")
-    assert waiter.result
-    assert {one["email"] for one in waiter.result["transfer"]["recipients"] if one["picked_up_at"]} == {ANN, BOB}
-    assert "files" not in waiter.result["transfer"]
-    seen = [message.partition(" is ")[2].partition(":")[0] for message in waiter.log_messages]
-    assert seen == ["pending", "partial", "complete"]
-    assert scene.now - scene.began <= 200 + 60 + 5
+    task = scene.wait(sent)
+    scene.time.after(100, lambda: pick_up(scene.sandbox, sent, ANN))
+    scene.time.after(200, lambda: pick_up(scene.sandbox, sent, BOB))
+    scene.play(task)
+    assert task.outcome == COMPLETE
+    assert {one["email"] for one in task.result["recipients"] if one["picked_up_at"]} == {ANN, BOB}
+    assert "files" not in task.result
+    assert lasted(task) <= 200 + 2 * 60 + SOON
 
 
-@pytest.mark.slow
-def test_requests_of_three_hundred_waiters(scene: Scene) -> None:
-    sent = scene.send(300)
-    waiters = [scene.waiter(one) for one in sent]
-    for number, one in enumerate(sent):
-        scene.after(400 + number, lambda one=one: scene.sandbox.pickup(one, ANN))
-    scene.follow(*waiters)
-    rounds = (scene.now - scene.began) / 60
-    assert {outcome(waiter) for waiter in waiters} == {("finished", "complete")}
-    assert scene.statuses() == {200: len(scene.calls())}
-    # Three pages or fewer while all are out; as they end, some pages more of those that have.
-    assert len(scene.calls()) <= 3 * rounds + 4 * (300 / 60 + 1) + 60
+def test_waits_of_a_connection_share_the_calls(scene: Scene) -> None:
+    sent = scene.send(150)
+    tasks = [scene.wait(one) for one in sent]
+    scene.time.after(1_200, lambda: [pick_up(scene.sandbox, one) for one in sent])
+    scene.play(*tasks)
+    assert outcomes(tasks) == {COMPLETE}
+    # Two pages show all. Alone, each wait would make 20 calls.
+    assert len(scene.polls()) <= 6 * (1_200 / 60) + 30
+    assert max(map(lasted, tasks)) <= 1_200 + 2 * 60 + 60 + SOON
 
 
-def test_waiters_of_different_intervals_are_polled_at_their_own_rate(scene: Scene) -> None:
+def test_a_wait_that_begins_later_joins_the_poll(scene: Scene) -> None:
+    early, late = (scene.wait(one) for one in scene.send(2))
+    triggerer = Triggerer()
+    scene.time.after(200, lambda: [pick_up(scene.sandbox, str(one.make().transfer_id)) for one in (early, late)])
+
+    async def story() -> None:
+        async def join() -> None:
+            await asyncio.sleep(90)
+            await scene.follow(late, triggerer=triggerer)
+
+        await asyncio.gather(scene.follow(early, triggerer=triggerer), join())
+        await triggerer.stop()
+
+    scene.time.run(story())
+    assert outcomes([early, late]) == {COMPLETE}
+    assert len(scene.polls()) <= 12, "of both together, no more than one would make"
+
+
+def test_a_quick_wait_does_not_wait_for_the_slow_ones(scene: Scene) -> None:
     quick, *slow = scene.send(21)
-    waiters = [scene.waiter(quick, interval=10.0), *(scene.waiter(one, interval=300.0) for one in slow)]
-    scene.after(905, lambda: [scene.sandbox.pickup(one, ANN) for one in (quick, *slow)])
-    scene.follow(*waiters)
-    kinds = Counter(call["path"].count("/") for call in scene.calls())
-    assert kinds[3] <= 905 / 10 + 2, "the quick one is read by itself"
-    assert kinds[2] <= 2 * (905 / 300 + 2), "the slow ones are listed"
+    tasks = [scene.wait(quick, interval=10.0), *(scene.wait(one, interval=600.0) for one in slow)]
+    scene.time.after(300, lambda: pick_up(scene.sandbox, quick))
+    scene.play(*tasks, until=lambda: tasks[0].ended)
+    assert tasks[0].outcome == COMPLETE
+    assert lasted(tasks[0]) <= 300 + 2 * 10 + SOON
 
 
-def test_late_waiter_is_polled_with_the_others(scene: Scene) -> None:
+def test_polls_leave_most_of_a_keys_calls_to_deliveries(scene: Scene) -> None:
+    """No listing shows a draft, so each of these waits takes a call of its own."""
+    drafts = transfers.create(scene.sandbox, 100)
+    scene.calls_before = len(scene.sandbox.requests())
+    tasks = [scene.wait(one, timeout=1_200.0) for one in drafts]
+    scene.play(*tasks)
+    assert outcomes(tasks) == {("AirflowSensorTimeout", "draft")}
+    assert {call["status"] for call in scene.polls()} == {200}
+    assert len(scene.polls()) <= 30 * (scene.time.now / 60) + 60
+
+
+# --------------------------------------------------------------------------------------------------------------- times
+
+
+def test_an_expiry_is_seen_within_seconds(scene: Scene) -> None:
+    soon, later = scene.send(2)
+    scene.sandbox.set_expiry(soon, 900.0)
+    tasks = [scene.wait(one, interval=7_200.0) for one in (soon, later)]
+    scene.play(*tasks, until=lambda: tasks[0].ended)
+    assert tasks[0].outcome == ("AirflowFailException", "expired")
+    assert 890 <= lasted(tasks[0]) <= 900 + 5 + SOON
+
+
+def test_one_last_poll_precedes_a_timeout(scene: Scene) -> None:
     first, second = scene.send(2)
-    early, late = scene.waiter(first), scene.waiter(second)
-    joining = contextlib.ExitStack()
-
-    def join() -> None:
-        late.polled_at = scene.clock()
-        joining.enter_context(scene.registry.register(late))
-
-    scene.after(95, join)
-    scene.after(96, lambda: scene.sandbox.pickup(second, ANN))
-    with joining:
-        scene.until(lambda: late.result is not None, early)
-    assert scene.now - scene.began <= 122 + 1, "at the next look of the others"
-    assert early.result is None
+    tasks = [scene.wait(one, interval=600.0, timeout=1_000.0) for one in (first, second)]
+    scene.time.after(990, lambda: pick_up(scene.sandbox, first))
+    scene.play(*tasks)
+    assert [task.outcome for task in tasks] == [COMPLETE, ("AirflowSensorTimeout", "pending")]
+    assert 1_000 <= lasted(tasks[1]) <= 1_000 + SOON
 
 
-def test_expiry_is_seen_within_seconds(scene: Scene) -> None:
+def test_a_deadline_ends_a_wait_though_no_poll_ever_succeeds(scene: Scene) -> None:
+    task = scene.wait(scene.send()[0], timeout=300.0)
+    scene.time.on_call = lambda _: httpx.Response(503)
+    scene.play(task)
+    assert task.outcome == ("AirflowSensorTimeout", None)
+    assert 300 <= lasted(task) <= 300 + 240 + SOON
+
+
+def test_a_deadline_that_has_passed_while_no_triggerer_ran_is_followed_by_a_poll(scene: Scene) -> None:
     (sent,) = scene.send()
-    scene.sandbox.patch_account(delivery_window_days=1)
-    (soon,) = scene.send()
-    waiters = (
-        scene.waiter(soon, interval=3_600.0, timeout=10 * DAY),
-        scene.waiter(sent, interval=3_600.0, timeout=10 * DAY),
-    )
-    scene.until(lambda: waiters[0].result is not None, *waiters)
-    assert outcome(waiters[0]) == ("finished", "expired")
-    assert DAY - 5 <= scene.now - scene.began <= DAY + 5
+    task = scene.wait(sent, timeout=300.0)
+    task.begin_try()
+    with pytest.raises(TaskDeferred) as deferred:
+        task.go_on()
+    time.sleep(3_600)
+    pick_up(scene.sandbox, sent)
+    # The first call of the last poll fails, too.
+    scene.sandbox.plan_faults({"kind": "error", "status": 503})
+    task.fired(deferred.value, scene.time.run(Triggerer().first_event(deferred.value.trigger)))
+    assert task.go_on()["status"] == "complete"
 
 
-@pytest.mark.slow
-def test_many_expired_transfers_are_found_by_status_page(scene: Scene) -> None:
-    scene.sandbox.patch_account(delivery_window_days=1)
-    waiters = [scene.waiter(one, interval=6 * 3_600.0, timeout=10 * DAY) for one in scene.send(150)]
-    scene.follow(*waiters)
-    assert {outcome(waiter) for waiter in waiters} == {("finished", "expired")}
-    assert len(scene.calls()) <= 3 * 5 + 30
-
-
-def test_final_poll_precedes_a_timeout(scene: Scene) -> None:
+def test_a_clock_that_is_set_past_a_deadline_ends_no_wait_without_a_poll(scene: Scene) -> None:
     (sent,) = scene.send()
-    waiter = scene.waiter(sent, interval=600.0, timeout=1_000.0)
-    scene.after(995, lambda: scene.sandbox.pickup(sent, ANN))
-    scene.follow(waiter)
-    assert outcome(waiter) == ("finished", "complete")
+    task = scene.wait(sent, interval=3_000.0)
+    scene.time.after(100, lambda: pick_up(scene.sandbox, sent))
+    scene.time.after(102, lambda: scene.time.set_calendar(10 * 86_400.0))
+    scene.play(task)
+    assert task.outcome == COMPLETE
 
+
+# ---------------------------------------------------------------------------------------------------- what ends a wait
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_ends_every_wait_and_says_what_to_do(scene: Scene, status: int) -> None:
+    tasks = [scene.wait(one) for one in scene.send(3)]
+    if status == 401:
+        scene.sandbox.revoke_key(scene.sandbox.transfer_api_key)
+    else:
+        scene.sandbox.patch_account(api_enabled=False)
+    scene.play(*tasks)
+    for task in tasks:
+        assert task.outcome == ("AirflowFailException", None)
+        assert ("Check the API key" if status == 401 else "administrator") in str(task.error)
+        assert scene.sandbox.transfer_api_key not in str(task.error)
+
+
+def test_a_transfer_that_the_key_does_not_see_ends_its_own_wait_alone(scene: Scene) -> None:
     (sent,) = scene.send()
-    given_up = scene.waiter(sent, interval=600.0, timeout=1_000.0)
-    scene.follow(given_up)
-    assert outcome(given_up) == ("timeout", "pending")
-    assert given_up.deadline <= scene.now <= given_up.deadline + 3
+    seen, unseen, nonsense = scene.wait(sent), scene.wait("none"), scene.wait("../keys")
+    scene.time.after(200, lambda: pick_up(scene.sandbox, sent))
+    scene.play(seen, unseen, nonsense)
+    assert seen.outcome == COMPLETE
+    assert unseen.outcome == nonsense.outcome == ("AirflowFailException", None)
+    assert "id is unknown" in str(unseen.error)
 
 
-def test_waiter_times_out_while_the_service_is_down(scene: Scene) -> None:
-    (sent,) = scene.send()
-    waiter = scene.waiter(sent, timeout=300.0)
-    scene.sandbox.plan_faults(*[{"kind": "error", "status": 503}] * 200)
-    scene.follow(waiter)
-    assert outcome(waiter) == ("timeout", None)
-    assert waiter.deadline + FINAL_POLL_GRACE <= scene.now <= waiter.deadline + FINAL_POLL_GRACE + 10
+def test_a_transfer_that_is_deleted_ends_its_wait(scene: Scene) -> None:
+    """No listing shows that: a read of its own does."""
+    gone, other = scene.send(2)
+    tasks = [scene.wait(one) for one in (gone, other)]
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        if scene.time.now < 150:
+            return None
+        if request.url.path.endswith(gone):
+            return httpx.Response(404, json={"error": "not_found", "message": ""})
+        return listing(scene, without=gone) if request.url.path == "/v1/transfers" else None
+
+    scene.time.on_call = answer
+    scene.play(*tasks, until=lambda: tasks[0].ended)
+    assert tasks[0].outcome == ("AirflowFailException", "pending")
+    assert tasks[1].ended is None
 
 
-FAILURES = [
+@pytest.mark.parametrize("status", [401, 403, 404, 409, 418])
+def test_an_error_of_a_proxy_ends_no_wait(scene: Scene, status: int) -> None:
+    sent = scene.send(3)
+    tasks = [scene.wait(one) for one in sent]
+    scene.sandbox.plan_faults(*[{"kind": "error", "status": status, "code": ""}] * 6)
+    scene.time.after(1_500, lambda: [pick_up(scene.sandbox, one) for one in sent])
+    scene.play(*tasks)
+    assert outcomes(tasks) == {COMPLETE}
+    scene.sandbox.assert_all_faults_triggered()
+
+
+FAILURES: list[dict[str, Any]] = [
     {"kind": "error", "status": 500},
     {"kind": "error", "status": 503, "retry_after": "7"},
     {"kind": "error", "status": 429, "retry_after": "3"},
@@ -252,341 +226,346 @@ FAILURES = [
     {"kind": "reset", "effect": "before"},
     {"kind": "reset", "effect": "after"},
     {"kind": "reset_in_response", "after_bytes": 20},
+    {"kind": "malformed_json"},
 ]
 
 
-def test_fifty_failures_in_a_row_finish_no_waiter(scene: Scene) -> None:
-    sent = scene.send(30)
-    waiters = [scene.waiter(one) for one in sent]
-    scene.sandbox.plan_faults(*(FAILURES[number % len(FAILURES)] for number in range(50 * 3)))
-    scene.after(4_000, lambda: [scene.sandbox.pickup(one, ANN) for one in sent])
-    scene.follow(*waiters)
-    assert {outcome(waiter) for waiter in waiters} == {("finished", "complete")}
-    assert [fault["state"] for fault in scene.sandbox.faults()] == ["triggered"] * 150
-    warnings = [update.warning for update in scene.updates if update.warning]
-    assert len(warnings) <= 3, "logged for the first of several failures only"
-    assert "the wait continues" in warnings[0]
+def test_failures_of_polls_end_no_wait(scene: Scene) -> None:
+    sent = scene.send(5)
+    tasks = [scene.wait(one) for one in sent]
+    scene.sandbox.plan_faults(*FAILURES, *FAILURES)
+    scene.time.after(2_400, lambda: [pick_up(scene.sandbox, one) for one in sent])
+    scene.play(*tasks)
+    assert outcomes(tasks) == {COMPLETE}
+    scene.sandbox.assert_all_faults_triggered()
 
 
-def test_failing_service_is_polled_less_often(scene: Scene) -> None:
+def test_an_error_of_airflow_ends_no_wait(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its API may be down for a while, and with it the connection."""
     (sent,) = scene.send()
-    waiter = scene.waiter(sent, timeout=3_600.0)
-    scene.sandbox.plan_faults(*[{"kind": "error", "status": 503}] * 1_000)
-    scene.follow(waiter)
-    met = sum(fault["state"] == "triggered" for fault in scene.sandbox.faults())
-    assert 60 <= met <= 3 * (3_600 / 100)
+    task, lookup = scene.wait(sent), BaseHook.get_connection
+    failed: list[float] = []
+
+    def get_connection(conn_id: str) -> Any:
+        if 90 < scene.time.now < 400:
+            failed.append(scene.time.now)
+            raise OSError("the API server is down")
+        return lookup(conn_id)
+
+    monkeypatch.setattr(BaseHook, "get_connection", staticmethod(get_connection))
+    scene.time.after(300, lambda: pick_up(scene.sandbox, sent))
+    scene.play(task)
+    assert task.outcome == COMPLETE
+    assert failed
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_refused_key_finishes_every_waiter_with_a_helpful_message(scene: Scene, status: int) -> None:
-    waiters = [scene.waiter(one) for one in scene.send(3)]
-    if status == 401:
-        scene.sandbox.revoke_key(scene.key)
-    else:
-        scene.sandbox.patch_account(api_enabled=False)
-    scene.follow(*waiters)
-    for waiter in waiters:
-        assert outcome(waiter) == ("error", None)
-        assert waiter.result
-        assert ("Check the API key" if status == 401 else "administrator") in waiter.result["message"]
-        assert scene.key not in waiter.result["message"]
-
-
-def test_invisible_transfer_finishes_only_its_own_waiter(scene: Scene) -> None:
+def test_the_service_is_not_asked_again_before_its_retry_after(scene: Scene) -> None:
     (sent,) = scene.send()
-    seen, unseen, nonsense = scene.waiter(sent), scene.waiter("none"), scene.waiter("../keys")
-    scene.after(200, lambda: scene.sandbox.pickup(sent, ANN))
-    scene.follow(seen, unseen, nonsense)
-    assert outcome(seen) == ("finished", "complete")
-    assert outcome(unseen) == outcome(nonsense) == ("error", None)
-    assert unseen.result
-    assert "id is unknown" in unseen.result["message"]
+    task = scene.wait(sent, interval=10.0)
+    scene.sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": "120"})
+    scene.time.after(30, lambda: pick_up(scene.sandbox, sent))
+    scene.play(task)
+    assert task.outcome == COMPLETE
+    first, second, *_ = [at for at, _ in scene.time.asked]
+    assert second - first >= 119
 
 
-def test_key_may_be_replaced_between_polls(scene: Scene) -> None:
-    sent = scene.send(30)
-    user = scene.sandbox.state()["user"]
-    waiters = [scene.waiter(one) for one in sent]
-
-    def replace() -> None:
-        old, scene.key = scene.key, scene.sandbox.new_key(user)
-        scene.sandbox.revoke_key(old)
-
-    scene.after(100, replace)
-    scene.after(500, lambda: [scene.sandbox.pickup(one, ANN) for one in sent])
-    scene.follow(*waiters)
-    assert {outcome(waiter) for waiter in waiters} == {("finished", "complete")}
-
-
-def test_key_may_be_replaced_during_a_poll(scene: Scene) -> None:
-    sent = scene.send(1)
-    user = scene.sandbox.state()["user"]
-    scene.sandbox.revoke_key(scene.key)
-    answers = iter([scene.key])
-
-    async def settings() -> Settings:
-        key = next(answers, None) or scene.sandbox.new_key(user)
-        return Settings(f"{scene.sandbox.base_url}/", key)
-
-    scene.settings = settings  # type: ignore[method-assign]
-    scene.after(10, lambda: scene.sandbox.pickup(sent[0], ANN))
-    waiter = scene.waiter(sent[0])
-    scene.follow(waiter)
-    assert outcome(waiter) == ("finished", "complete")
-
-
-def test_unknown_status_is_logged_once_and_the_wait_continues(scene: Scene) -> None:
-    (sent,) = scene.send()
-    scene.sandbox.set_stored_status(sent, "from the old days")
-    waiter = scene.waiter(sent, timeout=1_000.0)
-    scene.follow(waiter)
-    assert outcome(waiter) == ("timeout", "unknown")
-    assert len(waiter.log_messages) == 1
-    assert "unknown to this version of the provider" in waiter.log_messages[0]
-
-
-def test_draft_is_waited_for_until_it_is_sent_and_picked_up(scene: Scene) -> None:
-    scene.send()
-    settings = Settings(f"{scene.sandbox.base_url}/", scene.key)
-    with Client(settings) as client:
-        draft = client.perform(endpoints.create_transfer(build_new_transfer(subject="Later", recipients=[ANN])))
-        client.perform(endpoints.attach_file(draft.id, Upload("a.csv", 1, lambda: iter([b"a"]))))
-
-        def send() -> None:
-            client.perform(endpoints.send_transfer(draft.id))
-
-        scene.after(200, send)
-        scene.after(400, lambda: scene.sandbox.pickup(draft.id, ANN))
-        waiter = scene.waiter(draft.id)
-        scene.follow(waiter)
-    assert outcome(waiter) == ("finished", "complete")
-
-
-def test_polls_leave_most_of_the_rate_limit_to_deliveries(scene: Scene) -> None:
-    # Drafts are not in the listing, so each of these waits takes a read a look: far more than there is room for.
-    scene.send()
-    scene.sandbox.patch_account(requests_per_window=1_000)
-    with Client(Settings(f"{scene.sandbox.base_url}/", scene.key)) as client:
-        drafts = [
-            client.perform(endpoints.create_transfer(build_new_transfer(subject="Later", recipients=[ANN]))).id
-            for _ in range(120)
-        ]
-    scene.sandbox.patch_account(requests_per_window=60)
-    scene.sandbox.advance_clock(120)
-    scene.calls_before = len(scene.sandbox.requests())
-    waiters = [scene.waiter(one, timeout=1_800.0) for one in drafts]
-    scene.follow(*waiters)
-    assert scene.statuses().keys() == {200}
-    assert len(scene.calls()) <= 24 * (scene.now - scene.began) / 60 + 24
-
-
-def test_watcher_reports_each_transfer_once_across_restarts(scene: Scene) -> None:
-    gone = scene.send(1)[0]
-    scene.sandbox.pickup(gone, ANN)
-    early = scene.send(3)
-    ended: list[str] = []
-    watcher = CompletionWatcher(60.0, scene.now)
-    state: Any = None
-
-    def drain() -> bool:
-        nonlocal state
-        transfers, changed = watcher.drain()
-        ended.extend(f"{one.id} {one.status}" for one in transfers)
-        state = changed or state
-        return len(ended) == wanted
-
-    late: list[str] = []
-    wanted = 2
-    scene.after(100, lambda: scene.sandbox.pickup(early[0], ANN))
-    scene.after(200, lambda: late.extend(scene.send(2)))
-    scene.after(201, lambda: scene.sandbox.pickup(late[0], ANN))
-    scene.until(drain, watchers=(watcher,))
-    assert sorted(ended) == sorted([f"{early[0]} complete", f"{late[0]} complete"])
-
-    # Nobody watches while one ends, and one is sent and ends.
-    scene.sandbox.cancel(early[1])
-    (between,) = scene.send()
-    scene.sandbox.pickup(between, ANN)
-    watcher, wanted = CompletionWatcher(60.0, scene.now, state), 4
-    scene.until(drain, watchers=(watcher,))
-    assert sorted(ended[2:]) == sorted([f"{early[1]} canceled", f"{between} complete"])
-
-    watcher, wanted = CompletionWatcher(60.0, scene.now, state), 6
-    scene.began = scene.now
-    scene.after(300, lambda: [scene.sandbox.pickup(one, ANN) for one in (early[2], late[1])])
-    scene.until(drain, watchers=(watcher,))
-    assert sorted(ended[4:]) == sorted([f"{early[2]} complete", f"{late[1]} complete"])
-
-
-def reported(scene: Scene, watcher: CompletionWatcher, count: int) -> list[str]:
-    """Run a poll until the watcher has reported so many transfers; return their ids."""
-    ended: list[str] = []
-
-    def is_done() -> bool:
-        ended.extend(one.id for one in watcher.drain()[0])
-        return len(ended) >= count
-
-    scene.until(is_done, watchers=(watcher,))
-    return ended
-
-
-def test_watcher_outlives_a_key_of_another_user(scene: Scene) -> None:
-    sent, alice = scene.send(30), scene.key
-    scene.after(200, lambda: setattr(scene, "key", scene.sandbox.new_key("bob@example.com")))
-    scene.after(500, lambda: setattr(scene, "key", alice))
-    scene.after(700, lambda: [scene.sandbox.pickup(one, ANN) for one in sent])
-    assert sorted(reported(scene, CompletionWatcher(60.0, scene.now), 30)) == sorted(sent)
-    assert scene.now - scene.began <= 700 + 2 * 60 + 5
-
-
-def test_watcher_outlives_a_404(scene: Scene) -> None:
-    (sent,) = scene.send()
-    fault = {"kind": "error", "method": "GET", "path": f"/v1/transfers/{sent}", "status": 404}
-    scene.after(200, lambda: scene.sandbox.plan_faults(fault))
-    scene.after(700, lambda: scene.sandbox.pickup(sent, ANN))
-    assert reported(scene, CompletionWatcher(60.0, scene.now), 1) == [sent]
-    assert [fault["state"] for fault in scene.sandbox.faults()] == ["triggered"]
-
-
-def test_deleted_transfers_cost_a_watcher_few_reads_and_are_forgotten(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watcher_module, "MAX_MISSING", 3 * 3_600.0)
-    gone = [f"gone{number}" for number in range(poller.MAX_MISSING_READS + 10)]
-    scene.sandbox.pickup(scene.send()[0], ANN)
-    watcher = CompletionWatcher(
-        300.0, scene.now, {"since": scene.now, "outstanding": dict.fromkeys(gone, 0.0), "recent": {}}
-    )
-    scene.until(lambda: watcher.drain() is not None and not watcher.outstanding, watchers=(watcher,))
-    assert 3 <= (scene.now - scene.began) / 3_600 <= 5
-    assert 5 * len(gone) <= scene.statuses()[404] <= 12 * len(gone)
-    polls = "".join("x" if call["status"] == 404 else " " for call in scene.calls()).split()
-    assert max(len(poll) for poll in polls[1:]) <= poller.MAX_MISSING_READS, "all at once only in the first poll"
-
-
-# ------------------------------------------------------------------------------ what comes from outside, and the clocks
-
-
-@pytest.mark.parametrize("seconds", ["86400", "1000000000", "9" * 40, "Fri, 31 Dec 9999 23:59:59 GMT"])
-def test_one_retry_after_stops_polls_for_minutes_at_most(scene: Scene, seconds: str) -> None:
+@pytest.mark.parametrize("seconds", ["86400", "9" * 40, "soon", "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_retry_after_of_years_ends_no_wait_and_stops_no_poll_for_long(scene: Scene, seconds: str) -> None:
     sent = scene.send(3)
-    waiters = [scene.waiter(one) for one in sent]
+    tasks = [scene.wait(one) for one in sent]
     scene.sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": seconds})
-    scene.after(10, lambda: [scene.sandbox.pickup(one, ANN) for one in sent])
-    scene.follow(*waiters)
-    assert {outcome(waiter) for waiter in waiters} == {("finished", "complete")}
-    assert scene.now - scene.began <= MAX_RETRY_AFTER + 10
+    scene.time.after(10, lambda: [pick_up(scene.sandbox, one) for one in sent])
+    scene.play(*tasks)
+    assert outcomes(tasks) == {COMPLETE}
+    assert max(map(lasted, tasks)) <= 15 * 60
 
 
-def test_repeated_retry_after_is_obeyed_step_by_step(scene: Scene) -> None:
-    (sent,) = scene.send()
-    waiter = scene.waiter(sent, timeout=3_600.0)
-    scene.sandbox.plan_faults(*[{"kind": "error", "status": 429, "retry_after": "1000000000"}] * 1_000)
-    scene.follow(waiter)
-    assert outcome(waiter) == ("timeout", None)
-    met = sum(fault["state"] == "triggered" for fault in scene.sandbox.faults())
-    assert 3_600 / MAX_RETRY_AFTER <= met <= 3_600 / MAX_RETRY_AFTER + 3
-    assert scene.now - waiter.deadline <= 2 * MAX_RETRY_AFTER + FINAL_POLL_GRACE
+# ------------------------------------------------------------------------------------------------------------- the key
 
 
-def test_final_poll_precedes_a_timeout_within_a_retry_after(scene: Scene) -> None:
-    (sent,) = scene.send()
-    waiter = scene.waiter(sent, timeout=100.0)
-    scene.sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": "1000000000"})
-    scene.after(50, lambda: scene.sandbox.pickup(sent, ANN))
-    scene.follow(waiter)
-    assert outcome(waiter) == ("finished", "complete")
+def replace_key(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store a new key in the connection, and revoke the old one."""
+    old, user = scene.sandbox.transfer_api_key, scene.sandbox.state()["user"]
+    scene.sandbox.transfer_api_key = scene.sandbox.new_key(user)
+    monkeypatch.setenv(CONNECTION, scene.sandbox.airflow_connection())
+    scene.sandbox.revoke_key(old)
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 409, 418])
-def test_error_of_a_proxy_finishes_no_waiter(scene: Scene, status: int) -> None:
-    sent = scene.send(3)
-    waiters = [scene.waiter(one) for one in sent]
-    scene.sandbox.plan_faults(*[{"kind": "error", "status": status, "code": ""}] * 20)
-    scene.after(900, lambda: [scene.sandbox.pickup(one, ANN) for one in sent])
-    scene.follow(*waiters)
-    assert {outcome(waiter) for waiter in waiters} == {("finished", "complete")}
-
-
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_error_of_a_proxy_stops_no_watcher(scene: Scene, status: int) -> None:
-    (sent,) = scene.send()
-    watcher, ended = CompletionWatcher(60.0, scene.now), []
-    fault = {"kind": "error", "status": status, "code": ""}
-    scene.sandbox.plan_faults(*[fault] * 3)
-    scene.after(300, lambda: scene.sandbox.plan_faults(*[fault] * 5))
-    scene.after(310, lambda: scene.sandbox.pickup(sent, ANN))
-    scene.until(lambda: bool(ended.extend(one.id for one in watcher.drain()[0]) or ended), watchers=(watcher,))
-    assert ended == [sent]
-
-
-def set_clock(scene: Scene, seconds: float) -> None:
-    scene.off = seconds
-
-
-@pytest.mark.parametrize("off", [-30 * DAY, -3_600.0, 3_600.0, 30 * DAY])
-def test_setting_the_clock_stops_no_polls(scene: Scene, off: float) -> None:
-    (sent,) = scene.send()
-    waiter = scene.waiter(sent, timeout=40 * DAY)
-    scene.after(100, lambda: set_clock(scene, off))
-    scene.after(200, lambda: scene.sandbox.pickup(sent, ANN))
-    scene.follow(waiter)
-    assert outcome(waiter) == ("finished", "complete")
-    assert scene.now - scene.began <= 200 + 60 + 5
-
-
-def test_clock_that_jumps_past_a_deadline_times_out_only_after_a_poll(scene: Scene) -> None:
-    (sent,) = scene.send()
-    waiter = scene.waiter(sent, interval=3_000.0)
-    scene.after(100, lambda: scene.sandbox.pickup(sent, ANN))
-    scene.after(101, lambda: scene.sandbox.plan_faults({"kind": "error", "status": 503}))
-    scene.after(102, lambda: set_clock(scene, 10 * DAY))
-    scene.follow(waiter)
-    assert outcome(waiter) == ("finished", "complete")
-    assert scene.now - scene.began <= 120
-
-
-def test_deadline_that_passed_without_a_process_is_followed_by_a_poll(
+def test_a_key_that_is_replaced_in_the_connection_is_used_by_the_next_poll(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sent = scene.send(5)
+    tasks = [scene.wait(one) for one in sent]
+    scene.time.after(100, lambda: replace_key(scene, monkeypatch))
+    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in sent])
+    scene.play(*tasks)
+    assert outcomes(tasks) == {COMPLETE}
+
+
+def test_a_key_that_is_replaced_while_a_poll_is_under_way_ends_no_wait(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = scene.send(3)
+    tasks = [scene.wait(one) for one in sent]
+
+    def replace(_: httpx.Request) -> None:
+        if scene.time.now > 90:
+            scene.time.on_call = lambda _: None
+            replace_key(scene, monkeypatch)
+
+    scene.time.on_call = replace
+    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in sent])
+    scene.play(*tasks)
+    assert outcomes(tasks) == {COMPLETE}
+    assert 401 in {call["status"] for call in scene.polls()}
+
+
+# ---------------------------------------------------------------------------------------------------- hostile listings
+
+
+def row(scene: Scene, transfer_id: str, **changes: Any) -> dict[str, Any]:
+    """A transfer as a listing has it."""
+    return {name: value for name, value in scene.sandbox.transfer(transfer_id).items() if name != "files"} | changes
+
+
+def listing(scene: Scene, *, without: str = "") -> httpx.Response:
+    """All transfers that are waited for on one page, whatever their status."""
+    ids = [str(task.make().transfer_id) for task in scene.tasks]
+    return page([row(scene, one) for one in ids if one != without])
+
+
+def page(rows: list[Any], cursor: str | None = None) -> httpx.Response:
+    return httpx.Response(200, json={"data": rows, "next_cursor": cursor})
+
+
+def test_a_transfer_that_nothing_can_read_holds_up_no_other(scene: Scene) -> None:
+    bad, *good = scene.send(4)
+    tasks = [scene.wait(bad, timeout=900.0), *(scene.wait(one, timeout=3_600.0) for one in good)]
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path.endswith(bad):
+            return httpx.Response(200, json=row(scene, bad, subject=7))
+        if request.url.path == "/v1/transfers":
+            status = request.url.params.get("status", "all")
+            rows = [row(scene, one) for one in good] + [row(scene, bad, subject=7), None, {"id": None}, 7]
+            return page([one for one in rows if not isinstance(one, dict) or one.get("status", "") in (status, "")])
+        return None
+
+    scene.time.on_call = answer
+    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in good])
+    scene.play(*tasks)
+    assert tasks[0].outcome == ("AirflowSensorTimeout", None)
+    assert outcomes(tasks[1:]) == {COMPLETE}
+    assert max(map(lasted, tasks[1:])) <= 300 + 5 * 60 + SOON
+
+
+@pytest.mark.parametrize("status", [500, 404])
+def test_a_transfer_whose_read_always_fails_holds_up_no_other(scene: Scene, status: int) -> None:
+    bad, *good = scene.send(4)
+    tasks = [scene.wait(bad, timeout=900.0), *(scene.wait(one, timeout=3_600.0) for one in good)]
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path.endswith(bad):
+            return httpx.Response(status)
+        return listing(scene, without=bad) if request.url.path == "/v1/transfers" else None
+
+    scene.time.on_call = answer
+    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in good])
+    scene.play(*tasks)
+    assert tasks[0].outcome == ("AirflowSensorTimeout", None)
+    assert outcomes(tasks[1:]) == {COMPLETE}
+    assert max(map(lasted, tasks[1:])) <= 300 + 5 * 60 + SOON
+
+
+def test_a_page_that_cannot_be_read_holds_up_no_wait(scene: Scene) -> None:
+    sent = scene.send(110)
+    tasks = [scene.wait(one, timeout=5 * 3_600.0) for one in sent]
+    scene.time.on_call = lambda request: httpx.Response(500) if "cursor" in request.url.params else None
+    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in sent])
+    scene.play(*tasks)
+    assert outcomes(tasks) == {COMPLETE}
+    assert max(map(lasted, tasks)) <= 3_600
+
+
+def test_listings_that_show_nothing_or_never_end_hold_up_no_wait(scene: Scene) -> None:
+    sent = scene.send(3)
+    tasks = [scene.wait(one) for one in sent]
+    listed = [0]
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path != "/v1/transfers":
+            return None
+        listed[0] += 1
+        return page([], str(listed[0]) if scene.time.now > 150 else None)
+
+    scene.time.on_call = answer
+    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in sent])
+    scene.play(*tasks)
+    assert outcomes(tasks) == {COMPLETE}
+    assert max(map(lasted, tasks)) <= 3_600
+
+
+def test_a_row_that_comes_twice_and_rows_of_others_change_nothing(scene: Scene) -> None:
+    sent, other = scene.send(2)
+    task = scene.wait(sent)
+    complete = row(scene, other, status="complete")
+    twice = [complete, row(scene, sent), row(scene, sent), complete]
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        return page(twice) if request.url.path == "/v1/transfers" and scene.time.now < 300 else None
+
+    scene.time.on_call = answer
+    scene.time.after(400, lambda: pick_up(scene.sandbox, sent))
+    scene.play(task)
+    assert task.outcome == COMPLETE
+    assert task.result["id"] == sent
+    assert lasted(task) >= 400
+
+
+def test_a_status_that_the_documentation_does_not_list_ends_no_wait(scene: Scene) -> None:
+    first, second = scene.send(2)
+    for one in (first, second):
+        scene.sandbox.set_stored_status(one, "from the old days")
+    tasks = [scene.wait(first, timeout=600.0), scene.wait(second)]
+    scene.time.after(900, lambda: scene.sandbox.set_stored_status(second, "complete"))
+    scene.play(*tasks)
+    assert tasks[0].outcome == ("AirflowSensorTimeout", "unknown")
+    assert tasks[1].outcome == COMPLETE
+
+
+def test_a_draft_is_waited_for_until_it_is_sent_and_picked_up(scene: Scene) -> None:
+    (draft,) = transfers.create(scene.sandbox)
+    scene.time.after(200, lambda: transfers.send_draft(scene.sandbox, draft))
+    scene.time.after(400, lambda: pick_up(scene.sandbox, draft))
+    task = scene.wait(draft)
+    scene.play(task)
+    assert task.outcome == COMPLETE
+
+
+def test_one_pickup_of_two_ends_the_wait_that_accepts_it_alone(scene: Scene) -> None:
+    (sent,) = scene.send(1, ANN, BOB)
+    accepts, other = scene.wait(sent, accept_partial=True), scene.wait(sent)
+    scene.time.after(100, lambda: pick_up(scene.sandbox, sent, BOB))
+    scene.play(accepts, other, until=lambda: accepts.ended)
+    assert accepts.outcome == ("", "partial")
+    assert accepts.result["not_picked_up"] == [ANN]
+    assert other.ended is None
+
+
+# ------------------------------------------------------------------------------------------------------- the triggerer
+
+
+def test_a_wait_goes_on_in_another_triggerer(scene: Scene) -> None:
     (sent,) = scene.send()
-    scene.sandbox.pickup(sent, ANN)
-    monkeypatch.setattr(poller, "COALESCE_SECONDS", 0.02)
-    scene.sandbox.plan_faults({"kind": "error", "status": 503}, {"kind": "delay", "seconds": 0.3, "effect": "after"})
-    waiter = scene.waiter(sent, timeout=-3_600.0)
-    scene.follow(waiter)
-    assert outcome(waiter) == ("finished", "complete")
+    task = scene.wait(sent, timeout=1_000.0)
+    task.begin_try()
+    with pytest.raises(TaskDeferred) as deferred:
+        task.go_on()
+    trigger = deferred.value.trigger
+
+    async def die() -> None:
+        triggerer = Triggerer()
+        await triggerer.start(trigger)
+        await asyncio.sleep(500)
+        await triggerer.stop()
+
+    scene.time.run(die())
+    task.fired(deferred.value, scene.time.run(Triggerer().first_event(trigger)))
+    with pytest.raises(Exception, match="Timed out waiting"):
+        task.go_on()
+    assert 1_000 <= scene.time.now <= 1_000 + 2 * SOON, "its deadline is that of the task"
 
 
-def test_running_final_poll_is_not_canceled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_asked_once_nobody_waits(scene: Scene) -> None:
     (sent,) = scene.send()
-    monkeypatch.setattr(poller, "COALESCE_SECONDS", 0.02)
-    waiter = scene.waiter(sent, timeout=0.0)
-    scene.sandbox.pickup(sent, ANN)
-    # Within the look, so it is paced by the service for longer than a last look is repeated.
-    scene.sandbox.plan_faults(*[{"kind": "error", "status": 429, "retry_after": "60"}] * 3)
-    scene.follow(waiter)
-    assert outcome(waiter) == ("finished", "complete")
-    assert scene.now > waiter.deadline + 3 * FINAL_POLL_GRACE
+    task = scene.wait(sent)
+
+    async def story() -> int:
+        triggerer = Triggerer()
+        await scene.follow(task, triggerer=triggerer, until=lambda: scene.polls())
+        await triggerer.stop()
+        calls = len(scene.polls())
+        await asyncio.sleep(600)
+        return calls
+
+    assert scene.time.run(story()) == len(scene.polls()) > 0
 
 
-@pytest.mark.parametrize("silent", ["Airflow", "service"])
-def test_poll_without_a_response_is_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
-    (sent,) = scene.send()
-    monkeypatch.setattr(poller, "COALESCE_SECONDS", 0.02)
-    give_up_after = poller._giving_up_after
-    monkeypatch.setattr(poller, "_giving_up_after", lambda seconds: give_up_after(seconds / 1_000))
-    scene.sandbox.pickup(sent, ANN)
-    settings, perform = scene.settings, AsyncClient.perform
+def test_airflow_is_asked_for_the_connection_in_another_thread_and_one_question_at_a_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow up to 3.2.1 ends a triggerer that asks two questions at once."""
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", scene.sandbox.airflow_connection())
+    lookup, running, most, threads = BaseHook.get_connection, [0], [0], set[threading.Thread]()
 
-    async def never(*_: object) -> Any:
-        scene.settings = settings  # type: ignore[method-assign]
-        monkeypatch.setattr(AsyncClient, "perform", perform)
-        await asyncio.Event().wait()
+    def get_connection(conn_id: str) -> Any:
+        threads.add(threading.current_thread())
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        try:
+            threading.Event().wait(0.5)
+            return lookup(conn_id)
+        finally:
+            running[0] -= 1
 
-    if silent == "Airflow":
-        scene.settings = never  # type: ignore[method-assign]
-    else:
-        monkeypatch.setattr(AsyncClient, "perform", never)
-    scene.until(lambda: waiter.result is not None, waiter := scene.waiter(sent))
-    assert outcome(waiter) == ("finished", "complete")
+    sent = scene.send(2)
+    tasks = [scene.wait(sent[0]), scene.wait(sent[1], outbound_transfer_conn_id="other")]
+    deferred = []
+    for task in tasks:
+        task.begin_try()
+        with pytest.raises(TaskDeferred) as raised:
+            task.go_on()
+        deferred.append(raised.value.trigger)
+    monkeypatch.setattr(BaseHook, "get_connection", staticmethod(get_connection))
+
+    async def story() -> None:
+        triggerer = Triggerer()
+        await triggerer.start(*deferred)
+        await asyncio.sleep(300)
+        await triggerer.stop()
+
+    scene.time.run(story())
+    assert scene.polls()
+    assert threads
+    assert threading.current_thread() not in threads
+    assert most == [1]
+
+
+def test_a_trigger_whose_stored_arguments_are_nonsense_fails_alone(scene: Scene) -> None:
+    good, bad = (scene.wait(one) for one in scene.send(2))
+    scene.time.after(60, lambda: pick_up(scene.sandbox, str(good.make().transfer_id)))
+    stored = []
+    for task in (good, bad):
+        task.begin_try()
+        with pytest.raises(TaskDeferred) as deferred:
+            task.go_on()
+        stored.append(deferred.value)
+    nonsense = [{"transfer_id": None}, {"transfer_id": 7}, {"deadline": "soon"}, {"on_expired": "maybe"}]
+
+    async def story() -> tuple[list[Any], list[Any]]:
+        triggerer = Triggerer()
+        kind, arguments = type(stored[1].trigger), stored[1].trigger.serialize()[1]
+        wrong = await triggerer.start(*(kind(**(arguments | change)) for change in nonsense))
+        right = await triggerer.start(stored[0].trigger)
+        await triggerer.until(lambda: all(one in triggerer.events for one in [*wrong, *right]))
+        await triggerer.stop()
+        return [triggerer.events[one][0] for one in wrong], [triggerer.events[one][0] for one in right]
+
+    wrong, right = scene.time.run(story())
+    good.fired(stored[0], right[0])
+    assert good.go_on()["status"] == "complete"
+    for event in wrong:
+        bad.fired(stored[1], event)
+        with pytest.raises(Exception, match="stored trigger"):
+            bad.go_on()
+
+
+def test_the_stored_trigger_has_no_key(scene: Scene) -> None:
+    task = scene.wait(scene.send()[0])
+    task.begin_try()
+    with pytest.raises(TaskDeferred) as deferred:
+        task.go_on()
+    stored = json.dumps(deferred.value.trigger.serialize())
+    assert scene.sandbox.transfer_api_key not in stored
+    assert scene.sandbox.event_api_key not in stored

@@ -7,10 +7,11 @@ from collections import Counter
 
 import pytest
 
-from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
+from support.airflow_names import HAS_STATE_STORES
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import running_stack
 from support.airflow_stack.waiters import WaitStack, ours, prepare
+from support.deliveries_table import settings
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +25,7 @@ class WatchingStack(WaitStack):
 
     def settings(self) -> dict[str, str]:
         watches = {"WATCH_INTERVAL": str(self.interval)} if HAS_STATE_STORES else {}
-        return super().settings() | watches | {"AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": "state"}
+        return super().settings() | watches | settings("state")
 
     def connections(self) -> dict[str, str]:
         return super().connections() | {"AIRFLOW_CONN_STATE": self.database.airflow_connection}

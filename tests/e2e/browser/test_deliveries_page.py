@@ -15,10 +15,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, FrameLocator, Page, Route, expect
 
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.tables import DELIVERIES, RECIPIENTS
-from support import sample_rows as ledger
 from support.airflow_stack.ui import PASSWORD, UiStack, running_ui
+from support.deliveries_table import CONN_ID, DeliveriesTable
 from support.postgres import running_server
 from support.timeouts import TEST_TIMEOUT, eventually
 from support.warehouses import Hook
@@ -29,7 +27,7 @@ PATHS = ("", "/af")
 WEB = "https://account.example.com/app"
 #: Kept in Airflow's database, as most are.
 CONNECTION = {
-    "connection_id": ledger.CONN_ID,
+    "connection_id": CONN_ID,
     "conn_type": "outbound_transfer",
     "host": "https://account.example.com",
     "extra": json.dumps({"web_url": WEB}),
@@ -58,39 +56,30 @@ class Ui:
 def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     folder = tmp_path_factory.mktemp("ui") / "stack"
     with running_server() as server:
-        warehouse = Warehouse(Hook("postgresql", server.connect))
+        table = DeliveriesTable(Hook("postgresql", server.connect))
         with running_ui(folder, server.airflow_connection, *PATHS) as stack:
             for path in PATHS:
                 stack.sign_in(path, "ann")
             stack.servers[""].call("POST", "connections", CONNECTION)
             run_id = stack.servers[""].trigger("deliver_files", {})
-            fill(warehouse, run_id)
+            fill(table, run_id)
             yield Ui(stack, run_id)
 
 
-def fill(warehouse: Warehouse, run_id: str) -> None:
+def fill(table: DeliveriesTable, run_id: str) -> None:
     now = datetime.now(UTC)
-    ledger.fill(warehouse, 200, now, runs=[run_id])
+    table.fill(200, runs=[run_id])
     of_run: dict[str, Any] = {"run_id": run_id, "dag_id": "deliver_files"}
-    rows = [
-        ledger.delivery(
-            "hostile", now, subject=HOSTILE, error="<img src=x onerror=alert(2)>", conn_id="no",
-            created_at=now - timedelta(days=28), **of_run,
-        ),
-        ledger.delivery("mapped-0", now, task_id="deliver_each", map_index=0, subject="Mapped, first", **of_run),
-        ledger.delivery("mapped-1", now, task_id="deliver_each", map_index=1, subject="Mapped, second", **of_run),
-        ledger.delivery("hidden", now, dag_id="not_of_this_airflow", subject="Nobody may see this"),
-        ledger.delivery(
-            "alone", now, task_id="deliver_alone", subject="Quarterly report, third edition", conn_id=ledger.CONN_ID,
-            created_at=now - timedelta(hours=2), **of_run,
-        ),
-    ]  # fmt: skip
-    ledger.insert(warehouse, DELIVERIES, rows)
-    people = [
-        (ledger.ACCOUNT, "mapped-0", 1, "ann@example.com", "Ann", ledger.format_timestamp(now)),
-        (ledger.ACCOUNT, "mapped-0", 2, "bob@example.com", "Bob", None),
-    ]
-    ledger.insert(warehouse, RECIPIENTS, people)
+    long_ago = now - timedelta(days=28)
+    markup = "<img src=x onerror=alert(2)>"
+    table.add("hostile", subject=HOSTILE, error=markup, conn_id="no", created_at=long_ago, **of_run)
+    table.add("mapped-0", task_id="deliver_each", map_index=0, subject="Mapped, first", **of_run)
+    table.add("mapped-1", task_id="deliver_each", map_index=1, subject="Mapped, second", **of_run)
+    table.add("hidden", dag_id="not_of_this_airflow", subject="Nobody may see this")
+    alone = {"task_id": "deliver_alone", "subject": "Quarterly report, third edition", "conn_id": CONN_ID}
+    table.add("alone", created_at=now - timedelta(hours=2), **alone, **of_run)
+    table.list_recipient("mapped-0", 1, "ann@example.com", "Ann", now)
+    table.list_recipient("mapped-0", 2, "bob@example.com", "Bob")
 
 
 @pytest.fixture

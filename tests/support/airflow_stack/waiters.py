@@ -14,11 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from outbound_transfer.client import Client, Settings
-from outbound_transfer.protocol import endpoints
-from outbound_transfer.protocol.messages import Upload
-from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer_sandbox.testing import Sandbox
+from support import transfers
 from support.airflow_stack.many_sandboxes import ManySandboxesStack
 from support.airflow_stack.processes import members
 from support.repository import TESTS
@@ -190,21 +187,7 @@ def _percentile(ordered: list[float], percent: int) -> float:
 
 def prepare(stack: WaitStack, count: int) -> list[str]:
     """Send so many transfers, for the DAGs to wait for."""
-    sent = send(stack.sandboxes[0], count)
+    sent = transfers.send(stack.sandboxes[0], count, RECIPIENT)
+    stack.sandboxes[0].patch_account(requests_per_window=60, outstanding_transfer_limit=10**6)
     (stack.folder / "transfers.json").write_text(json.dumps(sent))
-    return sent
-
-
-def send(sandbox: Sandbox, count: int) -> list[str]:
-    """Send so many transfers with a key that has an allowance of its own, and then set the real limit."""
-    sandbox.patch_account(requests_per_window=10**9, outstanding_transfer_limit=10**6)
-    key = sandbox.new_key(sandbox.state()["user"])
-    new = build_new_transfer(subject="Report", recipients=["ann@example.com"])
-    with Client(Settings(f"{sandbox.base_url}/", key)) as client:
-        sent = []
-        for _ in range(count):
-            draft = client.perform(endpoints.create_transfer(new)).id
-            client.perform(endpoints.attach_file(draft, Upload("report.csv", 1, lambda: iter([b"a"]))))
-            sent.append(client.perform(endpoints.send_transfer(draft)).id)
-    sandbox.patch_account(requests_per_window=60)
     return sent

@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from outbound_transfer.protocol.wording import clean, format_duration
 from outbound_transfer.ui import view_models
 from outbound_transfer.ui.filters import Filter, Position, parse_filter
 from outbound_transfer.ui.queries import Row, row_position
-from outbound_transfer.warehouse.timestamps import parse_timestamp
 
 NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-5, "0 s"), (0, "0 s"), (59.4, "59 s"), (60, "1 min"), (61, "1 min 1 s"), (3_600, "1 h"), (3_660, "1 h 1 min"),
-     (36_060, "10 h"), (86_400, "1 d"), (90_000, "1 d 1 h"), (100 * 86_400, "100 d")],
-)  # fmt: skip
-def test_format_duration(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
-
-
-@given(st.text(), st.integers(2, 50))
-def test_clean_text_has_no_invisible_characters(text: str, max_length: int) -> None:
-    found = clean(text, max_length)
-    assert len(found) <= max_length
-    assert not any(ord(each) < 32 or 0x7F <= ord(each) < 0xA0 or 0x202A <= ord(each) <= 0x202E for each in found)
-    found.encode()  # no half of a pair
-
-
-def test_clean_text_does_not_change_direction() -> None:
-    assert clean("invoice\u202efdp.exe\r\n\0") == "invoice\ufffdfdp.exe\ufffd\ufffd\ufffd"
-    assert clean("x" * 9, 5) == "xxxx…"
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [("2026-01-31T23:59:59.123456Z", datetime(2026, 1, 31, 23, 59, 59, 123456, tzinfo=UTC)),
-     (datetime(2026, 1, 31, tzinfo=timezone(timedelta(hours=1))), datetime(2026, 1, 30, 23, tzinfo=UTC)),
-     (datetime(2026, 1, 31), datetime(2026, 1, 31, tzinfo=UTC)), ("soon", None), (None, None), (5, None)],
-)  # fmt: skip
-def test_parse_timestamp(value: Any, expected: datetime | None) -> None:
-    assert parse_timestamp(value) == expected
 
 
 # --------------------------------------------------------------------------------------------------------- parameters

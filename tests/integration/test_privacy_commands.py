@@ -1,0 +1,132 @@
+"""Personal data by the commands: a person is found, erased everywhere and never brought back; age; what is stored."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbound_transfer.cli.console import main
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
+from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
+from support import deliveries_table
+from support.repository import REPOSITORY
+from support.warehouses import sqlite_hook
+
+ADDRESS = "quasimodo+tag@example.com"
+#: In any form that files are searched for.
+TRACE = re.compile(rb"\bquasimodo(?:\+|%2b|\\u002b)tag(?:@|%40|\\+u0040)example\.com\b(?!\.au)", re.IGNORECASE)
+
+
+@pytest.fixture
+def day(
+    connection: str, sandbox: Any, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], None]:
+    """Deliver to a person, who picks up, list the transfers and load the feed: all into one database."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
+    deliveries_table.use(monkeypatch, "warehouse")
+    (tmp_path / "a.csv").write_text("a")
+    people = [{"email": "Quasimodo+Tag@example.com", "name": "Quasi M."}, "bob@example.com"]
+
+    def play() -> None:
+        inputs = {"recipients": people, "files": str(tmp_path / "a.csv"), "message": f"Dear {ADDRESS}"}
+        sent = task(DeliverFilesOperator, subject=f"For {ADDRESS}", **inputs).run()
+        sandbox.pickup(sent["id"], "Quasimodo+Tag@example.com")
+        sync()
+        sandbox.advance_clock(90)
+
+    def sync() -> None:
+        task(TransfersToSqlOperator, "transfers", sql_conn_id="warehouse").run()
+        sandbox.advance_clock(90)
+        task(EventFeedToSqlOperator, "feed", sql_conn_id="warehouse").run()
+
+    play.sync = sync  # type: ignore[attr-defined]
+    return play
+
+
+def _found_in(file: Path, trace: re.Pattern[bytes]) -> set[tuple[str, str]]:
+    """Table and column of every value in which something is found."""
+    hook, found = sqlite_hook(file), set()
+    for (name,) in hook.fetch("SELECT name FROM sqlite_master WHERE type = 'table'"):
+        columns = [column for (column,) in hook.fetch(f"SELECT name FROM pragma_table_info('{name}')")]
+        for row in hook.fetch(f'SELECT * FROM "{name}"'):
+            values = (value if isinstance(value, bytes) else str(value).encode() for value in row)
+            found |= {(name, column) for column, value in zip(columns, values, strict=True) if trace.search(value)}
+    return found
+
+
+def documented() -> set[tuple[str, str]]:
+    """The columns of personal data, as the documentation has them."""
+    found, table = set(), ""
+    for line in (REPOSITORY / "docs/tables.md").read_text().splitlines():
+        if line.startswith("## "):
+            table = line.strip("# `")
+        elif line.rstrip(" |").endswith("Personal data"):
+            found.add((table, line.split("`")[1]))
+    return found
+
+
+def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
+    day: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day()
+    file = tmp_path / "w.db"
+    trace = re.compile(TRACE.pattern + rb"|Quasi M\.", re.IGNORECASE)
+    found = _found_in(file, trace)
+    assert found <= documented(), found - documented()
+    assert {name.removeprefix("outbound_transfer_") for name, _ in found} >= {
+        *("events", "transfers", "recipients", "deliveries")
+    }
+
+    capsys.readouterr()
+    main(["privacy", "export", "--email", ADDRESS.upper()])
+    text = capsys.readouterr().out
+    ((location, tables),) = (each.values() for each in json.loads(text))
+    assert location == "connection 'warehouse'"
+    assert set(tables) == {name.removeprefix("outbound_transfer_") for name, _ in found}
+    assert "bob@example.com" not in text
+    main(["privacy", "erase", "--email", ADDRESS, "--dry-run", "--output", "json"])
+    counted = json.loads(capsys.readouterr().out)
+    assert {row["table"]: row["rows"] for row in counted} == {name: str(len(rows)) for name, rows in tables.items()}
+    assert _found_in(file, trace) == found
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        main(["privacy", "erase", "--email", ADDRESS, "--sql-conn-id", "warehouse"])
+    main(["privacy", "erase", "--email", ADDRESS, "--yes", "--output", "json", "--sql-conn-id", "warehouse"])
+    assert json.loads(capsys.readouterr().out) == counted
+    assert _found_in(file, trace) == set()
+    assert not trace.search(b"".join(each.read_bytes() for each in tmp_path.glob("w.db*"))), (
+        "nor in the file, its log, or what is beside it"
+    )
+
+    main(["feed", "reset", "--to", "0", "--yes", "--sql-conn-id", "warehouse"])
+    day.sync()  # the service still has the transfer and its events
+    assert _found_in(file, trace) == set()
+    capsys.readouterr()
+    main(["feed", "verify", "--sql-conn-id", "warehouse"])
+    assert "OK" in capsys.readouterr().out
+    assert sqlite_hook(file).fetch("SELECT count(*) FROM outbound_transfer_rejected_lines") == [(0,)]
+    main(["retention", "--older-than", "1d", "--yes"])
+    assert capsys.readouterr().out == "Nothing deleted.\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("names", {"Quasimodo+Tag@example.com", "bob@example.com"}), ("none", {""})]
+)
+def test_recipients_are_stored_as_the_configuration_says(
+    day: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, expected: set[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", setting)
+    day()
+    hook = sqlite_hook(tmp_path / "w.db")
+    assert {email for (email,) in hook.fetch("SELECT email FROM outbound_transfer_recipients")} == expected
+    of_people = re.compile(rb"bob@example\.com")
+    of_deliveries = {table for table, _ in _found_in(tmp_path / "w.db", of_people) if "deliver" in table}
+    assert bool(of_deliveries) == (setting == "names")
+    (count,) = hook.fetch("SELECT count(*) FROM outbound_transfer_deliveries")
+    assert count == (1,), "what was sent is known"

@@ -1,0 +1,288 @@
+"""Time that passes as soon as everybody sleeps: hours of waiting in a moment, for the provider and the sandbox alike.
+
+Inside :meth:`VirtualTime.running`, a sleep of this process ends when all of its threads sleep: in an event loop that
+:meth:`VirtualTime.run` runs, in ``time.sleep``, and on a condition or an event of ``threading``. The clock then jumps
+to the first of these ends, and with it ``time.time``, ``time.monotonic``, the ``utcnow`` of Airflow and the sandbox's
+clock. No module of the provider is named: whatever sleeps by the standard library takes part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import math
+import queue
+import selectors
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import FrameType
+from typing import Any, TypeVar
+from unittest import mock
+
+import httpx
+import pendulum
+
+from outbound_transfer_sandbox.testing import Sandbox
+from support.airflow_names import timezone
+
+T = TypeVar("T")
+
+#: Real seconds for which a sleeper looks away. It bounds what a jump of the clock costs.
+_SLICE = 0.0005
+
+#: How often in a row everybody must be found asleep.
+_LOOKS = 2
+
+#: Files and functions in which a thread waits for another one.
+_WAITING = {
+    ("selectors.py", "select"),
+    ("threading.py", "wait"),
+    ("threading.py", "_wait_for_tstate_lock"),
+    ("thread.py", "_worker"),
+    ("queue.py", "get"),
+    ("runners.py", "run"),
+}
+
+_REAL_TIME, _REAL_MONOTONIC, _REAL_SLEEP = time.time, time.monotonic, time.sleep
+_REAL_WAIT = threading.Condition.wait
+
+
+@dataclass(eq=False)
+class VirtualTime:
+    """The clock of this process and of the sandbox.
+
+    :ivar offset: seconds by which the clock is ahead of the machine's.
+    :ivar off: seconds by which the provider's calendar is off, which the sandbox's and the steady clock are not.
+    :ivar limit: seconds after which a scene is given up.
+    :ivar on_call: called with each request to the service before it is made; a response that it returns comes instead
+        of the service's.
+    :ivar asked: when the service was asked for what, in seconds from the beginning, whatever came back.
+    """
+
+    sandbox: Sandbox | None = None
+    offset: float = 0.0
+    off: float = 0.0
+    limit: float = 60 * 86_400.0
+    began: float = field(default_factory=_REAL_MONOTONIC)
+    on_call: Callable[[httpx.Request], httpx.Response | None] = lambda _: None
+    asked: list[tuple[float, str]] = field(default_factory=list)
+    _owed: float = 0.0
+    _in_flight: int = 0
+    _changed: threading.RLock = field(default_factory=threading.RLock)
+    _alarms: dict[object, tuple[float, int]] = field(default_factory=dict)
+    _plans: list[tuple[float, int, Callable[[], Any]]] = field(default_factory=list)
+    _planned: int = 0
+    _strangers: frozenset[int] = frozenset()
+    _is_paying: bool = False
+
+    @property
+    def now(self) -> float:
+        """Seconds since the beginning."""
+        return self.monotonic() - self.began
+
+    def monotonic(self) -> float:
+        return _REAL_MONOTONIC() + self.offset
+
+    def time(self) -> float:
+        return _REAL_TIME() + self.offset + self.off
+
+    def after(self, seconds: float, action: Callable[[], Any]) -> None:
+        """Do something so many seconds from now."""
+        self._planned += 1
+        self._plans.append((self.monotonic() + seconds, self._planned, action))
+
+    def skip(self, seconds: float) -> None:
+        """Let time pass at once, as on a machine that was suspended."""
+        with self._changed:
+            self.offset += seconds
+            self._owed += seconds
+
+    def set_calendar(self, off: float) -> None:
+        """Set the calendar of this process, but neither its steady clock nor the service."""
+        self.off = off
+
+    @contextmanager
+    def running(self) -> Iterator[VirtualTime]:
+        """Let time pass like this while the block runs."""
+        self._strangers = frozenset(thread for thread in sys._current_frames() if not self._is_of_the_service(thread))
+        self._strangers -= {threading.get_ident()}
+        now = pendulum.now
+        pool, sync, unsync = concurrent.futures.ThreadPoolExecutor, httpx.HTTPTransport, httpx.AsyncHTTPTransport
+        with (
+            mock.patch("time.time", self.time),
+            mock.patch("time.monotonic", self.monotonic),
+            mock.patch("time.sleep", lambda seconds: self._sleep(seconds, _REAL_SLEEP)),
+            mock.patch.object(queue, "time", self.monotonic),
+            mock.patch.object(threading.Condition, "wait", self._waiting()),
+            mock.patch.object(timezone, "utcnow", self._utcnow),
+            mock.patch.object(pendulum, "now", lambda tz=None: now(tz) + self._ahead()),
+            mock.patch.object(pool, "submit", self._counting(pool.submit)),
+            mock.patch.object(sync, "handle_request", self._asking(sync.handle_request)),
+            mock.patch.object(unsync, "handle_async_request", self._asking_async(unsync.handle_async_request)),
+        ):
+            yield self
+        self._pay()
+
+    def _utcnow(self) -> datetime:
+        return datetime.now(UTC) + self._ahead()
+
+    def _ahead(self) -> timedelta:
+        return timedelta(seconds=self.offset + self.off)
+
+    def _waiting(self) -> Callable[..., bool]:
+        def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
+            if timeout is None or timeout <= 0 or threading.get_ident() in self._strangers:
+                return _REAL_WAIT(condition, timeout)
+            return bool(self._sleep(timeout, lambda seconds: _REAL_WAIT(condition, seconds)))
+
+        return wait
+
+    def _counting(self, submit: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(pool: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:
+            self._begin()
+            try:
+                future = submit(pool, function, *arguments, **named)
+            except BaseException:
+                self._end()
+                raise
+            future.add_done_callback(lambda _: self._end())
+            return future
+
+        return counted
+
+    def _asking(self, handle: Callable[..., httpx.Response]) -> Callable[..., httpx.Response]:
+        def asked(transport: Any, request: httpx.Request) -> httpx.Response:
+            if (answer := self._answer(request)) is not None:
+                return answer
+            self._begin()
+            try:
+                return handle(transport, request)
+            finally:
+                self._end()
+
+        return asked
+
+    def _asking_async(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        async def asked(transport: Any, request: httpx.Request) -> httpx.Response:
+            if (answer := self._answer(request)) is not None:
+                return answer
+            self._begin()
+            try:
+                return await handle(transport, request)  # type: ignore[no-any-return]
+            finally:
+                self._end()
+
+        return asked
+
+    def run(self, scene: Coroutine[Any, Any, T]) -> T:
+        """Run an event loop whose time is this one."""
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Selector(self))) as runner:
+            return runner.run(scene)
+
+    def _begin(self) -> None:
+        with self._changed:
+            self._in_flight += 1
+
+    def _end(self) -> None:
+        with self._changed:
+            self._in_flight -= 1
+
+    def _answer(self, request: httpx.Request) -> httpx.Response | None:
+        self._pay()
+        if request.url.path.startswith("/_sandbox"):
+            return None
+        self.asked.append((self.now, request.url.path))
+        if (answer := self.on_call(request)) is None:
+            return None
+        return httpx.Response(answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content))
+
+    def _sleep(self, seconds: float, look: Callable[[float], Any]) -> Any:
+        """Sleep until ``look``, which takes the real seconds that it may take, returns something true."""
+        alarm, until = object(), self.monotonic() + seconds
+        self._alarms[alarm] = until, threading.get_ident()
+        found = None
+        try:
+            looks = 0
+            while not (found := look(_SLICE if looks else 0.0)) and self.monotonic() < until:
+                looks = looks + 1 if self._everybody_sleeps() else 1
+                if looks > _LOOKS:
+                    self._pass_on()
+                    looks = 0
+            return found
+        finally:
+            del self._alarms[alarm]
+
+    def _everybody_sleeps(self) -> bool:
+        if self._in_flight:
+            return False
+        asleep = {thread for _, thread in list(self._alarms.values())}
+        frames = sys._current_frames()
+        return all(
+            thread in asleep or thread in self._strangers or _is_waiting(frame) for thread, frame in frames.items()
+        )
+
+    def _pass_on(self) -> None:
+        """Let the clock jump to what comes next."""
+        if not self._changed.acquire(blocking=False):
+            return
+        try:
+            now = self.monotonic()
+            wakes = min(at for at, _ in list(self._alarms.values()))
+            plan = min(self._plans, default=None)
+            until = min(wakes, plan[0]) if plan else wakes
+            if until == math.inf:
+                return
+            if until > now:
+                self.offset += until - now
+                self._owed += until - now
+            assert self.now < self.limit, f"nothing has ended this in {self.limit:.0f} seconds"
+            if plan and plan[0] <= until:
+                self._plans.remove(plan)
+                plan[2]()
+        finally:
+            self._changed.release()
+
+    def _pay(self) -> None:
+        """Set the sandbox's clock forward, just before somebody asks it."""
+        with self._changed:
+            if self._is_paying or not self.sandbox:
+                return
+            owed, self._owed = self._owed, 0.0
+            if owed > 0:
+                self._is_paying = True
+                try:
+                    self.sandbox.advance_clock(owed)
+                finally:
+                    self._is_paying = False
+
+    @staticmethod
+    def _is_of_the_service(thread: int) -> bool:
+        frame: FrameType | None = sys._current_frames().get(thread)
+        while frame:
+            if "uvicorn" in frame.f_code.co_filename or "anyio" in frame.f_code.co_filename:
+                return True
+            frame = frame.f_back
+        return False
+
+
+def _is_waiting(frame: FrameType) -> bool:
+    return (frame.f_code.co_filename.rpartition("/")[2], frame.f_code.co_name) in _WAITING
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits for sockets, in virtual time."""
+
+    def __init__(self, clock: VirtualTime) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is not None and timeout <= 0:
+            return super().select(timeout)
+        look = super().select
+        return self._clock._sleep(math.inf if timeout is None else timeout, look) or []
